@@ -27,7 +27,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,7 +42,7 @@ _MADE_BY = "`tutti tokens new` makes it"
 _KEYS = frozenset({"sha256", "produce", "read", "producers", "admin", "expires"})
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 _PATTERN = re.compile(rf"[A-Za-z0-9._*-]{{1,{NAME_BYTES_MAX}}}\Z")
-_US = 1_000_000
+_EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 
 #: Codes of `NotAllowed`: it is not known who asks; who asks may not do this.
 WHO, WHAT = "token", "rights"
@@ -311,7 +311,10 @@ def _access(path: str | Path, name: str, told: object) -> Access:
         raise ConfigError(f"{where}.admin is {admin!r}: it takes true or false")
     if expires is not None and not (isinstance(expires, datetime) and expires.tzinfo is not None):
         raise ConfigError(f"{where}.expires is {expires}: it takes a time with a zone, 2027-01-31T00:00:00Z for example")
-    expires_us = int(expires.timestamp() * _US) or 1 if expires is not None else 0  # 0 would be never
+    try:
+        expires_us = (expires.astimezone(UTC) - _EPOCH) // _MICROSECOND or 1 if expires is not None else 0  # 0 would be never
+    except OverflowError:
+        raise ConfigError(f"{where}.expires is {expires}, which is outside of the years 1 to 9999 in UTC") from None
     produce, read, producers = (_patterns(where, told, kind) for kind in ("produce", "read", "producers"))
     return Access(name, digest, produce, read, admin, expires_us, producers if "producers" in told else ("*",))
 
@@ -368,7 +371,7 @@ def _text(tokens: Iterable[Access]) -> str:
         if access.admin:
             told += "admin = true\n"
         if access.expires_us:
-            told += f"expires = {datetime.fromtimestamp(access.expires_us // _US, UTC):%Y-%m-%dT%H:%M:%SZ}\n"
+            told += f"expires = {(_EPOCH + access.expires_us * _MICROSECOND).isoformat().replace('+00:00', 'Z')}\n"
     return told
 
 

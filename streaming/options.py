@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Literal, TypeVar
 
+from gateway.client.places import read_time
 from gateway.client.url import parse_url
 from gateway.core import limits
 from gateway.errors import ConfigError, UsageError
@@ -89,6 +90,7 @@ _HINTS = {
 }
 _CANONICAL = {name.lower(): name for name in (*TAKES, *ALIASES)}
 _WHOLE = re.compile(r"[+-]?\d+\Z")
+_CHARACTERS_MAX = 100  # of an integer, with zeros before it
 _DELAY = re.compile(r"(\d+)\s*([a-z]*)\Z")
 _UNIT_MS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -374,20 +376,19 @@ def _offset(option: str, text: str) -> Place:
         raise wrong(option, text, "offsets per partition: there is one log here, so one offset")
     if not _WHOLE.match(word):
         raise wrong(option, text, "not an integer")
-    if not 0 <= int(word) < 1 << 63:
-        raise wrong(option, text, "out of range")
-    return int(word)
+    return _between(option, text, 0, (1 << 63) - 1)
 
 
 def _time(option: str, text: str) -> datetime:
     word = text.strip()
     if _WHOLE.match(word):
+        millis = _between(option, text, -(1 << 63), (1 << 63) - 1)
         try:
-            return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=int(word))
+            return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=millis)
         except OverflowError as error:
             raise wrong(option, text, "out of range") from error
     try:
-        time = datetime.fromisoformat(word)
+        time = read_time(word)
     except ValueError as error:
         raise wrong(option, text, "not a time") from error
     if time.tzinfo is None:
@@ -399,7 +400,13 @@ def _whole(option: str, text: str, least: int, most: int) -> int:
     word = text.strip()
     if not _WHOLE.match(word):
         raise wrong(option, text, "not an integer")
-    if not least <= int(word) <= most:
+    return _between(option, text, least, most)
+
+
+def _between(option: str, text: str, least: int, most: int) -> int:
+    """An integer within bounds; Python reads none of thousands of digits."""
+    word = text.strip()
+    if len(word) > _CHARACTERS_MAX or not least <= int(word) <= most:
         raise wrong(option, text, "out of range")
     return int(word)
 

@@ -20,7 +20,7 @@ class Source(Struct, frozen=True):
 
     Attributes:
         directory: where files appear.
-        format: of all of them; `.gz` at the end of a name is decompressed (csv, jsonl, lines).
+        format: of all of them; `.gz` at the end of a name, in upper or lower case, is decompressed (csv, jsonl, lines).
         pattern: of names that are taken, as a shell has them.
         grows: whether files are appended to for ever, as logs are; else each is complete when it appears.
         order: of complete files that are found together: by name, or by time of their last change. Growing ones come in the order

@@ -140,4 +140,4 @@ def _shown(name: str) -> str:
 
 def is_opaque(name: str, form: str) -> bool:
     """Whether a place in the file is no place among its bytes on the disk."""
-    return form == "parquet" or name.endswith(_GZIP)
+    return form == "parquet" or name.lower().endswith(_GZIP)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import date, time
+from decimal import Decimal
 from itertools import accumulate, islice
 from typing import Any, NamedTuple, Protocol
 
@@ -16,17 +17,18 @@ import orjson
 
 from connectors.files import limits
 from connectors.files.config import Columns, TimeForm
+from connectors.files.times import DIGITS_MAX, UNITS_US, time_us
+from gateway.client.json_fields import JsonFields, check_json, field_bytes, text_of
 from gateway.data.schema import TIME_US_MAX, TIME_US_MIN
 from gateway.errors import FormatError
 
 #: One field may fill a row; the module would refuse it at 128 KiB.
 csv.field_size_limit(limits.ROW_BYTES_MAX)
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_UNITS_US = {"s": 1_000_000, "ms": 1000, "us": 1}
 #: In place of a time: the present, when the record is sent.
 NOW = TIME_US_MIN - 1
 _NOT_TEXT = "it is not text of the encoding that is configured"
+Record = tuple[bytes | None, bytes | None, int]  # key, value, time
 
 
 class Unreadable(FormatError):
@@ -78,8 +80,8 @@ class Picker:
 
     def __init__(self, columns: Columns) -> None:
         """See `Columns`."""
-        self._key, self._value, self._timestamp = columns.key, columns.value, columns.timestamp
-        self._form: TimeForm = columns.time
+        self.key, self.value, self.timestamp = columns.key, columns.value, columns.timestamp
+        self.form: TimeForm = columns.time
         self.whole = not (columns.key or columns.value or columns.timestamp)  # a row is its record's value, and nothing else
 
     def check(self, names: list[str], what: str) -> None:
@@ -88,35 +90,49 @@ class Picker:
         Raises:
             Unreadable: which one.
         """
-        for use, name in (("key", self._key), ("value", self._value), ("timestamp", self._timestamp)):
+        for use, name in (("key", self.key), ("value", self.value), ("timestamp", self.timestamp)):
             if name and name not in names:
                 raise Unreadable(f"{what} has no column {name!r}, which record.{use} names: it has {', '.join(names)[:500]}")
 
-    def pick(self, row: dict[str, Any], encoded: Callable[[], bytes]) -> tuple[bytes | None, bytes | None, int]:
-        """Key, value and time of a row; `encoded` gives all of it as JSON.
+    def pick(self, row: dict[str, Any], encoded: Callable[[], bytes], form: TimeForm | None = None) -> Record:
+        """Key, value and time of a row; `encoded` gives all of it as JSON. `form`: of its time, where the row's type says it.
 
         Raises:
             ValueError: the reason why it is no record.
         """
-        key = _bytes_of(row.get(self._key)) if self._key else None
-        if not self._value:
+        key = _bytes_of(row.get(self.key)) if self.key else None
+        if not self.value:
             value: bytes | None = encoded()
-        elif self._value in row:
-            value = _bytes_of(row[self._value])
+        elif self.value in row:
+            value = _bytes_of(row[self.value])
         else:
-            raise ValueError(f"it has no field {self._value!r}, which record.value names")
-        time = time_us(row.get(self._timestamp), self._form, self._timestamp) if self._timestamp else NOW
-        size = len(value or b"") + len(key or b"")
-        if size > limits.RECORD_BYTES_MAX:
-            raise ValueError(f"key and value take {size} bytes; a record has at most {limits.RECORD_BYTES_MAX}")
-        return key, value, time
+            raise self.lacks_value()
+        stamp = time_us(row.get(self.timestamp), form or self.form, self.timestamp) if self.timestamp else NOW
+        if len(value or b"") + len(key or b"") > limits.RECORD_BYTES_MAX:
+            check_size(key, value)
+        return key, value, stamp
+
+    def lacks_value(self) -> ValueError:
+        """Why a row without the field of the value is no record."""
+        return ValueError(f"it has no field {self.value!r}, which record.value names")
+
+
+def check_size(key: bytes | None, value: bytes | None) -> None:
+    """Refuse a record that is too large.
+
+    Raises:
+        ValueError: with its size.
+    """
+    size = len(value or b"") + len(key or b"")
+    if size > limits.RECORD_BYTES_MAX:
+        raise ValueError(f"key and value take {size} bytes; a record has at most {limits.RECORD_BYTES_MAX}")
 
 
 def _bytes_of(value: object) -> bytes | None:
     """A field as bytes: text as it is, anything else as JSON."""
     if value is None or isinstance(value, bytes):
         return value
-    return value.encode() if isinstance(value, str) else to_json(value)
+    return value.encode() if isinstance(value, str) else to_json_exactly(value)
 
 
 def to_json(value: object) -> bytes:
@@ -124,59 +140,19 @@ def to_json(value: object) -> bytes:
     return orjson.dumps(value, _plain)
 
 
+def to_json_exactly(value: object) -> bytes:
+    """The same of times that orjson writes wrong: it rounds an offset of +00:19:32, and drops zeros of a time of day (0.010 s)."""
+    return orjson.dumps(value, _plain, orjson.OPT_PASSTHROUGH_DATETIME)
+
+
 def _plain(value: object) -> object:
     if isinstance(value, bytes):
         from base64 import b64encode  # noqa: PLC0415 - few files have bytes
 
         return b64encode(value).decode()
+    if isinstance(value, date | time):
+        return value.isoformat()
     return str(value)
-
-
-def time_us(value: object, form: TimeForm, name: str) -> int:
-    """Microseconds since 1970.
-
-    Raises:
-        ValueError: it is no time, or none of the years 1 to 9999.
-    """
-    try:
-        if isinstance(value, datetime):
-            stamp = value
-        elif form == "iso":
-            stamp = datetime.fromisoformat(value)  # type: ignore[arg-type]  # what is no text is told below
-        else:
-            return _checked(_number_us(value, _UNITS_US[form]), value, name)
-        aware = stamp if stamp.tzinfo else stamp.replace(tzinfo=UTC)
-        return _checked((aware - _EPOCH) // timedelta(microseconds=1), value, name)
-    except (TypeError, ValueError, OverflowError) as error:
-        if isinstance(error, _Range):
-            raise
-        raise ValueError(f"{name} is {str(value)[:60]!r}, which is no time ({_FORMS[form]})") from error
-
-
-_FORMS = {
-    "iso": "ISO 8601, as 2026-01-31T12:00:00Z",
-    "s": "seconds since 1970",
-    "ms": "milliseconds since 1970",
-    "us": "microseconds since 1970",
-}
-
-
-class _Range(ValueError):
-    """A time that is one, and too early or too late."""
-
-
-def _checked(stamp_us: int, value: object, name: str) -> int:
-    if not TIME_US_MIN <= stamp_us <= TIME_US_MAX:
-        raise _Range(f"{name} is {str(value)[:60]!r}, which is outside of the years 1 to 9999")
-    return stamp_us
-
-
-def _number_us(value: object, unit_us: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise TypeError
-    if isinstance(value, int) or (isinstance(value, str) and value.strip().lstrip("-").isdigit()):
-        return int(value) * unit_us
-    return round(float(value) * unit_us)
 
 
 class _Made:
@@ -241,46 +217,79 @@ class JsonLines:
     def __init__(self, picker: Picker, encoding: str) -> None:
         """Fields are taken out by `picker`."""
         self._picker, self._encoding = picker, encoding
+        names = (picker.key, picker.value, picker.timestamp)
+        self._fields = JsonFields([name for name in names if name])
+        self._value_at = 1 if picker.key else 0
+        self._unit_us = UNITS_US.get(picker.form, 0)
 
     def parse(self, data: bytes, at: int, row: int, *, final: bool) -> Rows:
         """See `Form`."""
-        _, lines, ends = _lines(data, at, final=final)
+        whole, lines, ends = _lines(data, at, final=final)
+        recoded = self._encoding != "utf-8" or not _is_utf8(whole)
         made, begin = _Made(), at
         for number, (line, end) in enumerate(zip(lines, ends, strict=True), row + 1):
             text = line.strip()
             if text:
                 try:
-                    key, value, time = self._record(text)
-                except (ValueError, TypeError) as error:  # orjson tells of what it cannot write by a TypeError
+                    if recoded:
+                        text = text.decode(self._encoding).encode()
+                    key, value, stamp = self._record(text)
+                except ValueError as error:
                     made.bad.append(BadRow(number, begin, line, _said(error)))
                 else:
                     made.values.append(value)
                     made.keys.append(key)
-                    made.times.append(time)
+                    made.times.append(stamp)
                     made.ends.append(end)
                     made.numbers.append(number)
             begin = end
         return made.rows(ends[-1] if ends else at, row + len(lines))
 
-    def _record(self, text: bytes) -> tuple[bytes | None, bytes | None, int]:
-        if self._encoding != "utf-8":
-            text = text.decode(self._encoding).encode()
-        found = orjson.loads(text)
-        if self._picker.whole:
-            if len(text) > limits.RECORD_BYTES_MAX:
-                raise ValueError(_too_large(len(text)))
+    def _record(self, text: bytes) -> Record:
+        picker = self._picker
+        if picker.whole:
+            check_json(text)
+            check_size(None, text)
             return None, text, NOW
-        if not isinstance(found, dict):
-            raise ValueError("it is no JSON object, so it has no fields")
-        return self._picker.pick(found, lambda: text)
+        fields = self._fields.of(text)
+        key = field_bytes(fields[0]) if picker.key else None
+        value: bytes | None = text
+        if picker.value:
+            field = fields[self._value_at]
+            if not field:
+                raise picker.lacks_value()
+            value = field_bytes(field)
+        if 2 * len(text) > limits.RECORD_BYTES_MAX:
+            check_size(key, value)
+        return key, value, self._time(fields[-1]) if picker.timestamp else NOW
+
+    def _time(self, field: bytes) -> int:
+        if self._unit_us and field.isdigit() and len(field) < DIGITS_MAX:
+            stamp = int(field) * self._unit_us
+            if stamp <= TIME_US_MAX:
+                return stamp
+        return time_us(_number_or_text(field), self._picker.form, self._picker.timestamp)
 
 
-def _said(error: ValueError | TypeError) -> str:
+def _number_or_text(field: bytes) -> object:
+    """A field of JSON that may be a time: a number as it is written, or text."""
+    if field in (b"", b"null"):
+        return None
+    if field[0] in b"-0123456789":
+        return Decimal(field.decode())
+    return text_of(field)
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _said(error: ValueError) -> str:
     """Why a row is bad, in words."""
-    if isinstance(error, orjson.JSONEncodeError):
-        return f"a field of it cannot be written as JSON: {str(error)[:200].lower()}"
-    if isinstance(error, orjson.JSONDecodeError):
-        return f"it is no JSON: {error.msg}, at column {error.colno}"
     return _NOT_TEXT if isinstance(error, UnicodeError) else str(error)
 
 
@@ -306,14 +315,14 @@ class CsvRows:
                     if not fields:
                         continue
                     try:
-                        key, value, time = self._record(fields)
+                        key, value, stamp = self._record(fields)
                     except (ValueError, TypeError) as error:  # orjson tells of what is no text by a TypeError
                         reason = _said(error) if isinstance(error, ValueError) else _NOT_TEXT
                         made.bad.append(BadRow(row + begin + 1, begins[begin], b"\n".join(lines[begin:first]), reason))
                         continue
                     made.values.append(value)
                     made.keys.append(key)
-                    made.times.append(time)
+                    made.times.append(stamp)
                     made.ends.append(begins[first])
                     made.numbers.append(row + first)
             except csv.Error as error:
@@ -325,7 +334,7 @@ class CsvRows:
                 first += 1
         return made.rows(begins[first], row + first)
 
-    def _record(self, fields: list[str]) -> tuple[bytes | None, bytes | None, int]:
+    def _record(self, fields: list[str]) -> Record:
         if len(fields) != len(self._names):
             raise ValueError(f"it has {len(fields)} fields, and there are {len(self._names)} columns")
         found = dict(zip(self._names, fields, strict=True))

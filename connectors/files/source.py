@@ -7,21 +7,19 @@ import os
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
+from typing import IO, TYPE_CHECKING, cast
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from connectors.files import limits
 from connectors.files.directory import is_opaque
-from connectors.files.rows import BadRow, CsvRows, Form, JsonLines, Picker, PlainLines, Rows, Unreadable, header, to_json
+from connectors.files.parquet import ParquetFile
+from connectors.files.rows import BadRow, CsvRows, Form, JsonLines, Picker, PlainLines, Rows, Unreadable, header
 from connectors.files.trail import Trail, mark_of
 
 if TYPE_CHECKING:
     from connectors.files.config import Inflow
 
-#: What Arrow raises where Python has no such value.
-_NOT_HELD = (ValueError, OverflowError, TypeError, pa.ArrowException)
 _BOM = b"\xef\xbb\xbf"
 _WIDE = (b"\xff\xfe", b"\xfe\xff")
 
@@ -144,20 +142,9 @@ class Source:
     def _parquet(self, at: int) -> Iterator[Rows]:
         picker = Picker(self._config.record)
         with _explained():
-            table = pq.ParquetFile(self._file, pre_buffer=False)
-            picker.check(table.schema_arrow.names, "its schema")
-            _check_schema(table.schema_arrow)
+            file = ParquetFile(self._file, picker)
             self._whole = self._mark_now(self.status.st_size)
-            begin = 0
-            for group in range(table.metadata.num_row_groups):
-                behind = begin + table.metadata.row_group(group).num_rows
-                if behind > at:
-                    for batch in table.iter_batches(limits.PARQUET_ROWS, row_groups=[group], use_threads=False):
-                        skipped = min(batch.num_rows, max(0, at - begin))
-                        begin += batch.num_rows
-                        if skipped < batch.num_rows:
-                            yield parquet_rows(batch.slice(skipped), begin - batch.num_rows + skipped, picker)
-                begin = behind
+            yield from file.rows(at)
 
     def __enter__(self) -> Source:
         """It is open."""
@@ -245,97 +232,3 @@ def _explained() -> Iterator[None]:
 
 def _line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
-
-
-def parquet_rows(batch: pa.RecordBatch, at: int, picker: Picker) -> Rows:
-    """The rows of a batch that stands behind `at` rows of its file."""
-    columns = [_values_of(_plain_column(batch.column(number))) for number in range(batch.num_columns)]
-    names = batch.schema.names
-    held = all(whole for _, whole in columns)
-    values: list[bytes | None] = []
-    keys: list[bytes | None] = []
-    times: list[int] = []
-    ends: list[int] = []
-    bad: list[BadRow] = []
-    for number, fields in enumerate(zip(*(some for some, _ in columns), strict=True), at + 1):
-        found = dict(zip(names, fields, strict=True))
-        try:
-            if not held:
-                _check_fields(found)
-            key, value, time = picker.pick(found, lambda: to_json(found))  # noqa: B023 - called at once
-        except (ValueError, TypeError) as error:
-            text = str(found).encode(errors="replace")
-            bad.append(BadRow(number, number - 1, text[: limits.KEPT_BYTES_MAX], str(error), len(text)))
-            continue
-        values.append(value)
-        keys.append(key)
-        times.append(time)
-        ends.append(number)
-    return Rows(values, keys, times, ends, list(ends), bad, at + batch.num_rows, at + batch.num_rows)
-
-
-class _NoValue(NamedTuple):
-    """Stands for a field that Python cannot hold: its bytes, or what Arrow shows of it, and why."""
-
-    shown: bytes | str
-    reason: str
-
-    def __str__(self) -> str:
-        return str(self.shown)
-
-
-def _values_of(column: pa.Array[Any]) -> tuple[list[Any], bool]:
-    """The values of a column, and whether Python holds them all: text that is none, or the year 20000, is a `_NoValue`."""
-    try:
-        return column.to_pylist(), True
-    except _NOT_HELD:
-        return [_value_of(scalar) for scalar in column], False
-
-
-def _value_of(scalar: pa.Scalar[Any]) -> object:
-    try:
-        return scalar.as_py()
-    except _NOT_HELD as error:
-        shown: Any = scalar.as_buffer().to_pybytes() if hasattr(scalar, "as_buffer") else str(scalar.type)
-        return _NoValue(shown, "it is not UTF-8" if isinstance(error, UnicodeError) else f"Python has none such: {error}")
-
-
-def _check_fields(row: dict[str, Any]) -> None:
-    """Refuse a row with a field that Python cannot hold.
-
-    Raises:
-        ValueError: which one, and why.
-    """
-    for name, value in row.items():
-        if isinstance(value, _NoValue):
-            raise ValueError(f"column {name!r}: {value.reason}")
-
-
-def _plain_column(column: pa.Array[Any]) -> pa.Array[Any]:
-    """A column whose values Python has: nanoseconds, which it has not, as text."""
-    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
-        return column.cast(pa.string())
-    if pa.types.is_duration(column.type) or (pa.types.is_time64(column.type) and column.type.unit == "ns"):
-        return column.cast(pa.int64())
-    return column
-
-
-def _check_schema(schema: pa.Schema) -> None:
-    """Refuse what has no one meaning as JSON."""
-    twice = next((name for name in schema.names if schema.names.count(name) > 1), None)
-    if twice is not None:
-        raise Unreadable(f"its schema has the column {twice!r} twice")
-    for field in schema:
-        if pa.types.is_timestamp(field.type) and not _has_zone(field.type):
-            raise Unreadable(f"its column {field.name!r} has the time zone {field.type.tz!r}, which is not known here")
-        if field.type.num_fields and "ns" in str(field.type):
-            raise Unreadable(f"its column {field.name!r} has nanoseconds inside of {field.type}: cast them to microseconds")
-
-
-def _has_zone(kind: Any) -> bool:
-    """Whether the time zone of a timestamp is one that is known here, if it has one."""
-    try:
-        pa.scalar(0, pa.int64()).cast(kind).as_py()
-    except (LookupError, ValueError):
-        return False
-    return True

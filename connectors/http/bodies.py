@@ -23,6 +23,7 @@ from connectors.http import limits
 from connectors.http.problems import Problem
 from gateway.client.arrow_stream import read_stream
 from gateway.client.encode import conform
+from gateway.client.json_fields import byte_of
 from gateway.data.schema import HEADERS, TIMESTAMP
 from gateway.errors import FormatError, TooLarge, UsageError
 
@@ -181,7 +182,7 @@ def _explained(error: Exception, text: bytes, line: int = 0, record: int = 0) ->
         return Problem(400, f"{_place(where)}{_lowered(what)}", where=where)
     if "truncated" in what and b"\\ud" in text.lower():  # what msgspec says of it
         what = "the JSON ends too early, or has half of a surrogate pair"
-    at = error.start if isinstance(error, UnicodeDecodeError) else _byte_of(told)
+    at = error.start if isinstance(error, UnicodeDecodeError) else byte_of(told)
     if isinstance(error, UnicodeDecodeError):
         # It is told within a text of the JSON, not within the body.
         at = next((number for number in _not_utf8(text)), at)
@@ -196,13 +197,6 @@ def _explained(error: Exception, text: bytes, line: int = 0, record: int = 0) ->
 
 def _lowered(text: str) -> str:
     return text if text[:2].isupper() else text[:1].lower() + text[1:]
-
-
-def _byte_of(told: str) -> int | None:
-    _, _, number = told.partition("(byte ")
-    if not number.rstrip(")").isdigit():
-        return None
-    return int(number.rstrip(")")) - ("trailing" in told)  # of what comes behind, msgspec tells the second byte
 
 
 def _not_utf8(text: bytes) -> list[int]:

@@ -72,7 +72,7 @@ def bound(query: Query, name: str) -> Bound | None:
         return None
     text = query[name]
     try:
-        found = parse_bound(text[:64])
+        found = parse_bound(text)
     except UsageError as error:
         raise Problem(400, f"{name}: {error}") from error
     if isinstance(found, int) and found >= 2**63:

@@ -13,6 +13,7 @@ import orjson
 import pyarrow as pa
 import zmq
 
+from connectors.quarantine import as_base64
 from connectors.zeromq import limits
 from connectors.zeromq.sockets import Socket, opened
 from gateway.client import Reader
@@ -207,5 +208,9 @@ def _time(stamp: datetime) -> str:
     return stamp.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def _text(data: bytes | None) -> str | None:
-    return None if data is None else data.decode(errors="backslashreplace")
+def _text(data: bytes | None) -> str | dict[str, str | None] | None:
+    """Bytes as text where they are UTF-8; else, so that no text stands for other bytes, as `{"base64": ...}`."""
+    try:
+        return None if data is None else data.decode()
+    except UnicodeDecodeError:
+        return {"base64": as_base64(data)}

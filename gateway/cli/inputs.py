@@ -2,18 +2,21 @@
 
 A record's *number* is its place in the input, from 1. Its value is one line: the line itself without its newline, for JSON without
 the blanks around it, for CSV the JSON object of the row. So the hash of an input is that of its values with a newline after each.
+A key keeps the bytes of its field: text without its quotes, anything else as the line has it (`gateway.client.json_fields`).
 """
 
 from __future__ import annotations
 
 import csv
 import hashlib
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
 from typing import BinaryIO, NamedTuple
 
 import orjson
 
 from gateway.cli.output import counted
+from gateway.client.json_fields import JsonFields, NoFields, NotJson, check_json, field_bytes
 from gateway.core.limits import RECORD_BYTES_MAX
 from gateway.errors import FormatError, UsageError
 
@@ -92,6 +95,14 @@ def _lines(stream: BinaryIO) -> Iterator[tuple[int, list[bytes]]]:
         yield first, [rest]
 
 
+def _text_lines(stream: BinaryIO) -> Iterator[tuple[int, list[bytes]]]:
+    """`_lines` of a text: without the byte order mark that it may begin with, which would hide a quote or a brace."""
+    for first, lines in _lines(stream):
+        if first == 1:
+            lines[0] = lines[0].removeprefix(BOM_UTF8)
+        yield first, lines
+
+
 def _too_large(number: int, advice: str = "cut it up") -> FormatError:
     return FormatError(
         f"the record at line {number} of the input is larger than a record may be ({RECORD_BYTES_MAX} bytes): {advice}"
@@ -99,25 +110,24 @@ def _too_large(number: int, advice: str = "cut it up") -> FormatError:
 
 
 def _json(stream: BinaryIO, key: str | None) -> Iterator[Chunk]:
-    for first, lines in _lines(stream):
+    fields = None if key is None else JsonFields([key])
+    for first, lines in _text_lines(stream):
         values: list[bytes] = []
         keys: list[Key] = []
+        utf8 = _is_text(b"\n".join(lines))
         for number, whole in enumerate(lines, first):
             line = whole.strip()
             if not line:
                 continue
             try:
-                value = orjson.loads(line)
-            except orjson.JSONDecodeError as error:
-                column = len(whole) - len(whole.lstrip()) + error.colno
-                what = f"{error.msg}, at column {column}"
-                raise FormatError(f"line {number} of the input is no JSON ({what}): one JSON value a line is taken") from error
-            if key is not None:
-                if not isinstance(value, dict):
-                    raise FormatError(
-                        f"line {number} of the input is no JSON object, so it has no field {key!r}: leave --key out, or make it one"
-                    )
-                keys.append(_key(value.get(key)))
+                if not utf8:
+                    line.decode()
+                if fields is None:
+                    check_json(line)
+                else:
+                    keys.append(field_bytes(fields.of(line)[0]))
+            except ValueError as error:
+                raise _no_json(number, whole, key, error) from error
             if len(line) + len((keys and keys[-1]) or b"") > RECORD_BYTES_MAX:
                 raise _too_large(number)
             values.append(line)
@@ -125,10 +135,18 @@ def _json(stream: BinaryIO, key: str | None) -> Iterator[Chunk]:
             yield Chunk(values, keys if key is not None else None)
 
 
-def _key(value: object) -> Key:
-    if value is None:
-        return None
-    return value.encode() if isinstance(value, str) else orjson.dumps(value)
+def _no_json(number: int, line: bytes, key: str | None, error: ValueError) -> FormatError:
+    """What is wrong with a line that is no JSON, or whose key cannot be taken."""
+    where = f"line {number} of the input"
+    before = len(line) - len(line.lstrip())
+    if isinstance(error, UnicodeDecodeError):
+        return FormatError(f"{where} is not UTF-8 text (byte {before + error.start + 1} of it), which JSON has to be: convert it")
+    if isinstance(error, NotJson):
+        what = f"{error.what}, at column {before + error.column}"
+        return FormatError(f"{where} is no JSON ({what}): one JSON value a line is taken")
+    if isinstance(error, NoFields):
+        return FormatError(f"{where} is no JSON object, so it has no field {key!r}: leave --key out, or make it one")
+    return FormatError(f"{where} cannot be sent: {error}")
 
 
 def _csv(stream: BinaryIO, key: str | None) -> Iterator[Chunk]:
@@ -167,8 +185,7 @@ def _csv(stream: BinaryIO, key: str | None) -> Iterator[Chunk]:
             yield Chunk(values, keys if key is not None else None)
 
 
-def _header(row: list[str], key: str | None) -> list[str]:
-    names = [row[0].removeprefix("\ufeff"), *row[1:]]
+def _header(names: list[str], key: str | None) -> list[str]:
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise FormatError(f"the header of the input names the field {twice!r} twice: give one of them another name")
@@ -181,7 +198,7 @@ def _csv_runs(stream: BinaryIO) -> Iterator[tuple[int, list[str]]]:
     """Runs of lines that end where a row ends: quotes may hold newlines, and come in pairs."""
     held: list[bytes] = []
     first = 1
-    for number, lines in _lines(stream):
+    for number, lines in _text_lines(stream):
         held += lines
         if not held:
             continue

@@ -54,7 +54,8 @@ def produce(
 
     FILE is standard input when left out, or -. A record is a line (without its newline), a line of JSON, or a row of CSV as a JSON
     object with the header's names. The first and the last offset are printed, and how many records are committed, also when
-    something ends the run before its input does: a wrong line, Ctrl-C, a gateway that is gone.
+    something ends the run before its input does: a wrong line, Ctrl-C, a gateway that is gone. A key is the text of its field; a
+    number, object or list of JSON keeps the bytes that the line has. JSON with the key twice, or over 512 levels deep, is refused.
 
     With --producer a record's sequence is its number in the input. What is committed already is skipped, and an input that
     differs from what was committed under the same name is refused. Without it each run is a producer of its own with a random name,

@@ -44,7 +44,7 @@ Writer = Callable[["pa.RecordBatch"], Any]
     type=click.Path(dir_okay=False, path_type=Path),
     required=True,
     metavar="FILE",
-    help="What is written: FILE.parquet, FILE.jsonl or FILE.arrow.",
+    help="What is written: FILE.parquet, FILE.jsonl or FILE.arrow; upper and lower case are the same.",
 )
 @json_option
 @click.pass_context
@@ -67,7 +67,7 @@ def replay(
     """
     if path is not None and context.get_parameter_source("url") is click.core.ParameterSource.COMMANDLINE:
         raise UsageError("--url and --path both say where to read: give one of them")
-    if out.suffix not in _WRITERS:
+    if out.suffix.lower() not in _WRITERS:
         raise UsageError(f"--out {out}: the name ends in none of {', '.join(_WRITERS)}")
     if not out.parent.is_dir():
         raise UsageError(f"--out {out}: there is no directory {out.parent}; make it first, or name another file")
@@ -103,7 +103,7 @@ def _written(out: Path) -> Iterator[Writer]:
     """What takes batches; the file appears under its name, whole and on disk, when the block ends well, else not at all."""
     partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
     try:
-        with _WRITERS[out.suffix](partial) as write:
+        with _WRITERS[out.suffix.lower()](partial) as write:
             yield write
         with partial.open("rb") as file:
             os.fsync(file.fileno())

@@ -186,8 +186,8 @@ def _until(expires_us: int) -> str:
 
     if not expires_us:
         return "never"
-    end = datetime.fromtimestamp(expires_us / _US, UTC)
-    return f"{end:%Y-%m-%dT%H:%M:%SZ}{' (over)' if end < datetime.now(UTC) else ''}"
+    end = datetime.fromtimestamp(expires_us // _US, UTC)
+    return f"{end.isoformat().removesuffix('+00:00')}Z{' (over)' if end < datetime.now(UTC) else ''}"
 
 
 @tokens.command()

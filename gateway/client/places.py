@@ -9,24 +9,45 @@ from gateway.errors import UsageError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _OFFSET = re.compile(r"[0-9]+\Z")
+_OFFSET_DIGITS = 19  # of the largest offset, 2**63 - 1
+_FINER = re.compile(r"[.,][0-9]{6}[0-9]*[1-9]")  # digits below a microsecond
 _WORDS = ("earliest", "latest")
 #: A range's end as users write it: an offset, earliest, latest or an aware time.
 Bound = int | str | datetime
 
 
+def read_time(text: str) -> datetime:
+    """The time that ISO 8601 text names, with the zone that it has, if any.
+
+    Records count in microseconds. The first record at or after a time with finer digits is the first one at or after the next
+    microsecond, so such a time is rounded up.
+
+    Raises:
+        ValueError: it is no such text, or its next microsecond lies beyond the year 9999.
+    """
+    time = datetime.fromisoformat(text)
+    try:
+        return time + timedelta(microseconds=1) if _FINER.search(text) else time
+    except OverflowError as error:
+        raise ValueError(str(error)) from error
+
+
 def parse_time(text: str) -> datetime:
-    """An aware datetime from ISO 8601 text with a zone.
+    """An aware datetime from ISO 8601 text with a zone; in UTC, unless the calendar has no such time in UTC.
 
     Raises:
         UsageError: it is no such text.
     """
     try:
-        time = datetime.fromisoformat(text)
+        time = read_time(text)
     except ValueError:
-        raise UsageError(f"{text!r} is no time: write ISO 8601 with a zone, for example 2026-01-31T12:00:00Z") from None
+        raise UsageError(f"{text[:80]!r} is no time: write ISO 8601 with a zone, for example 2026-01-31T12:00:00Z") from None
     if time.tzinfo is None:
         raise UsageError(f"the time {text!r} has no zone: add Z for UTC, or an offset such as +01:00")
-    return time.astimezone(UTC)
+    try:
+        return time.astimezone(UTC)
+    except OverflowError:
+        return time  # as 0001-01-01T00:00:00+14:00: before all records, and counted in microseconds like any other
 
 
 def parse_bound(text: str) -> Bound:
@@ -36,13 +57,15 @@ def parse_bound(text: str) -> Bound:
         UsageError: it is none of these.
     """
     if _OFFSET.match(text):
-        return int(text)
+        if len(text.lstrip("0")) > _OFFSET_DIGITS:
+            raise UsageError(f"{text[:40]} is no offset: the largest one is {2**63 - 1}")
+        return int(text[-_OFFSET_DIGITS:])
     if text in _WORDS:
         return text
     if text[:1].isdigit() and "-" in text:
         return parse_time(text)
     raise UsageError(
-        f"{text!r} is no place in the log: write an offset (0, 1, 2, ...), earliest, latest, or an ISO 8601 time with a zone"
+        f"{text[:80]!r} is no place in the log: write an offset (0, 1, 2, ...), earliest, latest, or an ISO 8601 time with a zone"
     )
 
 
@@ -50,4 +73,6 @@ def time_text(time_us: int | None) -> str | None:
     """Microseconds since 1970 as ISO 8601 in UTC with microseconds and Z; None for None."""
     if time_us is None:
         return None
-    return (_EPOCH + timedelta(microseconds=time_us)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    # Not strftime: its years before 1000 have fewer than four digits.
+    time = (_EPOCH + timedelta(microseconds=time_us)).replace(tzinfo=None)
+    return f"{time.isoformat(timespec='microseconds')}Z"

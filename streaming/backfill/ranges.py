@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from gateway.client.places import read_time
 from gateway.errors import ConfigError, OffsetOutOfRange, UsageError
 from streaming.offsets import StreamOffset
 from streaming.options import local_path
@@ -17,8 +18,8 @@ from streaming.options import local_path
 if TYPE_CHECKING:
     from gateway.client.source import Frontier, Source
 
-_TICK = re.compile(r"tick:([0-9]+)\Z")
-_WHOLE = re.compile(r"[0-9]+\Z")
+_TICK = re.compile(r"tick:([0-9]{1,20})\Z")
+_WHOLE = re.compile(r"[0-9]{1,20}\Z")
 
 
 class Tick(NamedTuple):
@@ -45,7 +46,7 @@ def parse_place(option: str, text: str) -> Place:
     if found := _TICK.match(word):
         return Tick(int(found[1]))
     try:
-        time = datetime.fromisoformat(word)
+        time = read_time(word)
     except ValueError:
         time = None
     if time is not None and time.tzinfo is not None:

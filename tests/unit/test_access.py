@@ -202,6 +202,8 @@ GOOD = f"sha256 = '{'0' * 64}'\n"
         ("[tokens.a]\nadmin = 1\n" + GOOD, "tokens.a.admin is 1"),
         ("[tokens.a]\nexpires = 2027-01-01T00:00:00\n" + GOOD, "takes a time with a zone"),
         ("[tokens.a]\nexpires = 'soon'\n" + GOOD, "takes a time with a zone"),
+        ("[tokens.a]\nexpires = 0001-01-01T00:00:00+14:00\n" + GOOD, "outside of the years 1 to 9999 in UTC"),
+        ("[tokens.a]\nexpires = 9999-12-31T23:59:59-12:00\n" + GOOD, "outside of the years 1 to 9999 in UTC"),
         ("[tokens.a]\n" + GOOD + "[tokens.b]\n" + GOOD, "a and b are one token"),
         ("[tokens", "is not TOML"),
         ("token = " + "[" * 5_000, "is not TOML"),
@@ -228,6 +230,14 @@ def test_what_is_written_is_what_is_read(path: Path) -> None:
     ]
     put(path, *accesses)
     assert list(read_tokens(path).values()) == accesses
+
+
+@pytest.mark.parametrize("expires_us", [1, 1_800_000_000_000_001, 253_402_300_799_999_999, -62_135_596_800_000_000])
+def test_the_end_of_a_token_is_kept_to_the_microsecond(path: Path, expires_us: int) -> None:
+    put(path, Access("feed", digest_of(new_token()), ("a",), expires_us=expires_us))
+    assert read_tokens(path)["feed"].expires_us == expires_us
+    put(path, Access("other", digest_of(new_token()), ("a",)))
+    assert read_tokens(path)["feed"].expires_us == expires_us
 
 
 def test_those_who_change_a_file_at_once_lose_nothing(path: Path) -> None:

@@ -189,7 +189,7 @@ def test_a_replay_holds_the_same_records_whether_the_gateway_is_asked_or_its_fil
 ) -> None:
     done = tutti("produce", "--topic", f"r-{kind}", "--json", given=b"".join(b"%d\n" % n for n in range(5000)), url=running.url)
     place = ["--start", str(done.json["first"]), "--end", str(done.json["last"] + 1)]
-    outs = [tmp_path / f"{name}.{kind}" for name in ("url", "path")]
+    outs = [tmp_path / f"url.{kind}", tmp_path / f"path.{kind.upper()}"]
     for out, source in zip(outs, (["--url", running.url], ["--path", str(running.data)]), strict=True):
         replayed = tutti("replay", *source, *place, "--out", str(out), "--json")
         assert replayed.code == 0, replayed.err

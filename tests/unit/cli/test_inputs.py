@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import io
+import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.cli import inputs
@@ -77,8 +79,32 @@ def test_a_row_of_csv_is_a_json_object(size: int) -> None:
     ]
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_name() -> None:
-    assert records("\ufeffa,b\n1,2\n".encode(), "csv") == [(None, b'{"a":"1","b":"2"}')]
+@pytest.mark.parametrize("size", [1, 2, 100])
+def test_a_byte_order_mark_is_no_part_of_the_first_record(size: int) -> None:
+    for header in ("\ufeffa,b\n", '\ufeff"a",b\n'):
+        assert records(f"{header}1,\ufeff2\n".encode(), "csv", size=size) == [(None, '{"a":"1","b":"\ufeff2"}'.encode())]
+    assert records("\ufeff{}\n[]\n".encode(), "json", size=size) == [(None, b"{}"), (None, b"[]")]
+    assert records("\ufeffa\n".encode(), "lines", size=size) == [(None, "\ufeffa".encode())]
+
+
+@given(st.lists(st.from_regex(r"-?(0|[1-9][0-9]{0,40})(\.[0-9]{1,40})?([eE][+-]?[0-9]{1,4})?", fullmatch=True), max_size=5))
+@example(["12345678901234567890123", "12345678901234567890124", "1e400", "-0", "1.10"])
+def test_a_number_that_is_the_key_keeps_its_digits(numbers: list[str]) -> None:
+    data = "".join(f'{{"n": {number} }}\n' for number in numbers).encode()
+    expected = [(number.encode(), f'{{"n": {number} }}'.encode()) for number in numbers]
+    assert records(data, "json", "n") == expected
+    assert records(data, "json") == [(None, value) for _, value in expected]
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=8), min_size=1, max_size=5), st.booleans())
+def test_text_that_is_the_key_is_its_bytes(keys: list[str], ascii_only: bool) -> None:
+    data = "".join(json.dumps({"k": key}, ensure_ascii=ascii_only) + "\n" for key in keys).encode()
+    assert [key for key, _ in records(data, "json", "k")] == [key.encode() for key in keys]
+    text = io.StringIO()
+    csv.writer(text, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows([["k"], *([key] for key in keys)])
+    assert records(text.getvalue().encode(), "csv", "k") == [
+        (key.encode(), json.dumps({"k": key}, ensure_ascii=False, separators=(",", ":")).encode()) for key in keys
+    ]
 
 
 @pytest.mark.parametrize(
@@ -94,6 +120,17 @@ def test_a_byte_order_mark_is_no_part_of_the_first_name() -> None:
             r"^line 2 of the input is no JSON \([\w ,]+, at column 3\): one JSON value a line",
         ),
         (b"{}\n\n3\n", "json", "k", FormatError, r"line 3 of the input is no JSON object, so it has no field 'k'"),
+        (
+            b'{"k":1}\n{"k":1,"k":2}\n',
+            "json",
+            "k",
+            FormatError,
+            r"line 2 of the input cannot be sent: .* 'k' more than once, as 1 and 2",
+        ),
+        (b"1\n" + b"[" * 600 + b"]" * 600, "json", None, FormatError, r"line 2 of the input cannot be sent: .* nested too deeply"),
+        (b'{}\n {"a":"\xff"}\n', "json", None, FormatError, r"line 2 of the input is not UTF-8 text \(byte 8 of it\)"),
+        (b'{"k":"\\ud800"}\n', "json", "k", FormatError, r"line 1 of the input is no JSON \(.* surrogate pair, at column 15\)"),
+        (b'{"k":NaN}\n', "json", None, FormatError, r"line 1 of the input is no JSON \(invalid character, at column 6\)"),
         (b"a,b\n1,2\n1\n", "csv", None, FormatError, r"line 3 of the input has 1 field and the header 2: write one for each"),
         (b"a,b\n1,2\n", "csv", "c", UsageError, r"--key c is no field of the input: the header names a, b"),
         (b"a,a\n", "csv", None, FormatError, r"the header of the input names the field 'a' twice"),

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from base64 import b64decode
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import orjson
 import pyarrow as pa
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from gateway.client.lines import cut_lines, json_lines, values, with_key
 from gateway.data.columns import COLUMNS, SCHEMA
+from gateway.data.schema import HEADERS, TIME_US_MAX, TIME_US_MIN, TIMESTAMP
 
 
 def a_batch() -> pa.RecordBatch:
@@ -53,6 +58,33 @@ def test_bytes_that_are_no_text_come_as_base64_under_a_name_of_their_own() -> No
     assert orjson.loads(second)["headers"] == [{"key": "h", "value": "x"}]
     assert orjson.loads(third)["value_base64"] == "gA=="
     assert orjson.loads(third)["headers"] == [{"key": "h", "value_base64": "/g=="}]
+
+
+_TEXTS = st.one_of(st.none(), st.binary(max_size=6), st.text(st.characters(exclude_categories=["Cs"]), max_size=4).map(str.encode))
+
+
+@given(_TEXTS, _TEXTS, _TEXTS, st.integers(TIME_US_MIN, TIME_US_MAX))
+@example(b"\0", b"12345678901234567890123", b"\\xff", TIME_US_MIN)
+def test_what_a_line_shows_is_what_the_record_has(
+    key: bytes | None, value: bytes | None, header: bytes | None, time_us: int
+) -> None:
+    """Proves that no two records have the same line: it is read back by name, and base64 where the name says so."""
+
+    def back(shown: dict[str, Any], name: str) -> bytes | None:
+        coded: str | None = shown.get(f"{name}_base64")
+        text: str | None = shown.get(name)
+        return b64decode(coded) if coded is not None else None if text is None else text.encode()
+
+    columns: dict[str, Any] = {
+        "key": pa.array([key], pa.binary()),
+        "value": pa.array([value], pa.binary()),
+        "timestamp": pa.array([time_us]).cast(TIMESTAMP),
+        "headers": pa.array([[{"key": "h", "value": header}]], HEADERS),
+    }
+    [line] = json_lines(pa.record_batch(columns))
+    shown = orjson.loads(line)
+    assert (back(shown, "key"), back(shown, "value"), back(shown["headers"][0], "value")) == (key, value, header)
+    assert (datetime.fromisoformat(shown["timestamp"]) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) == time_us
 
 
 def test_only_the_columns_that_are_there_are_shown() -> None:

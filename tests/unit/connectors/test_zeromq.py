@@ -23,6 +23,7 @@ from connectors.zeromq.messages import Part, Sorter
 from connectors.zeromq.metrics import InMetrics
 from connectors.zeromq.outflow import Publisher
 from connectors.zeromq.spooled import SpooledFlow
+from gateway.data.schema import HEADERS
 from gateway.errors import Aborted, BufferFull, ConfigError, Fenced, FormatError, Unavailable
 from gateway.waits import Doubling
 
@@ -329,6 +330,25 @@ def test_of_a_topic_that_was_forgotten_it_says_from_where_on_it_knows(tmp_path: 
         before = topics.rfind(topic, 0, place)
         assert one.get("previous", before) == before
         assert before < one.get("since", count), "who has the one before it is not told of a gap that may be"
+
+
+def test_no_header_stands_for_other_bytes(tmp_path: Path) -> None:
+    r"""Bytes that are not UTF-8 were escaped: b"\xff" and the text \xff became the same."""
+    (tmp_path / "out.toml").write_text(OUT)
+    publisher = Publisher(load_outflow(str(tmp_path / "out.toml")))
+    values = [b"\xff", rb"\xff", None, b"", "ü".encode()]
+    columns: dict[str, Any] = {
+        "offset": pa.array([0], pa.int64()),
+        "topic": ["a"],
+        "key": pa.nulls(1, pa.binary()),
+        "value": [b""],
+        "timestamp": pa.array([-62_135_596_800_000_000], pa.timestamp("us", "UTC")),
+        "headers": pa.array([[{"key": "h", "value": value} for value in values]], HEADERS),
+    }
+    [(_, [*_, told])] = publisher._messages(pa.record_batch(columns))
+    shown = [value for _, value in orjson.loads(told)["headers"]]
+    assert shown == [{"base64": "/w=="}, r"\xff", None, "", "ü"]
+    assert orjson.loads(told)["timestamp"] == "0001-01-01T00:00:00.000000Z"
 
 
 class Handed:

@@ -103,6 +103,11 @@ def test_times_for_which_a_trigger_is_held_back(text: str, milliseconds: int) ->
         ("2013-01-01T05:00:00.000001+01:00", datetime(2013, 1, 1, 5, 0, 0, 1, timezone(timedelta(hours=1)))),
         ("1357016400000", datetime(2013, 1, 1, 5, tzinfo=UTC)),
         ("-1", datetime(1969, 12, 31, 23, 59, 59, 999000, UTC)),
+        ("0001-01-01T00:00:00+14:00", datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14)))),
+        ("9999-12-31T23:59:59.999999-12:00", datetime(9999, 12, 31, 23, 59, 59, 999999, timezone(timedelta(hours=-12)))),
+        ("2013-01-01T05:00:00.0000001Z", datetime(2013, 1, 1, 5, 0, 0, 1, UTC)),
+        ("-62135596800000", datetime(1, 1, 1, tzinfo=UTC)),
+        ("253402300799999", datetime(9999, 12, 31, 23, 59, 59, 999000, UTC)),
     ],
 )
 def test_times_have_a_zone_or_are_milliseconds(text: str, time: datetime) -> None:
@@ -151,6 +156,11 @@ def test_directories_are_made_absolute(tmp_path: Path, monkeypatch: pytest.Monke
         ("maxTriggerDelay", "999999999999999999d"),
         ("startingTimestamp", "2013-01-01T05:00:00"),
         ("startingTimestamp", "yesterday"),
+        ("startingTimestamp", "253402300800000"),
+        ("startingTimestamp", "9" * 5000),
+        ("startingTimestamp", "9999-12-31T23:59:59.9999999Z"),
+        ("startingOffset", "9" * 5000),
+        ("maxRecordsPerTrigger", "9" * 5000),
         ("endingTimestamp", "9" * 30),
         ("columns", "offset,"),
         ("maxRecordsPerTrigger", "0"),

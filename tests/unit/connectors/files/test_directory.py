@@ -105,6 +105,15 @@ def test_a_file_that_was_taken_and_is_another_one(tmp_path: Path, how: str, chan
     assert connector.changed == 1
 
 
+@pytest.mark.parametrize("name", ["a.gz", "a.GZ", "a.Gz"])
+def test_the_case_of_a_suffix_does_not_count(tmp_path: Path, name: str) -> None:
+    """A file that ended in .GZ was taken as plain: what is compressed became records."""
+    rig = Rig(tmp_path)
+    rig.write(name, gzip.compress(b"1\n2\n"))
+    assert rig.turns(2).changed == 0
+    assert rig.log.values() == [b"1", b"2"]
+
+
 @pytest.mark.parametrize("form", ["lines", "gz"])
 def test_a_file_that_is_renamed_is_the_same(tmp_path: Path, form: str, caplog: pytest.LogCaptureFixture) -> None:
     """Proves that it is told and not taken again, also when another one has its name by then; one with its inode alone is new."""

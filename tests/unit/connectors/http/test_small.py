@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +16,7 @@ from connectors.http.intake import Held, Intake
 from connectors.http.operations import OPERATIONS
 from connectors.http.problems import Problem, problem_of
 from connectors.http.receipts import Receipts
-from connectors.http.requests import query_of
+from connectors.http.requests import bound, query_of
 from connectors.http.service import Service
 from gateway.errors import (
     Aborted,
@@ -34,6 +35,26 @@ from gateway.errors import (
 
 CONF = Path(__file__).parents[4] / "conf" / "connectors"
 LEAST = 'name = "web"\ngateways = "tutti://127.0.0.1:7400"\n'
+
+
+@pytest.mark.parametrize("text", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59.999999-12:00", "2026-01-31T12:00:00+01:00:30"])
+def test_a_time_at_the_edge_of_the_calendar_is_a_place(text: str) -> None:
+    """It was answered by 500, and a long one was cut in its zone."""
+    padded = text.replace(":00+", ":00." + "0" * 41 + "+")
+    for given in (text, padded):
+        found = bound({"start": given}, "start")
+        assert isinstance(found, datetime)
+        assert found == datetime.fromisoformat(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["9" * 5000, "1" * 64 + "x", "9223372036854775808", "9999-12-31T23:59:59.9999999Z", "2026-01-31T12:00:00"]
+)
+def test_what_is_no_place_is_the_callers_fault(text: str) -> None:
+    with pytest.raises(Problem) as told:
+        bound({"start": text}, "start")
+    assert told.value.status == 400
+    assert len(str(told.value)) < 300
 
 
 def test_the_example_is_taken() -> None:
