@@ -191,6 +191,7 @@ class Layers:
     def primary(self) -> None:
         """The VIEW frame is decided."""
         self.order.primary()
+        self.changes.primary()
 
     def leads(self, sender: int) -> bool:
         """Whether nobody but `sender` is heard to coordinate."""
@@ -308,4 +309,4 @@ class Layers:
     def beating(self) -> bool:
         """Whether heartbeats are wanted. A group of one whose view came to nothing needs them too: they propose the next."""
         viewless = not self.context.standing.view and not self.flush.attempt
-        return not self.peers.alone or viewless or self.atomic.beating or not self.quiet
+        return not self.peers.alone or viewless or self.atomic.beating or self.changes.beating or not self.quiet
