@@ -231,6 +231,7 @@ class Layers:
         self.order.decided(run, offsets, void)
         self.flush.decided(run)
         self.changes.decided(run)
+        self.order.receiver.decided()
 
     def abort(self, frame: Frame, body: AbortBody) -> None:
         """Order an ABORT of the frame."""

@@ -131,9 +131,10 @@ ROSTER_CHANGES_MAX = 16  # that wait at one gateway
 ROSTER_WAIT_HEARTBEATS = 300
 FORCE_HEARTBEATS = 50  # without hearing a majority before a roster may be forced
 WINDOW_MORE_FRAMES = 2 * FRAMES_A_MESSAGE_MAX  # that a learner holds, undecided for itself, over what a coordinator orders
+VIEW_ROOM_FRAMES = 64  # and behind that: a forced ROSTER, and the VIEW frames of views that end before they decide anything
 MARK_FRAMES = 64  # so many synced frames at least have a mark with the next write
 # Above a watermark: what was decided since the mark before, too.
-TAIL_FRAMES_MAX = 2 * (UNDECIDED_FRAMES_MAX + WINDOW_MORE_FRAMES) + MARK_FRAMES
+TAIL_FRAMES_MAX = 2 * (UNDECIDED_FRAMES_MAX + WINDOW_MORE_FRAMES + VIEW_ROOM_FRAMES) + MARK_FRAMES
 PAUSE_HEARTBEATS = 15  # without a view that decides: what clients send is kept; after it, refused
 MEND_WAIT_HEARTBEATS = 25  # before all gateways are asked again for what none of them gave
 LOW_HEARTBEATS = 3  # a member's word that its disk is low holds so long; it is said again in each
