@@ -16,7 +16,7 @@ from gateway.core.context import Context
 from gateway.core.events import RosterAsked
 from gateway.core.messages import Asking, AskRoster, Deny
 from gateway.core.peers import Peers
-from gateway.core.rosters import Rosters
+from gateway.core.rosters import Rosters, rosters_of
 from gateway.core.standing import NO_LOG, NO_VIEW
 from gateway.data.addresses import NAME_HOST, MemberAddress, parse_member, unreachable
 from gateway.data.bodies import RosterBody, Voter
@@ -71,7 +71,6 @@ class Changes:
 
     def asked(self, event: RosterAsked) -> None:
         """An operator asks."""
-        self._peers.refresh()  # a ROSTER may have been decided since the last heartbeat
         named = self._named()
         if not named:  # a blank disk knows nobody, and must not say that somebody is not there
             self._deny(event.session, event.request, "not_primary", f"{NO_LOG}; ask again, here or at another gateway", retry=True)
@@ -200,13 +199,16 @@ class Changes:
         return standing.coordinating and standing.primary and not standing.draining and not self._window.rosters
 
     def _named(self) -> dict[str, Voter]:
-        return {voter.name: voter for voter in self._peers.rosters.named.values()}
+        """Return the last roster by name, as the log has it now: `Peers` follows with the next heartbeat, and a roster made from an
+        older one would undo the change between them.
+        """
+        named = rosters_of(self._window.state, self._window.rosters).named
+        return {voter.name: voter for voter in named.values()}
 
     def order(self, origin: int, ask: AskRoster) -> None:
         """Somebody asks for a change: order the ROSTER that makes it, or say why not."""
         if not self._may_order() or ask.frontier < self._noted:
             return  # asked again, by who still waits; a late copy may ask for what was undone meanwhile
-        self._peers.refresh()  # a roster made from an older one would undo the change between them
         named = self._named()
         try:
             voters = self._wanted(ask, named)
@@ -282,7 +284,7 @@ class Changes:
 
     def _promote(self) -> None:
         """One that was added, has caught up and is in the view votes from now on."""
-        named = self._peers.rosters.named
+        named = {voter.number: voter for voter in self._named().values()}
         for number, voter in named.items():
             if not voter.voting and number in self._standing.members:
                 incarnation = self._peers.incarnation(number)
