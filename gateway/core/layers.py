@@ -21,6 +21,7 @@ from gateway.core.events import LogRead, Persisted, SessionClosed, SpaceChanged,
 from gateway.core.flush.layer import Flush
 from gateway.core.inbound import Inbound
 from gateway.core.membership.changes import Changes
+from gateway.core.membership.clocks import Clocks
 from gateway.core.membership.force import Force
 from gateway.core.membership.layer import Membership
 from gateway.core.membership.succession import by_age
@@ -67,7 +68,8 @@ class Layers:
         self.context = context
         self.peers = Peers(context)
         self.atomic = Atomic(context, self)
-        self.order = Ordering(context, self.atomic)
+        self.clocks = Clocks(context, self.peers)
+        self.order = Ordering(context, self.atomic, self.clocks.wall_us)
         self.flush = Flush(context, self, self.peers)
         self.repair = Repair(context, self.order.receiver, self.peers.distance_us, context.random)
         self.changes = Changes(context, self.peers, self.flush, self._place_roster)
@@ -305,6 +307,7 @@ class Layers:
         self.order.beat()
         self.atomic.beat()
         self.lanes.beat()
+        self.clocks.wall_us()
 
     @property
     def beating(self) -> bool:
