@@ -297,15 +297,12 @@ def _no(message: No) -> str:
 # Messages of membership and flush
 
 
-def _times(message: Heartbeat) -> tuple[int, int, int, int]:
-    return message.sent_us, message.echo_us, message.held_us, message.wall_us
-
-
 def _heartbeat(message: Heartbeat) -> str:
     if len(message.log) not in (0, _ID_BYTES) or not 0 <= message.config <= _CRC_MAX:
         return f"a log's uuid has {_ID_BYTES} bytes, not {len(message.log)}; a configuration's CRC is not {message.config}"
-    if not all(0 <= time_us <= _POSITION_MAX for time_us in _times(message)):
-        return f"not all of {_times(message)} are times"
+    times = (message.sent_us, message.echo_us, message.held_us, message.wall_us)
+    if not all(0 <= time_us <= _POSITION_MAX for time_us in times):
+        return f"not all of {times} are times"
     if not 0 <= message.watermark <= message.frontier <= message.end <= _POSITION_MAX:
         return f"no log ends at {message.end} with frontier {message.frontier} and watermark {message.watermark}"
     if bool(message.members) != bool(message.view) or not max(message.view, message.accepted) <= message.promised:
