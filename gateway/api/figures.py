@@ -100,6 +100,7 @@ GROUPS: dict[str, tuple[Figure, ...]] = {
         Figure("start", "tutti_log_start_offset", GAUGE, "First offset that the log still holds"),
         Figure("tick.number", "tutti_tick_number", GAUGE, "Number of the last tick"),
         Figure("tick.time_us", "tutti_tick_timestamp_seconds", GAUGE, "Time of the last tick, since 1970", divisor=US),
+        Figure("clock.ahead_us", "tutti_clock_ahead_seconds", GAUGE, "How far the host's clock is ahead of the group", divisor=US),
         Figure("producers", "tutti_producers", GAUGE, "Producers in the received-table"),
         Figure("topics", "tutti_topics", GAUGE, "Topics of the log"),
         Figure("readers", "tutti_readers", GAUGE, "Named readers that saved an offset"),

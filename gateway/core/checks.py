@@ -300,8 +300,9 @@ def _no(message: No) -> str:
 def _heartbeat(message: Heartbeat) -> str:
     if len(message.log) not in (0, _ID_BYTES) or not 0 <= message.config <= _CRC_MAX:
         return f"a log's uuid has {_ID_BYTES} bytes, not {len(message.log)}; a configuration's CRC is not {message.config}"
-    if not all(0 <= time_us <= _POSITION_MAX for time_us in (message.sent_us, message.echo_us, message.held_us)):
-        return f"{message.sent_us}, {message.echo_us} and {message.held_us} are no times"
+    times = (message.sent_us, message.echo_us, message.held_us, message.wall_us)
+    if not all(0 <= time_us <= _POSITION_MAX for time_us in times):
+        return f"not all of {times} are times"
     if not 0 <= message.watermark <= message.frontier <= message.end <= _POSITION_MAX:
         return f"no log ends at {message.end} with frontier {message.frontier} and watermark {message.watermark}"
     if bool(message.members) != bool(message.view) or not max(message.view, message.accepted) <= message.promised:

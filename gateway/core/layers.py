@@ -21,6 +21,7 @@ from gateway.core.events import LogRead, Persisted, SessionClosed, SpaceChanged,
 from gateway.core.flush.layer import Flush
 from gateway.core.inbound import Inbound
 from gateway.core.membership.changes import Changes
+from gateway.core.membership.clocks import Clocks
 from gateway.core.membership.force import Force
 from gateway.core.membership.layer import Membership
 from gateway.core.membership.succession import by_age
@@ -68,8 +69,9 @@ class Layers:
         self.context = context
         self.peers = Peers(context)
         self.atomic = Atomic(context, self)
+        self.clocks = Clocks(context, self.peers)
         self.read_index = ReadIndex(context, self.peers, self._inquire)
-        self.order = Ordering(context, self.atomic, self.read_index.confirm)
+        self.order = Ordering(context, self.atomic, self.read_index.confirm, self.clocks.wall_us)
         self.flush = Flush(context, self, self.peers)
         self.repair = Repair(context, self.order.receiver, self.peers.distance_us, context.random)
         self.changes = Changes(context, self.peers, self.flush, self._place_roster)
@@ -196,6 +198,7 @@ class Layers:
     def primary(self) -> None:
         """The VIEW frame is decided."""
         self.order.primary()
+        self.changes.primary()
 
     def leads(self, sender: int) -> bool:
         """Whether nobody but `sender` is heard to coordinate."""
@@ -235,6 +238,7 @@ class Layers:
         self.order.decided(run, offsets, void)
         self.flush.decided(run)
         self.changes.decided(run)
+        self.order.receiver.decided()
 
     def abort(self, frame: Frame, body: AbortBody) -> None:
         """Order an ABORT of the frame."""
@@ -311,9 +315,11 @@ class Layers:
         self.atomic.beat()
         self.lanes.beat()
         self.read_index.beat()
+        self.clocks.wall_us()
 
     @property
     def beating(self) -> bool:
         """Whether heartbeats are wanted. A group of one whose view came to nothing needs them too: they propose the next."""
         viewless = not self.context.standing.view and not self.flush.attempt
-        return not self.peers.alone or viewless or self.atomic.beating or self.read_index.waiting or not self.quiet
+        wanted = self.atomic.beating or self.changes.beating or self.read_index.waiting
+        return not self.peers.alone or viewless or wanted or not self.quiet

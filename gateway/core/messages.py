@@ -163,6 +163,7 @@ class Heartbeat(msgspec.Struct, frozen=True, tag=True, kw_only=True):
         leaving: it stops in order; a coordinator that says so has decided everything and coordinates no more.
         forced, forced_at: view and position of the last roster that was made by force and is decided here, 0 if there is none.
         out: that roster, or a later one, does not name the receiver.
+        wall_us: the sender's wall clock (us, UTC); 0: a release that does not say.
     """
 
     sent_us: int
@@ -186,6 +187,7 @@ class Heartbeat(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     forced: int = 0
     forced_at: int = 0
     out: bool = False
+    wall_us: int = 0
 
 
 class Probe(msgspec.Struct, frozen=True, tag=True):

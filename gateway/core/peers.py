@@ -119,8 +119,10 @@ class Peers:
         context, identity = self._context, self._context.identity
         named = [(voter.number, voter.name, voter.address) for voter in self.rosters.known.values()] or self.configured
         me = next((number for number, name, _ in named if name == identity.gateway), 0)
+        # A removed voter keeps its number, also after a restart: peers that do not know its removal durably still count its answer.
+        me = me or context.window.state.gateway_number(identity.incarnation)
         if me or not self._rostered:
-            context.standing.me = me  # who is removed keeps its number: nobody else ever gets it
+            context.standing.me = me  # no other gateway ever gets the number
         self._rostered = self._rostered or (bool(me) and bool(self.rosters.known))
         known = {(peer.number, peer.name): peer for peer in self._peers.values()}
         others = [one for one in named if one[1] != identity.gateway]

@@ -69,6 +69,7 @@ invariant(
     limits.FRAME_BYTES_MAX + limits.REQUEST_ROOM_FRAMES * limits.KIB <= limits.HELD_MORE_BYTES_MAX,
     "a member can hold back what the coordinator orders beyond the bytes of batches, at about 1 KiB each",
 )
+invariant(limits.VIEW_ROOM_FRAMES > 0, "a view can begin behind a log that leaves a learner no room")
 invariant(2 * limits.SPACE_CHARACTERS_MAX < limits.REASON_CHARACTERS_MAX, "why a disk runs low can be told, and passed on")
 invariant(limits.ROSTER_MAX * 2 * NAME_BYTES_MAX < limits.REASON_CHARACTERS_MAX, "all names of a roster fit into a reason")
 invariant(

@@ -92,6 +92,11 @@ class Survey:
         return _waits(self._stack.layers)
 
     @property
+    def clock_ahead_us(self) -> int:
+        """How far the wall clock here is ahead of the time that the voters' clocks agree on, negative if it is behind."""
+        return 0 if self._stack.phase is Phase.BORN else self._stack.layers.clocks.ahead_us
+
+    @property
     def view(self) -> tuple[int, tuple[int, ...], int]:
         """The installed view: its id, members (numbers, oldest first) and coordinator; 0, () and 0 while there is none."""
         if self._stack.phase is Phase.BORN:

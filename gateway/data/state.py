@@ -32,6 +32,7 @@ from gateway.errors import Damaged, FormatError, InvariantViolated
 SNAPSHOT_MAGIC = b"TUTS"
 SNAPSHOT_VERSION = 1
 FORCED_NUMBERS = 256  # of gateways that those who are gone may have given out since: nobody else gets them after a forced roster
+REMOVED_MAX = 64  # voters that a state still names after a ROSTER removed them
 _BATCH = int(Kind.BATCH)
 _HEAD = 16  # magic, version u32, length u32, CRC u32
 
@@ -103,6 +104,8 @@ class LogState(msgspec.Struct, kw_only=True):
         start, start_offset: the log begins with this position, and with this offset (TRIM).
         staged: batches that wait for a TXN, by position.
         disks: of a lane, the disks of `members`, in their order; empty where the VIEW does not name them.
+        removed: voters that a ROSTER removed, by name, the latest REMOVED_MAX: others may still need their answers, which count
+            by number and incarnation, until the removal is known durably.
     """
 
     position: int = 0
@@ -129,6 +132,7 @@ class LogState(msgspec.Struct, kw_only=True):
     start_offset: int = 0
     staged: dict[int, Staged] = msgspec.field(default_factory=dict)
     disks: tuple[bytes, ...] = ()
+    removed: dict[str, Voter] = msgspec.field(default_factory=dict)
 
     def apply(self, frame: Frame, aborted: bool = False) -> int:
         """Take the next frame in; `aborted` says that a later ABORT voids this BATCH.
@@ -232,7 +236,11 @@ class LogState(msgspec.Struct, kw_only=True):
         self.group, self.log = body.group, body.log
         if body.forced:
             self.forced, self.forced_at = frame.view, frame.position
-        self.roster = {voter.number: voter for voter in body.voters}
+        before, self.roster = self.roster, {voter.number: voter for voter in body.voters}
+        named = {voter.name for voter in body.voters}
+        gone = {voter.name: voter for voter in before.values() if voter.voting}
+        removed = [one for one in {**self.removed, **gone}.items() if one[0] not in named]
+        self.removed = dict(removed[-REMOVED_MAX:])
         self.next_gateway = max(self.next_gateway, *(number + 1 for number in self.roster))
         if body.forced:
             self.next_gateway += FORCED_NUMBERS
@@ -276,6 +284,11 @@ class LogState(msgspec.Struct, kw_only=True):
 
     def _offsets(self, frame: Frame) -> None:
         self.readers.update(decode_body(OffsetsBody, frame.body).readers)
+
+    def gateway_number(self, incarnation: bytes) -> int:
+        """The number under which rosters count a disk, also after a ROSTER removed it; 0 if none is known."""
+        voters = [*self.roster.values(), *self.removed.values()]
+        return next((voter.number for voter in voters if voter.incarnation == incarnation), 0)
 
     def topic_number(self, name: str) -> int:
         """The number of a topic, 0 if it is not known."""

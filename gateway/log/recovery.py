@@ -284,13 +284,16 @@ def forgot(recovered: Recovered, directory: Home) -> bool:
     its scalars, of an earlier time, say nothing of it. A gateway alone has nobody who does.
     """
     state, mine = recovered.state, directory.incarnation
-    me = next((number for number, voter in state.roster.items() if voter.incarnation == mine), 0)
-    older = me in state.members and state.view > recovered.scalars.accepted
-    return (directory.copied or older) and _others_vote_in(recovered)
+    older = state.gateway_number(mine) in state.members and state.view > recovered.scalars.accepted
+    return (directory.copied or older) and _others_vote_in(recovered, mine)
 
 
-def _others_vote_in(recovered: Recovered) -> bool:
-    """Whether what a start found, if it found a log, names more than one gateway that votes; unless it is known, it may."""
+def _others_vote_in(recovered: Recovered, mine: bytes) -> bool:
+    """True if the log that a start found names more than one gateway that votes, or removed this disk, whose answers the voters may
+    still need. Without a log it is not known, and may be so.
+    """
+    if any(voter.incarnation == mine for voter in recovered.state.removed.values()):
+        return True
     rosters: list[Iterable[Voter]] = [recovered.state.roster.values()] if recovered.state.roster else []
     rosters += [decode_body(RosterBody, frame.body).voters for frame in recovered.tail if frame.kind == Kind.ROSTER]
     return not rosters or any(map(_several, rosters))

@@ -43,14 +43,15 @@ ROWS_AT_ONCE = 1 << 20  # of the index, among which these are looked for
 
 class _Place(NamedTuple):
     """Where the log may begin: the start of a segment, its position; the offset of its first record, and the time of the last TICK
-    before it (0: none). Where TXNs from there on make visible what stands before it: offset and time behind the last of these, and
-    its position as `reach`, which is 0 otherwise.
+    before it (0: none). `written_us` is when this disk wrote its snapshot, by the host's clock. Where TXNs from there on make
+    visible what stands before it: offset and time behind the last of these, and its position as `reach`, which is 0 otherwise.
     """
 
     position: int
     offset: int
     time_us: int
     reach: int = 0
+    written_us: int = 0
 
 
 class _Reaching(NamedTuple):
@@ -288,7 +289,29 @@ class Trimming:
         options = self._options
         if options.retention_bytes and held > factor * options.retention_bytes:
             return True
-        return bool(options.retention_us and place.time_us and now_us - place.time_us > factor * options.retention_us)
+        if not options.retention_us:
+            return False
+        since_us = self._since_us(place, now_us)
+        return bool(since_us and now_us - since_us > factor * options.retention_us)
+
+    def _since_us(self, place: _Place, now_us: int) -> int:
+        """Return the time (us) since which everything before the place has been there, 0 if that is not known.
+
+        The last TICK before it tells. Before the log's first TICK, and where a wrong clock dated the ticks in the future, a later
+        place tells: what is before this one is no younger than what is before that one. After ticks from the future, the time at
+        which this disk wrote the snapshot counts.
+        """
+        if 0 < place.time_us <= now_us:
+            return place.time_us
+        for first, _ in self._sizes():
+            later = self._place(first) if first >= max(place.position, place.reach) else None
+            if later is not None:
+                times = (later.time_us, later.written_us if later.time_us > now_us else 0)
+                found = next((time_us for time_us in times if 0 < time_us <= now_us), 0)
+                if found:
+                    return found
+        tick_us = self._indexer.state.tick_time
+        return tick_us if tick_us <= now_us else 0
 
     def _slowest(self) -> tuple[str, int]:
         """The reader of `keep_for` that has read least, and up to where; one that never said anything has read nothing."""
@@ -310,10 +333,10 @@ class Trimming:
             snapshot = read_snapshot(self._directory, position)
             if snapshot is None:
                 return None
-            time_us = snapshot.state.tick_time
-            if self._options.lane:  # it has no ticks: the snapshot was written when all before it was decided here
-                time_us = os.stat(snapshot_path(self._directory, position)).st_mtime_ns // NS_PER_US
-            place = _Place(position, snapshot.state.next_offset, time_us)
+            written_us = os.stat(snapshot_path(self._directory, position)).st_mtime_ns // NS_PER_US
+            # A lane has no ticks: its snapshot was written when all before it was decided here.
+            time_us = written_us if self._options.lane else snapshot.state.tick_time
+            place = _Place(position, snapshot.state.next_offset, time_us, written_us=written_us)
             self._places[position] = place
         return place
 

@@ -174,9 +174,10 @@ class Books:
         lanes: LanesFacts,
         incarnation: bytes,
         security: Callable[[], dict[str, object]] = dict,
+        clock_ahead_us: Callable[[], int] = int,
     ) -> None:
         """Keep what is asked; `incarnation` is that of this gateway's disk, `security` tells of tokens."""
-        self._security = security
+        self._security, self._clock_ahead_us = security, clock_ahead_us
         self._config = config
         self._stack = stack
         self._driver = driver
@@ -300,6 +301,7 @@ class Books:
                 "lag": {member.name: member.lag for member in members} or {config.name: 0},
                 "position": driver.position,
                 "tick": {"number": decided.tick, "time_us": decided.tick_time},
+                "clock": {"ahead_us": self._clock_ahead_us()},
                 "version": self._version,
                 "url": self._url,
                 "gateways": self._gateways(members),

@@ -90,6 +90,7 @@ class Gateway:
         self._stop_by = float("inf")
         self._told_ready = False
         self._told_reason = self._waits = ""
+        self._clock_apart = False
         self._waited_s = 0
         self._reads = reads
         name, group = config.name, config.group
@@ -159,7 +160,7 @@ class Gateway:
 
     def _open_lanes(self, options: LogOptions, notifier: Notifier, opened: contextlib.ExitStack) -> contextlib.ExitStack:
         """Open the lanes of the directory; what closes them is returned."""
-        logs = LaneLogs(self._directory, options)
+        logs = self._lane_logs = LaneLogs(self._directory, options)
         lanes = opened.enter_context(contextlib.ExitStack())
         lanes.callback(logs.close)
         self._recovered = msgspec.structs.replace(self._recovered, lanes=logs.start(self._recovered.state))
@@ -187,7 +188,8 @@ class Gateway:
     def _make_driver(self, writer: LogWriter, observed: Callable[[Stack], edges.Stack]) -> Driver:
         config = self._config
         stack = Stack(Random, _stack_config(config))
-        self._survey = Survey(stack)
+        survey = self._survey = Survey(stack)
+        self._disk.clock_ahead_us = self._lane_logs.clock_ahead_us = lambda: survey.clock_ahead_us
         admission = self._admission(stack)
         return Driver(
             observed(stack),
@@ -210,6 +212,7 @@ class Gateway:
                 self._lanes,
                 self._directory.incarnation,
                 dict if admission is None else admission.facts,
+                lambda: survey.clock_ahead_us,
             ),
             meters=Meters(),
             log=self._log,
@@ -226,11 +229,25 @@ class Gateway:
             self._told_reason = reason
             if reason:
                 self._log.warning(reason)
+        self._look_at_clock()
         waits = self._driver.books.waits  # as the status has it, with what others say
         self._waited_s = self._waited_s + 1 if waits == self._waits else 0
         self._waits = waits
         if waits and self._waited_s == limits.WAIT_TOLD_S:
             self._log.warning(f"takes no ordered records: {waits}", state=self._survey.state)
+
+    def _look_at_clock(self) -> None:
+        """Log a host clock that differs from the group's, once, and when it does not differ any more."""
+        ahead_us = self._survey.clock_ahead_us
+        apart = abs(ahead_us) > limits.CLOCK_APART_US
+        if apart == self._clock_apart:
+            return
+        self._clock_apart = apart
+        if not apart:
+            self._log.info("the wall clock of this host agrees with the group's again")
+            return
+        how = f"{abs(ahead_us) // 1_000_000} s {'ahead of' if ahead_us > 0 else 'behind'}"
+        self._log.warning(f"the wall clock of this host is {how} the group's, by which ticks and retention go: set it right")
 
     def work(self) -> int:
         """Start the stack and serve until told to stop; returns the exit code."""

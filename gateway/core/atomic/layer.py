@@ -89,7 +89,7 @@ class Atomic:
 
     def carry(self, frames: Sequence[Frame]) -> None:
         """Take frames of another member's log; they are written whatever the disk says: the group may have decided them."""
-        self._window.extend(frames, limits.WINDOW_MORE_FRAMES)
+        self._window.extend(frames, limits.WINDOW_MORE_FRAMES + limits.VIEW_ROOM_FRAMES)
         self._unwritten.extend(frames)
         self.write()
 
@@ -106,7 +106,7 @@ class Atomic:
         """Take the next frames of the log; they are in the received-table already."""
         # The bound is the coordinator's, who orders; what was carried over may exceed it, and the view has to begin behind it.
         orders = self._standing.coordinating and frames[0].kind != Kind.VIEW
-        self._window.extend(frames, 0 if orders else limits.WINDOW_MORE_FRAMES)
+        self._window.extend(frames, 0 if orders else limits.WINDOW_MORE_FRAMES + limits.VIEW_ROOM_FRAMES)
         if self._low or self._withheld:
             self._take_some(frames)
         else:

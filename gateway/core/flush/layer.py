@@ -143,7 +143,7 @@ class Flush:
             return ""
         voters = [voter for voter in rosters.named.values() if voter.voting]
         mine = rosters.named.get(self._standing.me)
-        if len(identity.members) == 1 and mine is None:
+        if len(identity.members) == 1 and not self._standing.me:
             names = ", ".join(sorted(voter.name for voter in voters))
             return f"the log belongs to the group of {names}; {identity.gateway!r} alone may not go on with it"
         if len(voters) == 1 and mine == voters[0] and mine.incarnation != identity.incarnation:

@@ -16,7 +16,7 @@ from gateway.core.context import Context
 from gateway.core.events import RosterAsked
 from gateway.core.messages import Asking, AskRoster, Deny
 from gateway.core.peers import Peers
-from gateway.core.rosters import Rosters
+from gateway.core.rosters import Rosters, rosters_of
 from gateway.core.standing import NO_LOG, NO_VIEW
 from gateway.data.addresses import NAME_HOST, MemberAddress, parse_member, unreachable
 from gateway.data.bodies import RosterBody, Voter
@@ -39,13 +39,15 @@ class Waiting(msgspec.Struct):
 
     Attributes:
         asked_us: when it was asked, own clock.
-        position: of the ROSTER that made it, once that is decided here, and no other one undid it before it was asked.
+        made: whether the decided roster is as the change would make it, and no ROSTER undid it before the operator asked.
+        position: what a majority has to know durably before the change is reported, once it is made; it covers the ROSTER.
     """
 
     session: int
     request: int
     ask: AskRoster
     asked_us: int
+    made: bool = False
     position: int = 0
     beats: int = 0
 
@@ -62,7 +64,7 @@ class Changes:
         self._known = known
         self._place = place
         self._waiting: list[Waiting] = []
-        self._noted = 0  # position of the last ROSTER: it has to be known durably that it is decided
+        self._noted = 0  # position that every member makes durable as decided: of the last ROSTER, or a VIEW frame after it
         self._seen = 0  # changes of rosters that the window has told of
 
     # At the origin
@@ -87,8 +89,6 @@ class Changes:
             self._deny(event.session, event.request, "not_primary", reason, retry=True)
         elif len(self._waiting) >= limits.ROSTER_CHANGES_MAX:
             self._deny(event.session, event.request, "limit", "too many changes of the roster wait at this gateway", retry=True)
-        elif self._is_made(ask, self._outbox.now.mono_us):
-            self._outbox.answers(event.session).append(Done(event.request))
         elif not any((one.session, one.request) == (event.session, event.request) for one in self._waiting):
             waiting = Waiting(event.session, event.request, ask, self._outbox.now.mono_us)
             self._waiting.append(waiting)
@@ -105,7 +105,7 @@ class Changes:
     def denied(self, message: Deny) -> None:
         """The coordinator does not do it."""
         ask = msgspec.structs.replace(message.ask, frontier=0)
-        for waiting in [one for one in self._waiting if one.ask == ask and not one.position]:
+        for waiting in [one for one in self._waiting if one.ask == ask and not one.made]:
             self._waiting.remove(waiting)
             self._deny(waiting.session, waiting.request, message.code, message.reason, message.retry)
 
@@ -119,7 +119,14 @@ class Changes:
         """The frontier passed the run, which is looked through only where the window says that there may be a ROSTER in it."""
         if self._seen != self._window.roster_changes:
             self._seen = self._window.roster_changes
-            self._noted = max((frame.position for frame in run if frame.kind == Kind.ROSTER), default=self._noted)
+            self._noted = max([self._noted, *(frame.position for frame in run if frame.kind == Kind.ROSTER)])
+
+    def primary(self) -> None:
+        """The VIEW frame is decided: its members note that durably, and with it every ROSTER before, also one that was decided
+        before their processes started.
+        """
+        if not self._peers.alone:
+            self._noted = self._window.frontier
 
     def _is_made(self, ask: AskRoster, asked_us: int) -> bool:
         """Whether the decided roster is as the change would make it, whatever was decided before somebody asked for it."""
@@ -135,17 +142,20 @@ class Changes:
             return voter is not None
         return voter is not None and voter.incarnation != ask.incarnation
 
+    @property
+    def beating(self) -> bool:
+        """True if heartbeats are wanted: an operator waits for a change."""
+        return bool(self._waiting)
+
     def beat(self) -> None:
         """One heartbeat: ask again, report what is done; the coordinator lets those vote who have caught up."""
-        if self._known.watermark < self._noted and not self._peers.alone:
+        if self._known.watermark < self._noted and (self._waiting or not self._peers.alone):
             self._known.note_frontier()
         for waiting in list(self._waiting):
             waiting.beats += 1
-            made = not waiting.position and self._is_made(waiting.ask, waiting.asked_us)
-            if made:
-                waiting.position = self._noted
-            # Where no ROSTER was decided since this process began, the change is older: nobody notes a frontier for it any more.
-            if (made and not self._noted) or (waiting.position and self._is_known(waiting.position)):
+            if not waiting.made and self._is_made(waiting.ask, waiting.asked_us):
+                waiting.made, waiting.position = True, self._noted
+            if waiting.made and self._is_known(waiting.position):
                 self._waiting.remove(waiting)
                 self._outbox.answers(waiting.session).append(Done(waiting.request))
             elif waiting.beats > limits.ROSTER_WAIT_HEARTBEATS:
@@ -157,7 +167,7 @@ class Changes:
                     "the roster was not changed, or too few know it, in time; ask again",
                     retry=True,
                 )
-            elif not waiting.position and waiting.beats % limits.RESEND_HEARTBEATS == 0:
+            elif not waiting.made and waiting.beats % limits.RESEND_HEARTBEATS == 0:
                 self._send(waiting)
         if self._may_order():
             self._promote()
@@ -189,7 +199,11 @@ class Changes:
         return standing.coordinating and standing.primary and not standing.draining and not self._window.rosters
 
     def _named(self) -> dict[str, Voter]:
-        return {voter.name: voter for voter in self._peers.rosters.named.values()}
+        """Return the last roster by name, as the log has it now: `Peers` follows with the next heartbeat, and a roster made from an
+        older one would undo the change between them.
+        """
+        named = rosters_of(self._window.state, self._window.rosters).named
+        return {voter.name: voter for voter in named.values()}
 
     def order(self, origin: int, ask: AskRoster) -> None:
         """Somebody asks for a change: order the ROSTER that makes it, or say why not."""
@@ -270,7 +284,7 @@ class Changes:
 
     def _promote(self) -> None:
         """One that was added, has caught up and is in the view votes from now on."""
-        named = self._peers.rosters.named
+        named = {voter.number: voter for voter in self._named().values()}
         for number, voter in named.items():
             if not voter.voting and number in self._standing.members:
                 incarnation = self._peers.incarnation(number)

@@ -389,6 +389,7 @@ class Membership:
             low=self._others.own_low,
             forced=window.state.forced,
             forced_at=window.state.forced_at,
+            wall_us=self._outbox.now.wall_us,
         )
 
     def _tell(self, peer: Peer, base: Heartbeat) -> None:

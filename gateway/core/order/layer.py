@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gateway.core.context import Context
 from gateway.core.events import EpochAsked, ForgetAsked, OffsetsAsked, SessionClosed, Submitted, TopicAsked
@@ -32,7 +32,7 @@ class Ordering:
         received: received-table at the log's end.
     """
 
-    def __init__(self, context: Context, below: Below, confirm: Confirm) -> None:
+    def __init__(self, context: Context, below: Below, confirm: Confirm, wall_us: Callable[[], int]) -> None:
         self.low = ""
         self._standing = context.standing
         self._window = context.window
@@ -41,7 +41,7 @@ class Ordering:
         self.forward = ForwardTable(context, self.received)
         self.requests = Requests(context, confirm)
         self.receiver = Receiver(context, self.received, self.forward, below)
-        self.upkeep = Upkeep(context, self.received, self.sequencer)
+        self.upkeep = Upkeep(context, self.received, self.sequencer, wall_us)
 
     # Clients
 

@@ -13,7 +13,7 @@ from gateway.core.order.received import Received
 from gateway.core.ranges import Range, RangeMap
 from gateway.core.runs import whole
 from gateway.core.window import weight
-from gateway.data.frame import HEADER_SIZE, Frame, chained, decode_header
+from gateway.data.frame import HEADER_SIZE, Frame, Kind, chained, decode_header
 from gateway.errors import FormatError
 
 
@@ -44,6 +44,8 @@ class Receiver:
         self._held: dict[int, Frame] = {}
         self._held_bytes = 0
         self._held_bytes_max = context.config.undecided_bytes_max + limits.HELD_MORE_BYTES_MAX
+        undecided_bytes = max(context.config.undecided_bytes_max, limits.UNDECIDED_BYTES_LEAST)
+        self._window_bytes_max = undecided_bytes + limits.HELD_MORE_BYTES_MAX  # the most that a coordinator has undecided
         self._gaps: RangeMap[None] = RangeMap()  # between the window's end and `highest`, without what is held back
         self.discarded = 0
         self.streamed = self.highest = 0
@@ -157,15 +159,32 @@ class Receiver:
             self._gaps.put(known + 1, end, None)
             self.highest = end
 
+    def decided(self) -> None:
+        """The frontier moved: the window may take more of what is held back."""
+        if self._held and self._standing.current(self._standing.view):
+            self._drain()
+
+    def _room(self) -> tuple[int, int]:
+        """How many frames, and about how many bytes, the window takes before more of it is decided here.
+
+        A coordinator keeps to such a bound by its own frontier. A member that gets frames and no CONFIRM lags behind that frontier.
+        It takes nothing over the bound and votes for nothing of it, which holds its coordinator up until it hears what is decided.
+        """
+        return limits.UNDECIDED_FRAMES_MAX - len(self._window.frames), self._window_bytes_max - self._window.bytes
+
     def _drain(self) -> None:
-        """Take what is next, and what is next then."""
+        """Take what is next, and what is next then, as long as the window has room. A VIEW needs none: it decides the rest."""
         held, end, chain = self._held, self._window.end, self._window.chain
+        room_frames, room_bytes = self._room()
         run: list[Frame] = []
         while held:
-            frame = held.pop(end + 1, None)
-            if frame is None:
+            frame = held.get(end + 1)
+            if frame is None or ((room_bytes <= 0 or len(run) >= room_frames) and frame.kind != Kind.VIEW):
                 break
-            self._held_bytes -= weight(frame)
+            del held[end + 1]
+            size = weight(frame)
+            self._held_bytes -= size
+            room_bytes -= size
             if not chained(frame, chain):
                 self._gaps.put(end + 1, end + 1, None)
                 self.discarded += 1
@@ -193,5 +212,9 @@ class Receiver:
             self._wrong = ""
 
     def missing(self) -> list[Range]:
-        """Ranges of positions that were heard of and are not here, the lowest ones: what repair has to ask for."""
+        """Ranges of positions that were heard of and are not here, the lowest ones: what repair has to ask for. In a view that
+        decides nothing is asked for while the window has no room.
+        """
+        if not self._gaps or (self._standing.primary and min(self._room()) <= 0):
+            return []
         return [(first, last) for first, last, _ in self._gaps.first(limits.REPAIR_RANGES_MAX)]

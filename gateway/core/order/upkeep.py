@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gateway.core import limits
 from gateway.core.context import Context
@@ -20,13 +20,14 @@ class Upkeep:
         due_us: when `time` is wanted next, None for never.
     """
 
-    def __init__(self, context: Context, received: Received, sequencer: Sequencer) -> None:
+    def __init__(self, context: Context, received: Received, sequencer: Sequencer, wall_us: Callable[[], int]) -> None:
         self._config = context.config
         self._outbox = context.outbox
         self._standing = context.standing
         self._window = context.window
         self._received = received
         self._sequencer = sequencer
+        self._wall_us = wall_us
         self._tick_us: int | None = None
         self._look_us: int | None = None
         self.due_us: int | None = None
@@ -79,7 +80,7 @@ class Upkeep:
             if self._received.dirty and not crowded:
                 received = self._received
                 # A clock that went back is absorbed: the log's own time goes on.
-                self._sequencer.place(Kind.TICK, TickBody(received.tick + 1, max(received.tick_time, now.wall_us)))
+                self._sequencer.place(Kind.TICK, TickBody(received.tick + 1, max(received.tick_time, self._wall_us())))
         if self._look_us is not None and now.mono_us >= self._look_us:
             self._look_us = now.mono_us + limits.FORGET_LOOK_US
             if not crowded:

@@ -19,7 +19,7 @@ from gateway.data.bodies import (
     encode_body,
 )
 from gateway.data.frame import Frame, Kind
-from gateway.data.state import LogState
+from gateway.data.state import REMOVED_MAX, LogState
 from gateway.errors import Damaged, FormatError, InvariantViolated
 
 VIEW = 1 << 16 | 1
@@ -106,3 +106,27 @@ def test_a_gap_in_positions_is_an_invariant(log: Log) -> None:
     frame.stamp(VIEW, 9, 0)
     with pytest.raises(InvariantViolated, match="position 9 was applied after position 4"):
         log.state.apply(frame)
+
+
+def voters(*names: str) -> tuple[Voter, ...]:
+    return tuple(Voter(int(name[1:]), name, name.encode().ljust(16, b"-"), f"{name}:7400") for name in names)
+
+
+def test_a_removed_voter_keeps_the_number_of_its_disk_until_its_name_comes_back() -> None:
+    log = Log()
+    log.put(Kind.ROSTER, RosterBody("g", b"l" * 16, voters("g1", "g2", "g3")))
+    log.put(Kind.ROSTER, RosterBody("g", b"l" * 16, voters("g1", "g2")))
+    log.put(Kind.ROSTER, RosterBody("g", b"l" * 16, (*voters("g1", "g2"), Voter(4, "g4", b"", "g4:7400", False))))
+    state = LogState.from_bytes(log.state.to_bytes())
+    assert [state.gateway_number(f"g{number}".encode().ljust(16, b"-")) for number in (1, 2, 3, 5)] == [1, 2, 3, 0]
+    log.put(Kind.ROSTER, RosterBody("g", b"l" * 16, (*voters("g1", "g2"), Voter(5, "g3", b"", "g3:7400", False))))
+    assert log.state.gateway_number(b"g3".ljust(16, b"-")) == 0
+    assert not log.state.removed, "a learner that never voted owes no answer"
+
+
+def test_a_state_names_a_bounded_number_of_removed_voters() -> None:
+    log = Log()
+    for number in range(1, 2 * REMOVED_MAX):
+        log.put(Kind.ROSTER, RosterBody("g", b"l" * 16, voters(f"g{number}")))
+    assert len(log.state.removed) == REMOVED_MAX
+    assert log.state.gateway_number(f"g{2 * REMOVED_MAX - 2}".encode().ljust(16, b"-")) == 2 * REMOVED_MAX - 2

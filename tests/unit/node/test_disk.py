@@ -3,6 +3,7 @@ report only after the sync; a full disk is waited for, a failed one ends writing
 """
 
 import threading
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -232,6 +233,16 @@ def test_what_may_go_is_told_again_as_long_as_it_is_there_and_not_in_every_round
     bench.writer.trimming.proposed = None
     bench.disk.run_once()
     assert bench.reports == [TrimProposed(((7, 3),))] * 2
+
+
+def test_the_age_of_records_is_measured_by_the_clock_of_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    asked: list[int] = []
+    monkeypatch.setattr(bench.writer.trimming, "propose", asked.append)
+    monkeypatch.setattr(time, "time_ns", lambda: 9_000_000_000_000)
+    bench.disk.clock_ahead_us = lambda: 1_000_000
+    bench.disk.run_once()
+    assert asked == [9_000_000_000 - 1_000_000]
 
 
 def test_a_low_disk_names_the_reader_that_retention_waits_for() -> None:

@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from gateway.core import limits
 from gateway.data.histograms import Histogram
 from gateway.node import memory
 from gateway.node.clock import Clock
@@ -18,6 +19,14 @@ def test_a_clock_that_goes_back_is_absorbed(monkeypatch: pytest.MonkeyPatch) -> 
     nows = [clock.now() for _ in range(4)]
     assert [now.wall_us for now in nows] == [5_000_000, 5_000_000, 5_000_001, 6_000_000]
     assert [now.mono_us for now in nows] == sorted(now.mono_us for now in nows)
+
+
+def test_a_clock_that_was_far_ahead_is_set_right_without_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    back_us = limits.CLOCK_BACK_US_MAX
+    walls = iter([1000 * (back_us + 3), 2000, 1000, 3000])
+    monkeypatch.setattr(time, "time_ns", lambda: next(walls))
+    clock = Clock()
+    assert [clock.now().wall_us for _ in range(4)] == [back_us + 3, 2, 2, 3]
 
 
 def test_a_histogram_counts_into_the_first_bucket_that_holds_the_value() -> None:

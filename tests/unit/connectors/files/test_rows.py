@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from connectors.files import limits
 from connectors.files.config import Columns
 from connectors.files.parquet import parquet_rows
-from connectors.files.rows import BadRow, CsvRows, Form, JsonLines, Picker, PlainLines, Unreadable, header, time_us
+from connectors.files.rows import BadRow, CsvRows, Form, JsonLines, Picker, PlainLines, Unreadable, header
 from connectors.files.source import text_rows
+from connectors.files.times import time_us
 from gateway.client.encode import TIME_US_MAX, TIME_US_MIN
 
 FORMS: list[Form] = [

@@ -22,8 +22,9 @@ from hypothesis import strategies as st
 
 from connectors.files.config import Columns
 from connectors.files.parquet import ParquetFile, parquet_rows
-from connectors.files.rows import BadRow, CsvRows, Form, JsonLines, Picker, PlainLines, Rows, time_us
+from connectors.files.rows import BadRow, CsvRows, Form, JsonLines, Picker, PlainLines, Rows
 from connectors.files.source import text_rows
+from connectors.files.times import time_us
 from gateway.data.schema import TIME_US_MAX, TIME_US_MIN
 
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - times without a zone, as Parquet has them

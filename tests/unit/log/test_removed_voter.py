@@ -1,0 +1,77 @@
+"""Proves that the files of a removed voter are read like those of any voter: other voters may still need its answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gateway.core.events import Recovered, Scalars
+from gateway.data import state
+from gateway.data.bodies import RosterBody, Voter, encode_body
+from gateway.data.frame import Frame, Kind
+from gateway.data.state import LogState
+from gateway.log.recovery import forgot
+from gateway.log.verify import verify
+from tests.unit.log.history import GROUP, LOG, SMALL, History, write_log
+
+MINE, OTHER = b"mine".ljust(16, b"-"), b"other".ljust(16, b"-")
+
+
+class Files:
+    """A directory, as far as `forgot` asks it."""
+
+    incarnation = MINE
+    copied = False
+
+
+def roster(*voters: Voter) -> Frame:
+    return Frame(Kind.ROSTER, encode_body(RosterBody(GROUP, LOG, voters)))
+
+
+def removed() -> LogState:
+    """The state of a log whose voter number 2 was a member of view 1.1 and was removed."""
+    history = History(begin=False)
+    others = Voter(1, "g1", OTHER, "g1:7400")
+    history._add(roster(others, Voter(2, "g2", MINE, "g2:7400")))
+    history._add(roster(others))
+    found = LogState()
+    for frame in history.frames:
+        found.apply(frame)
+    found.view, found.members = history.view_id, (1, 2)
+    return found
+
+
+def test_a_removed_voter_whose_scalars_are_older_than_its_log_becomes_another_disk() -> None:
+    found = removed()
+    older = Recovered(LOG, Scalars(), found, ())
+    current = Recovered(LOG, Scalars(found.view, found.view, 0), found, ())
+    assert forgot(older, Files())  # type: ignore[arg-type] # nothing else is asked of a directory
+    assert not forgot(current, Files())  # type: ignore[arg-type] # nothing else is asked
+
+
+def test_a_copy_of_a_removed_voter_is_another_disk_though_one_voter_is_left() -> None:
+    found = removed()
+    files = Files()
+    files.copied = True
+    assert forgot(Recovered(LOG, Scalars(found.view, found.view, 0), found, ()), files)  # type: ignore[arg-type] # nothing else is asked
+
+
+def test_a_snapshot_of_an_older_release_that_names_no_removed_voter_verifies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history = History(voters=3)
+    history.roster(voters=2)
+    for number in range(60):
+        history.batch("p", "t", [b"%d" % number * 3000])
+    apply = state._APPLY[Kind.ROSTER]
+
+    def older(into: LogState, frame: Frame) -> None:
+        apply(into, frame)
+        into.removed = {}
+
+    with monkeypatch.context() as release:
+        release.setitem(state._APPLY, Kind.ROSTER, older)
+        write_log(tmp_path, history, SMALL)
+    assert len(list(tmp_path.glob("**/*.snap"))) > 1
+    assert verify(str(tmp_path)).damage == []
