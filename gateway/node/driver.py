@@ -127,7 +127,9 @@ class Driver:
         self.answers = Answers(self.sessions, clients, lookups, lane_lookups, meters, self._client_gone)
         self._news = News(self.books.welcome, self.sessions, self.answers)
         self._fences = requests.Fences(entropy)
-        self._reception = Reception(self._step, self.sessions, self.answers, self._fences, self.books, meters, log, admission)
+        self._reception = Reception(
+            self._step, self._confirm, self.sessions, self.answers, self._fences, self.books, meters, log, admission
+        )
         self._next: deque[Event] = deque()  # what answers of the stack led to
         self._for_disks: list[tuple[Callable[[Any], None], Action]] = []  # what is to be written and read, in order
         self._delivered: list[Deliver] = []
@@ -238,9 +240,7 @@ class Driver:
                 events = []
                 happening.answer(self.books.status())
             elif isinstance(happening, IndexAsked):
-                self._index += 1
-                self._indexes[self._index] = happening.answer
-                events.append(ReadIndexAsked(self._index))
+                events.append(self._index_asked(happening.answer))
             else:
                 if isinstance(happening, WriteFailed):
                     self.halted = happening.reason
@@ -404,6 +404,21 @@ class Driver:
         self.position, self.offset = action.position, action.next_offset
         self._frontier(action.position, action.next_offset)
         self._under_way.replaced(action.position)
+
+    def _index_asked(self, answer: Callable[[bool], None]) -> ReadIndexAsked:
+        """The event that has the stack confirm the frontier, or not: `answer` is called with it."""
+        self._index += 1
+        self._indexes[self._index] = answer
+        return ReadIndexAsked(self._index)
+
+    def _confirm(self, answer: Callable[[bool], Event | None]) -> None:
+        """Have the frontier confirmed; `answer` may return the event to go on with."""
+
+        def confirmed(known: bool) -> None:
+            if (event := answer(known)) is not None:
+                self._next.append(event)
+
+        self._step(self._index_asked(confirmed))
 
     def _read_index(self, action: ReadIndex) -> None:
         self._indexes.pop(action.number)(action.confirmed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from structlog.typing import FilteringBoundLogger
@@ -19,6 +20,7 @@ from gateway.data.wire import (
     Bye,
     Denied,
     Done,
+    Fence,
     Hello,
     Leave,
     Producers,
@@ -49,6 +51,7 @@ class Reception:
     def __init__(
         self,
         step: Callable[[Event], None],
+        confirm: Callable[[Callable[[bool], Event | None]], None],
         sessions: Sessions,
         answers: Answers,
         fences: requests.Fences,
@@ -57,9 +60,16 @@ class Reception:
         log: FilteringBoundLogger,
         admission: Admission | None = None,
     ) -> None:
-        """`step` has the stack take an event; the rest is the driver's. Without `admission` everybody may do everything."""
+        """Begin without messages; all but what is named here is the driver's.
+
+        Args:
+            step: has the stack take an event.
+            confirm: asks the stack whether this gateway knows all that is decided.
+            admission: without it everybody may do everything.
+        """
         self._admission = admission
         self._step = step
+        self._confirm = confirm
         self._sessions = sessions
         self._answers = answers
         self._fences = fences
@@ -152,6 +162,8 @@ class Reception:
             return
         if isinstance(event, Event):
             self._step(event)
+        elif isinstance(event, Denied) and isinstance(asked, Fence):
+            self._confirm(partial(self._fence_unknown, asked, number))
         else:
             if isinstance(event, StatusAnswer) and isinstance(asked, Producers):
                 session.has_table(len(event.json))
@@ -160,6 +172,17 @@ class Reception:
                 self.leave_asked = True
                 self._log.info("told to leave", by=session.client)
             self._answers.add_one(number, event)
+
+    def _fence_unknown(self, asked: Fence, session: int, confirmed: bool) -> Event | None:
+        """Fence a producer that this gateway did not know: the refusal is final only where it knows all that is decided."""
+        event = requests.take(asked, session, self._books, self._fences, self._turn)
+        if isinstance(event, Event):
+            return event
+        if isinstance(event, Denied) and not confirmed:
+            reason = f"{event.reason}; this gateway lags or is cut off from a majority, so another one may know it: ask again there"
+            event = Denied(event.request, "behind", reason, retry=True)
+        self._answers.add_one(session, event)
+        return None
 
     def _hello(self, routing: bytes, hello: Hello, now_us: int) -> None:
         if hello.protocol != PROTOCOL:

@@ -9,6 +9,7 @@ from gateway.core.actions import (
     Deliver,
     Halt,
     Persist,
+    ReadIndex,
     Reply,
     Send,
     SetTimer,
@@ -18,6 +19,7 @@ from gateway.core.events import (
     EpochAsked,
     LeaveAsked,
     Persisted,
+    ReadIndexAsked,
     RosterAsked,
     RosterForced,
     SessionClosed,
@@ -55,7 +57,7 @@ from gateway.data.wire import (
 from gateway.errors import InvariantViolated
 from gateway.node.lookup import Located
 from gateway.node.port import Message, Sent
-from tests.unit.node.bench import A, B, Bench, control, placed, submit, takes
+from tests.unit.node.bench import A, B, Bench, Shelf, control, placed, submit, takes
 from tests.unit.node.fakes import batch_frame, message, token
 
 
@@ -309,10 +311,31 @@ def test_a_fence_is_the_next_epoch_for_nobody_and_tries_again() -> None:
     assert bench.clients.told(A) == []
     bench.happen(TimeAdvanced())
     assert bench.clients.told(A) == [Done(9)]
-    bench.say(control(A, Fence(10, "nobody")))
+
+
+@pytest.mark.parametrize("confirmed", [False, True])
+def test_a_fence_of_a_producer_that_a_gateway_does_not_know_is_refused_for_good_only_when_it_does_not_lag(confirmed: bool) -> None:
+    bench = Bench()
+    bench.hello()
+    bench.answers = {ReadIndexAsked: []}
+    assert bench.say(control(A, Fence(10, "nobody"))) == [ReadIndexAsked(1)]
+    assert bench.clients.told(A) == [], "the gateway finds out whether it lags"
+    bench.answers = {TimeAdvanced: [ReadIndex(1, confirmed)]}
+    bench.happen(TimeAdvanced())
     (denied,) = bench.clients.told(A)
     assert isinstance(denied, Denied)
-    assert denied.code == "unknown"
+    assert (denied.request, denied.code, denied.retry) == ((10, "unknown", False) if confirmed else (10, "behind", True))
+
+
+def test_a_producer_that_becomes_known_meanwhile_is_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    bench.hello()
+    bench.answers = {ReadIndexAsked: []}
+    bench.say(control(A, Fence(10, "nobody")))
+    monkeypatch.setattr(Shelf, "epoch_of", lambda *_: 4)
+    bench.answers = {TimeAdvanced: [ReadIndex(1, True)]}
+    assert bench.happen(TimeAdvanced())[1:] == [EpochAsked(1, 10, "nobody", b"e" * 16, 5)]
+    assert bench.clients.told(A) == []
 
 
 def test_a_change_of_the_roster_is_the_stacks_to_make_and_to_answer() -> None:
