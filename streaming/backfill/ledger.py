@@ -16,13 +16,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from gateway.durable import sync_directory
 from gateway.errors import Damaged, TuttiError, UsageError
 from streaming.locks import is_held
 
-VERSION = 1
+VERSION = 2
+_READ = (1, 2)  # a ledger of version 1 has no id
 FILE, LOCK, RUNS = "ledger.json", "lock", "runs"
 _AGAIN_S = 0.01
 
@@ -61,9 +61,15 @@ class About:
 
 @dataclass(slots=True)
 class State:
-    """What the file says; `schema` is that of the rows, in Spark's words, once it is known."""
+    """What the file says.
+
+    Attributes:
+        id: of this ledger, random: claims of a ledger that was removed and of its successor have the same numbers.
+        schema: of the rows, in Spark's words, once it is known.
+    """
 
     about: About
+    id: str = ""
     schema: str = ""
     next: int = 1
     done: list[Span] = field(default_factory=list)
@@ -120,7 +126,7 @@ class Ledger:
 
     def state(self) -> State:
         """What the ledger says at this moment."""
-        return read(self.directory) or State(self._about)
+        return read(self.directory) or State(self._about, uuid.uuid4().hex)
 
     def step(self, start: int, end: int, slice_records: int | None = None) -> Step | None:
         """What to do next so that the table holds [start, end); None when it does. What it says is claimed for this run.
@@ -252,12 +258,10 @@ def read(directory: Path) -> State | None:
         return None
     except (ValueError, RecursionError) as error:
         raise Damaged(f"{file} is no ledger ({error}): restore it, or fill another table") from error
-    if held.get("version") != VERSION:
+    if held.get("version") not in _READ:
         raise UsageError(f"{file} has version {held.get('version')!r}, and this release reads {VERSION}: use a newer release")
-    done: list[Any] = held["done"]
-    return State(
-        About(**held["about"]), held["schema"], held["next"], [(a, b) for a, b in done], [Claim(**claim) for claim in held["open"]]
-    )
+    spans, claims = [(first, end) for first, end in held["done"]], [Claim(**claim) for claim in held["open"]]
+    return State(About(**held["about"]), held.get("id", ""), held["schema"], held["next"], spans, claims)
 
 
 def write(directory: Path, state: State) -> None:

@@ -55,6 +55,7 @@ class DeltaTable:
         self._spark = spark
         self._path = path
         self._ledger = ledger
+        self._ledger_id = ledger.state().id  # it is there from the ledger's first write on
         self._log = log
         self._mode = mode
 
@@ -83,7 +84,8 @@ class DeltaTable:
         empty = self._spark.read.format("delta").load(self._path).limit(0)
         _again_after_conflicts(lambda: self._commit(empty, claim, "fence", {}))
         told = self._spark.sql(f"DESCRIBE HISTORY {self._name}").where(f"userMetadata LIKE '%{self._id(claim)}%'")
-        kinds = {json.loads(row.userMetadata)["did"] for row in told.select("userMetadata").collect()}
+        found = [json.loads(row.userMetadata) for row in told.select("userMetadata").collect()]
+        kinds = {one["did"] for one in found if one["tutti"] == self._id(claim)}
         if "fence" in kinds:
             self._ledger.drop(claim)
         elif kinds:
@@ -160,7 +162,12 @@ class DeltaTable:
         return f"delta.`{self._path}`"
 
     def _id(self, claim: Claim) -> str:
-        return f"tutti/{self._log}/{claim.start}-{claim.end}/{claim.number}"
+        """The transaction of a claim, which Delta Lake takes once, for ever.
+
+        It has the ledger's id in it: a new ledger of the same table counts its claims from 1 again.
+        """
+        name = f"tutti/{self._log}/{claim.start}-{claim.end}/{claim.number}"
+        return f"{name}/{self._ledger_id}" if self._ledger_id else name
 
     def _told(self, claim: Claim, did: str) -> str:
         return json.dumps({"tutti": self._id(claim), "did": did, "log": self._log, "start": claim.start, "end": claim.end})

@@ -8,17 +8,21 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from threading import Thread
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql import SparkSession
 
 from gateway.errors import Damaged, UsageError
 from streaming.backfill.ledger import LOCK, RUNS, About, Ledger, Lost, Step, close_claim, joined, missing, read
+from streaming.backfill.tables import DeltaTable
 
 ABOUT = About("aa", "delta", "")
 SPANS = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 10)).map(lambda span: (span[0], span[0] + span[1])), max_size=8)
@@ -149,9 +153,36 @@ def test_a_table_is_filled_from_one_thing(tmp_path: Path) -> None:
         Ledger(tmp_path, About("aa", "parquet", ""))
     assert not list((tmp_path / "runs").iterdir())
     file = tmp_path / "ledger.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"version": 2}))
-    with pytest.raises(UsageError, match="version 2"):
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"version": 9}))
+    with pytest.raises(UsageError, match="version 9"):
         Ledger(tmp_path, ABOUT)
     file.write_text("{")
     with pytest.raises(Damaged, match="is no ledger"):
         Ledger(tmp_path, ABOUT)
+
+
+def test_a_ledger_that_takes_the_place_of_one_that_was_removed_has_another_id(tmp_path: Path) -> None:
+    """Delta Lake skips a transaction whose id it took before: claim 1 of the new ledger is not claim 1 of the old one."""
+    ids = []
+    for _ in range(2):
+        for _ in range(2):
+            with closing(Ledger(tmp_path, ABOUT)) as ledger:
+                ids.append(ledger.state().id)
+        (tmp_path / "ledger.json").unlink()
+    assert ids[0] == ids[1]
+    assert ids[2] == ids[3]
+    assert ids[0] != ids[2]
+    assert all(ids)
+
+
+def test_a_ledger_of_an_earlier_release_keeps_the_names_of_its_claims(tmp_path: Path) -> None:
+    with closing(Ledger(tmp_path, ABOUT)) as ledger:
+        ledger.step(0, 10)
+    file = tmp_path / "ledger.json"
+    held = json.loads(file.read_text())
+    del held["id"]
+    file.write_text(json.dumps(held | {"version": 1}))
+    with closing(Ledger(tmp_path, ABOUT)) as ledger:
+        state = ledger.state()
+        table = DeltaTable(cast(SparkSession, None), "t", ledger, "aa", "append")
+        assert (state.id, [table._id(claim) for claim in state.open]) == ("", ["tutti/aa/0-10/1"])
