@@ -12,7 +12,7 @@ from gateway.client.window import Window
 from gateway.core import limits
 from gateway.data import wire
 from gateway.data.frame import Buffer
-from gateway.errors import FormatError
+from gateway.errors import FormatError, TuttiError
 
 #: What a gateway whose log is a moment behind refuses as not known, though another one has opened it.
 NOT_KNOWN_YET = frozenset({"topic", "epoch", "producer"})
@@ -30,6 +30,7 @@ class Carrier(Session):
         """Begin with an empty window."""
         super().__init__(identity)
         self.feed = feed
+        self._refused_ahead: set[str] = set()  # topics that were refused before a batch of theirs was the first of the queue
         self.window = Window(feed.options.compression, unordered, feed.options.staged)
 
     @abc.abstractmethod
@@ -73,11 +74,29 @@ class Carrier(Session):
         """
         if self.topics.get(batch.topic, 0):
             return True
+        self._refused_ahead.discard(batch.topic)
         with self.feed.lock:
             topics = dict.fromkeys(one.topic for one in itertools.islice(self.feed.queue, limits.TOPICS_AHEAD))
+        self._refused_ahead &= topics.keys()
         for topic in topics:
-            self.topic_number(topic)
+            if topic not in self._refused_ahead:
+                self.topic_number(topic)
         return False
+
+    def topic_refused(self, topic: str, error: TuttiError) -> None:
+        """Fail the batches of a refused topic once one of them is the first of the queue: those before it are still sent.
+
+        What was asked for ahead of its turn is asked for again then.
+        """
+        queue = self.feed.queue
+        if queue and queue[0].topic == topic:
+            self._fail_topic(topic, error)
+        else:
+            self._refused_ahead.add(topic)
+
+    @abc.abstractmethod
+    def _fail_topic(self, topic: str, error: TuttiError) -> None:
+        """Fail the batches of a topic that are first in the queue; nothing of them was sent."""
 
     def _send_window(self, now: float) -> list[list[Buffer]]:
         """Send what has a sequence and is to be sent (again); what was sent."""

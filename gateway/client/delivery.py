@@ -262,8 +262,8 @@ class Delivery(Carrier):
         )
         self.end(Fenced(text))
 
-    def topic_refused(self, topic: str, error: TuttiError) -> None:
-        """Batches of that topic at the head of the queue fail; nothing of them was sent. Progress may not overtake what failed."""
+    def _fail_topic(self, topic: str, error: TuttiError) -> None:
+        """As `Carrier._fail_topic`. Progress may not overtake what failed."""
         failure = Failure(error)
         queue = self.feed.queue
         while queue and queue[0].topic == topic:

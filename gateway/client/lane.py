@@ -243,8 +243,7 @@ class Lane(Carrier):
 
     # -- what a session asks
 
-    def topic_refused(self, topic: str, error: TuttiError) -> None:
-        """Batches of that topic that wait to be sent fail."""
+    def _fail_topic(self, topic: str, error: TuttiError) -> None:
         self._ledger.topic_refused(topic, error)
 
     def epoch_began(self, opened: wire.EpochOpened, *, anew: bool) -> None:

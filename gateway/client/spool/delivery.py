@@ -95,7 +95,7 @@ class SpooledDelivery(Delivery):
         self.window.committed = Resume(opened.sequence, opened.progress)
         self.feed.set_opened(self.window.committed)
 
-    def topic_refused(self, topic: str, error: TuttiError) -> None:
+    def _fail_topic(self, topic: str, error: TuttiError) -> None:
         """Batches of that topic at the head of the queue are put aside, and what follows comes again from the spool. Where only
         the right to it is missing the producer ends.
         """

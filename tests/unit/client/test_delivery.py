@@ -9,7 +9,7 @@ from gateway.client.receipt import Receipt
 from gateway.client.session import TRANSITIONS, State, Turn
 from gateway.core import limits
 from gateway.data import wire
-from gateway.errors import ConfigError, FormatError, InvariantViolated, Refused, Unknown
+from gateway.errors import ConfigError, FormatError, InvariantViolated, NotAllowed, Refused, Unknown
 from tests.unit.client.rig import NUMBER, Rig, in_flight, sequences, values_of
 
 
@@ -74,6 +74,33 @@ def test_topics_of_queued_batches_are_asked_for_at_once(monkeypatch: pytest.Monk
     third, *frames = rig.hears()
     assert [(frame.first_sequence, frame.topic) for frame in frames] == [(1, 1), (2, 2), (3, 1)]
     assert third.name == "c"
+
+
+@pytest.mark.parametrize("progress", [b"", b"p"])
+def test_a_topic_that_is_refused_ahead_of_its_turn_fails_nothing_before_it(progress: bytes) -> None:
+    rig = Rig().ready()
+    receipts = [rig.send(topic=topic, progress=progress) for topic in ("good", "bad", "other")]
+    rig.feed.flush(0)
+    good, bad, other = rig.hears()
+    assert [asked.name for asked in (good, bad, other)] == ["good", "bad", "other"]
+    rig.say(wire.Denied(bad.request, "rights", "may not write it", retry=False))
+    assert rig.hears() == [], "it is asked for again when it is its turn, and not before"
+    rig.say(wire.TopicOpened(other.request, 3))
+    rig.say(wire.TopicOpened(good.request, 1))
+    again, frame = rig.hears()
+    assert again.name == "bad"
+    rig.say(wire.Denied(again.request, "rights", "may not write it", retry=False))
+    rig.commit(frame, 7)
+    assert receipts[0].result(0) == 7
+    with pytest.raises(NotAllowed, match="topic 'bad' was refused: may not write it"):
+        receipts[1].result(0)
+    if progress:
+        assert rig.hears() == [], "progress does not overtake what failed"
+        with pytest.raises(NotAllowed):
+            receipts[2].result(0)
+    else:
+        (last,) = rig.frames()
+        assert (last.first_sequence, last.topic) == (2, 3)
 
 
 def test_records_fill_one_batch_while_another_isin_flight() -> None:
