@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from connectors.files import limits
 from connectors.files.place import Place
 from gateway.durable import make_directory
-from gateway.errors import ConfigError, Damaged, Fenced, Unavailable, WrongDirectory, invariant
+from gateway.errors import ConfigError, Damaged, Fenced, Unavailable, WrongDirectory, invariant, remedy
 
 Kind = TypeVar("Kind")
 _VERSION = 1
@@ -105,7 +105,9 @@ class Ledger:
             make_directory(self._path.parent)
             self._base = sqlite3.connect(self._path, timeout=limits.LEDGER_WAIT_S, isolation_level=None, check_same_thread=False)
         except (OSError, sqlite3.OperationalError) as error:
-            raise ConfigError(f"state {directory}: {error}: name a directory that can be written") from error
+            advice = "name a directory that can be written"
+            advice = remedy(error, advice) if isinstance(error, OSError) else advice
+            raise ConfigError(f"state {directory}: {error}: {advice}") from error
         with self._explained():
             self._log_ahead()
             self._base.execute("PRAGMA synchronous=FULL")  # a transaction is on the disk when it is committed

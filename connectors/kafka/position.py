@@ -37,7 +37,7 @@ def decode_position(value: bytes, topic: str) -> Position:
     """
     try:
         return _DECODER.decode(value)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FormatError(
             f"Kafka's topic {topic} has {value[:60]!r}, which is no position of this connector ({error}): name a topic of its own, "
             f"kafka.position_topic"

@@ -201,7 +201,7 @@ class Recording:
     def _item(self, data: Buffer) -> Item:
         try:
             return _ITEMS.decode(data)
-        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
             raise self._damaged(str(error)) from error
 
     def _damaged(self, what: str) -> Damaged:
