@@ -192,6 +192,9 @@ class _Reading:
                 return self.struct(kind, value, path)
             self.mistake(path, f"is {_shown(value)}", f"make it a table, [{'.'.join(path)}] with keys below it")
             return _WRONG
+        if isinstance(value, str) and "\0" in value and len(value) > 1:  # one character may be any: it separates columns
+            self.mistake(path, f"is {_shown(value)}", "leave the zero byte out: no path, name or address can hold one")
+            return _WRONG
         try:
             return msgspec.convert(value, kind)
         except msgspec.ValidationError:
