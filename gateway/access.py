@@ -33,6 +33,7 @@ from typing import NamedTuple
 
 from gateway.core import limits
 from gateway.data.names import NAME_BYTES_MAX, check_name, is_nameless
+from gateway.durable import make_directory
 from gateway.errors import ConfigError, NotAllowed, UsageError
 from gateway.keyfiles import Changes, check_guarded, read_toml, stamp, write_whole
 
@@ -345,7 +346,7 @@ def change_tokens(path: str | Path, change: Callable[[dict[str, Access]], None])
         OSError: it cannot be written.
     """
     place = Path(path)
-    place.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(place.parent, 0o777)
     directory = os.open(place.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(directory, fcntl.LOCK_EX)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -9,13 +10,16 @@ from pathlib import Path
 DIRECTORY_MODE = 0o750
 
 
-def make_directory(directory: str | Path) -> None:
-    """Make a directory for records, and those above it, where there is none.
+def make_directory(directory: str | Path, mode: int = DIRECTORY_MODE) -> None:
+    """Make a directory for records, and those above it, where there is none. `mode` is for one that holds no records.
 
     Raises:
         OSError: it cannot be made, or is a file.
     """
-    os.makedirs(directory, DIRECTORY_MODE, exist_ok=True)
+    try:
+        os.makedirs(directory, mode, exist_ok=True)
+    except RecursionError:  # it calls itself for each directory above
+        raise OSError(errno.ENAMETOOLONG, "the path has too many directories", str(directory)) from None
 
 
 def sync_directory(directory: str | Path) -> None:

@@ -1,8 +1,12 @@
-"""Files that hold keys and tokens: read within a bound and as TOML, judged by who else may read or write them, written whole."""
+"""Files that people write (configurations, keys, tokens): read within a bound of bytes and time. Those that hold secrets are
+checked for who else may read or write them, and are written whole.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
+import select
 import stat
 import time
 import tomllib
@@ -14,6 +18,7 @@ from gateway.core import limits
 from gateway.errors import ConfigError, remedy
 
 FILE_BYTES_MAX = 1 * limits.MIB
+FILE_WAIT_S = 10.0  # for each part of what a pipe or a terminal gives in place of a file
 
 
 Stamp = tuple[int, int, int]
@@ -57,6 +62,46 @@ class Changes:
         self._taken = read
 
 
+def read_whole(path: str | Path, bytes_max: int = FILE_BYTES_MAX) -> tuple[bytes, os.stat_result]:
+    """Return what a file holds and its status. The path may be a pipe (`<(...)` of a shell) or a device.
+
+    Raises:
+        OSError: the file cannot be read, holds more than `bytes_max` bytes, or nothing writes into the pipe; it names the path.
+    """
+    # A plain open of a pipe waits without limit for a process that writes into it.
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
+    except ValueError:
+        raise OSError(errno.EINVAL, "the path holds a zero byte", str(path)) from None
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            raise OSError(errno.EINVAL, "it is a socket, or a device that is not there", str(path)) from None
+        raise
+    try:
+        return _read(descriptor, bytes_max), os.fstat(descriptor)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
+    finally:
+        os.close(descriptor)
+
+
+def _read(descriptor: int, bytes_max: int) -> bytes:
+    ready = select.poll()
+    ready.register(descriptor, select.POLLIN)
+    data = bytearray()
+    while len(data) <= bytes_max:
+        if not ready.poll(FILE_WAIT_S * 1000):
+            raise OSError(errno.ETIMEDOUT, f"nothing was written into it for {FILE_WAIT_S:g} s")
+        try:
+            part = os.read(descriptor, bytes_max + 1 - len(data))
+        except BlockingIOError:  # another process that reads the same pipe was quicker
+            continue
+        if not part:
+            return bytes(data)
+        data += part
+    raise OSError(errno.EFBIG, f"it is larger than {bytes_max} bytes")
+
+
 def read_toml(path: str | Path, made_by: str) -> tuple[dict[str, Any], os.stat_result]:
     """What a file holds, and what the system knows of it.
 
@@ -68,13 +113,9 @@ def read_toml(path: str | Path, made_by: str) -> tuple[dict[str, Any], os.stat_r
         ConfigError: it cannot be read, it is too large, or no TOML; nothing of what it holds is in the message.
     """
     try:
-        with Path(path).open("rb") as file:
-            found = os.fstat(file.fileno())
-            data = file.read(FILE_BYTES_MAX + 1)
+        data, found = read_whole(path)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read ({(error.strerror or str(error)).lower()}): {remedy(error, made_by)}") from None
-    if len(data) > FILE_BYTES_MAX:
-        raise ConfigError(f"{path} is larger than {FILE_BYTES_MAX} bytes: it is no such file; {made_by}")
     try:
         return tomllib.loads(data.decode()), found
     except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, an integer of thousands of digits, nested too deeply
@@ -139,8 +180,11 @@ def check_certificate(certificate: str | Path, key: str | Path) -> None:
     import ssl  # noqa: PLC0415 - for those alone who have a certificate
 
     try:
-        with Path(certificate).open("rb"), Path(key).open("rb") as file:
-            check_private(key, os.fstat(file.fileno()))
+        for path in (certificate, key):
+            found = read_whole(path)[1]
+            if not stat.S_ISREG(found.st_mode):  # it is read again: by the library, and when it changes
+                raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        check_private(key, found)
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=_no_password)
     except ssl.SSLError as error:
         reason = error.reason or str(error)

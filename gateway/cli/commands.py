@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import click
 
 from gateway.cli.lazy import LazyGroup, Place
-from gateway.errors import TuttiError
+from gateway.errors import TuttiError, UsageError
 
 #: name -> where the command lives and its line in `tutti --help`; a module is imported when its command runs.
 COMMANDS = {
@@ -115,8 +115,27 @@ def _run(arguments: Sequence[str]) -> object:
         from click.shell_completion import shell_complete
 
         return shell_complete(tutti, {}, "tutti", COMPLETION_VARIABLE, instruction)
+    _check_text(arguments)
     with tutti.make_context("tutti", list(arguments)) as context:
         return tutti.invoke(context)
+
+
+def _check_text(arguments: Sequence[str]) -> None:
+    """Reject an argument that the system cannot take as a path, or that no message, file or line of output can hold.
+
+    Python decodes bytes that are not UTF-8 to surrogates, which cannot be encoded again.
+
+    Raises:
+        UsageError: an argument holds a NUL, or bytes that are not UTF-8.
+    """
+    for place, argument in enumerate(arguments, 1):
+        try:
+            wrong = "holds a NUL: leave it out" if b"\0" in argument.encode() else ""
+        except UnicodeEncodeError:
+            wrong = "is not UTF-8 text: convert it, and rename a file that has such a name"
+        if wrong:
+            shown = repr(argument)
+            raise UsageError(f"argument {place}, {shown if len(shown) <= 60 else shown[:57] + '...'}, {wrong}")
 
 
 def _fail(message: str, code: int) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from gateway.cli.loading import Loading
+from gateway.cli.options import NumberRange
 from gateway.cli.output import note
 
 GATEWAYS_MAX = 7  # on one machine, all with disks of their own: more would only wait for each other
@@ -29,7 +30,7 @@ GATEWAYS_MAX = 7  # on one machine, all with disks of their own: more would only
 @click.option(
     "--restart-after",
     "restart_after_s",
-    type=click.FloatRange(min=0),
+    type=NumberRange(min=0, max=1_000_000),
     default=1.0,
     show_default=True,
     metavar="S",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.options import group_url_option, json_option, needed_url, url_option
+from gateway.cli.options import NumberRange, group_url_option, json_option, needed_url, url_option
 from gateway.cli.output import counted, note, on_terminal, print_json, print_table
 from gateway.cli.waiting import Deadline, telling
 from gateway.errors import Refused, Unavailable, UsageError
@@ -42,7 +42,7 @@ def timeout_option(function: Any) -> Any:
     """`--timeout`."""
     text = "How long to wait until it is done, seconds."
     return click.option(
-        "--timeout", "timeout_s", type=click.FloatRange(min=0.1, max=86_400), default=TIMEOUT_S, show_default=True, help=text
+        "--timeout", "timeout_s", type=NumberRange(min=0.1, max=86_400), default=TIMEOUT_S, show_default=True, help=text
     )(function)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any, TypeVar
@@ -45,6 +46,17 @@ def _url(**options: Any) -> Callable[[Function], Function]:
 def json_option(function: Function) -> Function:
     """`--json`."""
     return click.option("--json", "as_json", is_flag=True, help="Report as one line of JSON.")(function)
+
+
+class NumberRange(click.FloatRange):
+    """A number in a range. Click's own also takes NaN, which no comparison finds outside of a range, and infinity."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """As click's."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number", param, ctx)
+        return number
 
 
 class _BoundType(click.ParamType[Bound]):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.options import json_option, url_option
+from gateway.cli.options import NumberRange, json_option, url_option
 from gateway.cli.output import note, print_json, progress
 from gateway.core import limits
 from gateway.errors import FormatError, TuttiError, UsageError
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     "--format", "form", type=click.Choice(["lines", "json", "csv"]), default="lines", show_default=True, help="What a record is."
 )
 @click.option("--key", metavar="FIELD", help="Field that becomes the key (json, csv).")
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="Records a second, at most.")
+@click.option("--rate", type=NumberRange(min=1e-6), metavar="N", help="Records a second, at most.")
 @click.option("--spool", metavar="DIR", help="Keep records on this disk until they commit; with --producer.")
 @click.option("--unordered", is_flag=True, help="Into the lane of a gateway, beside the one order.")
 @json_option

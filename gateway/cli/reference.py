@@ -53,6 +53,8 @@ _CLI_INTRODUCTION = """\
   one line of JSON in place of either; `log inspect`, `trace` and `status --watch` write one for each frame, step and change.
 - Without being asked `status` writes JSON where standard output is no terminal, `tail` writes JSON lines (`--format`), and `serve`
   and `dev` write one line of JSON when they are ready.
+- Arguments are UTF-8 text, names of files too. A configuration and a file of keys, tokens or certificates has at most 1 MiB; it may
+  be a pipe (`<(...)` of a shell) that is written into within 10 s, a certificate and its key may not.
 - Exit codes: 0 fine, 1 failed, 2 wrong use, 3 unavailable, 4 damage found. An error is one line, `error: ...`, on standard error.
   Ctrl-C ends a command with 130, and with 0 those that go on until then: `serve` and `dev`, which stop in order, and
   `tail --follow`; `status --watch` ends with 130.

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
 import click
 
 from gateway.cli.options import json_option
-from gateway.cli.output import bytes_text, counted, note, print_fields, print_json
-from gateway.errors import Damaged, UsageError
+from gateway.cli.output import bytes_text, counted, print_fields, print_json
+from gateway.errors import Damaged, FormatError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -49,12 +50,19 @@ def spool(directory: str, shows_records: bool, shows_refused: bool, as_json: boo
     if shows_records and shows_refused:
         raise UsageError("--records and --refused show one of both: give one of them")
     state = read_state(directory)
-    if shows_refused:
-        for path in refused(directory):
-            _print_refused(path)
-        return
-    records = size = 0
+    records = size = count = 0
     damage: list[Damage] = []
+    for path in refused(directory):
+        try:
+            for reason, batch in _refused(path):
+                count += batch.num_rows
+                if shows_refused:
+                    _print_lines(batch, [reason] * batch.num_rows)
+        except FormatError as error:
+            damage.append(Damage(os.path.relpath(path, directory), 0, str(error)))
+    if shows_refused:
+        _check(directory, damage)
+        return
     for one in walk(directory, state):
         if isinstance(one, Damage):
             damage.append(one)
@@ -70,7 +78,7 @@ def spool(directory: str, shows_records: bool, shows_refused: bool, as_json: boo
         "log": state.log,
         "records": records,
         "bytes": size,
-        "refused": sum(_counted(path) for path in refused(directory)),
+        "refused": count,
         "damage": [one._asdict() for one in damage],
     }
     if not shows_records and as_json:
@@ -78,6 +86,10 @@ def spool(directory: str, shows_records: bool, shows_refused: bool, as_json: boo
     elif not shows_records:
         whats = "; ".join(f"{one.file} from byte {one.at}: {one.why}" for one in damage)
         print_fields({**told, "bytes": bytes_text(size), "damage": whats or "none"})
+    _check(directory, damage)
+
+
+def _check(directory: str, damage: Sequence[Damage]) -> None:
     if damage:
         first = damage[0]
         many = counted(len(damage), "place")
@@ -88,13 +100,21 @@ def spool(directory: str, shows_records: bool, shows_refused: bool, as_json: boo
         )
 
 
-def _print_refused(path: str) -> None:
+def _refused(path: str) -> Iterator[tuple[dict[str, object], pa.RecordBatch]]:
+    """The records of a file that were put aside, and why they were.
+
+    Raises:
+        FormatError: the file cannot be read from here on.
+    """
     import pyarrow as pa
 
-    with open(path, "rb") as file, pa.ipc.open_stream(file) as stream:
-        told = {name.decode(): text.decode() for name, text in (stream.schema.metadata or {}).items()}
-        for batch in stream:
-            _print_lines(batch, [{"reason": told.get("reason"), "topic": told.get("topic")}] * batch.num_rows)
+    try:
+        with open(path, "rb") as file, pa.ipc.open_stream(file) as stream:
+            told = {name.decode(): text.decode() for name, text in (stream.schema.metadata or {}).items()}
+            for batch in stream:
+                yield {"reason": told.get("reason"), "topic": told.get("topic")}, batch
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise FormatError(str(error)) from error
 
 
 def _print_lines(batch: pa.RecordBatch, before: Sequence[Mapping[str, object]]) -> None:
@@ -105,15 +125,3 @@ def _print_lines(batch: pa.RecordBatch, before: Sequence[Mapping[str, object]]) 
 
     lines = [orjson.dumps({**first, **orjson.loads(line)}) for first, line in zip(before, json_lines(batch), strict=True)]
     sys.stdout.buffer.write(b"\n".join(lines) + b"\n")
-
-
-def _counted(path: str) -> int:
-    import pyarrow as pa
-
-    with open(path, "rb") as file:
-        try:
-            with pa.ipc.open_stream(file) as stream:
-                return sum(batch.num_rows for batch in stream)
-        except (pa.ArrowException, OSError) as error:
-            note(f"{path} cannot be read: {error}")
-            return 0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from gateway.cli.options import TIME, json_option, url_option
+from gateway.cli.options import TIME, NumberRange, json_option, url_option
 from gateway.cli.output import on_terminal, print_fields, print_json, print_table
 from gateway.client.places import time_text
 from gateway.errors import TuttiError
@@ -25,7 +25,7 @@ _TOPIC_COLUMNS = ("name", "records", "bytes", "first_offset", "last_offset", "fi
 @click.option(
     "--interval",
     "interval_s",
-    type=click.FloatRange(min=0.1, max=3600),
+    type=NumberRange(min=0.1, max=3600),
     default=1.0,
     show_default=True,
     help="Seconds between two looks of --watch.",

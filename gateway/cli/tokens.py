@@ -100,6 +100,7 @@ def new(
 
 def _client_text(token: str, client: Path | None, keys: Path | None, ca: Path | None) -> str:
     """What a client's file holds, whose parts are looked at before anything is written."""
+    from gateway.keyfiles import read_whole
     from gateway.transport.keys import read_public
 
     if client is None or keys is None:
@@ -112,9 +113,10 @@ def _client_text(token: str, client: Path | None, keys: Path | None, ca: Path | 
     certificates = ""
     if ca is not None:
         try:
-            pem = ca.read_text("ascii")
+            pem = read_whole(ca)[0].decode("ascii")
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{ca} cannot be read as PEM ({error}): name a file of certificates") from None
+            reason = (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)
+            raise ConfigError(f"{ca} cannot be read as PEM ({reason}): name a file of certificates") from None
         if "BEGIN CERTIFICATE" not in pem or "PRIVATE KEY" in pem or "'''" in pem:
             raise ConfigError(
                 f"{ca} holds no certificates alone: name the file of who signed those of the gateways, without any key"
@@ -125,10 +127,11 @@ def _client_text(token: str, client: Path | None, keys: Path | None, ca: Path | 
 
 
 def _write_client(path: Path, text: str) -> None:
+    from gateway.durable import make_directory
     from gateway.keyfiles import write_new
 
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(path.parent, 0o777)
         write_new(path, text, 0o600)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()

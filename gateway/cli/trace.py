@@ -12,6 +12,7 @@ import orjson
 
 from gateway.cli.options import json_option
 from gateway.cli.output import print_json, print_table
+from gateway.core import limits
 from gateway.data.lanes import LaneName
 from gateway.errors import TuttiError, UsageError
 
@@ -26,6 +27,7 @@ _DETAILS = ("by", "sender", "up_to", "topic", "position", "in_view", "attempt", 
 _MS_PER_S = 1000
 #: Names of gateways or lanes that an error lists.
 _LISTED_MAX = 16
+_LINE_BYTES_MAX = 1 * limits.MIB
 
 
 class Message(NamedTuple):
@@ -100,6 +102,7 @@ def trace(
     """Follow one message through all gateways, in their logs.
 
     Each LOGFILE is what a gateway wrote to standard error, as JSON lines, with `[logging] level = "debug"` or `--log-level debug`.
+    It is a regular file, because it is read more than once.
     Shown is, in the order of the gateways' clocks, how the message came in, was written, voted for, decided and answered.
 
     An unordered record has its sequence and offset in a lane: `--lane` names it, as the record's receipt does, or its gateway. By
@@ -111,6 +114,9 @@ def trace(
         raise UsageError("a message is named by --producer and --sequence, or by --offset")
     if epoch is not None and producer is None:
         raise UsageError("--epoch is the producer's: it goes with --producer and --sequence")
+    for file in files:
+        if file.exists() and not file.is_file():
+            raise UsageError(f"{file} is not a regular file, and each LOGFILE is read more than once: save the log to a file first")
     found = follow(lambda: _lines(files), Wanted(producer, sequence, offset, epoch, lane))
     if not found:
         within = f" in epoch {epoch}" if epoch is not None else ""
@@ -217,7 +223,7 @@ def _lines(files: Sequence[Path]) -> Iterator[Line]:
     """What gateways logged, file by file; a line that is no JSON object of a gateway is left out."""
     for file in files:
         with file.open("rb") as lines:
-            for text in lines:
+            while text := lines.readline(_LINE_BYTES_MAX):  # what is longer comes in parts, none of which is an object
                 try:
                     line = orjson.loads(text)
                 except orjson.JSONDecodeError:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.errors import ConfigError, UsageError, remedy
-from gateway.keyfiles import check_private, read_toml
+from gateway.keyfiles import check_private, read_toml, read_whole
 
 if TYPE_CHECKING:  # the crypto, for those alone who have keys
     from gateway.zmtp.curve import Calling
@@ -179,7 +179,7 @@ def _gateways(path: object, tree: Mapping[str, object]) -> dict[str, str]:
 
 def _text_of(path: Path) -> str:
     try:
-        return path.read_text("ascii", "replace")
+        return read_whole(path)[0].decode("ascii", "replace")
     except OSError as error:
         raise ConfigError(
             f"{path} cannot be read ({(error.strerror or str(error)).lower()}): {remedy(error, 'name a file of certificates')}"

@@ -18,7 +18,7 @@ from gateway.config.mistakes import KeyPath, Mistake
 from gateway.config.model import DEFAULT_PRESET, PRESETS, Config
 from gateway.config.relations import Relations
 from gateway.errors import ConfigError, remedy
-from gateway.keyfiles import check_certificate
+from gateway.keyfiles import check_certificate, read_whole
 
 AStruct = TypeVar("AStruct", bound=Struct)
 _TOLD = 10  # mistakes of a file at once
@@ -85,7 +85,8 @@ def load_struct(path: str | Path, kind: type[AStruct]) -> AStruct:
 
 def _text_of(path: str | Path) -> tuple[str | None, list[Mistake]]:
     try:
-        return Path(path).read_text("utf-8-sig"), []  # editors of some systems begin a file with a mark
+        # Editors of some systems begin a file with a mark, and end its lines otherwise.
+        return read_whole(path)[0].decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n"), []
     except OSError as error:
         return None, [
             Mistake("", None, f"cannot be read ({(error.strerror or str(error)).lower()})", remedy(error, "name a TOML file"))
@@ -190,6 +191,9 @@ class _Reading:
             if isinstance(value, dict):
                 return self.struct(kind, value, path)
             self.mistake(path, f"is {_shown(value)}", f"make it a table, [{'.'.join(path)}] with keys below it")
+            return _WRONG
+        if isinstance(value, str) and "\0" in value and len(value) > 1:  # one character may be any: it separates columns
+            self.mistake(path, f"is {_shown(value)}", "leave the zero byte out: no path, name or address can hold one")
             return _WRONG
         try:
             return msgspec.convert(value, kind)

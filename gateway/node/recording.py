@@ -11,6 +11,7 @@ second or so is missing. A block cut short at the end of the file is what such a
 
 from __future__ import annotations
 
+import errno
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -113,6 +114,8 @@ class Recording:
         self.closed = ""
         self.done = 0
         try:
+            if self._path.exists() and not self._path.is_file():  # to open a pipe waits for a process that writes into it
+                raise OSError(errno.EINVAL, "it is not a regular file")
             self._file: BinaryIO = self._path.open("rb")
         except OSError as error:
             raise UsageError(

@@ -21,6 +21,7 @@ import zmq
 
 from gateway.core import limits
 from gateway.data.names import check_name
+from gateway.durable import make_directory
 from gateway.errors import ConfigError, UsageError
 from gateway.keyfiles import Changes, Stamp, check_private, monotonic_us, read_toml, stamp, write_new, write_whole
 
@@ -76,7 +77,7 @@ def generate(directory: str | Path, gateways: Iterable[str]) -> list[Path]:
             )
     if len(known) + len(names) > limits.ROSTER_MAX:
         raise ConfigError(f"{public}: {len(known) + len(names)} gateways, and a group has at most {limits.ROSTER_MAX}")
-    place.mkdir(parents=True, exist_ok=True)
+    make_directory(place, 0o777)
     made = [new_keys(name) for name in names]
     for keys, path in zip(made, secrets, strict=True):
         write_new(path, _secret_text(keys), 0o600)

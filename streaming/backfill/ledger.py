@@ -250,18 +250,25 @@ def read(directory: Path) -> State | None:
 
     Raises:
         Damaged: it says nothing that this release understands.
+        UsageError: a newer release wrote it, or the directory is a file.
     """
     file = directory / FILE
     try:
         held = json.loads(file.read_text())
+        version = held.get("version")
+        if version in _READ:
+            done = [(start, end) for start, end in held["done"]]
+            claims = [Claim(**claim) for claim in held["open"]]
+            return State(About(**held["about"]), held.get("id", ""), held["schema"], held["next"], done, claims)
     except FileNotFoundError:
         return None
-    except (ValueError, RecursionError) as error:
-        raise Damaged(f"{file} is no ledger ({error}): restore it, or fill another table") from error
-    if held.get("version") not in _READ:
-        raise UsageError(f"{file} has version {held.get('version')!r}, and this release reads {VERSION}: use a newer release")
-    spans, claims = [(first, end) for first, end in held["done"]], [Claim(**claim) for claim in held["open"]]
-    return State(About(**held["about"]), held.get("id", ""), held["schema"], held["next"], spans, claims)
+    except NotADirectoryError:
+        raise UsageError(
+            f"{directory} cannot be the directory of a ledger, as a part of that path is a file: name another one"
+        ) from None
+    except (ValueError, RecursionError, TypeError, KeyError, AttributeError) as error:
+        raise Damaged(f"{file} is no ledger ({type(error).__name__}: {error}): restore it, or fill another table") from error
+    raise UsageError(f"{file} has version {version!r}, and this release reads {VERSION}: use a newer release")
 
 
 def write(directory: Path, state: State) -> None:

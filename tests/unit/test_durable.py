@@ -11,6 +11,7 @@ import pytest
 from connectors.files.ledger import Ledger
 from connectors.quarantine import Quarantine
 from gateway.client.spool.store import Store
+from gateway.durable import make_directory
 from gateway.log.directory import open_directory
 
 
@@ -42,3 +43,10 @@ def test_a_directory_that_exists_keeps_its_mode(tmp_path: Path) -> None:
     place.mkdir(mode=0o755)
     Quarantine(str(place))
     assert place.stat().st_mode & 0o777 == 0o755
+
+
+def test_a_path_of_too_many_directories_is_refused_as_one_that_is_too_long(tmp_path: Path) -> None:
+    for count in (1900, 2500):  # the system takes 4,096 bytes
+        with pytest.raises(OSError, match=r"too (many|long)"):
+            make_directory(tmp_path / ("p/" * count))
+    assert not list(tmp_path.iterdir())

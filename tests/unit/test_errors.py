@@ -40,9 +40,9 @@ def test_the_advice_fits_the_error(code: int, advice: str) -> None:
 @pytest.mark.parametrize(
     ("patched", "use"),
     [
-        ("pathlib.Path.read_text", load_config),
-        ("pathlib.Path.open", lambda path: read_toml(path, "made by hand")),
-        ("pathlib.Path.mkdir", lambda path: Quarantine(str(path))),
+        ("os.open", load_config),
+        ("os.open", lambda path: read_toml(path, "made by hand")),
+        ("os.makedirs", lambda path: Quarantine(str(path))),
         ("gateway.log.directory.read_file", lambda path: open_directory(str(path), gateway="g1", group="g")),
         ("gateway.log.directory._lock", lambda path: open_directory(str(path), gateway="g1", group="g")),
         ("gateway.client.spool.store.take_lock", lambda path: Producer("tutti://127.0.0.1:1", "p", spool=path)),

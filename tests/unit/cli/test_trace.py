@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import orjson
 import pytest
 
 from gateway.cli.main import main
@@ -254,3 +256,25 @@ def test_who_lacks_the_log_of_the_gateway_of_a_lane_is_asked_for_it(
 def test_who_names_a_lane_where_none_is_logged_is_told_so(trace: Callable[..., Said]) -> None:
     error = trace("--offset", "2", "--lane", "g3").err
     assert "these are logs of g1, g2: add g3's log of that time, or name the lane in full; these logs name no lane" in error
+
+
+def test_a_file_without_lines_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proves that memory is bounded: a line longer than any log line is read in parts, and passed over."""
+    monkeypatch.setattr("gateway.cli.trace._LINE_BYTES_MAX", 1000)
+    parts: list[int] = []
+    decode = orjson.loads
+
+    def counting(text: bytes) -> object:
+        parts.append(len(text))
+        return decode(text)
+
+    monkeypatch.setattr("orjson.loads", counting)
+    (tmp_path / "zeros").write_bytes(b"\0" * 10_000)
+    assert main(["trace", "--offset", "20", str(tmp_path / "zeros")]) == 1
+    assert max(parts) == 1000
+
+
+def test_a_pipe_is_refused_as_it_could_be_read_once_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    assert main(["trace", "--offset", "20", str(tmp_path / "fifo")]) == 2
+    assert "fifo is not a regular file" in capsys.readouterr().err

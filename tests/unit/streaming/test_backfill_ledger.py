@@ -156,9 +156,24 @@ def test_a_table_is_filled_from_one_thing(tmp_path: Path) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | {"version": 9}))
     with pytest.raises(UsageError, match="version 9"):
         Ledger(tmp_path, ABOUT)
-    file.write_text("{")
-    with pytest.raises(Damaged, match="is no ledger"):
-        Ledger(tmp_path, ABOUT)
+    for text in (
+        "{",
+        "[]",
+        '"x"',
+        "1",
+        '{"version": 1}',
+        '{"version": 1, "done": 1}',
+        '{"version": 1, "done": [], "open": [{"x": 1}]}',
+    ):
+        file.write_text(text)
+        with pytest.raises(Damaged, match="is no ledger"):
+            Ledger(tmp_path, ABOUT)
+
+
+def test_a_table_that_is_a_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "table").write_text("x")
+    with pytest.raises(UsageError, match="table/_tutti cannot be the directory of a ledger, as a part of that path is a file"):
+        read(tmp_path / "table" / "_tutti")
 
 
 def test_a_ledger_that_takes_the_place_of_one_that_was_removed_has_another_id(tmp_path: Path) -> None:

@@ -233,7 +233,7 @@ def test_a_file_that_could_not_be_read_for_a_moment_is_read_again_though_it_did_
     assert not ring.refresh(), "it may not be whole"
     clock.us += limits.KEYS_STILL_US
     with monkeypatch.context() as full:
-        full.setattr(Path, "open", _no_descriptor)
+        full.setattr(os, "open", _no_descriptor)
         assert not ring.refresh()
     assert "still hold: " in ring.trouble
     assert ring.refresh()
