@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import select
 import stat
 import time
@@ -18,6 +19,8 @@ from gateway.core import limits
 from gateway.errors import ConfigError, remedy
 
 FILE_BYTES_MAX = 1 * limits.MIB
+_KEY_PARTS_MAX = 64  # of a key in TOML, more than any file of ours has
+_QUOTED = re.compile(r'"[^"]*"|\'[^\']*\'')
 FILE_WAIT_S = 10.0  # for each part of what a pipe or a terminal gives in place of a file
 
 
@@ -102,6 +105,28 @@ def _read(descriptor: int, bytes_max: int) -> bytes:
     raise OSError(errno.EFBIG, f"it is larger than {bytes_max} bytes")
 
 
+class TooDeep(ValueError):
+    """A TOML text has a key of so many parts that the parser, which takes quadratic time for them, would not end soon."""
+
+    def __init__(self, line: int) -> None:
+        """`line`: on which the key stands, from 1."""
+        super().__init__(f"a key has more than {_KEY_PARTS_MAX} parts (at line {line})")
+        self.line = line
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Return what a TOML text holds.
+
+    Raises:
+        TooDeep: it has a key of too many parts.
+        ValueError, RecursionError: as `tomllib.loads`.
+    """
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.count(".") > _KEY_PARTS_MAX and _QUOTED.sub("", line).partition("#")[0].count(".") > _KEY_PARTS_MAX:
+            raise TooDeep(number)
+    return tomllib.loads(text)
+
+
 def read_toml(path: str | Path, made_by: str) -> tuple[dict[str, Any], os.stat_result]:
     """What a file holds, and what the system knows of it.
 
@@ -117,7 +142,7 @@ def read_toml(path: str | Path, made_by: str) -> tuple[dict[str, Any], os.stat_r
     except OSError as error:
         raise ConfigError(f"{path} cannot be read ({(error.strerror or str(error)).lower()}): {remedy(error, made_by)}") from None
     try:
-        return tomllib.loads(data.decode()), found
+        return parse_toml(data.decode()), found
     except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, an integer of thousands of digits, nested too deeply
         raise ConfigError(f"{path} is not TOML ({error}): {made_by}") from None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ import orjson
 from gateway.data.state import LogState
 from gateway.durable import make_directory
 from gateway.errors import ConfigError, DirectoryRefused, TuttiError, UsageError, remedy
+from gateway.keyfiles import parse_toml
 from gateway.log.layout import IDENTITY, LOCK
 
 PORTS_A_GATEWAY = 10
@@ -165,7 +165,7 @@ def removed(homes: Sequence[Home]) -> list[str]:
 def _founders(config: Path) -> dict[str, str]:
     """The members that a configuration written before names, none if there is no such file."""
     try:
-        members = tomllib.loads(config.read_text())["group"]["members"]
+        members = parse_toml(config.read_text())["group"]["members"]
         return {str(name): str(address) for name, address in members.items()}
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
         return {}

@@ -18,7 +18,7 @@ from gateway.config.mistakes import KeyPath, Mistake
 from gateway.config.model import DEFAULT_PRESET, PRESETS, Config
 from gateway.config.relations import Relations
 from gateway.errors import ConfigError, remedy
-from gateway.keyfiles import check_certificate, read_whole
+from gateway.keyfiles import TooDeep, check_certificate, parse_toml, read_whole
 
 AStruct = TypeVar("AStruct", bound=Struct)
 _TOLD = 10  # mistakes of a file at once
@@ -97,7 +97,9 @@ def _text_of(path: str | Path) -> tuple[str | None, list[Mistake]]:
 
 def _tree_of(text: str) -> tuple[dict[str, Any], list[Mistake]]:
     try:
-        return tomllib.loads(text), []
+        return parse_toml(text), []
+    except TooDeep as error:
+        return {}, [Mistake("", error.line, "has a key of too many parts", "no key has more than a table's name and its own")]
     except tomllib.TOMLDecodeError as error:
         line = re.search(r"line (\d+)", str(error))
         what = f"is not TOML ({re.sub(r' [(]at .*', '', str(error)).lower()})"

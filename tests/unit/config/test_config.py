@@ -12,6 +12,7 @@ from gateway.config import Address, advice, check_config, load_config, parse_con
 from gateway.config.model import PRESETS
 from gateway.core import limits
 from gateway.errors import ConfigError
+from gateway.keyfiles import parse_toml
 from gateway.transport.keys import generate
 from tests.certificates import certificate
 
@@ -361,6 +362,19 @@ def test_what_nests_too_deeply_is_a_mistake_of_the_file(depth: int, opening: str
     key = "" if opening == "a." else "name = "
     said = mistakes_of(GOOD.replace('name = "jfk"', "") + "\n" + key + opening * depth + inner + closing * depth + "\n")
     assert any("f.toml" in line for line in said)
+
+
+@pytest.mark.parametrize("text", ["a." * 30_000 + "a = 1", "[" + "a." * 30_000 + "a]", "x = {" + "a." * 30_000 + "a = 1}"])
+def test_a_key_of_thousands_of_parts_is_a_mistake_of_its_line(text: str) -> None:
+    """Proves that nobody waits for the parser: it takes a minute for 10,000 parts."""
+    assert mistakes_of(GOOD + text) == ["f.toml:4: has a key of too many parts: no key has more than a table's name and its own"]
+    with pytest.raises(ValueError, match=r"a key has more than 64 parts \(at line 1\)"):
+        parse_toml(text)
+
+
+def test_dots_in_text_and_comments_are_no_parts_of_keys() -> None:
+    many = "members = {" + ", ".join(f'm{n} = "10.0.0.{n}:7400"' for n in range(100)) + "} # " + "." * 100
+    assert len(parse_toml("[group]\n" + many)["group"]["members"]) == 100
 
 
 def test_a_number_of_thousands_of_digits_is_a_mistake_of_the_file() -> None:
