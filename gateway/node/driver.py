@@ -260,12 +260,17 @@ class Driver:
         self.flush()
 
     def sweep(self) -> None:
-        """Forget clients that have been silent for long, and tell the others what changed; called about once a second."""
+        """Forget silent clients, report changes to the others, and show the stack the time; called about once a second.
+
+        An idle group of one sets no timer. Only this call shows it that the wall clock leapt, and how long the leap lasts.
+        """
         self._now = self._clock.now()
+        self._step(TimeAdvanced())
         for session in self.sessions.idle(self._now.mono_us - limits.SESSION_IDLE_US):
             self._reception.close(session)
         self._reception.sweep()
         self._news.look()
+        self.flush()
 
     def drop_clients(self) -> None:
         """Every connection was closed: all sessions are over."""

@@ -189,11 +189,12 @@ class Gateway:
         config = self._config
         stack = Stack(Random, _stack_config(config))
         survey = self._survey = Survey(stack)
-        self._disk.clock_ahead_us = self._lane_logs.clock_ahead_us = lambda: survey.clock_ahead_us
+        clock = Clock()
+        self._disk.group_time_us = self._lane_logs.group_time_us = lambda: survey.group_time_us(clock.mono_us())
         admission = self._admission(stack)
         return Driver(
             observed(stack),
-            clock=Clock(),
+            clock=clock,
             disk=self._disk,
             lanes=self._lanes,
             clients=self._port,
