@@ -402,16 +402,18 @@ def _log_options(config: Config) -> LogOptions:
 
 @contextlib.contextmanager
 def _remedy_named(config: Config) -> Iterator[None]:
-    """Add to the error of a damaged directory what to do about it: that depends on whether other gateways have the log."""
+    """Add to the error of a damaged directory what to do about it.
+
+    That depends on whether other gateways have the log. Only the operator can know: the configuration names the founders, and the
+    roster stands in the log, which cannot be read.
+    """
     try:
         yield
     except Damaged as error:
-        name, group = config.name, config.group
-        if group.members.keys() - {name}:
-            what = (
-                f"The other gateways of group {group.name!r} have the log: move {config.data} aside, start {name} with an empty "
-                f"directory there, and run `tutti members replace {name}`"
-            )
-        else:
-            what = f"No other gateway of group {group.name!r} has the log: what is lost here is only in a copy, or in the archive"
+        name, group = config.name, config.group.name
+        what = (
+            f"If group {group!r} has other gateways (`tutti members list` at one of them shows them), these have the log: move "
+            f"{config.data} aside, start {name} with an empty directory there, and run `tutti members replace {name}`. If {name} "
+            f"is its only gateway, no other has the log: restore {config.data} from a copy, or the records from the archive"
+        )
         raise Damaged(f"{error}. {what}", error.position) from error
