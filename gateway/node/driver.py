@@ -136,8 +136,7 @@ class Driver:
         self._delivered_lanes: list[DeliverUnordered] = []
         self._under_way = UnderWay()
         self._awaited = Awaited()
-        self._landed: Landed = []  # what was decided in this turn
-        self._landed_unordered: Landed = []
+        self._landed, self._landed_unordered = Landed(), Landed()  # what was decided in this turn
         self._voted: Landed = []
         self._decided: Landed = []
         self._now = clock.now()  # of the turn
@@ -145,8 +144,7 @@ class Driver:
         self._closing: list[Session] = []
         self._index, self._indexes = 0, dict[int, Callable[[bool], None]]()  # last question about the frontier; what answers them
         self.view: ViewInstalled | None = None
-        self.position = 0
-        self.offset = 0
+        self.position = self.offset = 0
         self.halted = ""
         self.cast_out = ""  # the group went on without this gateway, and why that is known
         self._holding: dict[int, str] = {}  # who holds the group up, and why, since something was decided
