@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -136,7 +136,6 @@ class LaneLogs:
         self._kept: deque[LaneName] = deque()  # lanes that retention has yet to look at since then
         self._aside = LanesAside(self._directory, self._storage)
         self.starts: dict[LaneName, int] = {}
-        self.group_time_us: Callable[[], int] = int  # the time that the voters' clocks agree on, 0 while it is not known
         self.told: list[str] = []
         self.mending = LaneMending(
             self._directory, self._storage, lambda lane: self._writer(lane).mender, lambda: list(self._writers)
@@ -438,7 +437,7 @@ class LaneLogs:
         lane = self._kept.popleft() if self._kept else None
         if lane not in self._writers or lane not in self._held:
             return False
-        goes = self._writers[lane].let_go(self._held[lane], self.group_time_us())
+        goes = self._writers[lane].let_go(self._held[lane], self._storage.group_time_us())
         self.starts[lane] = self._writers[lane].trimming.start.offset
         return goes
 

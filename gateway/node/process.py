@@ -34,6 +34,7 @@ from gateway.log.layout import RESERVE
 from gateway.log.options import LogOptions
 from gateway.log.reader import LogReader
 from gateway.log.segment import prepared_paths
+from gateway.log.storage import Storage
 from gateway.log.writer import LogWriter
 from gateway.node import edges, logs, memory
 from gateway.node.books import Books, release
@@ -93,6 +94,7 @@ class Gateway:
         self._clock_apart = False
         self._waited_s = 0
         self._reads = reads
+        self._storage = Storage()
         name, group = config.name, config.group
         with _remedy_named(config):
             self._directory = open_directory(config.data, gateway=name, group=group.name)
@@ -101,7 +103,7 @@ class Gateway:
         self._port = opened.enter_context(contextlib.closing(self._open_port()))
         options = _log_options(config)
         with _remedy_named(config):
-            writer, self._recovered = LogWriter.open(self._directory, options)
+            writer, self._recovered = LogWriter.open(self._directory, options, self._storage)
         if self._directory.renewed:
             log.warning(self._directory.renewed)
         writing = opened.enter_context(contextlib.ExitStack())
@@ -160,7 +162,7 @@ class Gateway:
 
     def _open_lanes(self, options: LogOptions, notifier: Notifier, opened: contextlib.ExitStack) -> contextlib.ExitStack:
         """Open the lanes of the directory; what closes them is returned."""
-        logs = self._lane_logs = LaneLogs(self._directory, options)
+        logs = self._lane_logs = LaneLogs(self._directory, options, self._storage)
         lanes = opened.enter_context(contextlib.ExitStack())
         lanes.callback(logs.close)
         self._recovered = msgspec.structs.replace(self._recovered, lanes=logs.start(self._recovered.state))
@@ -190,7 +192,7 @@ class Gateway:
         stack = Stack(Random, _stack_config(config))
         survey = self._survey = Survey(stack)
         clock = Clock()
-        self._disk.group_time_us = self._lane_logs.group_time_us = lambda: survey.group_time_us(clock.mono_us())
+        self._disk.group_time_us = self._storage.group_time_us = lambda: survey.group_time_us(clock.mono_us())
         admission = self._admission(stack)
         return Driver(
             observed(stack),
