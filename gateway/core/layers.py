@@ -98,7 +98,7 @@ class Layers:
             Vote: self.atomic.on_vote,
             Confirm: self.atomic.on_confirm,
             No: self.atomic.on_no,
-            Heartbeat: self.membership.on_heartbeat,
+            Heartbeat: self._on_heartbeat,
             Probe: lambda sender, _: self.membership.on_probe(sender),
             Propose: flush.on_propose,
             State: candidate.on_state,
@@ -291,6 +291,10 @@ class Layers:
         self.order.low = low
         self.atomic.space(low)
         self.lanes.space(low)
+
+    def _on_heartbeat(self, sender: int, beat: Heartbeat) -> None:
+        self.membership.on_heartbeat(sender, beat)
+        self.clocks.wall_us()  # the sender's clock counts before anything follows from hearing the sender
 
     def on_trim_proposed(self, event: TrimProposed) -> None:
         """Retention lets a part of the log go."""

@@ -173,7 +173,9 @@ class Stack:
         layers.repair.time()
         layers.order.upkeep.time()
         layers.atomic.telling.time()
-        if self._beat_us is not None and self._outbox.now.mono_us >= self._beat_us:
+        if self._beat_us is None:
+            layers.clocks.wall_us()  # no heartbeat is due that would read the clocks
+        elif self._outbox.now.mono_us >= self._beat_us:
             self._beat_us = None
             layers.beat()
 

@@ -96,6 +96,15 @@ class Survey:
         """How far the wall clock here is ahead of the time that the voters' clocks agree on, negative if it is behind."""
         return 0 if self._stack.phase is Phase.BORN else self._stack.layers.clocks.ahead_us
 
+    def group_time_us(self, mono_us: int) -> int:
+        """Return the wall time (us, UTC) that the voters' clocks agree on, when the monotonic clock shows `mono_us`.
+
+        It runs with the monotonic clock from the last reading on, so a leap of the host's wall clock does not move it. 0 before the
+        first reading.
+        """
+        offset_us = None if self._stack.phase is Phase.BORN else self._stack.layers.clocks.offset_us
+        return 0 if offset_us is None else mono_us + offset_us
+
     @property
     def view(self) -> tuple[int, tuple[int, ...], int]:
         """The installed view: its id, members (numbers, oldest first) and coordinator; 0, () and 0 while there is none."""

@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -41,7 +41,6 @@ from gateway.log.together import together
 from gateway.log.writer import LogWriter
 
 US = 1_000_000
-NS_PER_US = 1000
 
 
 def path_of_disk(directory: str, incarnation: bytes) -> str:
@@ -137,7 +136,6 @@ class LaneLogs:
         self._kept: deque[LaneName] = deque()  # lanes that retention has yet to look at since then
         self._aside = LanesAside(self._directory, self._storage)
         self.starts: dict[LaneName, int] = {}
-        self.clock_ahead_us: Callable[[], int] = int  # how far this host's clock is ahead of the group's
         self.told: list[str] = []
         self.mending = LaneMending(
             self._directory, self._storage, lambda lane: self._writer(lane).mender, lambda: list(self._writers)
@@ -439,7 +437,7 @@ class LaneLogs:
         lane = self._kept.popleft() if self._kept else None
         if lane not in self._writers or lane not in self._held:
             return False
-        goes = self._writers[lane].let_go(self._held[lane], time.time_ns() // NS_PER_US - self.clock_ahead_us())
+        goes = self._writers[lane].let_go(self._held[lane], self._storage.group_time_us())
         self.starts[lane] = self._writers[lane].trimming.start.offset
         return goes
 

@@ -7,15 +7,16 @@ their meaning.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 
 from gateway.data.frame import Buffer
 from gateway.descriptors import patiently
 from gateway.durable import sync_directory
 
+NS_PER_US = 1000
 IOV_MAX = 1024  # buffers that one gathered write takes (Linux UIO_MAXIOV)
 WRITE_BYTES = 1 << 20  # larger writes are split: into fresh files one of 4 MiB took up to ten times as long as four of 1 MiB
 
@@ -31,7 +32,14 @@ class Unreadable(OSError):
 
 
 class Storage:
-    """Files by descriptor and path. Nothing is durable before `make_durable` of the file (and `make_names_durable` for names)."""
+    """Files by descriptor and path. Nothing is durable before `make_durable` of the file (and `make_names_durable` for names).
+
+    Attributes:
+        group_time_us: the time (us, UTC) with which `replace_file` dates files. Where no tick dates records, retention measures
+            their age by the dates of snapshots. 0: not known yet, and the host's clock dates the files.
+    """
+
+    group_time_us: Callable[[], int] = int
 
     def open(self, path: str, *, create: bool = False) -> int:
         """Open for reading and writing; with `create` the file is made if it is not there."""
@@ -133,6 +141,9 @@ class Storage:
         try:
             self.truncate(fd, 0)
             self.write(fd, [data], 0)
+            if written_us := self.group_time_us():
+                with contextlib.suppress(PermissionError):  # a file system that keeps its own dates leaves the one of its clock
+                    os.utime(fd, ns=(written_us * NS_PER_US, written_us * NS_PER_US))
             if durable:
                 self.make_durable(fd)
         finally:
@@ -142,7 +153,7 @@ class Storage:
             self.make_names_durable(os.path.dirname(path))
 
 
-@contextmanager
+@contextlib.contextmanager
 def reading(path: str | None = None) -> Iterator[None]:
     """Read a file's content.
 

@@ -43,7 +43,7 @@ ROWS_AT_ONCE = 1 << 20  # of the index, among which these are looked for
 
 class _Place(NamedTuple):
     """Where the log may begin: the start of a segment, its position; the offset of its first record, and the time of the last TICK
-    before it (0: none). `written_us` is when this disk wrote its snapshot, by the host's clock. Where TXNs from there on make
+    before it (0: none). `written_us` is when this disk wrote its snapshot. Where TXNs from there on make
     visible what stands before it: offset and time behind the last of these, and its position as `reach`, which is 0 otherwise.
     """
 

@@ -369,8 +369,9 @@ def _same(snapshot: LogState, log: LogState) -> bool:
     """Whether a snapshot says what the log before it does. In a lane lines of producers leave when the ordered log forgets them, of
     which the lane says nothing: those that are there must be right.
     """
-    if not snapshot.removed:
-        snapshot = msgspec.structs.replace(snapshot, removed=log.removed)  # an older release did not write it
+    if snapshot.removed.items() <= log.removed.items():
+        # A release that did not note removed voters left a state without them, to which later ROSTERs add only their own.
+        snapshot = msgspec.structs.replace(snapshot, removed=log.removed)
     if log.roster or snapshot == log:
         return snapshot == log
     known = {number: log.producers.get(number) for number in snapshot.producers}

@@ -75,7 +75,7 @@ class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
         }
         self.space = Space(0, False, "")
         self.beside: Callable[[], str] = str  # why something else that writes to this disk finds no room
-        self.clock_ahead_us: Callable[[], int] = int  # how far this host's clock is ahead of the group's
+        self.group_time_us: Callable[[], int] = int  # the time that the voters' clocks agree on, 0 while it is not known
         self._full_at = 0.0
         self._told_low = False
         self.meters = DiskMeters()
@@ -351,7 +351,7 @@ class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
         now = self._now
         if now - self._retention_looked_at >= limits.RETENTION_LOOK_US / US:
             self._retention_looked_at = now
-            proposed = self._writer.trimming.propose(time.time_ns() // NS_PER_US - self.clock_ahead_us())
+            proposed = self._writer.trimming.propose(self.group_time_us())
             if proposed is not None:
                 self._report(proposed)
 

@@ -136,8 +136,7 @@ class Driver:
         self._delivered_lanes: list[DeliverUnordered] = []
         self._under_way = UnderWay()
         self._awaited = Awaited()
-        self._landed: Landed = []  # what was decided in this turn
-        self._landed_unordered: Landed = []
+        self._landed, self._landed_unordered = Landed(), Landed()  # what was decided in this turn
         self._voted: Landed = []
         self._decided: Landed = []
         self._now = clock.now()  # of the turn
@@ -145,8 +144,7 @@ class Driver:
         self._closing: list[Session] = []
         self._index, self._indexes = 0, dict[int, Callable[[bool], None]]()  # last question about the frontier; what answers them
         self.view: ViewInstalled | None = None
-        self.position = 0
-        self.offset = 0
+        self.position = self.offset = 0
         self.halted = ""
         self.cast_out = ""  # the group went on without this gateway, and why that is known
         self._holding: dict[int, str] = {}  # who holds the group up, and why, since something was decided
@@ -260,12 +258,17 @@ class Driver:
         self.flush()
 
     def sweep(self) -> None:
-        """Forget clients that have been silent for long, and tell the others what changed; called about once a second."""
+        """Forget silent clients, report changes to the others, and show the stack the time; called about once a second.
+
+        An idle group of one sets no timer. Only this call shows it that the wall clock leapt, and how long the leap lasts.
+        """
         self._now = self._clock.now()
+        self._step(TimeAdvanced())
         for session in self.sessions.idle(self._now.mono_us - limits.SESSION_IDLE_US):
             self._reception.close(session)
         self._reception.sweep()
         self._news.look()
+        self.flush()
 
     def drop_clients(self) -> None:
         """Every connection was closed: all sessions are over."""

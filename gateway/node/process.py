@@ -34,6 +34,7 @@ from gateway.log.layout import RESERVE
 from gateway.log.options import LogOptions
 from gateway.log.reader import LogReader
 from gateway.log.segment import prepared_paths
+from gateway.log.storage import Storage
 from gateway.log.writer import LogWriter
 from gateway.node import edges, logs, memory
 from gateway.node.books import Books, release
@@ -93,6 +94,7 @@ class Gateway:
         self._clock_apart = False
         self._waited_s = 0
         self._reads = reads
+        self._storage = Storage()
         name, group = config.name, config.group
         with _remedy_named(config):
             self._directory = open_directory(config.data, gateway=name, group=group.name)
@@ -101,7 +103,7 @@ class Gateway:
         self._port = opened.enter_context(contextlib.closing(self._open_port()))
         options = _log_options(config)
         with _remedy_named(config):
-            writer, self._recovered = LogWriter.open(self._directory, options)
+            writer, self._recovered = LogWriter.open(self._directory, options, self._storage)
         if self._directory.renewed:
             log.warning(self._directory.renewed)
         writing = opened.enter_context(contextlib.ExitStack())
@@ -160,7 +162,7 @@ class Gateway:
 
     def _open_lanes(self, options: LogOptions, notifier: Notifier, opened: contextlib.ExitStack) -> contextlib.ExitStack:
         """Open the lanes of the directory; what closes them is returned."""
-        logs = self._lane_logs = LaneLogs(self._directory, options)
+        logs = self._lane_logs = LaneLogs(self._directory, options, self._storage)
         lanes = opened.enter_context(contextlib.ExitStack())
         lanes.callback(logs.close)
         self._recovered = msgspec.structs.replace(self._recovered, lanes=logs.start(self._recovered.state))
@@ -189,11 +191,12 @@ class Gateway:
         config = self._config
         stack = Stack(Random, _stack_config(config))
         survey = self._survey = Survey(stack)
-        self._disk.clock_ahead_us = self._lane_logs.clock_ahead_us = lambda: survey.clock_ahead_us
+        clock = Clock()
+        self._disk.group_time_us = self._storage.group_time_us = lambda: survey.group_time_us(clock.mono_us())
         admission = self._admission(stack)
         return Driver(
             observed(stack),
-            clock=Clock(),
+            clock=clock,
             disk=self._disk,
             lanes=self._lanes,
             clients=self._port,
@@ -401,16 +404,18 @@ def _log_options(config: Config) -> LogOptions:
 
 @contextlib.contextmanager
 def _remedy_named(config: Config) -> Iterator[None]:
-    """Add to the error of a damaged directory what to do about it: that depends on whether other gateways have the log."""
+    """Add to the error of a damaged directory what to do about it.
+
+    That depends on whether other gateways have the log. Only the operator can know: the configuration names the founders, and the
+    roster stands in the log, which cannot be read.
+    """
     try:
         yield
     except Damaged as error:
-        name, group = config.name, config.group
-        if group.members.keys() - {name}:
-            what = (
-                f"The other gateways of group {group.name!r} have the log: move {config.data} aside, start {name} with an empty "
-                f"directory there, and run `tutti members replace {name}`"
-            )
-        else:
-            what = f"No other gateway of group {group.name!r} has the log: what is lost here is only in a copy, or in the archive"
+        name, group = config.name, config.group.name
+        what = (
+            f"If group {group!r} has other gateways (`tutti members list` at one of them shows them), these have the log: move "
+            f"{config.data} aside, start {name} with an empty directory there, and run `tutti members replace {name}`. If {name} "
+            f"is its only gateway, no other has the log: restore {config.data} from a copy, or the records from the archive"
+        )
         raise Damaged(f"{error}. {what}", error.position) from error

@@ -15,17 +15,20 @@ class Clocks:
     no further than to another right one. Of two clocks it is the earlier one: ticks then stand still, and nothing is trimmed early.
     A gateway that hears no other clock has only its own. It believes a leap forward of that clock when the leap has lasted.
 
+    Between two readings that time runs with the monotonic clock: a leap of the own clock changes nothing before the next reading.
+
     Attributes:
-        ahead_us: how far this gateway's own clock was ahead of that time when it was read last; negative: behind.
+        ahead_us: how far this gateway's own clock was ahead of that time at the last reading; negative: behind.
+        offset_us: that time less the monotonic clock at the last reading; None before the first one.
     """
 
     def __init__(self, context: Context, peers: Peers) -> None:
         self._heartbeat_us = context.config.heartbeat_us
         self._outbox = context.outbox
         self._peers = peers
-        self._offset_us: int | None = None  # of the wall time to the monotonic clock, None before the first reading
         self._leapt_us: int | None = None  # when the only clock was first seen to have leapt
         self.ahead_us = 0
+        self.offset_us: int | None = None
 
     def wall_us(self) -> int:
         """Return the wall time (us, UTC) of this moment."""
@@ -34,7 +37,7 @@ class Clocks:
         wall_us = clocks[(len(clocks) - 1) // 2] if len(clocks) > 1 else self._alone(now)
         if len(clocks) > 1:
             self._leapt_us = None
-        self._offset_us, self.ahead_us = wall_us - now.mono_us, now.wall_us - wall_us
+        self.offset_us, self.ahead_us = wall_us - now.mono_us, now.wall_us - wall_us
         return wall_us
 
     def _heard(self, now: Now) -> list[int]:
@@ -47,7 +50,7 @@ class Clocks:
 
     def _alone(self, now: Now) -> int:
         """Return the time of the own clock, without a leap forward that has not lasted yet."""
-        expected_us = now.wall_us if self._offset_us is None else now.mono_us + self._offset_us
+        expected_us = now.wall_us if self.offset_us is None else now.mono_us + self.offset_us
         if now.wall_us - expected_us <= limits.CLOCK_LEAP_US:
             self._leapt_us = None
             return now.wall_us

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gateway.core import limits
-from gateway.core.events import Event, Now, Submitted
+from gateway.core.events import Event, Now, Received, Submitted, TimeAdvanced
 from gateway.core.survey import Survey
 from gateway.data.bodies import TickBody, decode_body
 from gateway.data.frame import Frame, Kind
@@ -112,3 +112,43 @@ def test_a_leap_that_lasts_is_believed() -> None:
     times = tick_times(member.log)
     assert times[1] < group.wall_us - HOUR // 2, "the leap is not believed at once"
     assert group.wall_us - times[-1] < limits.CLOCK_LEAP_LASTS_US, "the hour passed while the machine slept"
+
+
+def test_a_leap_between_two_readings_does_not_move_the_group_s_time() -> None:
+    group, member = opened()
+    group.advance(SECOND)
+    group.step(member, TimeAdvanced())
+    before_us = Survey(member.stack).group_time_us(group.mono_us)
+    assert before_us == group.wall_us
+    group.wall_us += YEARS
+    group.step(member, Submitted(1, batches(1, 1)))
+    assert Survey(member.stack).group_time_us(group.mono_us + SECOND) == before_us + SECOND
+
+
+def test_an_idle_group_of_one_believes_a_leap_that_lasts_and_no_other() -> None:
+    group, member = opened()
+    survey = Survey(member.stack)
+    group.advance(SECOND)
+    group.step(member, TimeAdvanced())
+    for lasts_us, believed in ((limits.CLOCK_LEAP_LASTS_US - SECOND, False), (limits.CLOCK_LEAP_LASTS_US, True)):
+        group.wall_us += YEARS
+        for _ in range(lasts_us // SECOND + 1):
+            group.step(member, TimeAdvanced())
+            group.advance(SECOND)
+        leapt = survey.group_time_us(group.mono_us) == group.wall_us
+        assert (leapt, survey.clock_ahead_us) == (believed, 0 if believed else YEARS)
+        group.wall_us -= YEARS
+        group.step(member, TimeAdvanced())
+        assert (survey.group_time_us(group.mono_us), survey.clock_ahead_us) == (group.wall_us, 0), "a clock set back is followed"
+
+
+def test_the_clock_of_a_voter_counts_from_its_first_heartbeat_on() -> None:
+    script = three()
+    member = script.world.members["g1"]
+    (peer, *_) = member.running.layers.peers
+    assert peer.beat is not None
+    wrong = Now(script.world.mono_us, WALL_US + script.world.mono_us + YEARS)
+    member.running.layers.clocks.offset_us = wrong.wall_us - wrong.mono_us  # as a start with a wrong clock leaves it
+    member.running.step(Received(peer.number, peer.beat), wrong)
+    time_us = Survey(member.running).group_time_us(wrong.mono_us)
+    assert abs(time_us - wrong.wall_us + YEARS) < SECOND

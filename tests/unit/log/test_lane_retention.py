@@ -21,6 +21,7 @@ from gateway.log.layout import FRAMES_AT, positions_named
 from gateway.log.options import LogOptions
 from gateway.log.reader import LogReader
 from gateway.log.start import Start, read_start
+from gateway.log.storage import Storage
 from gateway.log.verify import verify
 from gateway.node.lanes import LaneDisk
 from tests.unit.log.history import other_boot
@@ -46,15 +47,17 @@ def long(lane: LaneName) -> LaneHistory:
     return history
 
 
-def begun(path: Path, options: LogOptions = SMALL) -> LaneLogs:
-    logs = LaneLogs(Owner(str(path)), options)
+def begun(path: Path, options: LogOptions = SMALL, storage: Storage | None = None) -> LaneLogs:
+    logs = LaneLogs(Owner(str(path)), options, storage)
     logs.start()
     return logs
 
 
-def kept(path: Path, history: LaneHistory, options: LogOptions = SMALL, held: int | None = None) -> LaneLogs:
+def kept(
+    path: Path, history: LaneHistory, options: LogOptions = SMALL, held: int | None = None, storage: Storage | None = None
+) -> LaneLogs:
     """The lane is written and decided, everybody has it up to `held`, and what retention says goes."""
-    logs = begun(path, options)
+    logs = begun(path, options, storage)
     last, own = len(history.frames), history.lane == OWN
     for first in range(1, last + 1, 20):
         until = min(last, first + 19)
@@ -146,7 +149,7 @@ def test_what_somebody_lacks_stays(tmp_path: Path) -> None:
     logs.close()
 
 
-def test_what_is_old_goes_but_for_the_newest_segment(tmp_path: Path) -> None:
+def test_what_is_old_goes_but_for_the_newest_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = lane_path(str(tmp_path), OTHER)
     hour = 3_600_000_000
     logs = kept(tmp_path, long(OTHER), LogOptions(retention_us=hour))
@@ -158,8 +161,27 @@ def test_what_is_old_goes_but_for_the_newest_segment(tmp_path: Path) -> None:
     logs.close()
     logs = begun(tmp_path, LogOptions(retention_us=hour))
     logs.held(LaneHeld(*OTHER, 201))
+    right_us = time.time_ns() // 1000
+    monkeypatch.setattr(time, "time_ns", lambda: 9 * 10**18)  # the clock of this host leaps, the group's time does not
+    idle(logs)
+    assert positions_named(path, "seg")[0] == 1, "the group's time is not known yet"
+    logs._storage.group_time_us = lambda: right_us
     idle(logs)
     assert positions_named(path, "seg")[0] == firsts[2]
+    logs.close()
+
+
+def test_a_host_whose_clock_is_years_behind_keeps_its_lanes_as_long_as_others(tmp_path: Path) -> None:
+    """Retention measures the age of a lane's segments by the dates of their snapshots, which the group's time gives."""
+    hour, years = 3_600_000_000, 10 * 365 * 86_400 * 1_000_000
+    path, storage = lane_path(str(tmp_path), OTHER), Storage()
+    storage.group_time_us = lambda: time.time_ns() // 1000 + years
+    logs = kept(tmp_path, long(OTHER), LogOptions(retention_us=hour), storage=storage)
+    firsts = positions_named(path, "seg")
+    assert (firsts[0], len(firsts) > 2) == (1, True)
+    storage.group_time_us = lambda: time.time_ns() // 1000 + years + 2 * hour
+    idle(logs)
+    assert positions_named(path, "seg")[0] == firsts[-1]
     logs.close()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.core.events import Recovered, Scalars
 from gateway.data import state
@@ -57,7 +58,31 @@ def test_a_copy_of_a_removed_voter_is_another_disk_though_one_voter_is_left() ->
     assert forgot(Recovered(LOG, Scalars(found.view, found.view, 0), found, ()), files)  # type: ignore[arg-type] # nothing else is asked
 
 
-def test_a_snapshot_of_an_older_release_that_names_no_removed_voter_verifies(
+@pytest.mark.parametrize("later", [False, True])
+def test_a_snapshot_verifies_that_lacks_a_voter_whom_an_older_release_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: bool
+) -> None:
+    """The older release notes no removed voter. With `later` the next release removes another voter, and notes only that one."""
+    history = History(voters=3)
+    history.roster(voters=2)
+    if later:
+        history.roster(voters=1)
+    for number in range(60):
+        history.batch("p", "t", [b"%d" % number * 3000])
+    apply = state._APPLY[Kind.ROSTER]
+
+    def older(into: LogState, frame: Frame) -> None:
+        apply(into, frame)
+        into.removed.pop("g3", None)
+
+    with monkeypatch.context() as release:
+        release.setitem(state._APPLY, Kind.ROSTER, older)
+        write_log(tmp_path, history, SMALL)
+    assert len(list(tmp_path.glob("**/*.snap"))) > 1
+    assert verify(str(tmp_path)).damage == []
+
+
+def test_a_snapshot_that_names_another_removed_voter_than_the_log_is_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     history = History(voters=3)
@@ -66,12 +91,11 @@ def test_a_snapshot_of_an_older_release_that_names_no_removed_voter_verifies(
         history.batch("p", "t", [b"%d" % number * 3000])
     apply = state._APPLY[Kind.ROSTER]
 
-    def older(into: LogState, frame: Frame) -> None:
+    def wrong(into: LogState, frame: Frame) -> None:
         apply(into, frame)
-        into.removed = {}
+        into.removed = {name: replace(voter, number=9) for name, voter in into.removed.items()}
 
     with monkeypatch.context() as release:
-        release.setitem(state._APPLY, Kind.ROSTER, older)
+        release.setitem(state._APPLY, Kind.ROSTER, wrong)
         write_log(tmp_path, history, SMALL)
-    assert len(list(tmp_path.glob("**/*.snap"))) > 1
-    assert verify(str(tmp_path)).damage == []
+    assert any("snapshot" in finding.what for finding in verify(str(tmp_path)).damage)

@@ -5,16 +5,30 @@ report only after the sync; a full disk is waited for, a failed one ends writing
 import threading
 import time
 from collections.abc import Sequence
+from random import Random
 
 import pytest
 
 from gateway.core import limits
 from gateway.core.actions import Persist, ReadLog, ReadSnapshot
-from gateway.core.events import LogRead, Persisted, Scalars, SnapshotRead, SpaceChanged, TrimProposed, WriteFailed
+from gateway.core.events import (
+    LogRead,
+    Persisted,
+    Scalars,
+    SnapshotRead,
+    SpaceChanged,
+    StackConfig,
+    TimeAdvanced,
+    TrimProposed,
+    WriteFailed,
+)
+from gateway.core.stack import Stack
+from gateway.core.survey import Survey
 from gateway.data.frame import Frame, Kind
 from gateway.errors import DiskFull, InvariantViolated
 from gateway.log.options import Space
 from gateway.log.trimming import Held
+from tests.unit.core.rig import opened
 from tests.unit.node.disk_bench import Bench, persist, wait_for
 from tests.unit.node.fakes import batch_frame
 
@@ -239,10 +253,25 @@ def test_the_age_of_records_is_measured_by_the_clock_of_the_group(monkeypatch: p
     bench = Bench()
     asked: list[int] = []
     monkeypatch.setattr(bench.writer.trimming, "propose", asked.append)
-    monkeypatch.setattr(time, "time_ns", lambda: 9_000_000_000_000)
-    bench.disk.clock_ahead_us = lambda: 1_000_000
+    monkeypatch.setattr(limits, "RETENTION_LOOK_US", 0)
+    monkeypatch.setattr(limits, "SPACE_LOOK_US", 0)
+    group, member = opened()
+    group.advance(1_000_000)
+    group.step(member, TimeAdvanced())
+    survey = Survey(member.stack)
+    bench.disk.group_time_us = lambda: survey.group_time_us(group.mono_us)
+    before_us = group.wall_us
     bench.disk.run_once()
-    assert asked == [9_000_000_000 - 1_000_000]
+    monkeypatch.setattr(time, "time_ns", lambda: 9 * 10**18)  # the clock of this host leaps, and no heartbeat comes meanwhile
+    group.mono_us += 100_000
+    bench.disk.run_once()
+    assert asked == [before_us, before_us + 100_000]
+
+
+def test_before_the_clocks_are_read_no_record_is_old() -> None:
+    bench = Bench()
+    survey = Survey(Stack(Random, StackConfig()))
+    assert survey.group_time_us(5) == bench.disk.group_time_us() == 0
 
 
 def test_a_low_disk_names_the_reader_that_retention_waits_for() -> None:

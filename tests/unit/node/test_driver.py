@@ -402,7 +402,7 @@ def test_goodbyes_long_silences_and_dropped_connections_close_sessions() -> None
     bench.hello(B)
     before = len(bench.stack.events)
     bench.driver.sweep()
-    assert bench.stack.events[before:] == [SessionClosed(2)]
+    assert bench.stack.events[before:] == [TimeAdvanced(), SessionClosed(2)]
     bench.driver.drop_clients()
     assert bench.stack.events[-1] == SessionClosed(3)
 
@@ -427,6 +427,17 @@ def test_timers_come_when_they_are_due() -> None:
     assert bench.driver.wait_us() == 0
     assert bench.happen() == [TimeAdvanced()]
     assert bench.driver.wait_us() == limits.POLL_US_MAX
+
+
+def test_a_stack_that_set_no_timer_sees_the_clocks_about_once_a_second() -> None:
+    """An idle group of one has nothing else that shows it a leap of its wall clock."""
+    bench = Bench()
+    assert bench.driver.wait_us() == limits.POLL_US_MAX
+    bench.clock.time_us += 1_000_000
+    bench.answers = {TimeAdvanced: [Persist(1, (batch_frame(),))]}
+    bench.driver.sweep()
+    assert bench.stack.events[-1] == TimeAdvanced()
+    assert [action.token for action in bench.disk.queued if isinstance(action, Persist)] == [1], "its actions leave at once"
 
 
 def test_the_state_is_the_group_s_until_the_gateway_halts() -> None:
