@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gateway.core import limits
@@ -127,11 +129,85 @@ def test_a_question_that_no_majority_answers_ends() -> None:
     assert confirmed(group.step(second, TimeAdvanced())) == [(7, False)]
 
 
-def test_more_questions_than_there_may_be_are_answered_at_once() -> None:
+def sent_by(group: Group, member: Member) -> list[type]:
+    return [type(decode_message(data)) for sender, _, data in group.network if sender is member]
+
+
+def test_questions_that_come_while_one_is_under_way_share_the_next_inquiry() -> None:
     group, second = asking()
-    for number in range(limits.READ_INDEX_QUESTIONS_MAX - 1):
-        assert confirmed(group.step(second, ReadIndexAsked(100 + number))) == []
-    assert confirmed(group.step(second, ReadIndexAsked(8))) == [(8, False)]
+    for number in range(100, 2100):
+        assert confirmed(group.step(second, ReadIndexAsked(number))) == []
+    assert sent_by(group, second) == []
+    group.mono_us += 1000
+    began_us = group.mono_us
+    assert confirmed(heartbeat(group, second, "g3", echo_us=began_us - 1000)) == [(7, True)]
+    assert sent_by(group, second) == [Heartbeat, Probe] * 2
+    assert confirmed(group.step(second, ReadIndexAsked(8))) == []
+    group.mono_us += 1000
+    assert confirmed(heartbeat(group, second, "g3", echo_us=began_us - 1)) == []
+    assert confirmed(heartbeat(group, second, "g3", echo_us=began_us)) == [(number, True) for number in range(100, 2100)]
+    assert confirmed(heartbeat(group, second, "g3", echo_us=began_us)) == []  # the last one came after that inquiry began
+    assert confirmed(heartbeat(group, second, "g3")) == [(8, True)]
+    assert sent_by(group, second) == [Heartbeat, Probe] * 4
+
+
+def test_a_question_that_shares_the_next_inquiry_waits_no_longer_than_the_first() -> None:
+    group, second = asking()
+    second.stack.layers.read_index.beat()
+    assert confirmed(group.step(second, ReadIndexAsked(8))) == []
+    for _ in range(limits.READ_INDEX_HEARTBEATS - 1):
+        second.stack.layers.read_index.beat()
+    assert confirmed(heartbeat(group, second, "g3")) == [(7, True), (8, True)]  # no time passes: the answer is to both
+    assert confirmed(group.step(second, ReadIndexAsked(9))) == [(9, True)]
+    group, second = asking()
+    second.stack.layers.read_index.beat()
+    assert confirmed(group.step(second, ReadIndexAsked(8))) == []
+    for _ in range(limits.READ_INDEX_HEARTBEATS):
+        second.stack.layers.read_index.beat()
+    assert confirmed(group.step(second, TimeAdvanced())) == [(7, False)]
+    second.stack.layers.read_index.beat()
+    assert confirmed(group.step(second, TimeAdvanced())) == [(8, False)]
+    assert not second.stack.layers.read_index.waiting
+
+
+def test_a_view_that_ends_answers_all_questions() -> None:
+    group, second = asking()
+    assert confirmed(group.step(second, ReadIndexAsked(8))) == []
+    standing = second.stack.layers.context.standing
+    standing.primary = standing.pausing = False
+    assert confirmed(group.step(second, TimeAdvanced())) == [(7, False), (8, False)]
+    assert not second.stack.layers.read_index.waiting
+
+
+def test_wrong_commits_of_one_client_cost_a_few_messages_and_keep_nobody_from_asking() -> None:
+    group = introduced(three_with_records())
+    second = group.members["g2"]
+    for number in range(limits.REQUESTS_A_SESSION_MAX):
+        group.step(second, OffsetsAsked(1, number, "r", 10**6))
+    assert sent_by(group, second) == [Heartbeat, Probe] * 2
+    assert confirmed(group.step(second, ReadIndexAsked(7))) == []
+    answered: list[tuple[int, bool]] = []
+    group.watch = lambda member, event, actions: answered.extend(confirmed(actions))
+    group.settle()
+    assert answered == [(7, True)]
+    assert denials(second) == [("offset", False)] * limits.REQUESTS_A_SESSION_MAX
+
+
+def test_a_step_judges_the_inquiry_that_is_under_way_and_not_each_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    group, second = asking()
+    for number in range(100, 300):
+        group.step(second, ReadIndexAsked(number))
+    judged: list[None] = []
+    read_index = second.stack.layers.read_index
+    confirms = read_index._confirmed
+
+    def counted(inquiry: Any) -> bool:
+        judged.append(None)
+        return confirms(inquiry)
+
+    monkeypatch.setattr(read_index, "_confirmed", counted)
+    group.step(second, TimeAdvanced())
+    assert len(judged) == 1
 
 
 def test_a_commit_that_a_laggard_cannot_judge_is_for_another_gateway() -> None:
