@@ -166,20 +166,24 @@ class GatewayLink:
 
     def confirm(self) -> bool:
         """True if the gateway confirms with a majority of its group that the frontier in the live page, as it is when this returns,
-        holds all that was committed when this was called. False if it cannot, or does not answer in time.
+        holds all that was committed when this was called. False if it cannot, or does not answer within `READ_INDEX_US_MAX`.
 
-        Callers that come while a question is under way share the next one.
+        Callers that come while a question is under way share the next one, which has the time that is left to the caller who asks.
         """
+        deadline = time.monotonic() + limits.READ_INDEX_US_MAX / US
         with self._indexing:
             mine = self._begun + 1  # the first question that begins after this call
-            self._indexing.wait_for(lambda: self._ended >= mine or self._begun == self._ended)
+            self._indexing.wait_for(lambda: self._ended >= mine or self._begun == self._ended, limits.READ_INDEX_US_MAX / US)
             if self._ended >= mine:
                 return self._confirmed
+            left_us = int((deadline - time.monotonic()) * US)
+            if left_us <= 0 or self._begun != self._ended:
+                return False
             self._begun += 1
         confirmed = False
         try:
             if self._socket is not None:
-                confirmed = self._socket.ask(READ_INDEX, limits.READ_INDEX_US_MAX) == CONFIRMED
+                confirmed = self._socket.ask(READ_INDEX, left_us) == CONFIRMED
         except (OSError, Unavailable):  # no answer in time is one of them
             pass
         finally:

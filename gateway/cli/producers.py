@@ -10,7 +10,10 @@ import click
 from gateway.cli.options import group_url_option, json_option, needed_url, url_option
 from gateway.cli.output import note, print_json, print_table
 from gateway.client.places import time_text
-from gateway.errors import Unavailable
+from gateway.client.url import Address, parse_url
+from gateway.errors import TuttiError, Unavailable
+
+ANSWER_S_MAX = 4.0  # of the gateways that are asked to confirm their frontier: 2 s each
 
 #: As the table calls them, and as they are called in JSON.
 _COLUMNS = {
@@ -51,24 +54,41 @@ def list_producers(url: str, as_json: bool) -> None:
     last_seen  the log's last tick before it sent last, UTC: it sent then or later; a log without new records has no ticks
 
     Only the ordered log is counted: of a producer that sent nothing but unordered records the name and the epoch are known.
+    A warning says where the gateway could not confirm with a majority that nothing is missing.
     """
     from gateway.client.control import Control
 
-    with Control(url) as control:
+    addresses, doubt = _confirmed(url)
+    with Control(addresses) as control:
         found = [_producer(producer) for producer in control.producers()]
         if not found and not control.welcome().log:
             from gateway.client.source import NOT_FOUNDED
 
             raise Unavailable(f"no log has begun at {control.address}: {NOT_FOUNDED}")
         state = control.welcome().state
-        if state != "primary":
-            note(f"{control.address} is {state}: this is what it knew last, and others may know more")
+        if not doubt and control.address != addresses[0]:
+            doubt = f"{addresses[0]} confirmed its frontier, and another gateway answered"
+        if doubt or state != "primary":
+            why = f" ({doubt})" if doubt else ""
+            note(f"{control.address} is {state}{why}: this is what it knew last, and others may know more")
     if as_json:
         print_json(found)
     else:
         print_table(
             list(_COLUMNS), [[_cell(producer, name) for name in _COLUMNS.values()] for producer in found], empty="no producers"
         )
+
+
+def _confirmed(url: str) -> tuple[tuple[Address, ...], str]:
+    """The gateways to ask, first one that confirmed its frontier with a majority just now; and why that is in doubt, if it is."""
+    from gateway.client.reads import Reads
+
+    with Reads(url, timeout=ANSWER_S_MAX) as reads:
+        try:
+            stale = reads.frontier(patience=0.0).stale
+        except TuttiError as error:
+            return tuple(parse_url(url)), f"it is not known whether it lags: {error}"
+        return reads.addresses, "it cannot confirm its frontier with a majority" if stale else ""
 
 
 def _cell(producer: Mapping[str, object], name: str) -> object:

@@ -143,7 +143,6 @@ PAUSE_HEARTBEATS = 15  # without a view that decides: what clients send is kept;
 MEND_WAIT_HEARTBEATS = 25  # before all gateways are asked again for what none of them gave
 LOW_HEARTBEATS = 3  # a member's word that its disk is low holds so long; it is said again in each
 READ_INDEX_HEARTBEATS = 10  # that a question waits for a majority to confirm the frontier
-READ_INDEX_QUESTIONS_MAX = 1024  # that wait at a time: each client has a few, and the reads process one
 RESEND_HEARTBEATS = 3  # an origin sends again what was neither ordered nor answered for so long
 FORGET_LOOK_US = 60_000_000  # idle producers without a name are looked for this often
 IDLE_PRODUCER_US = 3_600_000_000  # a producer without a name is forgotten after an hour

@@ -78,6 +78,7 @@ class Reception:
         self._log = log
         self._gate = Gate()
         self._turn = requests.Turn()
+        self._unconfirmed: set[tuple[int, int]] = set()  # (session, request) of each fence that waits for `confirm`
         self.leave_asked = False  # an operator wants the gateway to leave the group
 
     def take(self, messages: Iterable[Message], now_us: int) -> None:
@@ -163,7 +164,9 @@ class Reception:
         if isinstance(event, Event):
             self._step(event)
         elif isinstance(event, Denied) and isinstance(asked, Fence):
-            self._confirm(partial(self._fence_unknown, asked, number))
+            if (number, asked.request) not in self._unconfirmed:  # else it is asked again while it waits
+                self._unconfirmed.add((number, asked.request))
+                self._confirm(partial(self._fence_unknown, asked, number))
         else:
             if isinstance(event, StatusAnswer) and isinstance(asked, Producers):
                 session.has_table(len(event.json))
@@ -174,7 +177,13 @@ class Reception:
             self._answers.add_one(number, event)
 
     def _fence_unknown(self, asked: Fence, session: int, confirmed: bool) -> Event | None:
-        """Fence a producer that this gateway did not know: the refusal is final only where it knows all that is decided."""
+        """Fence a producer that this gateway did not know: the refusal is final only where it knows all that is decided.
+
+        A session that closed meanwhile has taken its request back.
+        """
+        if (session, asked.request) not in self._unconfirmed:
+            return None
+        self._unconfirmed.remove((session, asked.request))
         event = requests.take(asked, session, self._books, self._fences, self._turn)
         if isinstance(event, Event):
             return event
@@ -235,6 +244,7 @@ class Reception:
     def end(self, number: int) -> None:
         """A session is over."""
         self._fences.forget(number)
+        self._unconfirmed = {key for key in self._unconfirmed if key[0] != number}
         self._step(SessionClosed(number))
 
 

@@ -39,7 +39,7 @@ class Ordering:
         self.received = Received(context.window.state)
         self.sequencer = Sequencer(context, self.received, below)
         self.forward = ForwardTable(context, self.received)
-        self.requests = Requests(context, confirm)
+        self.requests = Requests(context, self.received, confirm)
         self.receiver = Receiver(context, self.received, self.forward, below)
         self.upkeep = Upkeep(context, self.received, self.sequencer, wall_us)
 

@@ -13,7 +13,7 @@ import msgspec
 from gateway.core import limits
 from gateway.core.context import Context
 from gateway.core.messages import Ask, AskEpoch, AskForget, Asking, AskOffsets, AskRoster, AskTopic, Deny
-from gateway.core.order.received import Names
+from gateway.core.order.received import Names, Received
 from gateway.data.bodies import EpochBody, OffsetsBody, TopicBody, decode_body
 from gateway.data.frame import Frame, Kind
 from gateway.data.wire import Denied, Done, EpochFenced, EpochOpened, RequestAnswer, TopicOpened
@@ -38,17 +38,20 @@ class Requests:
     """The requests that wait, by what they ask for; of the offset commits of one reader only the first is asked of the coordinator.
 
     `names` are numbers by name as decided here. `confirm` finds out whether this log holds all that is decided: a request is
-    refused for good only by such a log. A gateway that lags denies it with `behind`, for another gateway to answer.
+    refused for good only by such a log. A gateway that lags denies it with `behind`, for another gateway to answer. `count` is
+    how many requests wait, for the log or for `confirm`.
     """
 
-    def __init__(self, context: Context, confirm: Confirm) -> None:
+    def __init__(self, context: Context, received: Received, confirm: Confirm) -> None:
         self._confirm = confirm
+        self._received = received
         self._outbox = context.outbox
         self._standing = context.standing
         self._window = context.window
         self._resend_us = limits.RESEND_HEARTBEATS * context.config.heartbeat_us
         self.names = Names(context.window.state)
         self._waiting: dict[tuple[type, object], list[Request]] = {}
+        self._unconfirmed: set[tuple[int, int]] = set()  # (session, number) of each request that waits for `confirm`
         self.count = 0
 
     # From the client
@@ -89,14 +92,27 @@ class Requests:
 
         Each is asked when those before it are decided, and names the frontier here: a copy that was sent again, or comes late, is
         not ordered behind any commit of the reader that the frontier had not reached, itself included. So it takes nothing back.
+        That is the frontier of its arrival, also where the commit waits for `confirm` first.
         """
         if any((earlier.session, earlier.number) == (session, number) for earlier, _ in self._commits(reader)):
             return  # asked again while it is under way
+        ask = AskOffsets(reader, offset, self._window.frontier)
         self._unless(
             lambda: self._offset_wrong(reader, offset, back),
             (session, number, "offset"),
-            lambda: self._ask(session, number, AskOffsets(reader, offset, self._window.frontier)),
+            lambda: self._commit(session, number, ask),
         )
+
+    def _commit(self, session: int, number: int, ask: AskOffsets) -> None:
+        """Ask for a commit, unless it waited for `confirm` and another one of the reader came into the log meanwhile."""
+        before = self._window.state.readers.get(ask.reader, -1)
+        if ask.frontier == self._window.frontier or self._received.commit(ask.reader) <= ask.frontier:
+            self._ask(session, number, ask)
+        elif ask.offset >= before:
+            reason = f"another commit of reader {ask.reader!r} was ordered meanwhile; commit {ask.offset} again"
+            self.deny(session, number, "offset", reason, retry=True)
+        else:  # to go back may be the word of a reader that has ended
+            self.deny(session, number, "offset", _overtaken(ask.reader, before, ask.offset), retry=False)
 
     def _offset_wrong(self, reader: str, offset: int, back: bool) -> str:
         """Why an offset commit cannot be, as the log here says; empty if it can."""
@@ -110,14 +126,22 @@ class Requests:
         """Act on a request (session, number, and the code to refuse it with), unless something is wrong with it.
 
         What is wrong here may be right where more of the log is decided. So this gateway confirms its frontier first: if it does
-        not lag, the reason is final.
+        not lag, the reason is final. A session that closes before that takes its request back.
         """
         session, number, code = request
+        if (session, number) in self._unconfirmed:
+            return  # asked again while it is under way
         if not wrong():
             act()
             return
+        if self._full(session, number):
+            return
 
         def judge(confirmed: bool) -> None:
+            if (session, number) not in self._unconfirmed:
+                return
+            self._unconfirmed.remove((session, number))
+            self.count -= 1
             reason = wrong()
             if not reason:
                 act()
@@ -127,6 +151,8 @@ class Requests:
                 told = f"{reason}; this gateway lags or is cut off from a majority, so another one may know better: ask again there"
                 self.deny(session, number, "behind", told, retry=True)
 
+        self._unconfirmed.add((session, number))
+        self.count += 1
         self._confirm(judge)
 
     def _commits(self, reader: str) -> list[tuple[Request, AskOffsets]]:
@@ -155,15 +181,20 @@ class Requests:
         waiting = self._waiting.get(_key(ask), ())
         if any((one.session, one.number, one.ask) == (session, number, ask) for one in waiting):
             return  # the client asks again what is under way
-        if self.count >= limits.REQUESTS_MAX:
-            reason = f"{self.count} requests wait at this gateway; ask again later"
-            self.deny(session, number, "limit", reason, retry=True)
+        if self._full(session, number):
             return
         self.count += 1
         request = Request(session, number, ask)
         self._waiting.setdefault(_key(ask), []).append(request)
         if not waiting or not isinstance(ask, AskOffsets):
-            self._send(request, self._window.frontier)
+            self._send(request)
+
+    def _full(self, session: int, number: int) -> bool:
+        """Deny a request for which there is no room."""
+        full = self.count >= limits.REQUESTS_MAX
+        if full:
+            self.deny(session, number, "limit", f"{self.count} requests wait at this gateway; ask again later", retry=True)
+        return full
 
     def deny(self, session: int, number: int, code: str, reason: str, retry: bool) -> None:
         """Answer that it cannot be done."""
@@ -171,8 +202,11 @@ class Requests:
 
     def session_closed(self, session: int) -> None:
         """What it asked for goes on, and nobody is told. But an offset commit is not asked again: the reader may go on at another
-        gateway from where it was.
+        gateway from where it was. Nor is a request asked that waits for `confirm`: the reader may have committed elsewhere since.
         """
+        left = {key for key in self._unconfirmed if key[0] != session}
+        self.count -= len(self._unconfirmed) - len(left)
+        self._unconfirmed = left
         for _, name in [key for key in self._waiting if key[0] is AskOffsets]:
             self._commits_end(str(name), lambda request: request.session == session)
         for request in self._all():
@@ -323,10 +357,10 @@ class Requests:
             if self._outbox.now.mono_us - request.sent_us >= self._resend_us:
                 self._send(request, self._window.frontier)
 
-    def _send(self, request: Request, frontier: int) -> None:
+    def _send(self, request: Request, frontier: int | None = None) -> None:
         """Ask the coordinator; up to the frontier the log here does not hold what is asked for."""
         request.sent_us = self._outbox.now.mono_us
-        if isinstance(request.ask, AskOffsets):
+        if isinstance(request.ask, AskOffsets) and frontier is not None:
             request.ask = msgspec.structs.replace(request.ask, frontier=frontier)
         if self._standing.primary:  # else the next coordinator is asked when it begins
             self._outbox.send(self._standing.coordinator, Asking(self._standing.view, request.ask))

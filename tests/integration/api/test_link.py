@@ -5,9 +5,11 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 
+from gateway.api import gateway as gateway_module
 from gateway.api.gateway import GatewayLink
 from gateway.core import limits
 from gateway.errors import Refused, Unavailable
@@ -148,3 +150,59 @@ def test_a_gateway_that_does_not_answer_confirms_nothing(
     gateway.confirms = None
     assert not link.confirm()
     assert not GatewayLink(gateway.url, None).confirm()
+
+
+class SilentSocket:
+    """A status socket whose questions are answered with silence, when the test says so."""
+
+    def __init__(self) -> None:
+        self.waits_us: list[int] = []
+        self.over = threading.Semaphore(0)
+
+    def ask(self, word: bytes, wait_us: int) -> bytes:
+        self.waits_us.append(wait_us)
+        self.over.acquire()
+        raise TimeoutError
+
+    def close(self) -> None: ...
+
+
+def test_a_caller_waits_no_longer_than_its_own_time_for_the_question_before_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    link = GatewayLink("tutti://127.0.0.1:1", None)
+    asked = SilentSocket()
+    monkeypatch.setattr(link, "_socket", asked)
+    first = threading.Thread(target=link.confirm, daemon=True)
+    first.start()
+    until(lambda: len(asked.waits_us) == 1)
+    monkeypatch.setattr(limits, "READ_INDEX_US_MAX", 10_000)
+    answers: list[bool] = []
+    second = threading.Thread(target=lambda: answers.append(link.confirm()), daemon=True)
+    second.start()
+    second.join(20)
+    assert answers == [False]
+    assert len(asked.waits_us) == 1  # that one is still under way
+    asked.over.release()
+    first.join(20)
+
+
+def test_the_next_question_has_the_time_that_is_left_to_its_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 100.0
+    monkeypatch.setattr(gateway_module, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(limits, "READ_INDEX_US_MAX", 60_000_000)
+    link = GatewayLink("tutti://127.0.0.1:1", None)
+    asked = SilentSocket()
+    monkeypatch.setattr(link, "_socket", asked)
+    answers: list[bool] = []
+    callers = [threading.Thread(target=lambda: answers.append(link.confirm()), daemon=True) for _ in range(3)]
+    callers[0].start()
+    until(lambda: len(asked.waits_us) == 1)
+    now_s = 110.0
+    for caller in callers[1:]:
+        caller.start()
+    until(lambda: len(link._indexing._waiters) == 2)  # type: ignore[attr-defined]  # who waits for the question under way
+    now_s = 160.0
+    asked.over.release(2)
+    for caller in callers:
+        caller.join(20)
+    assert answers == [False] * 3
+    assert asked.waits_us == [60_000_000, 10_000_000]

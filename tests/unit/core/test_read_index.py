@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from gateway.core import limits
 from gateway.core.actions import Action, ReadIndex
-from gateway.core.events import OffsetsAsked, Persisted, ReadIndexAsked, Received, Submitted, TimeAdvanced
+from gateway.core.events import (
+    ForgetAsked,
+    OffsetsAsked,
+    Persisted,
+    ReadIndexAsked,
+    Received,
+    SessionClosed,
+    Submitted,
+    TimeAdvanced,
+)
 from gateway.core.messages import Confirm, Heartbeat, Probe
 from gateway.core.record import decode_message
 from gateway.data.wire import Denied, Done
 from tests.transcripts.group import Group, Member, incarnation
 from tests.unit.core.rig import VIEW, answers, batches, opened, three
-from tests.unit.core.test_commits import three_with_records
+from tests.unit.core.test_commits import carry, three_with_records
+
+
+def denials(member: Member) -> list[tuple[str, bool]]:
+    """Code of each denial that the member gave, and whether it passes."""
+    return [(one.code, one.retry) for one in answers(member, Denied) if isinstance(one, Denied)]
 
 
 def confirmed(actions: list[Action]) -> list[tuple[int, bool]]:
@@ -111,11 +129,85 @@ def test_a_question_that_no_majority_answers_ends() -> None:
     assert confirmed(group.step(second, TimeAdvanced())) == [(7, False)]
 
 
-def test_more_questions_than_there_may_be_are_answered_at_once() -> None:
+def sent_by(group: Group, member: Member) -> list[type]:
+    return [type(decode_message(data)) for sender, _, data in group.network if sender is member]
+
+
+def test_questions_that_come_while_one_is_under_way_share_the_next_inquiry() -> None:
     group, second = asking()
-    for number in range(limits.READ_INDEX_QUESTIONS_MAX - 1):
-        assert confirmed(group.step(second, ReadIndexAsked(100 + number))) == []
-    assert confirmed(group.step(second, ReadIndexAsked(8))) == [(8, False)]
+    for number in range(100, 2100):
+        assert confirmed(group.step(second, ReadIndexAsked(number))) == []
+    assert sent_by(group, second) == []
+    group.mono_us += 1000
+    began_us = group.mono_us
+    assert confirmed(heartbeat(group, second, "g3", echo_us=began_us - 1000)) == [(7, True)]
+    assert sent_by(group, second) == [Heartbeat, Probe] * 2
+    assert confirmed(group.step(second, ReadIndexAsked(8))) == []
+    group.mono_us += 1000
+    assert confirmed(heartbeat(group, second, "g3", echo_us=began_us - 1)) == []
+    assert confirmed(heartbeat(group, second, "g3", echo_us=began_us)) == [(number, True) for number in range(100, 2100)]
+    assert confirmed(heartbeat(group, second, "g3", echo_us=began_us)) == []  # the last one came after that inquiry began
+    assert confirmed(heartbeat(group, second, "g3")) == [(8, True)]
+    assert sent_by(group, second) == [Heartbeat, Probe] * 4
+
+
+def test_a_question_that_shares_the_next_inquiry_waits_no_longer_than_the_first() -> None:
+    group, second = asking()
+    second.stack.layers.read_index.beat()
+    assert confirmed(group.step(second, ReadIndexAsked(8))) == []
+    for _ in range(limits.READ_INDEX_HEARTBEATS - 1):
+        second.stack.layers.read_index.beat()
+    assert confirmed(heartbeat(group, second, "g3")) == [(7, True), (8, True)]  # no time passes: the answer is to both
+    assert confirmed(group.step(second, ReadIndexAsked(9))) == [(9, True)]
+    group, second = asking()
+    second.stack.layers.read_index.beat()
+    assert confirmed(group.step(second, ReadIndexAsked(8))) == []
+    for _ in range(limits.READ_INDEX_HEARTBEATS):
+        second.stack.layers.read_index.beat()
+    assert confirmed(group.step(second, TimeAdvanced())) == [(7, False)]
+    second.stack.layers.read_index.beat()
+    assert confirmed(group.step(second, TimeAdvanced())) == [(8, False)]
+    assert not second.stack.layers.read_index.waiting
+
+
+def test_a_view_that_ends_answers_all_questions() -> None:
+    group, second = asking()
+    assert confirmed(group.step(second, ReadIndexAsked(8))) == []
+    standing = second.stack.layers.context.standing
+    standing.primary = standing.pausing = False
+    assert confirmed(group.step(second, TimeAdvanced())) == [(7, False), (8, False)]
+    assert not second.stack.layers.read_index.waiting
+
+
+def test_wrong_commits_of_one_client_cost_a_few_messages_and_keep_nobody_from_asking() -> None:
+    group = introduced(three_with_records())
+    second = group.members["g2"]
+    for number in range(limits.REQUESTS_A_SESSION_MAX):
+        group.step(second, OffsetsAsked(1, number, "r", 10**6))
+    assert sent_by(group, second) == [Heartbeat, Probe] * 2
+    assert confirmed(group.step(second, ReadIndexAsked(7))) == []
+    answered: list[tuple[int, bool]] = []
+    group.watch = lambda member, event, actions: answered.extend(confirmed(actions))
+    group.settle()
+    assert answered == [(7, True)]
+    assert denials(second) == [("offset", False)] * limits.REQUESTS_A_SESSION_MAX
+
+
+def test_a_step_judges_the_inquiry_that_is_under_way_and_not_each_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    group, second = asking()
+    for number in range(100, 300):
+        group.step(second, ReadIndexAsked(number))
+    judged: list[None] = []
+    read_index = second.stack.layers.read_index
+    confirms = read_index._confirmed
+
+    def counted(inquiry: Any) -> bool:
+        judged.append(None)
+        return confirms(inquiry)
+
+    monkeypatch.setattr(read_index, "_confirmed", counted)
+    group.step(second, TimeAdvanced())
+    assert len(judged) == 1
 
 
 def test_a_commit_that_a_laggard_cannot_judge_is_for_another_gateway() -> None:
@@ -127,7 +219,7 @@ def test_a_commit_that_a_laggard_cannot_judge_is_for_another_gateway() -> None:
     for _ in range(limits.READ_INDEX_HEARTBEATS + 1):
         second.stack.layers.read_index.beat()
     group.step(second, TimeAdvanced())
-    assert [(one.code, one.retry) for one in answers(second, Denied) if isinstance(one, Denied)] == [("behind", True)]
+    assert denials(second) == [("behind", True)]
 
 
 def test_a_laggard_takes_a_commit_once_it_has_caught_up() -> None:
@@ -138,7 +230,8 @@ def test_a_laggard_takes_a_commit_once_it_has_caught_up() -> None:
     assert answers(second, Done) == [Done(9)]
 
 
-def test_a_laggard_takes_a_commit_below_one_that_was_taken_back_elsewhere() -> None:
+def test_a_laggard_takes_a_commit_below_one_that_was_taken_back_elsewhere_when_asked_again() -> None:
+    """The first time it could be the word of a reader that has ended: the log got another commit after it came."""
     group = introduced(three_with_records())
     first, second, _ = group.members.values()
     group.step(second, OffsetsAsked(1, 9, "r", 20))
@@ -158,8 +251,86 @@ def test_a_laggard_takes_a_commit_below_one_that_was_taken_back_elsewhere() -> N
     group.step(second, OffsetsAsked(1, 11, "r", 8, back=False))
     group.advance(limits.HEARTBEAT_US)  # what is lost is said again
     group.settle()
+    assert second.stack.decided.readers == {"r": 5}
+    assert denials(second) == [("offset", True)]
+    group.step(second, OffsetsAsked(1, 11, "r", 8, back=False))
+    group.settle()
     assert second.stack.decided.readers == {"r": 8}
     assert answers(second, Done) == [Done(9), Done(11)]
+
+
+def waiting_commit(offset: int, back: bool, then: int = 25) -> tuple[Group, Member]:
+    """A commit waits for the read index at the second member, while the reader commits 23 and another offset at the first."""
+    group, second = lagging()
+    first = group.members["g1"]
+    group.step(second, OffsetsAsked(5, 9, "r", offset, back=back))
+    group.network.clear()
+    for number, committed in ((10, 23), (11, then)):
+        group.step(first, OffsetsAsked(1, number, "r", committed, back=True))
+        while group.network or any(member.persists for member in group.members.values()):
+            carry(group, lambda to, message: to is second and isinstance(message, Confirm | Heartbeat))
+            for member in group.members.values():
+                group.persisted(member)
+    assert (first.stack.decided.readers, second.stack.decided.readers) == ({"r": then}, {})
+    return group, second
+
+
+def caught_up(group: Group, member: Member) -> None:
+    """The member hears that a majority is there, and what was decided."""
+    heartbeat(group, member, "g3")
+    for _ in range(2 * limits.RESEND_HEARTBEATS):
+        group.advance(limits.HEARTBEAT_US)
+        group.settle()
+
+
+@pytest.mark.parametrize(("offset", "back"), [(23, True), (24, False), (25, False)])
+def test_a_commit_that_waits_ends_with_its_session(offset: int, back: bool) -> None:
+    group, second = waiting_commit(offset, back)
+    second.replies.clear()
+    group.step(second, SessionClosed(5))
+    assert second.stack.layers.order.quiet
+    caught_up(group, second)
+    assert {name: member.stack.decided.readers for name, member in group.members.items()} == {
+        name: {"r": 25} for name in group.members
+    }
+    assert second.replies == []
+
+
+@pytest.mark.parametrize("offset", [21, 22, 23, 24, 25])
+def test_a_commit_that_waits_takes_back_nothing_that_was_committed_after_it_came(offset: int) -> None:
+    group, second = waiting_commit(offset, back=True)
+    caught_up(group, second)
+    assert second.stack.decided.readers == group.members["g1"].stack.decided.readers == {"r": 25}
+    assert denials(second) == [("offset", offset == 25)]
+
+
+def test_a_commit_that_waits_skips_nothing_that_its_reader_went_back_to() -> None:
+    group, second = waiting_commit(24, back=False, then=21)
+    caught_up(group, second)
+    assert second.stack.decided.readers == {"r": 21}
+    assert denials(second) == [("offset", True)]
+
+
+def test_a_request_that_is_asked_again_while_it_waits_has_one_answer() -> None:
+    group, second = lagging()
+    for _ in range(3):
+        group.step(second, OffsetsAsked(1, 9, "r", 25))
+        group.step(second, ForgetAsked(1, 10, ("nobody",)))
+    assert second.stack.layers.order.requests.count == 2
+    group.settle()
+    assert answers(second, Done) == [Done(9)]
+    assert denials(second) == [("unknown", False)]
+    assert second.stack.layers.order.requests.count == 0
+
+
+def test_requests_that_wait_for_the_read_index_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "REQUESTS_MAX", 3)
+    group, second = lagging()
+    for number in range(5):
+        group.step(second, OffsetsAsked(1, number, "r", 30))
+    assert denials(second) == [("limit", True)] * 2
+    group.settle()
+    assert denials(second) == [("limit", True)] * 2 + [("offset", False)] * 3
 
 
 def test_a_commit_that_no_log_can_take_is_refused_for_good() -> None:
@@ -167,4 +338,4 @@ def test_a_commit_that_no_log_can_take_is_refused_for_good() -> None:
     second = group.members["g2"]
     group.step(second, OffsetsAsked(1, 9, "r", 25))
     group.settle()
-    assert [(one.code, one.retry) for one in answers(second, Denied) if isinstance(one, Denied)] == [("offset", False)]
+    assert denials(second) == [("offset", False)]

@@ -338,6 +338,30 @@ def test_a_producer_that_becomes_known_meanwhile_is_fenced(monkeypatch: pytest.M
     assert bench.clients.told(A) == []
 
 
+def test_a_fence_that_is_asked_again_while_it_waits_is_one() -> None:
+    bench = Bench()
+    bench.hello()
+    bench.answers = {ReadIndexAsked: []}
+    assert bench.say(*[control(A, Fence(10, "nobody"))] * 3) == [ReadIndexAsked(1)]
+    bench.answers = {TimeAdvanced: [ReadIndex(1, True)]}
+    bench.happen(TimeAdvanced())
+    (denied,) = bench.clients.told(A)
+    assert isinstance(denied, Denied)
+    bench.answers = {ReadIndexAsked: []}
+    assert bench.say(control(A, Fence(10, "nobody"))) == [ReadIndexAsked(2)]
+
+
+def test_a_fence_that_waits_ends_with_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    bench.hello()
+    bench.answers = {ReadIndexAsked: []}
+    bench.say(control(A, Fence(10, "nobody")))
+    assert bench.say(control(A, Bye())) == [SessionClosed(1)]
+    monkeypatch.setattr(Shelf, "epoch_of", lambda *_: 4)
+    bench.answers = {TimeAdvanced: [ReadIndex(1, True)]}
+    assert bench.happen(TimeAdvanced()) == [TimeAdvanced()]
+
+
 def test_a_change_of_the_roster_is_the_stacks_to_make_and_to_answer() -> None:
     bench = Bench()
     bench.hello()
