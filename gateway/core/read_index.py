@@ -87,7 +87,7 @@ class ReadIndex:
         self._peers.refresh()
         while self._waiting:
             inquiry = self._waiting[0]
-            possible = self._may_decide() and inquiry.beats <= limits.READ_INDEX_HEARTBEATS
+            possible = self._may_decide() and inquiry.beats <= self._beats_max()
             begins = possible and not inquiry.begun
             if begins:
                 inquiry.begun, inquiry.asked_us = True, self._outbox.now.mono_us
@@ -100,6 +100,10 @@ class ReadIndex:
             self._waiting.popleft()
             for answer in inquiry.answers:
                 answer(confirmed)
+
+    def _beats_max(self) -> int:
+        """For how many heartbeats an inquiry waits: a round trip may take longer than many short ones."""
+        return limits.READ_INDEX_HEARTBEATS + self._peers.answer_beats()
 
     def _confirmed(self, inquiry: _Inquiry) -> bool:
         standing = self._standing

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from gateway.core import limits
@@ -22,6 +23,8 @@ from gateway.core.messages import Confirm, Heartbeat, Probe
 from gateway.core.record import decode_message
 from gateway.data.wire import Denied, Done
 from tests.transcripts.group import Group, Member, incarnation
+from tests.transcripts.whole import Pace
+from tests.transcripts.whole_script import WholeScript
 from tests.unit.core.rig import VIEW, answers, batches, opened, three
 from tests.unit.core.test_commits import carry, three_with_records
 
@@ -339,3 +342,16 @@ def test_a_commit_that_no_log_can_take_is_refused_for_good() -> None:
     group.step(second, OffsetsAsked(1, 9, "r", 25))
     group.settle()
     assert denials(second) == [("offset", False)]
+
+
+@pytest.mark.parametrize(("heartbeat_ms", "one_way_ms"), [(10, 100), (50, 300), (200, 900)])
+def test_a_round_trip_of_many_heartbeats_is_waited_for(heartbeat_ms: int, one_way_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = WholeScript(Pace(message_ms=one_way_ms))
+    world = script.world
+    world.config = msgspec.structs.replace(world.config, heartbeat_us=heartbeat_ms * 1000)
+    script.run("quiet\ngateways g1 g2 g3\nbeats 400\nbeats 400\n----\n")
+    answered: list[Any] = []
+    monkeypatch.setattr(world, "tell", lambda _who, action: answered.append(action))
+    world.step(world.members["g2"], ReadIndexAsked(1))
+    world.run(world.mono_us + 10_000_000)
+    assert confirmed(answered) == [(1, True)]
