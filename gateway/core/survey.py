@@ -143,7 +143,8 @@ def _other_disk(layers: Layers) -> str:
         return ""
     return (
         f"the group knows {identity.gateway} by another disk, so this one learns and does not vote: if the other is lost for good, "
-        f"run `tutti members replace {identity.gateway}`"
+        f"run `tutti members replace {identity.gateway}`; where no majority is left to decide that, as in a group of two, stop "
+        "this gateway, run `tutti roster force` at those that remain, and add it again with an empty directory"
     )
 
 

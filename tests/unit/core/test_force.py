@@ -210,3 +210,20 @@ def test_all_voters_of_a_removal_that_is_undecided_need_no_force(removed: str) -
     assert "nothing to force, start those that are not heard" in denied.reason
     script.run("start g1\nuntil primary g2\n----\n")
     assert script.finish() == []
+
+
+def test_a_group_of_two_goes_on_by_force_when_one_has_lost_its_disk() -> None:
+    """A new disk takes the place of the old one by a majority of the roster, which one of two is not."""
+    script = WholeScript()
+    script.run("quiet\ngateways g1 g2\nuntil primary g1 g2\nclient g2 s1 ewr\nsubmit g2 s1 p1/1 1+10\n----\n")
+    script.run("until committed p1/1 1+10 g1 g2\nkill g1\nwipe g1\nstart g1\nbeats 60\n----\n")
+    script.run("roster g2 s2 #1 replace g1\nuntil answer g2 s2 #1 Denied\n----\n")
+    assert "`tutti roster force`" in Survey(script.world.members["g1"].running).reason
+    script.run("kill g1\nbeats 10\n----\n")
+    assert asked(script, "g2", gateway="g2") == []
+    script.run("until answer g2 s1 #1 Done\nstart g1\nroster g2 s2 #3 add g1 g1:7400\nuntil votes g1\nuntil same-log g1 g2\n----\n")
+    assert sorted(voter.name for voter in script.world.members["g1"].running.decided.roster.values() if voter.voting) == [
+        "g1",
+        "g2",
+    ]
+    assert script.finish() == []
