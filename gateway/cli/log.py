@@ -73,15 +73,15 @@ def _places(damage: Sequence[Finding]) -> str:
 
 def _advice(path: str, own: bool, damage: Sequence[Finding]) -> str:
     """What to do about damage in a lane, which is not repaired as a log is: whoever else has it serves it, or gives it back."""
-    from gateway.log.tools import REPLACE, SUSPECT
+    from gateway.log.tools import NEW_LANE, SUSPECT
 
     if all(finding.derived for finding in damage):
         return "no record is lost; with the gateway down remove what is named, which reads do without"
     if not any(finding.position for finding in damage):
         if own:
-            return f"restore it from a copy with the gateway down, or {REPLACE}"
+            return f"restore it from a copy with the gateway down, or {NEW_LANE}"
         return "the next start sets it aside and learns it again from the other gateways"
-    halted = f". Where that start tells that the lane takes nothing more, nothing mends it: {REPLACE}" if own else ""
+    halted = f". Where that start tells that the lane takes nothing more, nothing mends it: {NEW_LANE}" if own else ""
     return (
         f"with the gateway down put an empty file {SUSPECT} into {path}: the next start looks at all of the lane at once, and what "
         f"is lost is fetched from another gateway that has it and written in place; without it that comes about in time{halted}"

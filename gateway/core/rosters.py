@@ -51,6 +51,11 @@ class Rosters:
             for roster in self._all
         )
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many voters each roster that counts has."""
+        return tuple(map(len, self._all))
+
     def votes(self, number: int, incarnation: bytes) -> bool:
         """Whether any of the rosters counts this gateway with this disk."""
         return any(roster.get(number) == incarnation for roster in self._all)

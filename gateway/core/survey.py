@@ -152,7 +152,8 @@ def _other_disk(layers: Layers) -> str:
         return ""
     return (
         f"the group knows {identity.gateway} by another disk, so this one learns and does not vote: if the other is lost for good, "
-        f"run `tutti members replace {identity.gateway}`"
+        f"run `tutti members replace {identity.gateway}`; where no majority is left to decide that, as in a group of two, stop "
+        "this gateway, run `tutti roster force` at those that remain, and add it again with an empty directory"
     )
 
 
@@ -201,7 +202,7 @@ def _founding(peers: Peers) -> str:
 
 def _lacking(peers: Peers, me: int) -> str:
     """Who is missing for a majority."""
-    voters = {number: voter for number, voter in peers.rosters.named.items() if voter.voting}
+    voters = {number: voter for number, voter in peers.rosters.known.items() if voter.voting}
     absent = [voter.name for number, voter in voters.items() if number != me and not peers.fresh(number)]
     wiped = [
         voter.name
@@ -210,7 +211,9 @@ def _lacking(peers: Peers, me: int) -> str:
     ]
     said = [f"not heard of {_listed(absent)}"] if absent else []
     said += [f"{_listed(wiped)} {_has(wiped)} another disk than the roster names, which does not count"] if wiped else []
-    return "; ".join([*said, f"{len(voters) // 2 + 1} of the {len(voters)} that vote are needed"])
+    needed = " and ".join(f"{size // 2 + 1} of the {size} that vote" for size in peers.rosters.sizes)
+    undecided = ": a change of the roster is undecided" if len(peers.rosters.sizes) > 1 else ""
+    return "; ".join([*said, f"{needed} are needed{undecided}"])
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-REPLACE = "give the gateway an empty directory and `tutti members replace` it"  # what ends the halt of an own lane
+#: How a gateway whose own lane has halted gets another one. It keeps its disk, and so a group of any size keeps the ordered log.
+NEW_LANE = (
+    "give the gateway a new lane: `tutti members remove` it, `tutti members add` it again, and restart it with the directory that "
+    "it has (a group of one adds a second gateway first)"
+)
 _TEXT = re.compile(r"(0|[1-9][0-9]{0,4})-([0-9a-f]{32})\Z")
 
 

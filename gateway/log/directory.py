@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from gateway.data.lanes import REPLACE
+from gateway.data.lanes import NEW_LANE
 from gateway.durable import DIRECTORY_MODE
 from gateway.errors import Damaged, DirectoryRefused, WrongDirectory, remedy
 from gateway.log.birth import Birth, birth_of
@@ -226,7 +226,7 @@ def lock_directory(path: str | os.PathLike[str], storage: Storage | None = None)
     if lane_at(path) is not None:
         raise WrongDirectory(
             f"{path} is a lane, from which nothing is cut: its gateway takes what is lost from the others; where it is the "
-            f"gateway's own lane, and `halted` in `lanes` of the status, {REPLACE}"
+            f"gateway's own lane, and `halted` in `lanes` of the status, {NEW_LANE}"
         )
     identity = read_identity(path)
     if identity is None:

@@ -24,7 +24,7 @@ from gateway.core.actions import DeliverUnordered, LaneHeld, MendLane, PersistLa
 from gateway.core.events import LaneLog, LaneRotted, Recovered, Scalars
 from gateway.core.messages import LaneBegin
 from gateway.data.frame import Frame
-from gateway.data.lanes import REPLACE, LaneName
+from gateway.data.lanes import NEW_LANE, LaneName
 from gateway.data.state import LogState
 from gateway.errors import Damaged, DiskFull, WrongDirectory
 from gateway.log.lane_home import Owner, open_home
@@ -205,7 +205,7 @@ class LaneLogs:
 
     def _halted(self, lane: LaneName, reason: str) -> LaneLog:
         """What was decided in the own lane is not all known here: nobody may go on with it."""
-        reason = f"the lane of this gateway takes nothing more: {reason}; where that cannot be restored, {REPLACE}"
+        reason = f"the lane of this gateway takes nothing more: {reason}; where that cannot be restored, {NEW_LANE}"
         self.told.append(reason)
         return LaneLog(origin=lane.origin, incarnation=lane.incarnation, halted=reason)
 

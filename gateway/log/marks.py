@@ -115,7 +115,7 @@ def check_end(directory: str, firsts: list[int], newest: int, *, heals: bool = F
 
 
 def or_repair(directory: str) -> str:
-    """The other thing to be done about a damage. Nothing is cut from a lane: see `gateway.data.lanes.REPLACE`."""
+    """The other thing to be done about a damage. Nothing is cut from a lane: see `gateway.data.lanes.NEW_LANE`."""
     if lane_at(directory) is not None:
         return "as it was when its gateway ended"
     return f"or see what would be lost with `tutti log repair {directory}`"

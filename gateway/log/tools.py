@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.data.lanes import REPLACE
+from gateway.data.lanes import NEW_LANE
 from gateway.log.digest import Digest, digest
 from gateway.log.inspect import FrameInfo, inspect
 from gateway.log.lanes_there import SUSPECT
@@ -10,7 +10,7 @@ from gateway.log.repair import Repair, repair
 from gateway.log.verify import Finding, LaneVerified, Verified, lane_of, verify, verify_lanes
 
 __all__ = [
-    "REPLACE",
+    "NEW_LANE",
     "SUSPECT",
     "Digest",
     "Finding",

@@ -189,7 +189,7 @@ class Changes:
         knows = [peer.number for peer in self._peers if peer.beat is not None and peer.beat.watermark >= position]
         if self._known.watermark >= position:
             knows.append(self._standing.me)
-        return self._peers.rosters.majority(self._peers.incarnations(knows))
+        return self._rosters().majority(self._peers.incarnations(knows))
 
     # At the coordinator
 
@@ -198,12 +198,15 @@ class Changes:
         standing = self._standing
         return standing.coordinating and standing.primary and not standing.draining and not self._window.rosters
 
-    def _named(self) -> dict[str, Voter]:
-        """Return the last roster by name, as the log has it now: `Peers` follows with the next heartbeat, and a roster made from an
-        older one would undo the change between them.
+    def _rosters(self) -> Rosters:
+        """Return the rosters that count, as the log has them now. `Peers` follows with the next heartbeat, and a roster made from
+        an older one would undo the change between them.
         """
-        named = rosters_of(self._window.state, self._window.rosters).named
-        return {voter.name: voter for voter in named.values()}
+        return rosters_of(self._window.state, self._window.rosters)
+
+    def _named(self) -> dict[str, Voter]:
+        """Return the last roster by name."""
+        return {voter.name: voter for voter in self._rosters().named.values()}
 
     def order(self, origin: int, ask: AskRoster) -> None:
         """Somebody asks for a change: order the ROSTER that makes it, or say why not."""
@@ -217,11 +220,19 @@ class Changes:
             return
         if voters is None:
             return  # it is so already: the log has answered
+        if ask.change == "add" and self._is_counted(ask.name):
+            return  # asked again, by the gateway that waits
         reason = self._objection(ask, voters)
         if reason:
             self._outbox.send(origin, Deny(self._standing.view, ask, "roster", reason, True))
         else:
             self._put(voters, origin)
+
+    def _is_counted(self, name: str) -> bool:
+        """True if the log of a majority may still count a gateway that was removed. It answers under its old number until then: a
+        ROSTER that names it again gives it another one.
+        """
+        return name in self._window.state.removed and not self._is_known(self._noted)
 
     def _wanted(self, ask: AskRoster, named: dict[str, Voter]) -> list[Voter] | None:
         """The roster with the change made; None if it is made already.

@@ -17,6 +17,7 @@ from gateway.core.context import Context
 from gateway.core.events import RosterForced
 from gateway.core.messages import Heartbeat
 from gateway.core.peers import Peer, Peers
+from gateway.data.bodies import Voter
 from gateway.data.views import view_text
 from gateway.data.wire import Denied, Done
 
@@ -80,7 +81,7 @@ class Force:
             if wrong or late:
                 self._deny(event.session, event.request, "roster", wrong or late, retry=bool(late))
                 return
-            members = tuple(number for number, voter in self._peers.rosters.named.items() if voter.name in names)
+            members = tuple(voter.number for name, voter in self._voters().items() if name in names)
             self._flush.campaign(members, forced=True)
             self._waiting = Waiting(event.session, event.request, names, self._flush.attempt)
 
@@ -89,11 +90,16 @@ class Force:
         state = self._window.state
         return bool(state.forced) and not self._window.rosters and {voter.name for voter in state.roster.values()} == names
 
+    def _voters(self) -> dict[str, Voter]:
+        """Return the voters of every roster that counts, by name. While a removal is undecided, a view still needs a majority with
+        the removed voter, and its disk may be the only one left.
+        """
+        return {voter.name: voter for voter in self._peers.rosters.known.values() if voter.voting}
+
     def _wrong(self, names: frozenset[str]) -> str:
         """Why these names cannot be those who remain; empty if they can."""
-        rosters, me = self._peers.rosters, self._identity.gateway
-        voters = {voter.name: voter for voter in rosters.named.values() if voter.voting}
-        if rosters.blank:
+        voters, me = self._voters(), self._identity.gateway
+        if self._peers.rosters.blank:
             return "the log of this gateway names nobody yet: there is no roster to force"
         unknown = sorted(names - voters.keys())
         if unknown or not names:
@@ -126,8 +132,8 @@ class Force:
     def _lost(self, names: frozenset[str]) -> str:
         """Who is there and would be left out; empty if nobody is."""
         peers = self._peers
-        named = peers.rosters.named
-        others = sorted(named[peer.number].name for peer in peers if peers.fresh(peer.number) and peer.number in named)
+        known = peers.rosters.known
+        others = sorted(known[peer.number].name for peer in peers if peers.fresh(peer.number) and peer.number in known)
         left = [name for name in others if name not in names]
         if left:
             return f"gateway {', '.join(left)} is heard, and would be left out for ever: name it too, or stop it first"
@@ -135,8 +141,8 @@ class Force:
 
     def _early(self, names: frozenset[str]) -> str:
         """Why it has to wait; empty if it does not."""
-        named, peers = self._peers.rosters.named, self._peers
-        absent = sorted(voter.name for number, voter in named.items() if voter.name in names and not peers.fresh(number))
+        peers = self._peers
+        absent = sorted(name for name, voter in self._voters().items() if name in names and not peers.fresh(voter.number))
         if absent:
             return f"gateway {', '.join(absent)} is to remain and is not heard: start it, or leave it out if it is gone too"
         if self._unheard < limits.FORCE_HEARTBEATS:

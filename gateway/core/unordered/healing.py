@@ -15,7 +15,7 @@ from gateway.core.unordered.box import Box
 from gateway.core.unordered.lane import Lane
 from gateway.data.bodies import AttemptBody, decode_body
 from gateway.data.frame import Frame, Kind, chained
-from gateway.data.lanes import REPLACE, LaneName
+from gateway.data.lanes import NEW_LANE, LaneName
 
 
 class Healing:
@@ -273,7 +273,7 @@ class Healing:
         notes = f" ({notes})" if notes else ""
         if away := self._away:
             return f"{lacks} is not at those that answer{notes}; it waits for {_gateways(away)}"
-        return f"{lacks} is at no other gateway{notes}; where it cannot be restored, {REPLACE}"
+        return f"{lacks} is at no other gateway{notes}; where it cannot be restored, {NEW_LANE}"
 
     def _notes(self, position: int) -> list[str]:
         """What is left of a position that no gateway can give."""

@@ -83,6 +83,13 @@ ROSTERS = (
         proof=f"{_OUTCOMES}test_a_vote_of_another_disk_than_the_view_began_with_does_not_count",
     ),
     Mutant(
+        "added-again-while-counted",
+        "5.7",
+        "a removed voter is added again when a majority knows durably that it was removed",
+        [Edit(Changes, "order", " and self._is_counted(ask.name)", " and False")],
+        proof="tests/unit/core/test_roster_done.py::test_a_removed_voter_is_added_again_when_a_majority_knows_that_it_was_removed",
+    ),
+    Mutant(
         "draining-coordinator-changes-the-roster",
         "5.0",
         "a coordinator that leaves orders no ROSTER",

@@ -9,6 +9,7 @@ from gateway.core import limits
 from gateway.core.actions import Send
 from gateway.core.events import Now, Received, RosterForced
 from gateway.core.messages import Heartbeat, Propose, Reject
+from gateway.core.survey import Survey
 from gateway.data.views import coordinator_of, view_of
 from gateway.data.wire import Denied, Done
 from tests.transcripts.whole_script import WholeScript
@@ -160,3 +161,69 @@ def test_who_is_named_does_not_leave_whatever_a_heartbeat_says() -> None:
     beat = msgspec.structs.replace(base, forced=window.state.forced + (1 << 16), forced_at=1)
     script.world.step(member, Received(1, beat, b"g1/1".ljust(16, b"-")))
     assert "went on without gateway 'g2'" in member.halted
+
+
+def removed_undecided(group: str, removed: str, lost: str, message: str = "CONFIRM") -> WholeScript:
+    """A group whose `lost` gateways are gone for good, and whose others hold the removal of a voter undecided, since each `message`
+    was lost.
+    """
+    script = WholeScript()
+    script.run(f"quiet\ngateways {group}\nuntil primary {group}\nbeats 2\nlose {message} *>*\nlose HEARTBEAT *>*\n----\n")
+    script.run(f"roster g1 s1 #5 remove {removed}\nsettle\n----\n")
+    script.run("".join(f"kill {name}\n" for name in lost.split()) + f"heal\nbeats {limits.FORCE_HEARTBEATS + 20}\n----\n")
+    return script
+
+
+@pytest.mark.parametrize("removed", ["g1", "g2"])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_who_holds_a_removal_undecided_goes_on_by_force_alone(removed: str, restarted: bool) -> None:
+    """The last decided roster still counts, and with it the gateway that is gone."""
+    script = removed_undecided("g1 g2", removed, "g1")
+    if restarted:
+        script.run(f"kill g2\nstart g2\nbeats {limits.FORCE_HEARTBEATS + 20}\n----\n")
+    waits = "not heard of g1; 2 of the 2 that vote and 1 of the 1 that vote are needed: a change of the roster is undecided"
+    assert Survey(script.world.members["g2"].running).waits == waits
+    assert asked(script, "g2", gateway="g2") == []
+    script.run("until answer g2 s1 #1 Done\nuntil primary g2\nkill g2\nstart g2\nuntil primary g2\n----\n")
+    assert [voter.name for voter in script.world.members["g2"].running.decided.roster.values()] == ["g2"]
+    assert script.world.members["g2"].me == 2
+    assert script.finish() == []
+
+
+def test_a_gateway_whose_removal_is_undecided_is_not_left_out_while_it_is_heard() -> None:
+    """It may hold what those who remain lack."""
+    script = removed_undecided("g1 g2 g3", "g1", "g3", "YES")
+    (denied,) = asked(script, "g2", gateway="g2")
+    assert isinstance(denied, Denied)
+    assert "gateway g1 is heard" in denied.reason
+    assert asked(script, "g1", "g2", gateway="g2") == []
+    script.run("until answer g2 s1 #1 Done\nuntil primary g1 g2\nuntil same-log g1 g2\n----\n")
+    assert [voter.name for voter in script.world.members["g2"].running.decided.roster.values()] == ["g1", "g2"]
+    assert script.finish() == []
+
+
+@pytest.mark.parametrize("removed", ["g1", "g2"])
+def test_all_voters_of_a_removal_that_is_undecided_need_no_force(removed: str) -> None:
+    script = removed_undecided("g1 g2", removed, "g1")
+    (denied,) = asked(script, "g1", "g2", gateway="g2")
+    assert isinstance(denied, Denied)
+    assert "nothing to force, start those that are not heard" in denied.reason
+    script.run("start g1\nuntil primary g2\n----\n")
+    assert script.finish() == []
+
+
+def test_a_group_of_two_goes_on_by_force_when_one_has_lost_its_disk() -> None:
+    """A new disk takes the place of the old one by a majority of the roster, which one of two is not."""
+    script = WholeScript()
+    script.run("quiet\ngateways g1 g2\nuntil primary g1 g2\nclient g2 s1 ewr\nsubmit g2 s1 p1/1 1+10\n----\n")
+    script.run("until committed p1/1 1+10 g1 g2\nkill g1\nwipe g1\nstart g1\nbeats 60\n----\n")
+    script.run("roster g2 s2 #1 replace g1\nuntil answer g2 s2 #1 Denied\n----\n")
+    assert "`tutti roster force`" in Survey(script.world.members["g1"].running).reason
+    script.run("kill g1\nbeats 10\n----\n")
+    assert asked(script, "g2", gateway="g2") == []
+    script.run("until answer g2 s1 #1 Done\nstart g1\nroster g2 s2 #3 add g1 g1:7400\nuntil votes g1\nuntil same-log g1 g2\n----\n")
+    assert sorted(voter.name for voter in script.world.members["g1"].running.decided.roster.values() if voter.voting) == [
+        "g1",
+        "g2",
+    ]
+    assert script.finish() == []

@@ -114,3 +114,38 @@ def test_a_group_of_one_reports_that_a_gateway_which_never_started_is_removed() 
     script.run("roster g1 s1 #6 remove g2\nuntil answer g1 s1 #6 Done\n----\n")
     assert script.world.members["g1"].disk.watermark >= removal(script, "g1")
     check(script, "answer g1 s1 #6 Done")
+
+
+def numbers(script: WholeScript, name: str) -> dict[str, int]:
+    """The gateways of the roster that is decided at a gateway."""
+    return {voter.name: voter.number for voter in script.world.members[name].running.decided.roster.values()}
+
+
+def test_a_removed_voter_is_added_again_when_a_majority_knows_that_it_was_removed() -> None:
+    """Its old number is still counted elsewhere, and another one is not: neither disk has a majority of its own."""
+    script = group("g1", "g2")
+    script.run("lose CONFIRM g1>*\nlose HEARTBEAT *>*\nroster g1 s1 #5 remove g1\nsettle\n----\n")
+    script.run("roster g1 s1 #6 add g1 g1:7400\nsettle\nkill g2\nheal\nstart g2\nuntil primary g2\n----\n")
+    check(script, "primary g2", "not answer g1 s1 #6 Done")
+    assert numbers(script, "g2") == {"g2": 2}
+    script.run("until answer g1 s1 #6 Denied\nroster g2 s2 #7 add g1 g1:7400\nuntil answer g2 s2 #7 Done\nuntil votes g1\n----\n")
+    check(script, "answer g1 s1 #6 Denied", "votes g1")
+    assert numbers(script, "g2") == {"g2": 2, "g1": 3}
+    assert script.finish() == []
+
+
+def test_an_addition_that_follows_the_removal_of_the_same_gateway_at_once_waits_and_is_done() -> None:
+    script = group("g1", "g2", "g3")
+    script.run("lose HEARTBEAT *>*\nroster g1 s1 #5 remove g3\nsettle\nroster g1 s1 #6 add g3 g3:7400\nsettle\n----\n")
+    assert numbers(script, "g1") == {"g1": 1, "g2": 2}, "no heartbeat has said yet that a majority knows"
+    script.run("heal\nuntil answer g1 s1 #6 Done\nuntil votes g3\n----\n")
+    check(script, "answer g1 s1 #5 Done", "answer g1 s1 #6 Done", "votes g3")
+    assert numbers(script, "g1") == {"g1": 1, "g2": 2, "g3": 4}
+    assert script.finish() == []
+
+
+def test_another_gateway_is_added_although_nobody_has_said_that_a_removal_is_known() -> None:
+    script = group("g1", "g2", "g3")
+    script.world.add("g4", {})
+    script.run("lose HEARTBEAT *>*\nroster g1 s1 #5 remove g3\nsettle\nroster g1 s1 #6 add g4 g4:7400\nsettle\n----\n")
+    assert numbers(script, "g1") == {"g1": 1, "g2": 2, "g4": 4}

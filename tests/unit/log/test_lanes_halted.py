@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.cli.main import main
-from gateway.data.lanes import REPLACE, LaneName
+from gateway.data.lanes import NEW_LANE, LaneName
 from gateway.log.lanes_there import OWN, lane_path
 from gateway.log.layout import positions_named, segment_path
 from tests.unit.log.history import other_boot, write_log
@@ -46,7 +46,7 @@ def test_a_halted_own_lane_is_told_with_what_ends_it(tmp_path: Path, what: str, 
     refused = capsys.readouterr().err
     for told in (halted, verified, refused):
         told = " ".join(told.split())
-        assert REPLACE in told, told
+        assert NEW_LANE in told, told
         assert "log repair" not in told, told
 
 

@@ -129,7 +129,7 @@ def test_an_own_lane_that_is_gone_or_says_nothing_is_damage(
     assert main(["log", "verify", str(tmp_path)]) == 4
     told = capsys.readouterr().err
     assert f"lane {own.text} is damaged" in told
-    assert "tutti members replace" in told
+    assert "tutti members remove" in told
 
 
 def test_a_lane_that_cannot_be_looked_at_is_named(

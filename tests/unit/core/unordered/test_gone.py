@@ -60,7 +60,7 @@ def test_an_end_that_only_the_lost_disk_could_decide_is_named_with_who_holds_it(
     name = f"1-{made[1].key[1].hex()}"
     assert "position 4 of 7 is at no other gateway (gateway 2 holds position 4 undecided" in halted(made)
     assert f"`tutti log inspect DIR/lanes/{name}` lists the frames there as pending" in halted(made)
-    assert "members replace" in halted(made)
+    assert "members remove" in halted(made)
     assert "is fetched" not in halted(made)
     assert [one.member for one in made.suspects] == [1], "the log says it once"
     made.submit(1, (1, 2, b"2"))

@@ -71,7 +71,7 @@ def test_what_nobody_has_is_told_with_what_to_do() -> None:
         made.start(number)
     made.settle(limits.LANE_WAIT_HEARTBEATS)
     assert "is at no other gateway" in halted(made)
-    assert "members replace" in halted(made)
+    assert "members remove" in halted(made)
 
 
 def test_an_answer_to_another_run_counts_for_nothing() -> None:

@@ -228,7 +228,7 @@ def test_what_others_let_go_does_not_come_back_as_a_beginning() -> None:
     made.start(1)
     made.settle(_LONG)
     assert "position 2 of 4 is at no other gateway (retention removed it at gateway 2, gateway 3)" in halted(made)
-    assert "members replace" in halted(made)
+    assert "members remove" in halted(made)
     assert len(made[1].disks[made[1].key].frames) == 1
     assert {drop.kind for drop in made.dropped} == {LaneFetched.__name__}
     assert not under_way(made, LaneFetched)
