@@ -18,6 +18,7 @@ _LENGTHS = re.compile(rb"\ncontent-length:([^\n]*)", re.IGNORECASE)
 _CHUNKS = b"transfer-encoding"
 _HOST = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=:%\[\]-]*")
 _ABSOLUTE = re.compile(rb"https?://[^/?#@]+(?=[/?]|\Z)", re.IGNORECASE)
+_QUOTED = re.compile(r"""(bytearray\()?\bb('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")(?(1)\))""", re.DOTALL)  # bytes, as h11 shows them
 _CRLF = b"\r\n"
 
 
@@ -89,7 +90,10 @@ class ServerConnection(h11.Connection):
             return h11.NEED_DATA
         if self.their_state is h11.IDLE:
             self._receive_buffer.skip_empty_line()
-        event = super().next_event()
+        try:
+            event = super().next_event()
+        except h11.RemoteProtocolError as error:
+            raise h11.RemoteProtocolError(_QUOTED.sub(r"\2", str(error)), error.error_status_hint) from error
         if isinstance(event, h11.Request):
             return _checked(event)
         return h11.NEED_DATA if isinstance(event, h11.ConnectionClosed) else event

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from gateway.client.places import read_time
+from gateway.client.places import AFTER_9999, read_time
 from gateway.client.url import parse_url
 from gateway.core import limits
 from gateway.errors import ConfigError, UsageError
@@ -391,6 +391,8 @@ def _time(option: str, text: str) -> datetime:
         time = read_time(word)
     except ValueError as error:
         raise wrong(option, text, "not a time") from error
+    except OverflowError as error:
+        raise wrong(option, text, AFTER_9999) from error
     if time.tzinfo is None:
         raise wrong(option, text, "without a zone it would be another time on another machine")
     return time

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ import pyarrow.parquet as pq
 
 from connectors.files import limits
 from connectors.files.rows import BadRow, Picker, Rows, Unreadable, to_json, to_json_exactly
+from connectors.quarantine import as_base64
 from gateway.data.schema import TIME_US_MAX, TIME_US_MIN
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ _DAY_S, _DAY_MS = 86_400, 86_400_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NAMES_OF_FLOATS = {math.inf: "Infinity", -math.inf: "-Infinity"}
 _INT64 = 1 << 64
+_NOT_IN_CALENDAR = "it is outside of the years 1 to 9999"
 
 
 class ParquetFile:
@@ -110,7 +113,7 @@ def parquet_rows(batch: pa.RecordBatch, at: int, picker: Picker, int96_seconds: 
                 _check_row(found)
             key, value, stamp = picker.pick(found, lambda: encode(found), form)  # noqa: B023 - called at once
         except (ValueError, TypeError) as error:
-            text = str(found).encode(errors="replace")
+            text = to_json_exactly({name: one.shown if isinstance(one, _NoValue) else one for name, one in found.items()})
             bad.append(BadRow(number, number - 1, text[: limits.KEPT_BYTES_MAX], str(error), len(text)))
             continue
         values.append(value)
@@ -121,13 +124,13 @@ def parquet_rows(batch: pa.RecordBatch, at: int, picker: Picker, int96_seconds: 
 
 
 class _NoValue(NamedTuple):
-    """Stands for a field that has no exact form: its bytes, or what Arrow shows of it, and why."""
+    """Stands for a field with a value that has no exact form.
 
-    shown: bytes | str
+    `shown`: the field for quarantine, where such a value is the number or the bytes (base64) that the file has. `reason`: why.
+    """
+
+    shown: object
     reason: str
-
-    def __str__(self) -> str:
-        return str(self.shown)
 
 
 def _values_of(column: pa.Array[Any]) -> tuple[list[Any], bool]:
@@ -139,23 +142,52 @@ def _values_of(column: pa.Array[Any]) -> tuple[list[Any], bool]:
 
 
 def _value_of(one: pa.Array[Any]) -> object:
+    reasons: list[str] = []
+    [shown] = _shown(one, reasons)
+    return _NoValue(shown, reasons[0]) if reasons else shown
+
+
+def _shown(column: pa.Array[Any], reasons: list[str]) -> list[Any]:
+    """The values of a column, in their forms or as they are stored. `reasons` gets why each of the latter has no form."""
     try:
-        return _exact(one)[0]
+        return _exact(column)
     except _NOT_HELD as error:
-        reason = "it is not UTF-8" if isinstance(error, UnicodeError) else f"Python has none such: {error}"
-        return _NoValue(_shown(one), str(error) if isinstance(error, _Inexact) else reason)
+        if len(column) > 1:  # halves: a list may have millions of values, and one without a form
+            half = len(column) // 2
+            return _shown(column.slice(0, half), reasons) + _shown(column.slice(half), reasons)
+        if column.null_count:
+            return [None]  # its type's dictionary has such a value
+        if column.type.num_fields or isinstance(column, pa.ExtensionArray | pa.DictionaryArray):
+            return [_shown_parts(column, reasons)]
+        return [_stored(column, error, reasons)]
 
 
-def _shown(one: pa.Array[Any]) -> bytes | str:
-    """A value as far as it can be shown: the bytes of text, the number below a time, else its type."""
+def _shown_parts(one: pa.Array[Any], reasons: list[str]) -> object:
+    """One value that has others in it, as `_shown`."""
+    kind: Any = one.type
+    if isinstance(one, pa.ExtensionArray):
+        return _shown(one.storage, reasons)[0]
+    if isinstance(one, pa.DictionaryArray):
+        return _shown(one.dictionary_decode(), reasons)[0]
+    if isinstance(one, pa.StructArray):
+        return {field.name: _shown(part, reasons)[0] for field, part in zip(kind, one.flatten(), strict=True)}
+    if isinstance(one, pa.MapArray):
+        pairs: Any = one.cast(pa.list_(kind.field(0)))
+        keys, values = pairs.flatten().flatten()
+        return list(zip(_shown(keys, reasons), _shown(values, reasons), strict=True))
+    return _shown(one.flatten(), reasons)  # type: ignore[attr-defined]  # of lists
+
+
+def _stored(one: pa.Array[Any], error: Exception, reasons: list[str]) -> object:
+    """What the file has of a value without a form: the bytes of text in base64, or the number of a time."""
     kind = one.type
-    if _types.is_string(kind) or _types.is_large_string(kind):
-        return bytes(one.cast(pa.large_binary())[0].as_py())
-    try:
-        number = one.cast(pa.int32() if kind.bit_width == 32 else pa.int64())[0].as_py()
-    except _NOT_HELD:
-        return str(kind)
-    return f"{number} ({kind})"
+    if _types.is_string(kind) or _types.is_large_string(kind) or _types.is_string_view(kind):
+        text = as_base64(bytes(one.cast(pa.large_binary())[0].as_py())) or ""
+        reasons.append(f"it is not UTF-8 ({text[:60]} in base64)")
+        return text
+    number: int = one.cast(pa.int32() if kind.bit_width == 32 else pa.int64())[0].as_py()
+    reasons.append(f"{error if isinstance(error, _Inexact) else _NOT_IN_CALENDAR} ({number} ({kind}))")
+    return number
 
 
 def _check_row(row: Mapping[str, Any]) -> None:
@@ -166,7 +198,7 @@ def _check_row(row: Mapping[str, Any]) -> None:
     """
     for name, value in row.items():
         if isinstance(value, _NoValue):
-            raise ValueError(f"column {name!r}: {value.reason} ({str(value)[:60]})")
+            raise ValueError(f"column {name!r}: {value.reason}")
 
 
 class _Inexact(ValueError):
@@ -285,13 +317,14 @@ def _int96_texts(nanos: pa.Array[Any], seconds: pa.Array[Any]) -> tuple[list[Any
         if wrapped is None or second is None:
             found.append(None)
             continue
-        time_us, part = divmod((wrapped - second * _PER_S["ns"]) % _INT64, 1000)
-        time_us += second * _PER_S["us"]
+        time_ns = second * _PER_S["ns"] + (wrapped - second * _PER_S["ns"]) % _INT64
+        time_us, part = divmod(time_ns, 1000)
         if TIME_US_MIN <= time_us <= TIME_US_MAX:
             stamp = (_EPOCH + timedelta(microseconds=time_us)).replace(tzinfo=None)
             found.append(f"{stamp.isoformat(' ', 'microseconds')}{part:03}")
         else:
-            found.append(_NoValue(f"{second} s since 1970", "it is outside of the years 1 to 9999"))
+            shown = f"{Decimal(time_ns).scaleb(-9):f} s since 1970"
+            found.append(_NoValue(shown, f"{_NOT_IN_CALENDAR} ({shown})"))
             whole = False
     return found, whole
 

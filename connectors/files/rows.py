@@ -152,6 +152,8 @@ def _plain(value: object) -> object:
         return b64encode(value).decode()
     if isinstance(value, date | time):
         return value.isoformat()
+    if isinstance(value, Decimal):
+        return f"{value:f}"  # all digits, where `str` writes 1E-7
     return str(value)
 
 
@@ -264,6 +266,8 @@ class JsonLines:
         return key, value, self._time(fields[-1]) if picker.timestamp else NOW
 
     def _time(self, field: bytes) -> int:
+        if not field:
+            raise ValueError(f"{self._picker.timestamp} is missing, the field that record.timestamp names")
         if self._unit_us and field.isdigit() and len(field) < DIGITS_MAX:
             stamp = int(field) * self._unit_us
             if stamp <= TIME_US_MAX:
@@ -273,7 +277,7 @@ class JsonLines:
 
 def _number_or_text(field: bytes) -> object:
     """A field of JSON that may be a time: a number as it is written, or text."""
-    if field in (b"", b"null"):
+    if field == b"null":
         return None
     if field[0] in b"-0123456789":
         return Decimal(field.decode())

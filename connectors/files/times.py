@@ -22,6 +22,8 @@ def time_us(value: object, form: TimeForm, name: str) -> int:
     Raises:
         ValueError: it is no time, or none of the years 1 to 9999.
     """
+    if value is None:
+        raise ValueError(f"{name} is null, and has to be a time ({_FORMS[form]})")
     try:
         if isinstance(value, datetime):
             stamp = value

@@ -11,6 +11,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _OFFSET = re.compile(r"[0-9]+\Z")
 _OFFSET_DIGITS = 19  # of the largest offset, 2**63 - 1
 _FINER = re.compile(r"[.,][0-9]{6}[0-9]*[1-9]")  # digits below a microsecond
+_SPACE_FOR_PLUS = re.compile(r" [0-9]{2}:?[0-9]{2}\Z")  # a + that stands in a URL as it is means a space
+#: Why the text of a time between the last microsecond and the year 10000 is refused.
+AFTER_9999 = "after the year 9999 when it is rounded up to a microsecond: the last time is 9999-12-31T23:59:59.999999"
 _WORDS = ("earliest", "latest")
 #: A range's end as users write it: an offset, earliest, latest or an aware time.
 Bound = int | str | datetime
@@ -23,25 +26,26 @@ def read_time(text: str) -> datetime:
     microsecond, so such a time is rounded up.
 
     Raises:
-        ValueError: it is no such text, or its next microsecond lies beyond the year 9999.
+        ValueError: it is no such text.
+        OverflowError: its next microsecond is after the year 9999.
     """
     time = datetime.fromisoformat(text)
-    try:
-        return time + timedelta(microseconds=1) if _FINER.search(text) else time
-    except OverflowError as error:
-        raise ValueError(str(error)) from error
+    return time + timedelta(microseconds=1) if _FINER.search(text) else time
 
 
 def parse_time(text: str) -> datetime:
     """An aware datetime from ISO 8601 text with a zone; in UTC, unless the calendar has no such time in UTC.
 
     Raises:
-        UsageError: it is no such text.
+        UsageError: it is no such text, or after the year 9999.
     """
     try:
         time = read_time(text)
     except ValueError:
-        raise UsageError(f"{text[:80]!r} is no time: write ISO 8601 with a zone, for example 2026-01-31T12:00:00Z") from None
+        hint = "; in a URL, write %2B for +" if _SPACE_FOR_PLUS.search(text, len("2026-01-31T")) else ""
+        raise UsageError(f"{text[:80]!r} is no time: write ISO 8601 with a zone, for example 2026-01-31T12:00:00Z{hint}") from None
+    except OverflowError:
+        raise UsageError(f"the time {text[:80]!r} is {AFTER_9999}") from None
     if time.tzinfo is None:
         raise UsageError(f"the time {text!r} has no zone: add Z for UTC, or an offset such as +01:00")
     try:

@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from gateway.client.places import read_time
+from gateway.client.places import AFTER_9999, read_time
 from gateway.errors import ConfigError, OffsetOutOfRange, UsageError
 from streaming.offsets import StreamOffset
 from streaming.options import local_path
@@ -49,6 +49,8 @@ def parse_place(option: str, text: str) -> Place:
         time = read_time(word)
     except ValueError:
         time = None
+    except OverflowError as error:
+        raise ConfigError(f"{option} {text} is {AFTER_9999}") from error
     if time is not None and time.tzinfo is not None:
         return time
     why = "a time without a zone" if time is not None else "no place in the log"

@@ -129,6 +129,22 @@ def test_what_the_rfc_allows_is_taken(data: bytes, target: bytes, body: bytes) -
     assert isinstance(rest[-1], h11.EndOfMessage)
 
 
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"GET / HTTP/1.1\r\nHost : x\r\n\r\n", "illegal header line: 'Host : x'"),
+        (b"GET / HTTP/1.1\r\n(it's) : x\r\n\r\n", r'''illegal header line: "(it\'s) : x"'''),
+        (b"GET / a HTTP/1.1\r\n" + HOST + b"\r\n", "illegal request line: 'GET / a HTTP/1.1'"),
+        (CHUNKED + b"1\r\nxyz\r\n", "malformed chunk footer: 'yz' (expected '\\r\\n')"),
+        (CHUNKED + b"(b'1')\r\n", r'''illegal chunk header: "(b\'1\')\r\n"'''),
+    ],
+)
+def test_a_line_is_quoted_as_the_text_that_it_is(data: bytes, message: str) -> None:
+    with pytest.raises(h11.RemoteProtocolError) as error:
+        events(data)
+    assert str(error.value) == message
+
+
 def test_what_follows_the_last_request_is_ignored() -> None:
     """Some clients end a body with a line end that they do not count."""
     connection = ServerConnection(16_384)

@@ -36,10 +36,22 @@ def test_a_time_between_two_microseconds_is_the_next_one(time: datetime, more: s
     text = f"{time.replace(tzinfo=None).isoformat(timespec='microseconds')}{more}Z"
     later = (time - EPOCH) // timedelta(microseconds=1) + bool(more.strip("0"))
     if later > TIME_US_MAX:
-        with pytest.raises(UsageError, match="is no time"):
+        with pytest.raises(UsageError, match="is after the year 9999"):
             parse_time(text)
     else:
         assert time_us_of(parse_time(text)) == later
+
+
+def test_a_plus_that_a_url_made_a_space_is_told() -> None:
+    for text, hinted in (
+        ("2026-11-26T10:00:00 01:00", True),
+        ("2026-11-26 10:00 0100", True),
+        ("2026-11-26T10:00:00 +1", False),
+        ("2026-13-26 10:00", False),
+    ):
+        with pytest.raises(UsageError, match="is no time") as error:
+            parse_bound(text)
+        assert ("%2B" in str(error.value)) == hinted, text
 
 
 @given(st.one_of(st.text(max_size=20), st.from_regex(r"[0-9]{1,5}-[0-9]{2}-[0-9]{2}T[0-9:.+Z-]{0,30}"), st.integers(0).map(str)))
@@ -52,7 +64,7 @@ def test_whatever_is_given_is_a_place_or_refused(text: str) -> None:
         found = parse_bound(text)
     except UsageError as error:
         message = str(error)
-        assert len(message) < 250
+        assert len(message) < 1000  # 80 characters of it are shown, each in up to 10
         return
     if isinstance(found, datetime):
         time_us_of(found)

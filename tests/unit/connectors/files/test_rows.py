@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import itertools
+import math
+from decimal import Decimal
 from typing import Any
 
 import orjson
@@ -138,7 +140,7 @@ def test_json_fields_become_what_is_asked_for() -> None:
     form = JsonLines(picker, "utf-8")
     rows = form.parse(data, 0, 0, final=True)
     assert (rows.keys, rows.values, rows.times) == ([b"1", None], [b'{"x":[1]}', None], [1_700_000_000_123_000, 5000])
-    assert ["no field 'v'" in rows.bad[0].reason, "t is 'None'" in rows.bad[1].reason, "no JSON object" in rows.bad[2].reason] == [
+    assert ["no field 'v'" in rows.bad[0].reason, "t is missing" in rows.bad[1].reason, "no JSON object" in rows.bad[2].reason] == [
         True, True, True,
     ]  # fmt: skip
 
@@ -166,6 +168,8 @@ def test_times(value: object, form: Any, expected: int) -> None:
     ("value", "form", "told"),
     [
         ("yesterday", "iso", "no time"),
+        (None, "iso", "t is null, and has to be a time .ISO 8601"),
+        (None, "ms", "t is null, and has to be a time .milliseconds"),
         (5, "iso", "ISO 8601"),
         ("", "s", "seconds since 1970"),
         (True, "s", "no time"),
@@ -177,6 +181,17 @@ def test_times(value: object, form: Any, expected: int) -> None:
 def test_what_is_no_time_is_told(value: object, form: Any, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         time_us(value, form, "t")
+
+
+def test_a_json_line_without_a_time_is_told_from_one_with_null() -> None:
+    data = b'{"t":null}\n{"u":1}\n{"t":""}\n{"t":"2026-01-31"}\n'
+    rows = JsonLines(Picker(Columns(timestamp="t")), "utf-8").parse(data, 0, 0, final=True)
+    assert [bad.reason.partition(" (")[0] for bad in rows.bad] == [
+        "t is null, and has to be a time",
+        "t is missing, the field that record.timestamp names",
+        "t is '', which is no time",
+    ]
+    assert len(rows.values) == 1
 
 
 def test_headers() -> None:
@@ -205,20 +220,57 @@ def test_a_field_that_is_nested_too_deeply_is_a_bad_row() -> None:
 _TEXTS: Any = pa.StringArray.from_buffers(2, pa.py_buffer(b"\0\0\0\0\2\0\0\0\3\0\0\0"), pa.py_buffer(b"\xff\xfeb"))
 
 
+_DAYS: Any = pa.array([2_932_897, 1], pa.date32())  # 10000-01-01, then a day of the calendar
+_ENDS: Any = pa.array([0, 1, 2], pa.int32())
+_LATE_DAY = "it is outside of the years 1 to 9999 (2932897 (date32[day]))"
+
+
 @pytest.mark.parametrize(
-    ("column", "told", "shown"),
+    ("column", "reason", "shown"),
     [
-        (pa.array([2**62, 0], pa.timestamp("us")), "column 'a': Python has none such: ", b"timestamp"),
-        (pa.array([2**30, 0], pa.date32()), "column 'a': Python has none such: ", b"date32"),
-        (_TEXTS, "column 'a': it is not UTF-8", b"xff"),
-        (pa.ListArray.from_arrays([0, 1, 2], _TEXTS), "column 'a': it is not UTF-8", b"list"),
+        (
+            pa.array([2**62, 0], pa.timestamp("us")),
+            f"it is outside of the years 1 to 9999 ({2**62} (timestamp[us]))",
+            b"4611686018427387904",
+        ),
+        (_DAYS, _LATE_DAY, b"2932897"),
+        (_TEXTS, "it is not UTF-8 (//4= in base64)", b'"//4="'),
+        (_TEXTS.cast(pa.large_binary()).view(pa.large_string()), "it is not UTF-8 (//4= in base64)", b'"//4="'),
+        (pa.ListArray.from_arrays(_ENDS, _TEXTS), "it is not UTF-8 (//4= in base64)", b'["//4="]'),
+        (pa.ListArray.from_arrays([0, 3, 4], pa.concat_arrays([_DAYS, _DAYS])), _LATE_DAY, b'[2932897,"1970-01-02",2932897]'),
+        (
+            pa.FixedSizeListArray.from_arrays(pa.concat_arrays([_DAYS, _DAYS.slice(1), _DAYS.slice(1)]), 2),
+            _LATE_DAY,
+            b'[2932897,"1970-01-02"]',
+        ),
+        (pa.StructArray.from_arrays([pa.array([math.inf, 1.0]), _DAYS], ["x", "y"]), _LATE_DAY, b'{"x":"Infinity","y":2932897}'),
+        (pa.MapArray.from_arrays(_ENDS, pa.array(["k", "l"]), _DAYS), _LATE_DAY, b'[["k",2932897]]'),
+        (pa.DictionaryArray.from_arrays(pa.array([0, 1]), _DAYS), _LATE_DAY, b"2932897"),
+        (
+            pa.DictionaryArray.from_arrays(pa.array([0, 1]), pa.array([-1, 5], pa.int32()).cast(pa.time32("s"))),
+            "it is no time of a day (-1 (time32[s]))",
+            b"-1",
+        ),
     ],
 )
-def test_what_python_cannot_hold_is_a_bad_row_of_parquet(column: Any, told: str, shown: bytes) -> None:
+def test_a_row_of_parquet_with_a_value_without_a_form_is_in_quarantine_as_json(column: Any, reason: str, shown: bytes) -> None:
     batch = pa.record_batch([column, pa.array([1, 2])], names=["a", "b"])
     rows = parquet_rows(batch, 10, Picker(Columns(value="b")))
     assert (rows.values, rows.ends, rows.at) == ([b"2"], [12], 12)
-    [bad] = rows.bad
-    assert (bad.row, bad.at) == (11, 10)
-    assert bad.reason.startswith(told)
-    assert shown in bad.data
+    data = b'{"a":%s,"b":1}' % shown
+    assert rows.bad == [BadRow(11, 10, data, f"column 'a': {reason}", len(data))]
+
+
+def test_a_row_of_parquet_without_a_time_is_in_quarantine_as_json() -> None:
+    batch = pa.record_batch([pa.array([None], pa.timestamp("us")), pa.array([b"\xff"])], names=["t", "b"])
+    [bad] = parquet_rows(batch, 0, Picker(Columns(timestamp="t"))).bad
+    assert bad.data == b'{"t":null,"b":"/w=="}'
+    assert bad.reason.startswith("t is null")
+
+
+def test_decimals_have_all_their_digits() -> None:
+    """Python writes seven digits behind the point as 1E-7."""
+    amounts = [Decimal("0.0000001"), Decimal("0.0000000"), Decimal("-123.4560000"), None]
+    rows = parquet_rows(pa.record_batch({"v": pa.array(amounts, pa.decimal128(10, 7))}), 0, Picker(Columns(key="v")))
+    assert rows.keys == [b'"0.0000001"', b'"0.0000000"', b'"-123.4560000"', None]
+    assert rows.values[0] == b'{"v":"0.0000001"}'
