@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 from msgspec import Meta
 
 from connectors import limits
 from gateway.client.url import parse_url
 from gateway.data.names import NAME_BYTES_MAX, is_name
-from gateway.errors import ConfigError
+from gateway.durable import make_directory
+from gateway.errors import ConfigError, remedy
 
 
 def example(*texts: str) -> Meta:
@@ -45,3 +49,20 @@ def check_gateways(path: str, url: str) -> None:
         parse_url(url)
     except ConfigError as error:
         raise ConfigError(f"{path}: gateways: {error}") from error
+
+
+def writable_directory(key: str, directory: str) -> Path:
+    """Return a directory that `key` of a configuration names, made where it is missing, after a file was made in it.
+
+    Raises:
+        ConfigError: it cannot be made, or files cannot be made in it.
+    """
+    path = Path(directory)
+    try:
+        make_directory(path)
+        with tempfile.TemporaryFile(dir=path):
+            pass  # at the start, rather than with the first record
+    except OSError as error:
+        advice = remedy(error, "name a directory that can be written")
+        raise ConfigError(f"{key} {directory}: {error.strerror}: {advice}") from error
+    return path

@@ -13,7 +13,6 @@ import hashlib
 import logging
 import os
 import re
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -23,8 +22,9 @@ from typing import Any
 import orjson
 
 from connectors import limits
-from gateway.durable import make_directory, sync_directory
-from gateway.errors import ConfigError, TuttiError, remedy
+from connectors.config import writable_directory
+from gateway.durable import sync_directory
+from gateway.errors import TuttiError
 
 LOG = logging.getLogger("tutti.quarantine")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
@@ -43,7 +43,7 @@ class Quarantine:
         Raises:
             ConfigError: it cannot be written.
         """
-        self._directory = _writable(directory)
+        self._directory = writable_directory("quarantine", directory)
         self.count, self._bytes = self._counted()
 
     def put(self, label: str, source: Sequence[str], reason: str, record: Mapping[str, Any]) -> bool:
@@ -111,7 +111,7 @@ class QuarantineLog:
         Raises:
             ConfigError: it cannot be written.
         """
-        self._directory, self._name, self._clock = _writable(directory), name, clock
+        self._directory, self._name, self._clock = writable_directory("quarantine", directory), name, clock
         self.dropped = 0
         self._messages = {path: path.read_bytes().count(b"\n") for path in self._files()}
         self._file = max(self._messages, default=None)
@@ -192,23 +192,6 @@ class QuarantineLog:
             self._name, self._untold, self._directory, lost, reason,
         )  # fmt: skip
         self._untold = 0
-
-
-def _writable(directory: str) -> Path:
-    """The directory, which is there and can be written.
-
-    Raises:
-        ConfigError: it cannot.
-    """
-    path = Path(directory)
-    try:
-        make_directory(path)
-        with tempfile.TemporaryFile(dir=path):
-            pass  # that it can be written is learned now, not with the first record
-    except OSError as error:
-        advice = remedy(error, "name a directory that can be written")
-        raise ConfigError(f"quarantine {directory}: {error.strerror}: {advice}") from error
-    return path
 
 
 def as_base64(data: bytes | str | None) -> str | None:

@@ -17,10 +17,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
+from connectors.config import writable_directory
 from connectors.files import limits
 from connectors.files.place import Place
-from gateway.durable import make_directory
-from gateway.errors import ConfigError, Damaged, Fenced, Unavailable, WrongDirectory, invariant, remedy
+from gateway.errors import ConfigError, Damaged, Fenced, Unavailable, WrongDirectory, invariant
 
 Kind = TypeVar("Kind")
 _VERSION = 1
@@ -96,18 +96,17 @@ class Ledger:
             Unavailable: another process keeps it, or its disk takes nothing.
             Damaged: the file is no ledger any more.
         """
-        self._path = Path(directory) / f"{name}.ledger"
+        self._path = writable_directory("state", directory) / f"{name}.ledger"
         self.files: dict[int, File] = {}
         self._epoch = 0
         self._files: dict[int, File | None] = {}
         self._pieces: dict[int, Piece | None] = {}
         try:
-            make_directory(self._path.parent)
             self._base = sqlite3.connect(self._path, timeout=limits.LEDGER_WAIT_S, isolation_level=None, check_same_thread=False)
-        except (OSError, sqlite3.OperationalError) as error:
-            advice = "name a directory that can be written"
-            advice = remedy(error, advice) if isinstance(error, OSError) else advice
-            raise ConfigError(f"state {directory}: {error}: {advice}") from error
+        except sqlite3.OperationalError as error:
+            raise ConfigError(
+                f"state {directory}: {self._path}: {error}: check that it is a file, its owner and its mode"
+            ) from error
         with self._explained():
             self._log_ahead()
             self._base.execute("PRAGMA synchronous=FULL")  # a transaction is on the disk when it is committed

@@ -14,7 +14,7 @@ import click
 from gateway.cli.options import BOUND, json_option
 from gateway.cli.output import counted, note, print_json, progress
 from gateway.client.places import Bound
-from gateway.errors import UsageError
+from gateway.errors import ConfigError, TuttiError, UsageError, remedy
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,12 +71,12 @@ def replay(
         raise UsageError(f"--out {out}: the name ends in none of {', '.join(_WRITERS)}")
     if not out.parent.is_dir():
         raise UsageError(f"--out {out}: there is no directory {out.parent}; make it first, or name another file")
-    with contextlib.closing(_source(url, path, archive)) as source:
+    with _written(out) as write, contextlib.closing(_source(url, path, archive)) as source:
         from gateway.cli.ranges import offset_of_damage, resolve
 
         low, high = resolve(source, start, end)
         records, position = 0, low
-        with progress(out.name, high - low) as meter, _written(out) as write, offset_of_damage(lambda: position):
+        with progress(out.name, high - low) as meter, offset_of_damage(lambda: position):
             for batch in source.scan(low, high, topics=list(topics) or None):
                 write(batch)
                 records += batch.num_rows
@@ -102,14 +102,36 @@ def _source(url: str | None, path: str | None, archive: str | None) -> Source:
 def _written(out: Path) -> Iterator[Writer]:
     """What takes batches; the file appears under its name, whole and on disk, when the block ends well, else not at all."""
     partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
-    try:
-        with _WRITERS[out.suffix.lower()](partial) as write:
+    with contextlib.ExitStack() as stack:
+        with _named(out, ConfigError):
+            partial.touch()
+            stack.callback(partial.unlink, missing_ok=True)
+            writer = stack.enter_context(contextlib.ExitStack())
+            append = writer.enter_context(_WRITERS[out.suffix.lower()](partial))
+
+        def write(batch: pa.RecordBatch) -> None:
+            with _named(out, TuttiError):
+                append(batch)
+
+        try:
             yield write
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
-        partial.replace(out)
-    finally:
-        partial.unlink(missing_ok=True)
+        finally:
+            with _named(out, TuttiError):
+                writer.close()
+        with _named(out, TuttiError):
+            with partial.open("rb") as file:
+                os.fsync(file.fileno())
+            partial.replace(out)
+
+
+@contextmanager
+def _named(out: Path, kind: type[TuttiError]) -> Iterator[None]:
+    """Raise an error of the operating system as one that names the file that was asked for, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        reason = os.strerror(error.errno).lower() if error.errno else str(error)
+        raise kind(f"--out {out} cannot be written ({reason}): {remedy(error, 'name another file')}") from error
 
 
 @contextmanager

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from gateway.cli import replay
 from gateway.cli.main import main
 from gateway.core.limits import RECORD_BYTES_MAX
+from gateway.errors import TuttiError
 
 
 @pytest.fixture
@@ -87,6 +92,26 @@ def test_a_replay_into_a_directory_that_is_missing(untouched: str, tmp_path: Pat
     assert main(["replay", "--url", untouched, "--out", str(out)]) == 2
     said = f"error: --out {out}: there is no directory {out.parent}; make it first, or name another file\n"
     assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize("name", ["r.jsonl", "r.parquet", "r.arrow"])
+def test_a_replay_into_a_directory_that_takes_no_file(untouched: str, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    assert main(["replay", "--url", untouched, "--out", f"/proc/{name}"]) == 2
+    said = f"error: --out /proc/{name} cannot be written (no such file or directory): name another file\n"
+    assert capsys.readouterr().err == said
+
+
+def test_a_replay_onto_a_full_disk_names_the_file_and_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(batch: object) -> None:
+        raise OSError(errno.ENOSPC, f"Error writing bytes to file {batch}")
+
+    monkeypatch.setitem(replay._WRITERS, ".jsonl", lambda path: contextlib.nullcontext(full))
+    out = tmp_path / "r.jsonl"
+    with pytest.raises(TuttiError) as error, replay._written(out) as write:
+        write(pa.record_batch({"a": [1]}))
+    assert str(error.value) == f"--out {out} cannot be written (no space left on device): free space on its file system"
+    assert error.value.exit_code == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("place", ["/proc/nowhere", "/dev/null"])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -14,7 +16,7 @@ import pytest
 
 from connectors.files import limits
 from connectors.files.ledger import Ledger
-from gateway.errors import Unavailable
+from gateway.errors import ConfigError, Unavailable
 
 _KEEPS = """
 import sqlite3, sys
@@ -99,3 +101,27 @@ def test_a_commit_that_fails_is_undone_and_can_be_done_again(tmp_path: Path, mon
     ledger.begin(None, 2, "orders")
     assert [file.name for file in ledger.files.values()] == ["a"]
     ledger.close()
+
+
+def test_a_state_that_cannot_be_used_is_told_as_a_quarantine_is(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "orders.ledger").mkdir()
+    for directory, told in (
+        ("/proc/none", "state /proc/none: No such file or directory: name a directory that can be written"),
+        (f"{tmp_path}/file", f"state {tmp_path}/file: File exists: name a directory that can be written"),
+        (f"{tmp_path}/file/a", f"state {tmp_path}/file/a: Not a directory: name a directory that can be written"),
+        (str(tmp_path), f"state {tmp_path}: {tmp_path}/orders.ledger: unable to open database file: check that it is a file, "),
+    ):
+        with pytest.raises(ConfigError) as error:
+            Ledger(directory, "orders", grows=False)
+        assert str(error.value).startswith(told)
+
+
+def test_a_read_only_file_system_of_the_state_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refused)
+    with pytest.raises(ConfigError, match=r"Read-only file system: its file system is mounted read-only: mount it"):
+        Ledger(str(tmp_path), "orders", grows=False)
+    assert list(tmp_path.iterdir()) == []
