@@ -73,7 +73,7 @@ TRANSACTIONS = (
         "3",
         "a TXN is ordered when all of its producer is decided, so that no ABORT reaches over it",
         [Edit(Sequencer, "_may_stage", "elif line.undecided:", "elif False:")],
-        STAGED_LOW,
+        proof=_PROOF + "test_a_transaction_waits_for_what_its_producer_has_undecided",
     ),
     Mutant(
         "txn-over-undecided",
