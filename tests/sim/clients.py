@@ -305,8 +305,7 @@ class Producer(Connection):
 
 
 class Reader(Connection):
-    """A named reader: it reads what a gateway shows, carries the highest offset that it saw, and commits it. Now and then it goes
-    back, to read once more.
+    """A named reader: it reads what a gateway shows, carries the highest offset that it saw, and commits it.
 
     Attributes:
         floor: it has seen everything below; no gateway shows it less.
@@ -319,7 +318,6 @@ class Reader(Connection):
         self.asked: int | None = None
         self._request = 0
         self._maybe = {0}  # what may be committed: it was asked for
-        self._back = world.chance(f"back {name}")
         world.schedule.after(self.chance.random() * SECOND, self._read)
 
     def waits(self) -> bool:
@@ -339,11 +337,10 @@ class Reader(Connection):
             return
         self.floor = process.offset
         if self.floor > self.committed:
-            back = self._back.random() < 0.2
-            self.asked = self._back.randint(0, self.committed) if back else self.floor
-            self._maybe.add(self.asked)
+            self.asked = self.floor
+            self._maybe.add(self.floor)
             self._request += 1
-            self.say(OffsetsAsked(self.session, self._request, self.name, self.asked, back))
+            self.say(OffsetsAsked(self.session, self._request, self.name, self.asked, back=False))
 
     def on(self, answer: Answer) -> None:
         if self.asked is None:
@@ -356,7 +353,7 @@ class Reader(Connection):
             self.committed, self._maybe = self.asked, {self.asked}
             self.asked = None
         elif isinstance(answer, Denied) and answer.request == self._request:
-            if not answer.retry and self.asked >= max(self._maybe):  # nobody else has its name
+            if not answer.retry:  # it never goes back, and nobody else has its name
                 raise Violation(f"reader {self.name} was denied its commit of {self.asked}: {answer.code}, {answer.reason}")
             self.asked = None
             if answer.code in ("not_primary", "behind"):
