@@ -125,7 +125,7 @@ class FakeReads(flight.FlightServerBase):
             "state": "halted" if asked.get("lane") in self.halted else self.state,
             "gateways": self.gateways,
             "silent": [],
-            **({"confirmed": self.confirms} if asked.get("linearizable") else {}),
+            **({"confirmed": self.confirms and self.state == "primary"} if asked.get("linearizable") else {}),
         }
 
     def offset_for_time(self, asked: dict[str, Any]) -> object:
