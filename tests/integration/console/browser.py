@@ -57,6 +57,7 @@ class Browser:
         self._session: str | None = None
         self.errors: list[str] = []
         self.requests: list[str] = []
+        self._loader = ""
         target = self.ask("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
@@ -91,7 +92,9 @@ class Browser:
         if message["method"] == "Network.requestWillBeSent":
             if told["type"] == "Document":
                 self.requests.clear()
-            self.requests.append(told["request"]["url"])
+                self._loader = told["loaderId"]
+            if told["loaderId"] in ("", self._loader):  # the document before may ask until this one is there
+                self.requests.append(told["request"]["url"])
         elif message["method"] == "Runtime.exceptionThrown":
             self.errors.append(json.dumps(told["exceptionDetails"])[:1000])
         elif message["method"] == "Log.entryAdded" and told["entry"]["level"] == "error" and told["entry"]["source"] != "network":
