@@ -18,7 +18,7 @@ from tests.faults.gateways import GatewayProcess
 from tests.integration.spark import async_query
 from tests.integration.spark.rows import WAIT_S, numbered, send
 
-pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.soak]
 
 
 @contextmanager
