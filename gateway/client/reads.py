@@ -139,7 +139,7 @@ class Reads:
     def _warned(self, best: Frontier) -> Frontier:
         """The frontier that counts; a stale one is warned of when it begins to be."""
         with self._lock:
-            if best.stale and not self._stale:
+            if best.stale and best.log and not self._stale:  # a log that has not begun lacks nothing
                 text = "no gateway confirms its frontier with a majority: it is read up to offset %d, others may have more (%s)"
                 LOG.warning(text, best.offset, self._route.told())
             self._stale = best.stale
