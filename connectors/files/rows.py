@@ -113,7 +113,7 @@ class Picker:
         return key, value, stamp
 
     def lacks_value(self) -> ValueError:
-        """Why a row without the field of the value is no record."""
+        """Return why a row without the field of the value cannot be a record."""
         return ValueError(f"it has no field {self.value!r}, which record.value names")
 
 
