@@ -37,7 +37,7 @@ def parse_time(text: str) -> datetime:
     """An aware datetime from ISO 8601 text with a zone; in UTC, unless the calendar has no such time in UTC.
 
     Raises:
-        UsageError: it is no such text, or after the year 9999.
+        UsageError: the text is not a time, or the time is after the year 9999.
     """
     try:
         time = read_time(text)
