@@ -70,7 +70,7 @@ figures: $(READY) ## messages a frame, pauses of ordering at each change of the 
 
 docs: $(READY) ## pages and test vectors that are made from the code, then the site of all pages in build/site, every link checked
 	@$(RUN)/python -m gateway.cli.reference
-	@$(RUN)/python -m gateway.core.diagrams > docs/protocol.md
+	@$(RUN)/python -m gateway.core.diagrams > docs/explanation/protocol.md
 	@$(RUN)/python -m tools.vectors
 	@NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs --color build $(ARGS)
 	@printf 'docs: %s pages in build/site\n' "$$(find build/site -name '*.html' | wc -l)"

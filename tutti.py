@@ -1,4 +1,4 @@
-"""Tutti: atomic multicast as the front door of Spark. The public face in Python; how to use it is told in docs/clients.md.
+"""Tutti: atomic multicast as the front door of Spark. The public face in Python; how to use it is told in docs/how-to/clients.md.
 
 from tutti import Producer, Reader
 

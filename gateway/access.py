@@ -1,4 +1,4 @@
-"""Who may do what: tokens, their rights, and the file that lists them (docs/security.md).
+"""Who may do what: tokens, their rights, and the file that lists them (docs/how-to/security.md).
 
 A token is 32 random bytes as text, which whoever has it may do what is listed for it. The file holds no token, only the SHA-256 of
 each: a token has more bits than anybody can try, so that nothing slower is needed, and who reads the file can let nobody in.

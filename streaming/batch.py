@@ -77,6 +77,6 @@ class BatchReader(DataSourceReader):
 def _warn(what: str) -> None:
     warnings.warn(
         f"this read leaves out newer records: {what}. Spark plans a DataFrame once, at its first action: call load() again, or use "
-        "a table (docs/spark.md, A batch DataFrame keeps its range)",
+        "a table (docs/how-to/spark.md, A batch DataFrame keeps its range)",
         stacklevel=2,
     )

@@ -29,7 +29,7 @@ Place = Literal["earliest", "latest"] | int | datetime
 Kind = Literal["batch", "stream"]
 T = TypeVar("T")
 
-#: Each option, and what it takes. Errors and docs/spark.md say it in these words.
+#: Each option, and what it takes. Errors and docs/how-to/spark.md say it in these words.
 TAKES: dict[str, str] = {
     "gateways": "an address tutti://HOST:PORT, several hosts separated by commas",
     "path": "data directories separated by commas; a batch read may also name them in load([...])",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gateway.client.credentials import Credentials
 
 WRITE_ID_MAX = 200  # with the id of a query before it, it is the name of a producer (249)
-#: Each option, and what it takes. Errors and docs/spark.md say it in these words.
+#: Each option, and what it takes. Errors and docs/how-to/spark.md say it in these words.
 TAKES: dict[str, str] = {
     "gateways": "an address tutti://HOST:PORT, several hosts separated by commas",
     "topic": "a topic's name",
@@ -100,7 +100,7 @@ def check_columns(schema: StructType, options: SinkOptions, *, overwrite: bool) 
     if overwrite:
         raise UsageError(
             "the log is only appended to: use mode('append') for a batch, outputMode('append') for a stream; what is updated is "
-            "written in foreachBatch (docs/spark.md, Writing)"
+            "written in foreachBatch (docs/how-to/spark.md, Writing)"
         )
     types = {field.name: field.dataType for field in schema.fields}
     unknown = [name for name in types if name not in COLUMNS]

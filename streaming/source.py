@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class TuttiDataSource(DataSource):
-    """`format("tutti")` of `spark.read`, `readStream`, `write` and `writeStream`; options are told in docs/spark.md."""
+    """`format("tutti")` of `spark.read`, `readStream`, `write` and `writeStream`; options are told in docs/how-to/spark.md."""
 
     def __init__(self, options: dict[str, str]) -> None:
         """Refuse a Python that could not read, before anything else is asked of it."""

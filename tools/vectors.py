@@ -1,7 +1,7 @@
 """Test vectors of what travels and what is stored: `python -m tools.vectors` writes docs/vectors, a test compares them.
 
 Each vector is bytes as this release writes them, and what they say, so that a client in another language can hold its own code
-against them (docs/wire.md, docs/formats.md; examples/other-language does). In what is said, `{"hex": "..."}` are bytes.
+against them (docs/reference/wire.md and formats.md; examples/other-language does). `{"hex": "..."}` stands for bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gateway.log.layout import FRAMES_AT, SEGMENT_HEADER_SIZE, SegmentHeader
 from gateway.log.marks import Mark
 from gateway.zmtp.form import COMMAND, GREETING, LONG, MORE, PING, frame, pong, ready
 
-DOCS = Path(__file__).resolve().parents[1] / "docs/vectors"
+DOCS = Path(__file__).resolve().parents[1] / "docs/reference/vectors"
 VIEW = 3 << 16 | 1
 LOG = bytes(range(16))
 BEFORE = 0x12345678  # the chain before the first frame of the example

@@ -1,4 +1,4 @@
-"""docs/peers.md from what `python -m benchmarks.peers --json FILE` kept: `python -m benchmarks.peers.page FILE`; tables, plots."""
+"""Write docs/explanation/peers.md from a result of `python -m benchmarks.peers --json FILE`: `... benchmarks.peers.page FILE`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.figures import number
 from benchmarks.pages import Found, Rounds, medians, plot, spread, table
 from benchmarks.peers.side import MACHINE, MEASURES, OURS, lines, verdicts
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "peers.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "peers.md"
 _HEAD = """# Beside Kafka, JetStream and JGroups, measured
 
 <!-- Made by `python -m benchmarks.peers.page FILE`; do not edit. -->

@@ -1,1 +1,1 @@
-"""docs/performance.md: what was measured, put into what was written."""
+"""docs/explanation/performance.md: what was measured, put into what was written."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.performance FILE ...`: makes docs/performance.md anew of its template and what runs kept with --json."""
+"""Write docs/explanation/performance.md from its template and kept results: `python -m benchmarks.performance FILE ...`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.arguments import new_file
 from benchmarks.performance.kept import Kept, read
 from benchmarks.performance.sections import SECTIONS
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "performance.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "performance.md"
 TEMPLATE = Path(__file__).resolve().parent / "template.txt"  # no .md: its links lead from docs/
 PLACE = re.compile(r"^\{\{(\w+)\}\}$", re.MULTILINE)
 

@@ -1,1 +1,1 @@
-"""HTTP beside the gateways: posts into the log, reads out of it (docs/http.md)."""
+"""HTTP beside the gateways: posts into the log, reads out of it (docs/how-to/http.md)."""

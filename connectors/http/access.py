@@ -1,4 +1,4 @@
-"""Who may do what: bearer tokens, by a file of the form that gateways take (docs/security.md)."""
+"""Who may do what: bearer tokens, by a file of the form that gateways take (docs/how-to/security.md)."""
 
 from __future__ import annotations
 

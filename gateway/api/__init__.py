@@ -1,1 +1,1 @@
-"""The reads process: the committed log over Arrow Flight, and the admin pages over HTTP (see NOTES.md and docs/reads.md)."""
+"""The reads process: serves the committed log over Arrow Flight and the admin pages over HTTP (docs/reference/reads.md)."""

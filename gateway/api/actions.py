@@ -1,4 +1,4 @@
-"""The actions: small questions about the log, JSON in and JSON out (docs/reads.md)."""
+"""The actions: small questions about the log, JSON in and JSON out (docs/reference/reads.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From errors to what a Flight client sees: an error of the fitting kind, a clear sentence, and JSON to decide by (docs/reads.md).
+"""Errors as a Flight client sees them: the fitting error class, a clear sentence, and JSON for programs (docs/reference/reads.md).
 
 Three facts of the library rule this file (checked by running it): only its own `FlightError`s carry `extra_info`, every other
 exception is sent with its traceback; `get_schema` sends even those with their traceback; and an error whose message and JSON take

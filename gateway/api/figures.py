@@ -1,6 +1,6 @@
 """Every metric of a gateway: its name, which is a contract, what it means, and where its value stands (`metrics.document`).
 
-docs/metrics.md is made of this (`python -m gateway.cli.reference`); a name that was released stays (`tests/unit/api/metrics.txt`).
+`python -m gateway.cli.reference` makes docs/reference/metrics.md of it; a released name stays (`tests/unit/api/metrics.txt`).
 """
 
 from __future__ import annotations

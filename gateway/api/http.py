@@ -1,4 +1,4 @@
-"""The admin pages: health, metrics, status, records and the console, over plain HTTP (docs/reads.md).
+"""The admin pages: health, metrics, status, records and the console, over plain HTTP (docs/reference/reads.md).
 
 Bounds: so many connections, so many bytes of headers, no bodies, and one time limit from the start of a request to the end of its
 answer, after which the connection is cut however slowly the other side reads or writes. For a connection too many the one that

@@ -1,4 +1,4 @@
-"""What callers may ask for: tickets and the bodies of actions, decoded strictly (docs/reads.md).
+"""What callers may ask for: tickets and the bodies of actions, decoded strictly (docs/reference/reads.md).
 
 A request is a JSON object. Unknown fields, wrong types and oversize requests are refused with a sentence that says which, so that a
 misspelt field never reads something else than was meant.

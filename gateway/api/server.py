@@ -142,5 +142,5 @@ class ReadsServer(flight.FlightServerBase):
 
 def _command(descriptor: flight.FlightDescriptor) -> Command:
     if descriptor.descriptor_type != flight.DescriptorType.CMD:
-        raise Fault("malformed", "the descriptor is a path; use a command: the JSON of a ticket (docs/reads.md)")
+        raise Fault("malformed", "the descriptor is a path; use a command: the JSON of a ticket (docs/reference/reads.md)")
     return decode(Command, descriptor.command or b"", "the command")

@@ -1,4 +1,4 @@
-"""docs/cli.md, config.md, api.md and metrics.md, written from the code: `python -m gateway.cli.reference` writes them, a test
+"""Write docs/reference/{cli,config,api,metrics}.md from the code: `python -m gateway.cli.reference` writes them, a test
 compares them.
 """
 
@@ -17,7 +17,7 @@ from msgspec import Struct, inspect
 from gateway.cli.reference_api import MADE, api_page
 from gateway.cli.reference_metrics import metrics_page
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[2] / "docs" / "reference"
 
 
 def cli_page() -> str:
@@ -64,9 +64,9 @@ _CLI_INTRODUCTION = """\
 
 _CONFIG_INTRODUCTION = """\
 A gateway reads one TOML file: `tutti serve --config FILE`. `tutti config check FILE` explains every mistake in it: where, what,
-what to do. Unknown keys are errors. [conf/minimal.toml](../conf/minimal.toml) is the least there can be,
-[conf/group.toml](../conf/group.toml) one of three gateways with keys, and [conf/gateway.toml](../conf/gateway.toml) shows every
-key with its default. Relative paths are taken from the working directory,
+what to do. Unknown keys are errors. [conf/minimal.toml](../../conf/minimal.toml) is the least there can be,
+[conf/group.toml](../../conf/group.toml) one of three gateways with keys, and
+[conf/gateway.toml](../../conf/gateway.toml) shows every key with its default. Relative paths are taken from the working directory,
 those of keys from the directory of the file.
 """
 

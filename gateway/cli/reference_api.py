@@ -1,4 +1,4 @@
-"""docs/api.md, written from the docstrings and signatures of what `tutti` exports."""
+"""docs/reference/api.md, written from the docstrings and signatures of what `tutti` exports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 MADE = "<!-- Made from the code: python -m gateway.cli.reference. What is changed here by hand is lost. -->\n"
 _INTRODUCTION = """\
-Everything that `from tutti import ...` gives. [clients.md](clients.md) tells how it is used; what is not named here is not for
+Everything that `from tutti import ...` gives. [clients.md](../how-to/clients.md) shows how to use it; the rest is not for
 applications and changes without notice.
 """
 _SECTION = re.compile(r"^(Args|Attributes|Returns|Raises)(?: \(.*\))?:$")

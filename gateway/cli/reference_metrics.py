@@ -1,4 +1,4 @@
-"""docs/metrics.md: every metric, made from the table that a scrape is made from."""
+"""docs/reference/metrics.md: every metric, made from the table that a scrape is made from."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Each gateway serves them at its admin port, `http://HOST:P+3/metrics`, in Promet
 - A record passes: taken in (`tutti_ingest_*`), ordered and written (`tutti_undecided_*`), durable and voted for here
   (`tutti_vote_duration_seconds`, of which `tutti_disk_sync_duration_seconds` is a part), decided
   (`tutti_decide_duration_seconds`), read (`tutti_reads_*`). `tutti_commit_duration_seconds` is all of it up to the receipt.
-- [docker/grafana/tutti.json](../docker/grafana/tutti.json) is a dashboard,
-  [docker/prometheus/alerts.yml](../docker/prometheus/alerts.yml) has the rules to be woken by; what each means and what to do:
-  [operations.md](operations.md#alerts).
+- [docker/grafana/tutti.json](../../docker/grafana/tutti.json) is a dashboard,
+  [docker/prometheus/alerts.yml](../../docker/prometheus/alerts.yml) has the rules to be woken by; what each means and what to do:
+  [operations.md](../how-to/operations.md#alerts).
 """
 
 

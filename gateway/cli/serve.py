@@ -11,7 +11,11 @@ from gateway.cli.loading import Loading
 
 @click.command()
 @click.option(
-    "--config", "path", required=True, metavar="FILE", help="The gateway's TOML file; docs/config.md says what may be in it."
+    "--config",
+    "path",
+    required=True,
+    metavar="FILE",
+    help="The gateway's TOML file; docs/reference/config.md says what may be in it.",
 )
 @click.option(
     "--record",

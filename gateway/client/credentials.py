@@ -1,4 +1,4 @@
-"""What a client is let in with: its token, and the keys by which it knows the gateways that it may show it to (docs/security.md).
+"""Credentials of a client: its token, and the public keys of the gateways that it may send the token to (docs/how-to/security.md).
 
 One file has all of it, made by `tutti tokens new --client`:
 

@@ -1,4 +1,4 @@
-"""Arrow Flight connections of this process, and what their errors mean (docs/reads.md)."""
+"""Arrow Flight connections of this process, and what their errors mean (docs/reference/reads.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a gateway can be told. The structs say what there is; their `Meta` carries the bounds and the sentence of docs/config.md."""
+"""The configuration of a gateway. The structs list the keys; `Meta` holds bounds and the text of docs/reference/config.md."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ class Logging(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Security(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who may come in (docs/security.md). With keys, gateways encrypt what they say to each other (CURVE) and let in only each
+    """Security (docs/how-to/security.md). With keys, gateways encrypt what they say to each other (CURVE) and let in only each
     other, and clients may encrypt what they say to a gateway; with tokens they have to, and each may do what is listed for its
     token. Reads and admin pages are encrypted with a certificate (TLS).
     """

@@ -1,4 +1,4 @@
-"""docs/protocol.md, drawn from the tables that the core runs on: `python -m gateway.core.diagrams > docs/protocol.md`.
+"""Draw docs/explanation/protocol.md from the core's own tables: `python -m gateway.core.diagrams > docs/explanation/protocol.md`.
 
 A test compares the page with what this makes, so that it cannot grow old.
 """
@@ -25,7 +25,7 @@ INTRODUCTION = """\
 # The protocol as the core runs it
 
 This page is made from the tables in `gateway/core` (`python -m gateway.core.diagrams`); a test fails when it is out of date. What a
-table does not hold cannot happen: the member stops rather than go on. Why things are so is in [design.md](design.md), how a layer
+table does not hold cannot happen: the member stops rather than go on. The reasons are in [design.md](../design.md), how a layer
 works in the NOTES.md beside it (`gateway/core/repair`, `membership`, `flush`, `order`, `atomic`, `unordered`), and what follows
 from each event, line by line, in `tests/transcripts/`.
 """

@@ -113,7 +113,7 @@ def backfill(
     After a mistake in the job was mended, the same range anew:
       tutti backfill --path data/g1 --end 500000 --table lake/delays --job delays.py --mode swap
 
-    docs/backfill.md tells how it works, and what a job has to keep to.
+    docs/how-to/backfill.md tells how it works, and what a job has to keep to.
     """
     if path is not None and context.get_parameter_source("url") is click.core.ParameterSource.COMMANDLINE:
         raise UsageError("--url and --path both say where to read: give one of them")

@@ -1,1 +1,1 @@
-"""Jobs for spark-submit. Each gives the same rows for the same records, live or replayed. docs/spark.md tells their arguments."""
+"""Jobs for spark-submit. Each gives the same rows for the same records, live or replayed. Arguments: docs/how-to/spark.md."""

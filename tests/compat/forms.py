@@ -10,7 +10,7 @@ from gateway.transport import datagrams, interface
 
 
 def versions() -> dict[str, int]:
-    """Version of each form; docs/formats.md says what each is."""
+    """Version of each form; docs/reference/formats.md says what each is."""
     return {
         "directory": layout.FORMAT_VERSION,
         "frame": frame.VERSION,

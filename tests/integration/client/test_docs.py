@@ -1,4 +1,4 @@
-"""Proves that the programs in docs/clients.md run as they stand, against a real gateway."""
+"""Proves that the programs in docs/how-to/clients.md run as they stand, against a real gateway."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.faults.gateways import GatewayProcess
 from tutti import Reader
 
-PAGE = Path(__file__).resolve().parents[3] / "docs/clients.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs/how-to/clients.md"
 
 
 def test_the_programs_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

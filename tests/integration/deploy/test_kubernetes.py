@@ -151,7 +151,7 @@ def answered(url: str) -> int:
 
 
 def secrets(keys: Path, names: Iterable[str]) -> Path:
-    """What docs/deployment.md has made: keys, a certificate for all names, a token; a client's file with that token."""
+    """What docs/how-to/deployment.md has made: keys, a certificate for all names, a token; a client's file with that token."""
     generate(keys / "gateway-keys", PODS)
     tls = keys / "gateway-tls"
     tls.mkdir()

@@ -1,5 +1,5 @@
 """Proves that a group goes from an older release to this one, gateway by gateway, under load: nothing is lost, doubled, reordered,
-and back, as docs/formats.md says. The older release is a commit of this repository; its gateways and its client run its own code.
+and back, as docs/reference/formats.md says. The older release is a commit of this repository; its processes run their own code.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Proves that docs/drill.md is true: a group whose disks are all lost comes back from a backup, by the commands as they stand."""
+"""Proves docs/how-to/drill.md: a group whose disks are all lost comes back from a backup, by the commands of the page."""
 
 from __future__ import annotations
 
@@ -20,4 +20,4 @@ def test_every_command_of_the_drill_does_what_it_says(tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     with Network([HERE]) as network, Terminals(network.inside(HERE), tmp_path, {**os.environ, "PATH": path}) as terminals:
-        terminals.follow(ROOT / "docs/drill.md")
+        terminals.follow(ROOT / "docs/how-to/drill.md")

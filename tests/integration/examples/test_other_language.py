@@ -1,4 +1,4 @@
-"""Proves that docs/wire.md and docs/formats.md suffice: what was written from them alone, in JavaScript, agrees with every test
+"""Proves that docs/reference/wire.md and formats.md suffice: code written from them alone, in JavaScript, agrees with every test
 vector, sends to a real gateway, and reads its files.
 """
 
@@ -30,11 +30,11 @@ def node(program: str, *arguments: str, text: str = "") -> subprocess.CompletedP
 
 @pytest.mark.parametrize("name", sorted(vectors.pages()))
 def test_vectors_are_what_this_release_writes(name: str) -> None:
-    assert (ROOT / "docs/vectors" / name).read_text("utf-8") == vectors.pages()[name], "run: python -m tools.vectors"
+    assert (ROOT / "docs/reference/vectors" / name).read_text("utf-8") == vectors.pages()[name], "run: python -m tools.vectors"
 
 
 def test_every_vector_holds_in_the_other_language() -> None:
-    files = [str(path) for path in sorted((ROOT / "docs/vectors").glob("*.json"))]
+    files = [str(path) for path in sorted((ROOT / "docs/reference/vectors").glob("*.json"))]
     checked = node("check.mjs", *files)
     assert checked.returncode == 0, checked.stderr
     count = sum(len(json.loads(Path(file).read_text("utf-8"))["vectors"]) for file in files)
@@ -45,7 +45,7 @@ def test_a_vector_that_is_wrong_is_found(tmp_path: Path) -> None:
     """Else all that the test above shows is that nothing is looked at."""
     kept = []
     for name in vectors.pages():
-        for vector in json.loads((ROOT / "docs/vectors" / name).read_text("utf-8"))["vectors"]:
+        for vector in json.loads((ROOT / "docs/reference/vectors" / name).read_text("utf-8"))["vectors"]:
             data = vector["bytes"]
             if isinstance(data, str) and data and vector["name"] != "greeting":
                 last = data[:-1] + ("1" if data[-1] == "0" else "0")

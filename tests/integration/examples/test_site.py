@@ -33,9 +33,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_page_is_there(site: Path) -> None:
-    pages = {path.stem for path in (ROOT / "docs").glob("*.md")}
+    pages = {str(path.relative_to(ROOT / "docs").with_suffix("")) for path in (ROOT / "docs").rglob("*.md")}
     assert len(pages) > 10
-    assert {path.stem for path in site.glob("*.html")} == pages | {"index", "404"}
+    built = {str(path.relative_to(site).with_suffix("")) for path in site.rglob("*.html")}
+    assert {name for name in built if not name.startswith("files/")} == pages | {"index", "404"}
     assert "Atomic multicast as the front door of Spark" in (site / "index.html").read_text("utf-8")
     assert (site / "files/conf/gateway.toml").read_bytes() == (ROOT / "conf/gateway.toml").read_bytes()
 

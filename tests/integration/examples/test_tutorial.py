@@ -1,4 +1,4 @@
-"""Proves that docs/tutorial.md is true: each of its commands is typed as it stands there, and shows what it says."""
+"""Proves docs/tutorial/getting-started.md: each command, typed as it stands there, shows what the page says."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ HERE = "here"
 
 def test_every_command_of_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
     """On a host of its own, so that its ports are free, whatever else runs on this machine."""
-    text = (ROOT / "docs/tutorial.md").read_text("utf-8")
+    text = (ROOT / "docs/tutorial/getting-started.md").read_text("utf-8")
     assert "    make setup\n    . .venv/bin/activate\n" in text, "what this test's own environment stands for"
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     with Network([HERE]) as network, Terminals(network.inside(HERE), tmp_path, {**os.environ, "PATH": path}) as terminals:
-        terminals.follow(ROOT / "docs/tutorial.md")
+        terminals.follow(ROOT / "docs/tutorial/getting-started.md")
         digests = re.findall(r"[0-9a-f]{64}", terminals.all["Terminal 2"].shown)
     assert len(digests) == 2
     assert len(set(digests)) == 1, "what its last sentence says"

@@ -1,4 +1,4 @@
-"""Proves of a real gateway with keys, tokens and a certificate what docs/security.md says: who comes in at each port, what each may
+"""Proves docs/how-to/security.md with a real gateway with keys, tokens and a certificate: who comes in at each port, what each may
 do, and that no secret is heard on the way or left behind.
 """
 

@@ -256,7 +256,7 @@ def test_a_table_is_inserted_into_with_the_options_of_the_statement(
 
 @pytest.mark.parametrize("insert", ["INSERT INTO out VALUES ('x')", "CREATE TABLE other USING tutti AS SELECT 'x' AS value"])
 def test_an_insert_without_options_says_where_they_go(spark: SparkSession, table: str, insert: str) -> None:
-    """Fails when Spark begins to pass a table's options to a write: then docs/spark.md is to say so."""
+    """Fails when Spark begins to pass a table's options to a write: then docs/how-to/spark.md is to say so."""
     with pytest.raises(PySparkException, match=r"Spark does not pass a table's own options.*INSERT INTO t WITH \('gateways'"):
         spark.sql(insert)
 

@@ -1,4 +1,4 @@
-"""docs/cli.md, docs/config.md, docs/api.md and docs/metrics.md say what the code says."""
+"""docs/reference/cli.md, docs/reference/config.md, docs/reference/api.md and docs/reference/metrics.md say what the code says."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def test_the_order_is_persist_send_deliver_reply_view_suspect_timer_end() -> Non
     written = [Persist, ReadLog, ReadSnapshot, Mend, PersistLane, ReadLane, MendLane, LaneHeld]
     told = [Deliver, Relearned, DeliverUnordered, Reply, ReadIndex]
     assert kinds == [*written, Send, *told, ViewInstalled, Suspect, Peers, Dropped, SetTimer, Stopped, Halt]
-    assert tuple(kinds[:-2]) == get_args(Action)[:-2], "docs/protocol.md lists them in this order"
+    assert tuple(kinds[:-2]) == get_args(Action)[:-2], "docs/explanation/protocol.md lists them in this order"
     assert box.take(5000) == []
 
 

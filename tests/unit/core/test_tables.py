@@ -1,4 +1,4 @@
-"""Proves that the core's tables are whole, that what they lack is illegal, and that docs/protocol.md shows them as they are."""
+"""Proves that the core's tables are whole, that what they lack is illegal, and that docs/explanation/protocol.md shows them."""
 
 from itertools import product
 from pathlib import Path
@@ -16,7 +16,9 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_the_page_is_up_to_date() -> None:
-    assert (ROOT / "docs/protocol.md").read_text("utf-8") == page(), "python -m gateway.core.diagrams > docs/protocol.md"
+    assert (ROOT / "docs/explanation/protocol.md").read_text("utf-8") == page(), (
+        "python -m gateway.core.diagrams > docs/explanation/protocol.md"
+    )
 
 
 def test_every_case_has_a_decision() -> None:

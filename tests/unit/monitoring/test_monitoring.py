@@ -95,7 +95,7 @@ def test_legends_and_summaries_name_labels_that_are_there() -> None:
 
 
 def test_the_page_for_operators_names_every_alert() -> None:
-    page = (ROOT / "docs" / "operations.md").read_text()
+    page = (ROOT / "docs/how-to/operations.md").read_text()
     listed = re.findall(r"^\| `(Tutti\w+)` \|", page, re.MULTILINE)
     assert listed == ALERTS
     assert len(set(ALERTS)) == len(ALERTS)

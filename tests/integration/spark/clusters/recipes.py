@@ -1,4 +1,4 @@
-"""Commands as docs/clusters.md has them, with the names of this test in place of the reader's."""
+"""Commands as docs/how-to/clusters.md has them, with the names of this test in place of the reader's."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WAIT_S = 250
 
 @cache
 def _sections() -> Mapping[str, str]:
-    text = (ROOT / "docs" / "clusters.md").read_text()
+    text = (ROOT / "docs/how-to/clusters.md").read_text()
     titles = [*re.finditer(r"^## (.*)$", text, re.M)]
     ends = [*(title.start() for title in titles[1:]), len(text)]
     return {title[1]: text[title.end() : end] for title, end in zip(titles, ends, strict=True)}

@@ -1,4 +1,4 @@
-"""The recipes of docs/clusters.md as a user types them, on a real standalone cluster, and wherever else Spark can be had here."""
+"""The recipes of docs/how-to/clusters.md as a user types them, on a real standalone cluster, and wherever else Spark is at hand."""
 
 from __future__ import annotations
 
