@@ -131,7 +131,7 @@ class Recovered(msgspec.Struct, frozen=True):
     lanes: tuple[LaneLog, ...] = ()
 
 
-class Started(msgspec.Struct, frozen=True, tag=True):
+class Started(msgspec.Struct, frozen=True, tag="Started"):
     """The first event of a run. `entropy` is 16 random bytes (the uuid of a log that begins)."""
 
     identity: Identity
@@ -139,14 +139,14 @@ class Started(msgspec.Struct, frozen=True, tag=True):
     recovered: Recovered
 
 
-class Submitted(msgspec.Struct, frozen=True, tag=True):
+class Submitted(msgspec.Struct, frozen=True, tag="Submitted"):
     """Batches of a client, validated and unplaced, in the order in which the client sent them."""
 
     session: int
     frames: tuple[Frame, ...]
 
 
-class SubmittedUnordered(msgspec.Struct, frozen=True, tag=True):
+class SubmittedUnordered(msgspec.Struct, frozen=True, tag="SubmittedUnordered"):
     """Batches of a client for this gateway's lane, in the order in which the client sent them. Sequences of a lane are its own,
     from 1 in each epoch, so that a session sends either into the ordered log or into a lane.
     """
@@ -155,7 +155,7 @@ class SubmittedUnordered(msgspec.Struct, frozen=True, tag=True):
     frames: tuple[Frame, ...]
 
 
-class EpochAsked(msgspec.Struct, frozen=True, tag=True):
+class EpochAsked(msgspec.Struct, frozen=True, tag="EpochAsked"):
     """A client wants to begin `epoch` of the producer `name` for `instance`."""
 
     session: int
@@ -165,7 +165,7 @@ class EpochAsked(msgspec.Struct, frozen=True, tag=True):
     epoch: int
 
 
-class TopicAsked(msgspec.Struct, frozen=True, tag=True):
+class TopicAsked(msgspec.Struct, frozen=True, tag="TopicAsked"):
     """A client wants a topic's number."""
 
     session: int
@@ -173,7 +173,7 @@ class TopicAsked(msgspec.Struct, frozen=True, tag=True):
     name: str
 
 
-class OffsetsAsked(msgspec.Struct, frozen=True, tag=True):
+class OffsetsAsked(msgspec.Struct, frozen=True, tag="OffsetsAsked"):
     """A named reader commits its offset; one below what it committed before only if it wants to go `back`."""
 
     session: int
@@ -183,7 +183,7 @@ class OffsetsAsked(msgspec.Struct, frozen=True, tag=True):
     back: bool = True
 
 
-class ForgetAsked(msgspec.Struct, frozen=True, tag=True):
+class ForgetAsked(msgspec.Struct, frozen=True, tag="ForgetAsked"):
     """An operator wants producers out of the received-table."""
 
     session: int
@@ -191,7 +191,7 @@ class ForgetAsked(msgspec.Struct, frozen=True, tag=True):
     names: tuple[str, ...]
 
 
-class RosterAsked(msgspec.Struct, frozen=True, tag=True):
+class RosterAsked(msgspec.Struct, frozen=True, tag="RosterAsked"):
     """An operator wants one gateway of the roster changed: `change` is "add", "remove" or "replace" (`AskRoster`).
     `incarnation` is the one to be replaced, so that asking twice is asking once; empty: the one that the roster names now.
     """
@@ -204,7 +204,7 @@ class RosterAsked(msgspec.Struct, frozen=True, tag=True):
     incarnation: bytes = b""
 
 
-class RosterForced(msgspec.Struct, frozen=True, tag=True):
+class RosterForced(msgspec.Struct, frozen=True, tag="RosterForced"):
     """An operator says that a majority of the roster is gone for good, and that the gateways `names`, this one among them, are all
     that remains. What only the others had is lost; they are never to come back with their disks.
     """
@@ -214,19 +214,19 @@ class RosterForced(msgspec.Struct, frozen=True, tag=True):
     names: tuple[str, ...]
 
 
-class ReadIndexAsked(msgspec.Struct, frozen=True, tag=True):
+class ReadIndexAsked(msgspec.Struct, frozen=True, tag="ReadIndexAsked"):
     """A reader wants to act on what the log here says: does it hold all that was decided by now? `ReadIndex(number)` answers."""
 
     number: int
 
 
-class SessionClosed(msgspec.Struct, frozen=True, tag=True):
+class SessionClosed(msgspec.Struct, frozen=True, tag="SessionClosed"):
     """A client's session is over: nothing more is answered to it. What it submitted goes on."""
 
     session: int
 
 
-class Received(msgspec.Struct, frozen=True, tag=True):
+class Received(msgspec.Struct, frozen=True, tag="Received"):
     """A message of another gateway (its number, and the incarnation of its disk as the transport was told at the handshake)."""
 
     sender: int
@@ -234,14 +234,14 @@ class Received(msgspec.Struct, frozen=True, tag=True):
     incarnation: bytes = b""
 
 
-class LinkChanged(msgspec.Struct, frozen=True, tag=True):
+class LinkChanged(msgspec.Struct, frozen=True, tag="LinkChanged"):
     """The connection to a gateway broke (`up` False), or is there again."""
 
     peer: int
     up: bool
 
 
-class LogRead(msgspec.Struct, frozen=True, tag=True):
+class LogRead(msgspec.Struct, frozen=True, tag="LogRead"):
     """What `ReadLog(token)` found: frames from its `first` on; none if they cannot be read.
 
     `stop` is the last position of `frames` that no ABORT up to the asked `last` reaches over: no BATCH up to `stop` is voided by an
@@ -253,7 +253,7 @@ class LogRead(msgspec.Struct, frozen=True, tag=True):
     stop: int
 
 
-class SnapshotRead(msgspec.Struct, frozen=True, tag=True):
+class SnapshotRead(msgspec.Struct, frozen=True, tag="SnapshotRead"):
     """What `ReadSnapshot(token)` found: a piece of the state of the log up to `position`, and how many bytes that has in all;
     `size` 0 if there is none, or none any more.
     """
@@ -264,7 +264,7 @@ class SnapshotRead(msgspec.Struct, frozen=True, tag=True):
     data: bytes
 
 
-class Rotted(msgspec.Struct, frozen=True, tag=True):
+class Rotted(msgspec.Struct, frozen=True, tag="Rotted"):
     """The log holds the decided positions `first` to `last` no more: they cannot be read, and are wanted from another gateway. It
     replaces what was told before, and is told again after each `Mend`; `first` 0 says that nothing is wanted.
     """
@@ -273,19 +273,19 @@ class Rotted(msgspec.Struct, frozen=True, tag=True):
     last: int
 
 
-class Persisted(msgspec.Struct, frozen=True, tag=True):
+class Persisted(msgspec.Struct, frozen=True, tag="Persisted"):
     """Everything up to the Persist with this token is durable."""
 
     token: int
 
 
-class LanePersisted(msgspec.Struct, frozen=True, tag=True):
+class LanePersisted(msgspec.Struct, frozen=True, tag="LanePersisted"):
     """Everything up to the PersistLane with this token is durable."""
 
     token: int
 
 
-class LaneRead(msgspec.Struct, frozen=True, tag=True):
+class LaneRead(msgspec.Struct, frozen=True, tag="LaneRead"):
     """What `ReadLane(token)` found: frames from its `first` on; none if they cannot be read, or were let go: `begin` then says how
     the lane begins here.
     """
@@ -295,7 +295,7 @@ class LaneRead(msgspec.Struct, frozen=True, tag=True):
     begin: LaneBegin | None = None
 
 
-class LaneRotted(msgspec.Struct, frozen=True, tag=True):
+class LaneRotted(msgspec.Struct, frozen=True, tag="LaneRotted"):
     """As `Rotted`, of a lane: its decided positions `first` to `last` cannot be read here, and are wanted from another gateway.
     `first` 0 says that nothing of this lane is wanted.
     """
@@ -306,18 +306,18 @@ class LaneRotted(msgspec.Struct, frozen=True, tag=True):
     last: int
 
 
-class TimeAdvanced(msgspec.Struct, frozen=True, tag=True):
+class TimeAdvanced(msgspec.Struct, frozen=True, tag="TimeAdvanced"):
     """A timer asked for by SetTimer may have come due."""
 
 
-class SpaceChanged(msgspec.Struct, frozen=True, tag=True):
+class SpaceChanged(msgspec.Struct, frozen=True, tag="SpaceChanged"):
     """The disk runs low (`low`), or has room again."""
 
     low: bool
     reason: str
 
 
-class TrimProposed(msgspec.Struct, frozen=True, tag=True):
+class TrimProposed(msgspec.Struct, frozen=True, tag="TrimProposed"):
     """Retention lets the oldest part of the log go. `places` are the starts of segments here that it may begin with, in order:
     (position, offset of its first record), all decided. Up to position `forced` it is to go though a voter does not hold it yet,
     which will then have to learn anew.
@@ -327,13 +327,13 @@ class TrimProposed(msgspec.Struct, frozen=True, tag=True):
     forced: int = 0
 
 
-class WriteFailed(msgspec.Struct, frozen=True, tag=True):
+class WriteFailed(msgspec.Struct, frozen=True, tag="WriteFailed"):
     """A write or an fsync failed: stop voting at once, stay up for reads."""
 
     reason: str
 
 
-class Several(msgspec.Struct, frozen=True, tag=True):
+class Several(msgspec.Struct, frozen=True, tag="Several"):
     """Events that came at once, in this order, as one step: what follows from them leaves, and is written, together.
 
     Of the ordinary course alone (`ordinary`): at least two of them.
@@ -342,7 +342,7 @@ class Several(msgspec.Struct, frozen=True, tag=True):
     events: tuple[Submitted | Received, ...]
 
 
-class LeaveAsked(msgspec.Struct, frozen=True, tag=True):
+class LeaveAsked(msgspec.Struct, frozen=True, tag="LeaveAsked"):
     """Stop in order: take nothing new, decide what is under way, then Stopped."""
 
 

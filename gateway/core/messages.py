@@ -11,14 +11,14 @@ import msgspec
 from gateway.data.frame import Frame
 
 
-class Forward(msgspec.Struct, frozen=True, tag=True):
+class Forward(msgspec.Struct, frozen=True, tag="Forward"):
     """Origin to coordinator: batches to be ordered, unplaced, in the order of their producers."""
 
     view: int
     frames: tuple[Frame, ...]
 
 
-class AskEpoch(msgspec.Struct, frozen=True, tag=True):
+class AskEpoch(msgspec.Struct, frozen=True, tag="AskEpoch"):
     """Begin `epoch` of the producer `name` for `instance`."""
 
     name: str
@@ -26,13 +26,13 @@ class AskEpoch(msgspec.Struct, frozen=True, tag=True):
     epoch: int
 
 
-class AskTopic(msgspec.Struct, frozen=True, tag=True):
+class AskTopic(msgspec.Struct, frozen=True, tag="AskTopic"):
     """Register a topic."""
 
     name: str
 
 
-class AskOffsets(msgspec.Struct, frozen=True, tag=True):
+class AskOffsets(msgspec.Struct, frozen=True, tag="AskOffsets"):
     """Log the offset commit of a named reader, unless the log holds one of that reader behind position `frontier`: the asker's own
     frontier, where it knew what the reader had committed and that this is not among it.
     """
@@ -42,13 +42,13 @@ class AskOffsets(msgspec.Struct, frozen=True, tag=True):
     frontier: int
 
 
-class AskForget(msgspec.Struct, frozen=True, tag=True):
+class AskForget(msgspec.Struct, frozen=True, tag="AskForget"):
     """Take producers (numbers, which nobody else ever gets) out of the received-table."""
 
     producers: tuple[int, ...]
 
 
-class AskRoster(msgspec.Struct, frozen=True, tag=True):
+class AskRoster(msgspec.Struct, frozen=True, tag="AskRoster"):
     """Change one gateway of the roster: `change` is "add" (`name` at `address`, as a learner that votes once it has caught up),
     "remove", or "replace" (`name` lost its disk: its new incarnation votes instead of `incarnation`, the one that the roster
     names). `frontier` is the asker's: a copy that comes behind a later ROSTER may ask for what was undone meanwhile, and is left.
@@ -64,28 +64,28 @@ class AskRoster(msgspec.Struct, frozen=True, tag=True):
 Ask = AskEpoch | AskTopic | AskOffsets | AskForget | AskRoster
 
 
-class Asking(msgspec.Struct, frozen=True, tag=True):
+class Asking(msgspec.Struct, frozen=True, tag="Asking"):
     """Origin to coordinator: order the frame that answers this, unless the log has it."""
 
     view: int
     ask: Ask
 
 
-class Order(msgspec.Struct, frozen=True, tag=True):
+class Order(msgspec.Struct, frozen=True, tag="Order"):
     """Coordinator to members: placed frames, positions dense and increasing."""
 
     view: int
     frames: tuple[Frame, ...]
 
 
-class Echo(msgspec.Struct, frozen=True, tag=True):
+class Echo(msgspec.Struct, frozen=True, tag="Echo"):
     """Coordinator to the origin of a run: packed headers (96 bytes each) of its own frames, which it has in its forward-table."""
 
     view: int
     headers: bytes
 
 
-class Resend(msgspec.Struct, frozen=True, tag=True):
+class Resend(msgspec.Struct, frozen=True, tag="Resend"):
     """Coordinator to origin: batches of the producer were not taken; send again from `sequence`, the next one that will be."""
 
     view: int
@@ -94,7 +94,7 @@ class Resend(msgspec.Struct, frozen=True, tag=True):
     sequence: int
 
 
-class Refuse(msgspec.Struct, frozen=True, tag=True):
+class Refuse(msgspec.Struct, frozen=True, tag="Refuse"):
     """Coordinator to origin: a batch was not taken, and why."""
 
     view: int
@@ -106,7 +106,7 @@ class Refuse(msgspec.Struct, frozen=True, tag=True):
     retry: bool
 
 
-class Deny(msgspec.Struct, frozen=True, tag=True):
+class Deny(msgspec.Struct, frozen=True, tag="Deny"):
     """Coordinator to origin: what was asked cannot be done, and why."""
 
     view: int
@@ -116,7 +116,7 @@ class Deny(msgspec.Struct, frozen=True, tag=True):
     retry: bool
 
 
-class Vote(msgspec.Struct, frozen=True, tag=True):
+class Vote(msgspec.Struct, frozen=True, tag="Vote"):
     """Member to coordinator, YES: everything up to the position is durable here. Cumulative. `low` says why the disk takes nothing
     new, empty if it does.
     """
@@ -126,7 +126,7 @@ class Vote(msgspec.Struct, frozen=True, tag=True):
     low: str = ""
 
 
-class No(msgspec.Struct, frozen=True, tag=True):
+class No(msgspec.Struct, frozen=True, tag="No"):
     """Member to coordinator, NO: the batch at the position is not taken here."""
 
     view: int
@@ -134,7 +134,7 @@ class No(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
-class Confirm(msgspec.Struct, frozen=True, tag=True):
+class Confirm(msgspec.Struct, frozen=True, tag="Confirm"):
     """Coordinator to members: all of them voted YES up to the position, it is decided. Cumulative and repeated: none is cached. Who
     waits for nothing of it may hear it a little later, with what is ordered next.
     """
@@ -143,7 +143,7 @@ class Confirm(msgspec.Struct, frozen=True, tag=True):
     up_to: int
 
 
-class Heartbeat(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+class Heartbeat(msgspec.Struct, frozen=True, tag="Heartbeat", kw_only=True):
     """What a gateway says of itself to every peer, in each heartbeat. It is soft state: a lost, late or doubled one does no harm.
 
     Attributes:
@@ -190,11 +190,11 @@ class Heartbeat(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     wall_us: int = 0
 
 
-class Probe(msgspec.Struct, frozen=True, tag=True):
+class Probe(msgspec.Struct, frozen=True, tag="Probe"):
     """Answer with a heartbeat at once: to a suspect before it is booted, and to voters that are to confirm a frontier."""
 
 
-class Propose(msgspec.Struct, frozen=True, tag=True):
+class Propose(msgspec.Struct, frozen=True, tag="Propose"):
     """Candidate to those whom it wants in `view`: promise it, and say what your log holds (design, 5.1). `forced`: an operator
     says that they are all that remains.
     """
@@ -213,7 +213,7 @@ class Damage(msgspec.Struct, frozen=True):
     chain: int
 
 
-class State(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+class State(msgspec.Struct, frozen=True, tag="State", kw_only=True):
     """Answer to Propose: the view is promised durably, nothing older will leave (design, 5.2).
 
     Attributes:
@@ -234,7 +234,7 @@ class State(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     damage: Damage | None = None
 
 
-class Reject(msgspec.Struct, frozen=True, tag=True):
+class Reject(msgspec.Struct, frozen=True, tag="Reject"):
     """Answer to Propose, Install or Fetch: not taken. `promised` is what a higher view has to be above."""
 
     view: int
@@ -242,7 +242,7 @@ class Reject(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
-class Install(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+class Install(msgspec.Struct, frozen=True, tag="Install", kw_only=True):
     """Candidate to the members of `view`: make your log this one, and accept the view (design, 5.4).
 
     `table` is that of the adopted log behind position `base`, which is decided; where a frame has another view there, the log
@@ -257,13 +257,13 @@ class Install(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     table: tuple[tuple[int, int], ...]
 
 
-class Installed(msgspec.Struct, frozen=True, tag=True):
+class Installed(msgspec.Struct, frozen=True, tag="Installed"):
     """Answer to Install: the log is that one, durably, and the view is accepted."""
 
     view: int
 
 
-class Fetch(msgspec.Struct, frozen=True, tag=True):
+class Fetch(msgspec.Struct, frozen=True, tag="Fetch"):
     """Frames `first` to `last` are wanted: for the view that is promised, or (view 0) by a learner, who takes only decided ones."""
 
     view: int
@@ -271,7 +271,7 @@ class Fetch(msgspec.Struct, frozen=True, tag=True):
     last: int
 
 
-class Fetched(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+class Fetched(msgspec.Struct, frozen=True, tag="Fetched", kw_only=True):
     """Answer to Fetch: frames from `first` on, as many as fit; none if the source does not hold them. To a learner all of them are
     decided, in the sender's installed view `source`, and `stop` is the last of their positions where a decision may stop. No frames
     with `stop` 0 mean that the source cannot read them.
@@ -284,7 +284,7 @@ class Fetched(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     stop: int = 0
 
 
-class FetchSnapshot(msgspec.Struct, frozen=True, tag=True):
+class FetchSnapshot(msgspec.Struct, frozen=True, tag="FetchSnapshot"):
     """The next piece, from byte `at` on, of the state up to `position` is wanted, as it was offered in answer to a Fetch of frames
     that were trimmed at the source; `view` as there.
     """
@@ -294,7 +294,7 @@ class FetchSnapshot(msgspec.Struct, frozen=True, tag=True):
     at: int
 
 
-class FetchedSnapshot(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+class FetchedSnapshot(msgspec.Struct, frozen=True, tag="FetchedSnapshot", kw_only=True):
     """Bytes of the state (LogState) of the log up to `position`, decided, with which the sender's own log begins: the piece from
     `at` on, of `size` bytes in all. In answer to Fetch it is the first piece. `size` 0: the sender does not have it any more.
     """
@@ -307,7 +307,7 @@ class FetchedSnapshot(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     source: int = 0
 
 
-class Missing(msgspec.Struct, frozen=True, tag=True):
+class Missing(msgspec.Struct, frozen=True, tag="Missing"):
     """Repair is asked for: ranges (first, last) of positions of `view` that were heard of and are not here (design, 4.1). All
     members hear it; the member `of` is to repair, any that has them if it is 0.
     """
@@ -317,14 +317,14 @@ class Missing(msgspec.Struct, frozen=True, tag=True):
     of: int = 0
 
 
-class Repairing(msgspec.Struct, frozen=True, tag=True):
+class Repairing(msgspec.Struct, frozen=True, tag="Repairing"):
     """A holder repairs these ranges; others hold back."""
 
     view: int
     ranges: tuple[tuple[int, int], ...]
 
 
-class Repair(msgspec.Struct, frozen=True, tag=True):
+class Repair(msgspec.Struct, frozen=True, tag="Repair"):
     """Placed frames from any member that holds them, positions dense and increasing."""
 
     view: int
@@ -335,14 +335,14 @@ class Repair(msgspec.Struct, frozen=True, tag=True):
 # `position` counts in the lane, `view` is the attempt, the chain is the lane's own. None of these messages has a view.
 
 
-class Post(msgspec.Struct, frozen=True, tag=True):
+class Post(msgspec.Struct, frozen=True, tag="Post"):
     """Origin to the members of its attempt: the next frames of its lane. An attempt begins with a VIEW that names them."""
 
     incarnation: bytes
     frames: tuple[Frame, ...]
 
 
-class Posted(msgspec.Struct, frozen=True, tag=True):
+class Posted(msgspec.Struct, frozen=True, tag="Posted"):
     """Member to origin, YES: the lane is durable here up to the position, its end in this attempt. Cumulative.
 
     `low` says why the disk takes no batch behind it (NO), empty if it does. `again`: what is behind it came with a gap.
@@ -355,7 +355,7 @@ class Posted(msgspec.Struct, frozen=True, tag=True):
     again: bool = False
 
 
-class Settled(msgspec.Struct, frozen=True, tag=True):
+class Settled(msgspec.Struct, frozen=True, tag="Settled"):
     """Origin to members, CONFIRM: the frame of this attempt at the position is decided, and all before it. Cumulative."""
 
     incarnation: bytes
@@ -371,13 +371,13 @@ class LaneEnd(msgspec.Struct, frozen=True, array_like=True):
     decided: int
 
 
-class LaneEnds(msgspec.Struct, frozen=True, tag=True):
+class LaneEnds(msgspec.Struct, frozen=True, tag="LaneEnds"):
     """Every gateway to its part, in heartbeat time: all lanes that it knows. Who is behind asks for the rest."""
 
     ends: tuple[LaneEnd, ...]
 
 
-class LaneFetch(msgspec.Struct, frozen=True, tag=True):
+class LaneFetch(msgspec.Struct, frozen=True, tag="LaneFetch"):
     """Decided frames of a lane are wanted, from this position on."""
 
     origin: int
@@ -401,7 +401,7 @@ class LaneBegin(msgspec.Struct, frozen=True, array_like=True):
     members: tuple[int, ...]
 
 
-class LaneFetched(msgspec.Struct, frozen=True, tag=True):
+class LaneFetched(msgspec.Struct, frozen=True, tag="LaneFetched"):
     """Answer to LaneFetch: decided frames, as many as one read gives; none where the lane begins further on at the sender:
     as `begin` says.
     """
@@ -412,7 +412,7 @@ class LaneFetched(msgspec.Struct, frozen=True, tag=True):
     begin: LaneBegin | None = None
 
 
-class LaneAsk(msgspec.Struct, frozen=True, tag=True):
+class LaneAsk(msgspec.Struct, frozen=True, tag="LaneAsk"):
     """Origin to everybody, when its disk lost the end of its lane: how far do you have it?
 
     Attributes:
@@ -429,7 +429,7 @@ class LaneAsk(msgspec.Struct, frozen=True, tag=True):
     behind: int = 0
 
 
-class LaneTail(msgspec.Struct, frozen=True, tag=True):
+class LaneTail(msgspec.Struct, frozen=True, tag="LaneTail"):
     """Answer to LaneAsk, with its token: the lane is durable here up to the position, its end in this attempt; and the frames that
     were wanted, as many as one message takes.
     """

@@ -35,7 +35,7 @@ _RECEIPTS = struct.Struct("<c3xI")
 _RECEIPT = struct.Struct("<QQqII")
 
 
-class Hello(msgspec.Struct, frozen=True, tag=True):
+class Hello(msgspec.Struct, frozen=True, tag="Hello"):
     """First message of a connection: protocol version, name and version of the client, and its session (16 random bytes); the token
     that lets it in, where one is wanted, by an encrypted connection alone.
     """
@@ -50,7 +50,7 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
         return f"Hello(protocol={self.protocol}, client={self.client!r})"
 
 
-class OpenProducer(msgspec.Struct, frozen=True, tag=True):
+class OpenProducer(msgspec.Struct, frozen=True, tag="OpenProducer"):
     """Begin `epoch` of the producer `name` for `instance` (16 random bytes); the same again gets the same answer."""
 
     request: int
@@ -59,14 +59,14 @@ class OpenProducer(msgspec.Struct, frozen=True, tag=True):
     epoch: int
 
 
-class OpenTopic(msgspec.Struct, frozen=True, tag=True):
+class OpenTopic(msgspec.Struct, frozen=True, tag="OpenTopic"):
     """Ask for the topic's number; a new topic is registered through the log."""
 
     request: int
     name: str
 
 
-class SaveOffset(msgspec.Struct, frozen=True, tag=True):
+class SaveOffset(msgspec.Struct, frozen=True, tag="SaveOffset"):
     """A named reader's offset commit; below what it committed before it is refused, unless the reader wants to go `back`."""
 
     request: int
@@ -75,7 +75,7 @@ class SaveOffset(msgspec.Struct, frozen=True, tag=True):
     back: bool = False
 
 
-class Forget(msgspec.Struct, frozen=True, tag=True):
+class Forget(msgspec.Struct, frozen=True, tag="Forget"):
     """Take producers out of the received-table, through the log. `instances` of producers without a name, one each, show that they
     are the asker's own where a token alone would not let it.
     """
@@ -85,32 +85,32 @@ class Forget(msgspec.Struct, frozen=True, tag=True):
     instances: tuple[bytes, ...] = ()
 
 
-class Fence(msgspec.Struct, frozen=True, tag=True):
+class Fence(msgspec.Struct, frozen=True, tag="Fence"):
     """End the current epoch of a producer by beginning the next one for nobody."""
 
     request: int
     name: str
 
 
-class Status(msgspec.Struct, frozen=True, tag=True):
+class Status(msgspec.Struct, frozen=True, tag="Status"):
     """Ask for the gateway's status (JSON)."""
 
     request: int
 
 
-class Producers(msgspec.Struct, frozen=True, tag=True):
+class Producers(msgspec.Struct, frozen=True, tag="Producers"):
     """Ask for the received-table (JSON)."""
 
     request: int
 
 
-class Members(msgspec.Struct, frozen=True, tag=True):
+class Members(msgspec.Struct, frozen=True, tag="Members"):
     """Ask for the gateways of the group, as this one knows them (JSON)."""
 
     request: int
 
 
-class ChangeRoster(msgspec.Struct, frozen=True, tag=True):
+class ChangeRoster(msgspec.Struct, frozen=True, tag="ChangeRoster"):
     """Change one gateway of the roster, through the log: `change` is "add" (`name` at `address`, HOST:P), "remove" or "replace"
     (`name` lost its disk; `incarnation`, 16 bytes, is the one to be replaced, so that asking twice is asking once). Done when a
     majority of the new roster knows it durably.
@@ -123,7 +123,7 @@ class ChangeRoster(msgspec.Struct, frozen=True, tag=True):
     incarnation: bytes = b""
 
 
-class ForceRoster(msgspec.Struct, frozen=True, tag=True):
+class ForceRoster(msgspec.Struct, frozen=True, tag="ForceRoster"):
     """A majority of the roster is gone for good: the gateways `names` (1 to 63), the one that is asked among them, are all that
     remains from now on. What only the others had is lost. Refused while a majority is heard, or may still come. Done when it is
     decided.
@@ -133,18 +133,18 @@ class ForceRoster(msgspec.Struct, frozen=True, tag=True):
     names: tuple[str, ...]
 
 
-class Leave(msgspec.Struct, frozen=True, tag=True):
+class Leave(msgspec.Struct, frozen=True, tag="Leave"):
     """Tell the gateway `name`, which must be the one that is asked, to leave the group in order and end. Done when it begins to."""
 
     request: int
     name: str
 
 
-class Bye(msgspec.Struct, frozen=True, tag=True):
+class Bye(msgspec.Struct, frozen=True, tag="Bye"):
     """The client closes its session."""
 
 
-class Welcome(msgspec.Struct, frozen=True, tag=True):
+class Welcome(msgspec.Struct, frozen=True, tag="Welcome"):
     """Answer to Hello: who this is, where everything else is, and the limits a client keeps to. It comes without a Hello, too, when
     the gateways or this one's state have changed.
 
@@ -168,7 +168,7 @@ class Welcome(msgspec.Struct, frozen=True, tag=True):
     lane: str = ""
 
 
-class Committed(msgspec.Struct, frozen=True, tag=True):
+class Committed(msgspec.Struct, frozen=True, tag="Committed"):
     """A batch committed at `offset` (-1: committed, where is no longer known). Packed as a receipt row on the wire."""
 
     producer: int
@@ -178,7 +178,7 @@ class Committed(msgspec.Struct, frozen=True, tag=True):
     offset: int
 
 
-class Duplicate(msgspec.Struct, frozen=True, tag=True):
+class Duplicate(msgspec.Struct, frozen=True, tag="Duplicate"):
     """The batch committed before; the driver looks its offset up and answers Committed. Never on the wire."""
 
     producer: int
@@ -205,7 +205,7 @@ class FencedAnswer(msgspec.Struct, frozen=True, tag="Fenced"):
     first_sequence: int
 
 
-class Expected(msgspec.Struct, frozen=True, tag=True):
+class Expected(msgspec.Struct, frozen=True, tag="Expected"):
     """A gap or an overlap: send again from `sequence` (the next one that will be taken)."""
 
     producer: int
@@ -224,7 +224,7 @@ class RefusedAnswer(msgspec.Struct, frozen=True, tag="Refused"):
     retry: bool
 
 
-class EpochOpened(msgspec.Struct, frozen=True, tag=True):
+class EpochOpened(msgspec.Struct, frozen=True, tag="EpochOpened"):
     """The epoch began: the producer's number, and the last committed sequence and progress (`Producer.resume`)."""
 
     request: int
@@ -234,27 +234,27 @@ class EpochOpened(msgspec.Struct, frozen=True, tag=True):
     progress: bytes
 
 
-class EpochFenced(msgspec.Struct, frozen=True, tag=True):
+class EpochFenced(msgspec.Struct, frozen=True, tag="EpochFenced"):
     """The epoch was not begun: `epoch` is current, and another instance's."""
 
     request: int
     epoch: int
 
 
-class TopicOpened(msgspec.Struct, frozen=True, tag=True):
+class TopicOpened(msgspec.Struct, frozen=True, tag="TopicOpened"):
     """The topic's number."""
 
     request: int
     topic: int
 
 
-class Done(msgspec.Struct, frozen=True, tag=True):
+class Done(msgspec.Struct, frozen=True, tag="Done"):
     """The request took effect, durably."""
 
     request: int
 
 
-class Denied(msgspec.Struct, frozen=True, tag=True):
+class Denied(msgspec.Struct, frozen=True, tag="Denied"):
     """The request (0: the last message) was not taken. Codes: hello, protocol, malformed, name, epoch, offset,
     unknown, limit, roster, token, rights; busy, space, not_primary, leaving, halted, behind (these pass: `retry`).
     """
@@ -265,7 +265,7 @@ class Denied(msgspec.Struct, frozen=True, tag=True):
     retry: bool = False
 
 
-class StatusAnswer(msgspec.Struct, frozen=True, tag=True):
+class StatusAnswer(msgspec.Struct, frozen=True, tag="StatusAnswer"):
     """Status, producers or members, as JSON."""
 
     request: int
