@@ -1,4 +1,4 @@
-"""Proves that the tags and fields of messages, events and actions stay as released: they travel between processes and stand in recorded runs.
+"""Proves that tags and fields of messages, events and actions stay as released: they travel, and stand in recorded runs.
 
 A new struct is a new line in tags.txt. A line that changes or goes is a break: give the protocol or the recording a new version.
 """
