@@ -7,7 +7,7 @@ from typing import Annotated
 from msgspec import Struct, field
 
 from connectors.config import check_connector_name, check_gateways, example
-from gateway.config.reading import load_struct
+from gateway.config.structs import load_struct
 from gateway.data.addresses import Address, is_loopback, parse_host_port
 from gateway.errors import ConfigError, UsageError
 

@@ -8,7 +8,7 @@ from msgspec import Meta, Struct, field
 
 from connectors.config import check_connector_name, check_gateways, check_topic, example
 from connectors.zeromq import limits
-from gateway.config.reading import load_struct
+from gateway.config.structs import load_struct
 from gateway.data.addresses import is_loopback
 from gateway.errors import ConfigError
 

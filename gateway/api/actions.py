@@ -12,7 +12,6 @@ import msgspec
 from gateway.access import ANYBODY, Access
 from gateway.api.faults import Fault, sent_on
 from gateway.api.gateway import GatewayLink
-from gateway.api.pages import topic_line
 from gateway.api.plans import Plans
 from gateway.api.positions import Positions
 from gateway.api.queries import Queries
@@ -30,7 +29,7 @@ from gateway.api.requests import (
     decode,
     encode,
 )
-from gateway.api.shelf import Shelf
+from gateway.api.shelf import Shelf, topic_line
 from gateway.api.streams import not_silent
 from gateway.api.watch import FrontierWatch
 from gateway.core import limits

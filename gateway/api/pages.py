@@ -17,12 +17,12 @@ from gateway.api.history import History
 from gateway.api.http import AdminProtocol, Answer, Asked, Page, refusal
 from gateway.api.others import Others
 from gateway.api.queries import Queries
+from gateway.api.shelf import topic_line
 from gateway.api.slots import Slots
 from gateway.api.streams import Streams
 from gateway.api.watch import FrontierWatch
 from gateway.core import limits
 from gateway.data.histograms import Histogram
-from gateway.data.state import Topic
 from gateway.errors import TuttiError, UsageError
 from gateway.log.reader import Frontier, LogReader
 
@@ -182,19 +182,6 @@ class Pages:
             "actions": {"act_us": self._act_us.to_dict()},
             "memory": {"private_bytes": memory.private_bytes(), "batches_bytes": streams.room.held()},
         }
-
-
-def topic_line(topic: Topic) -> dict[str, object]:
-    """A topic as JSON: records and bytes that were ever committed, and the first record that is left (-1 and 0 for none)."""
-    return {
-        "name": topic.name,
-        "records": topic.records,
-        "bytes": topic.bytes,
-        "first_offset": topic.first_offset,
-        "last_offset": topic.last_offset,
-        "first_time_us": topic.first_time,
-        "last_time_us": topic.last_time,
-    }
 
 
 def _json(value: object, status: int = HTTPStatus.OK) -> Answer:

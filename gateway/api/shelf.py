@@ -17,6 +17,7 @@ from gateway.core import limits
 from gateway.data.frame import Kind
 from gateway.data.lanes import LaneName
 from gateway.data.names import forgotten_name
+from gateway.data.state import Topic
 from gateway.errors import Damaged, OffsetOutOfRange, TuttiError
 from gateway.log.lane_reader import LaneReader
 from gateway.log.lanes_there import is_begun, lane_path, lanes_there, noted_lane
@@ -211,3 +212,16 @@ class Shelf:
             return forgotten_name(number)
         except (Damaged, OffsetOutOfRange):
             return ""
+
+
+def topic_line(topic: Topic) -> dict[str, object]:
+    """A topic as JSON: records and bytes that were ever committed, and the first record that is left (-1 and 0 for none)."""
+    return {
+        "name": topic.name,
+        "records": topic.records,
+        "bytes": topic.bytes,
+        "first_offset": topic.first_offset,
+        "last_offset": topic.last_offset,
+        "first_time_us": topic.first_time,
+        "last_time_us": topic.last_time,
+    }

@@ -105,7 +105,7 @@ def _help(command: click.Command) -> str:
 
 
 def _table(kind: type[Struct], name: str) -> Iterator[str]:
-    from gateway.config.reading import taken
+    from gateway.config.structs import taken
 
     rows = [["key", "takes", "default", "what"]]
     tables: list[tuple[type[Struct], str]] = []

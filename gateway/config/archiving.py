@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from gateway.config.reading import load_struct
+from gateway.config.structs import load_struct
 from gateway.core import limits
 from gateway.data.names import check_name
 from gateway.errors import ConfigError, UsageError

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import msgspec
 
-from gateway.core.events import Scalars
 from gateway.core.messages import LaneBegin, Message
 from gateway.data.frame import Frame
+from gateway.data.scalars import Scalars
 from gateway.data.wire import Answer
 
 

@@ -10,6 +10,7 @@ import msgspec
 from gateway.core import limits
 from gateway.core.messages import Confirm, Damage, Echo, Forward, LaneBegin, Message, Order, Vote
 from gateway.data.frame import Frame
+from gateway.data.scalars import Scalars
 from gateway.data.state import LogState
 
 
@@ -43,20 +44,6 @@ class Identity(msgspec.Struct, frozen=True):
     incarnation: bytes
     group: str
     members: dict[str, str]
-
-
-class Scalars(msgspec.Struct, frozen=True):
-    """The durable numbers of a member (design, section 3): views as u64 ids, 0 before any.
-
-    Attributes:
-        promised: no lower view is ever taken again.
-        accepted: the view whose log this member has.
-        coordinated: the highest view that this member proposed; it never coordinates that one, or a lower one, after a restart.
-    """
-
-    promised: int = 0
-    accepted: int = 0
-    coordinated: int = 0
 
 
 Lines = dict[int, tuple[int, int]]  # producer -> (epoch, highest sequence in it)

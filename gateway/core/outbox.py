@@ -29,10 +29,11 @@ from gateway.core.actions import (
     Suspect,
     ViewInstalled,
 )
-from gateway.core.events import Now, Scalars
+from gateway.core.events import Now
 from gateway.core.messages import Message
 from gateway.core.standing import Standing
 from gateway.data.frame import Frame
+from gateway.data.scalars import Scalars
 from gateway.data.wire import Answer
 
 

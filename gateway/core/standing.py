@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.core.events import Scalars
+from gateway.data.scalars import Scalars
 from gateway.errors import invariant
 
 #: Why nothing is ordered here now, for who asks for it.

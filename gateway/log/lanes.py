@@ -21,10 +21,11 @@ import msgspec
 
 from gateway.core import limits
 from gateway.core.actions import DeliverUnordered, LaneHeld, MendLane, PersistLane, ReadLane
-from gateway.core.events import LaneLog, LaneRotted, Recovered, Scalars
+from gateway.core.events import LaneLog, LaneRotted, Recovered
 from gateway.core.messages import LaneBegin
 from gateway.data.frame import Frame
 from gateway.data.lanes import NEW_LANE, LaneName
+from gateway.data.scalars import Scalars
 from gateway.data.state import LogState
 from gateway.errors import Damaged, DiskFull, WrongDirectory
 from gateway.log.lane_home import Owner, open_home

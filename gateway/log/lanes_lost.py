@@ -6,10 +6,11 @@ what stood behind the mark may be missing still when the log reaches that again.
 
 from __future__ import annotations
 
-from gateway.core.events import LostEnd, Recovered, Scalars
+from gateway.core.events import LostEnd, Recovered
 from gateway.data.bodies import AttemptBody, decode_body
 from gateway.data.frame import Kind
 from gateway.data.lanes import LaneName
+from gateway.data.scalars import Scalars
 
 
 def lost_end(recovered: Recovered, attempt: int, shown: int) -> LostEnd | None:

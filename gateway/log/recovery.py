@@ -22,10 +22,11 @@ import msgspec
 import numpy as np
 
 from gateway.core import limits
-from gateway.core.events import Recovered, Scalars
+from gateway.core.events import Recovered
 from gateway.core.messages import Damage
 from gateway.data.bodies import RosterBody, Voter, decode_body
 from gateway.data.frame import HEADER_SIZE, TERMINATOR, Kind
+from gateway.data.scalars import Scalars
 from gateway.data.state import LogState
 from gateway.errors import Damaged, InvariantViolated, WrongDirectory
 from gateway.log.headers import mend_headers

@@ -6,8 +6,8 @@ import os
 import struct
 from typing import NamedTuple
 
-from gateway.core.events import Scalars
 from gateway.data.frame import crc32c
+from gateway.data.scalars import Scalars
 from gateway.errors import Damaged, WrongDirectory
 from gateway.log.layout import FORMAT_VERSION, LOG, PAGE, SCALARS
 from gateway.log.marks import MARK_SIZE, MARK_SIZE_BOUND, Mark, read_mark

@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from typing import Self
 
 from gateway.core import limits
-from gateway.core.events import Recovered, Scalars
+from gateway.core.events import Recovered
 from gateway.data.frame import Frame, Kind
+from gateway.data.scalars import Scalars
 from gateway.data.state import LogState
 from gateway.errors import DiskFailed, DiskFull, invariant
 from gateway.log import quarantine, tail

@@ -21,8 +21,9 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.core import limits
 from gateway.core.actions import Deliver, Mend, Persist, ReadLog, ReadSnapshot
-from gateway.core.events import Event, LogRead, Persisted, Scalars, SnapshotRead, SpaceChanged
+from gateway.core.events import Event, LogRead, Persisted, SnapshotRead, SpaceChanged
 from gateway.data.frame import Frame, Kind
+from gateway.data.scalars import Scalars
 from gateway.errors import DiskFull, invariant
 from gateway.log.options import Space
 from gateway.log.trimming import Held

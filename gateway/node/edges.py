@@ -18,13 +18,62 @@ from gateway.core.actions import (
     ReadLog,
     ReadSnapshot,
 )
-from gateway.core.events import Event, LaneLog, Now, Scalars, TrimProposed
+from gateway.core.events import Event, LaneLog, Now, TrimProposed
 from gateway.data.frame import Frame
+from gateway.data.scalars import Scalars
 from gateway.data.wire import Duplicate
 from gateway.log.options import Space
 from gateway.log.trimming import Held
-from gateway.node.port import Sent
-from gateway.node.scrubbing import Mender
+from gateway.zmtp.callers import Sent
+
+
+class Lost(Protocol):
+    """What cannot be read."""
+
+    @property
+    def first(self) -> int:
+        """Its first position."""
+
+    @property
+    def last(self) -> int:
+        """Its last position."""
+
+
+class Snapshots(Protocol):
+    """What is needed of `gateway.log.snapshots_again.Snapshots`."""
+
+    def news(self) -> list[str]:
+        """What became known since it was asked for, a sentence each."""
+
+
+class Mender(Protocol):
+    """What is needed of `gateway.log.mending.Mender`."""
+
+    told: str
+    found: int
+    mended: int
+    rounds: int
+
+    @property
+    def snapshots(self) -> Snapshots:
+        """Looks at the snapshots on the way."""
+
+    @property
+    def lost(self) -> Lost | None:
+        """What is lost and wanted from another gateway, None if nothing is."""
+
+    @property
+    def hurried(self) -> bool:
+        """Whether something is to be looked at soon."""
+
+    def look(self) -> bool:
+        """Look at the next piece; whether it became known that something is lost, or that nothing is any more."""
+
+    def mend(self, frames: Sequence[Frame]) -> int:
+        """Write what was lost; how many of the frames."""
+
+    def suspect(self, position: int) -> None:
+        """Look there soon."""
 
 
 class Stack(Protocol):

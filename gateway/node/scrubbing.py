@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core import limits
 from gateway.core.actions import Mend
 from gateway.core.events import Event, Rotted
-from gateway.data.frame import Frame
 from gateway.errors import DiskFailed, DiskFull
+from gateway.node.edges import Mender
 
 US = 1_000_000
 _LOST = "a part of the log cannot be read: it is fetched from another gateway that has it; alone, see `tutti log repair`"
@@ -26,55 +26,6 @@ SNAPSHOT = "a snapshot is damaged, or was made again; no record is lost by it, a
 LATE_S = 2.0  # a disk that never rests looks for damage so late
 
 Result = TypeVar("Result")
-
-
-class Lost(Protocol):
-    """What cannot be read."""
-
-    @property
-    def first(self) -> int:
-        """Its first position."""
-
-    @property
-    def last(self) -> int:
-        """Its last position."""
-
-
-class Snapshots(Protocol):
-    """What is needed of `gateway.log.snapshots_again.Snapshots`."""
-
-    def news(self) -> list[str]:
-        """What became known since it was asked for, a sentence each."""
-
-
-class Mender(Protocol):
-    """What is needed of `gateway.log.mending.Mender`."""
-
-    told: str
-    found: int
-    mended: int
-    rounds: int
-
-    @property
-    def snapshots(self) -> Snapshots:
-        """Looks at the snapshots on the way."""
-
-    @property
-    def lost(self) -> Lost | None:
-        """What is lost and wanted from another gateway, None if nothing is."""
-
-    @property
-    def hurried(self) -> bool:
-        """Whether something is to be looked at soon."""
-
-    def look(self) -> bool:
-        """Look at the next piece; whether it became known that something is lost, or that nothing is any more."""
-
-    def mend(self, frames: Sequence[Frame]) -> int:
-        """Write what was lost; how many of the frames."""
-
-    def suspect(self, position: int) -> None:
-        """Look there soon."""
 
 
 class Sparing:

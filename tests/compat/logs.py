@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from gateway.core.events import Scalars
 from gateway.data.bodies import ViewBody, encode_body
 from gateway.data.frame import Frame, Kind
 from gateway.data.lanes import LaneName
+from gateway.data.scalars import Scalars
 from gateway.data.views import view_of
 from gateway.log.lanes import LaneLogs
 from gateway.log.layout import positions_named

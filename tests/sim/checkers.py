@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gateway.core.actions import Deliver, Persist, Relearned, Reply, ViewInstalled
-from gateway.core.events import Recovered, Scalars
+from gateway.core.events import Recovered
 from gateway.core.messages import (
     Confirm,
     Heartbeat,
@@ -20,6 +20,7 @@ from gateway.core.messages import (
 )
 from gateway.data.bodies import RosterBody, TrimBody, Voter, decode_body
 from gateway.data.frame import Frame, Kind
+from gateway.data.scalars import Scalars
 from gateway.data.state import LogState
 from gateway.data.views import coordinator_of, view_text
 from gateway.data.wire import AbortedAnswer, Committed, Duplicate

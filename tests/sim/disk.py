@@ -14,10 +14,11 @@ from typing import NamedTuple
 
 from gateway.core import limits
 from gateway.core.actions import Mend, Persist, ReadLog, ReadSnapshot
-from gateway.core.events import Event, LogRead, Persisted, Recovered, Rotted, Scalars, SpaceChanged, WriteFailed
+from gateway.core.events import Event, LogRead, Persisted, Recovered, Rotted, SpaceChanged, WriteFailed
 from gateway.core.messages import Damage
 from gateway.data.bodies import AbortBody, decode_body
 from gateway.data.frame import Frame, Kind, chained
+from gateway.data.scalars import Scalars
 from gateway.data.state import LogState
 from tests.sim.lane_store import LaneStore
 from tests.sim.schedule import MS, SECOND, Schedule

@@ -25,7 +25,6 @@ from gateway.core.events import (
     Persisted,
     Received,
     Recovered,
-    Scalars,
     Started,
     Submitted,
     TimeAdvanced,
@@ -34,6 +33,7 @@ from gateway.core.events import (
 from gateway.core.messages import Forward
 from gateway.core.stack import Stack
 from gateway.data.frame import Frame, Kind
+from gateway.data.scalars import Scalars
 from gateway.data.state import LogState
 
 BODY = bytes(100)

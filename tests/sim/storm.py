@@ -24,7 +24,7 @@ from typing import cast
 from gateway.core import limits
 from gateway.core.actions import ReadLog, Send, SetTimer
 from gateway.core.context import Context
-from gateway.core.events import Identity, LogRead, Now, Scalars, StackConfig
+from gateway.core.events import Identity, LogRead, Now, StackConfig
 from gateway.core.messages import Heartbeat, Message, Missing, Order, Repair, Repairing
 from gateway.core.order.forward import ForwardTable
 from gateway.core.order.received import Received
@@ -34,6 +34,7 @@ from gateway.core.repair.layer import Repair as Layer
 from gateway.core.standing import Standing
 from gateway.core.window import Window
 from gateway.data.frame import Frame, Kind, payload_crc
+from gateway.data.scalars import Scalars
 from gateway.data.state import LogState
 
 VIEW = 1 << 16 | 1

@@ -8,11 +8,12 @@ from random import Random
 import pytest
 
 from gateway.core.actions import Deliver, Reply, ViewInstalled
-from gateway.core.events import Identity, Now, Recovered, Scalars, Started
+from gateway.core.events import Identity, Now, Recovered, Started
 from gateway.core.messages import Confirm, Heartbeat, Install, Installed, Message, Order, Propose, State, Vote
 from gateway.core.stack import Stack
 from gateway.data.bodies import EpochBody, RosterBody, TopicBody, ViewBody, Voter, encode_body
 from gateway.data.frame import Frame, Kind
+from gateway.data.scalars import Scalars
 from gateway.data.state import LogState
 from gateway.data.wire import AbortedAnswer, Committed, Duplicate
 from tests.sim.gateways import Process

@@ -7,9 +7,10 @@ from random import Random
 import pytest
 
 from gateway.core.actions import Persist, ReadLog
-from gateway.core.events import Event, LogRead, Persisted, Recovered, Scalars, WriteFailed
+from gateway.core.events import Event, LogRead, Persisted, Recovered, WriteFailed
 from gateway.data.bodies import AbortBody, Entry, encode_body
 from gateway.data.frame import Frame, Kind
+from gateway.data.scalars import Scalars
 from gateway.data.state import LogState
 from tests.sim.disk import Disk
 from tests.sim.schedule import SECOND, Schedule

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from gateway.core.events import Scalars
 from gateway.data.frame import Frame
+from gateway.data.scalars import Scalars
 from gateway.data.state import LogState
 
 if TYPE_CHECKING:

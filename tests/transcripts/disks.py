@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gateway.core.actions import Persist, ReadLog
-from gateway.core.events import LogRead, Recovered, Scalars
+from gateway.core.events import LogRead, Recovered
 from gateway.core.messages import Damage
 from gateway.data.bodies import AbortBody, decode_body
 from gateway.data.frame import Frame, Kind, chained
+from gateway.data.scalars import Scalars
 from gateway.data.state import LogState
 
 

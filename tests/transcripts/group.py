@@ -22,7 +22,6 @@ from gateway.core.events import (
     Persisted,
     Received,
     Recovered,
-    Scalars,
     SessionClosed,
     StackConfig,
     Started,
@@ -35,6 +34,7 @@ from gateway.core.messages import Message, Vote
 from gateway.core.stack import Stack
 from gateway.data.bodies import RosterBody, ViewBody, Voter
 from gateway.data.frame import SEQUENCED, Frame, Kind
+from gateway.data.scalars import Scalars
 from gateway.data.state import LogState
 from gateway.data.views import coordinator_of
 from gateway.data.wire import Answer, Committed, Duplicate

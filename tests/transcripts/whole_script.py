@@ -37,7 +37,8 @@ import re
 from collections.abc import Callable
 
 from gateway.core.actions import Action, Halt, Peers, Persist, ReadLog, Reply, Send, SetTimer, Stopped, ViewInstalled
-from gateway.core.events import EpochAsked, Event, RosterAsked, RosterForced, Scalars, StackConfig, TopicAsked
+from gateway.core.events import EpochAsked, Event, RosterAsked, RosterForced, StackConfig, TopicAsked
+from gateway.data.scalars import Scalars
 from gateway.data.views import view_text
 from tests.transcripts.facts import is_so
 from tests.transcripts.group import incarnation

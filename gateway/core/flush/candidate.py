@@ -8,7 +8,6 @@ from typing import Protocol
 import msgspec
 
 from gateway.core.context import Context
-from gateway.core.events import Scalars
 from gateway.core.flush.adopt import Adopting
 from gateway.core.flush.attempt import Attempt
 from gateway.core.flush.choice import choose, whole_to
@@ -20,6 +19,7 @@ from gateway.core.peers import Peers
 from gateway.core.rosters import Rosters
 from gateway.data.bodies import RosterBody, ViewBody, Voter, encode_body
 from gateway.data.frame import Frame, Kind
+from gateway.data.scalars import Scalars
 from gateway.data.views import counter_of, view_of
 from gateway.errors import invariant
 

@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 
 from gateway.core.context import Context
-from gateway.core.events import Persisted, Recovered, Scalars, Started
+from gateway.core.events import Persisted, Recovered, Started
 from gateway.core.flush.adopt import Adopting, Log
 from gateway.core.flush.candidate import Above, Candidate
 from gateway.core.flush.learner import Learner
@@ -25,6 +25,7 @@ from gateway.core.messages import Fetch, Fetched, FetchedSnapshot, Install, Inst
 from gateway.core.peers import Peers
 from gateway.core.window import Stage
 from gateway.data.frame import Frame, Kind
+from gateway.data.scalars import Scalars
 from gateway.data.views import coordinator_of, view_text
 from gateway.errors import invariant
 

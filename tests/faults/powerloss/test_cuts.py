@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.core.events import Recovered, Scalars
+from gateway.core.events import Recovered
 from gateway.core.messages import Damage
 from gateway.data.frame import Frame
+from gateway.data.scalars import Scalars
 from gateway.log.layout import FRAMES_AT, positions_named
 from gateway.log.options import LogOptions
 from gateway.log.reader import LogReader

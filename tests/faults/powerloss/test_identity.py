@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.events import Scalars
+from gateway.data.scalars import Scalars
 from tests.faults.powerloss.recorder import Op, Recorder, contents_of, names_of, sectors
 from tests.unit.log.history import SMALL, decide, opened, sample
 

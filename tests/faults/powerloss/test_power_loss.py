@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.core import limits
-from gateway.core.events import Scalars
+from gateway.data.scalars import Scalars
 from gateway.log.directory import open_directory
 from gateway.log.layout import positions_named
 from gateway.log.options import LogOptions

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.events import Recovered, Scalars
+from gateway.core.events import Recovered
+from gateway.data.scalars import Scalars
 from gateway.log.layout import positions_named
 from gateway.log.options import LogOptions
 from gateway.log.reader import LogReader

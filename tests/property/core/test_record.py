@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from gateway.core import actions, events, messages, record
 from gateway.data import wire
 from gateway.data.frame import Frame, Kind, crc32c, payload_crc
+from gateway.data.scalars import Scalars
 from gateway.data.standin import BYTES_MIN, stand_in
 from gateway.data.state import LogState, Producer, Topic
 from gateway.errors import FormatError
@@ -38,7 +39,7 @@ def frames(draw: st.DrawFn, placed: bool | None = None) -> Frame:
 
 
 runs = st.lists(frames(), max_size=3).map(tuple)
-scalars = st.builds(events.Scalars, u64, u64, u64)
+scalars = st.builds(Scalars, u64, u64, u64)
 states = st.builds(
     LogState,
     position=u64,

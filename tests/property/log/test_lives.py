@@ -11,9 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
-from gateway.core.events import Scalars
 from gateway.core.messages import Damage
 from gateway.data.frame import Frame
+from gateway.data.scalars import Scalars
 from gateway.log.layout import FRAMES_AT, positions_named
 from gateway.log.marks import newest_mark
 from gateway.log.options import LogOptions

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from gateway.core.events import (
-    EpochAsked,
-    Identity,
-    Recovered,
-    Scalars,
-    StackConfig,
-    Started,
-    TopicAsked,
-)
+from gateway.core.events import EpochAsked, Identity, Recovered, StackConfig, Started, TopicAsked
 from gateway.data.frame import Frame, Kind
+from gateway.data.scalars import Scalars
 from gateway.data.state import LogState
 from gateway.data.wire import Answer
 from tests.transcripts.group import ENTROPY, Group, Member, incarnation

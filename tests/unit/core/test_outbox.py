@@ -26,10 +26,11 @@ from gateway.core.actions import (
     Suspect,
     ViewInstalled,
 )
-from gateway.core.events import Now, Scalars
+from gateway.core.events import Now
 from gateway.core.messages import Confirm, Vote
 from gateway.core.outbox import Outbox
 from gateway.core.standing import Standing
+from gateway.data.scalars import Scalars
 from gateway.data.wire import Done
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 
 import pyarrow as pa
 
-from gateway.core.events import Recovered, Scalars
+from gateway.core.events import Recovered
 from gateway.data.bodies import (
     AbortBody,
     Entry,
@@ -29,6 +29,7 @@ from gateway.data.bodies import (
 )
 from gateway.data.frame import SEQUENCED, STAGED, Frame, Kind
 from gateway.data.ipc import body_sizes
+from gateway.data.scalars import Scalars
 from gateway.data.schema import BATCH_SCHEMA, compression_flags, encode_batch
 from gateway.log.directory import Directory, open_directory
 from gateway.log.options import LogOptions

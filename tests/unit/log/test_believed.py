@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gateway.core.events import Scalars
 from gateway.data.frame import HEADER_SIZE, Frame, Kind
+from gateway.data.scalars import Scalars
 from gateway.errors import Behind, Damaged, DiskFull
 from gateway.log.index import ROW, IndexWriter, index_sealed, rows_good
 from gateway.log.inspect import inspect

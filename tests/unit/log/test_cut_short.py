@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from gateway.core.actions import PersistLane
-from gateway.core.events import LostEnd, Scalars
+from gateway.core.events import LostEnd
+from gateway.data.scalars import Scalars
 from gateway.errors import Damaged, DiskFull
 from gateway.log.lanes_there import lane_path
 from gateway.log.layout import FRAMES_AT, positions_named, segment_path

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.events import Scalars
 from gateway.data.frame import HEADER_SIZE, Buffer, Frame
+from gateway.data.scalars import Scalars
 from gateway.errors import DiskFailed, DiskFull, InvariantViolated
 from gateway.log.layout import FRAMES_AT, MARK_SLOTS, positions_named
 from gateway.log.marks import segment_marks

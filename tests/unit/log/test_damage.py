@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.events import Recovered, Scalars
+from gateway.core.events import Recovered
 from gateway.core.messages import Damage
+from gateway.data.scalars import Scalars
 from gateway.errors import Damaged, DiskFull
 from gateway.log.layout import FRAMES_AT, positions_named
 from gateway.log.marks import Mark, newest_mark

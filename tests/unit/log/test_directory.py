@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.events import Scalars
 from gateway.data.bodies import RosterBody, Voter, encode_body
 from gateway.data.frame import Frame, Kind
+from gateway.data.scalars import Scalars
 from gateway.errors import Damaged, DirectoryRefused, WrongDirectory
 from gateway.log.directory import lock_directory, moved, open_directory, read_identity
 from gateway.log.reader import LogReader

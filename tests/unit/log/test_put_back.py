@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from gateway.core import limits
-from gateway.core.events import Scalars
 from gateway.data.frame import Buffer
+from gateway.data.scalars import Scalars
 from gateway.log.birth import Birth, birth_of
 from gateway.log.directory import Directory, Identity, lock_directory, moved, open_directory, read_identity
 from gateway.log.storage import Storage, SyncFailed

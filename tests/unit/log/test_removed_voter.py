@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gateway.core.events import Recovered, Scalars
+from gateway.core.events import Recovered
 from gateway.data import state
 from gateway.data.bodies import RosterBody, Voter, encode_body
 from gateway.data.frame import Frame, Kind
+from gateway.data.scalars import Scalars
 from gateway.data.state import LogState
 from gateway.log.recovery import forgot
 from gateway.log.verify import verify

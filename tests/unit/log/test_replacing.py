@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.core import limits
-from gateway.core.events import Scalars
+from gateway.data.scalars import Scalars
 from gateway.data.state import LogState
 from gateway.errors import Damaged, InvariantViolated, OffsetOutOfRange
 from gateway.log.layout import positions_named, snapshot_path

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.events import Scalars
 from gateway.core.messages import Damage
+from gateway.data.scalars import Scalars
 from gateway.data.state import LogState
 from gateway.log.layout import FRAMES_AT, positions_named
 from gateway.log.marks import Mark, newest_mark

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gateway.core import limits
-from gateway.core.events import Scalars
 from gateway.data.frame import Frame, Kind
+from gateway.data.scalars import Scalars
 from gateway.errors import InvariantViolated, WrongDirectory
 from gateway.log.layout import positions_named
 from gateway.log.marks import Mark, newest_mark, segment_marks

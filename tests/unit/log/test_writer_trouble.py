@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from gateway.core import limits
-from gateway.core.events import Scalars
 from gateway.data.frame import Frame, Kind
+from gateway.data.scalars import Scalars
 from gateway.errors import DiskFailed, DiskFull
 from gateway.log.layout import positions_named
 from gateway.log.live import LivePage

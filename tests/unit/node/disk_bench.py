@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 
 from gateway.core.actions import Deliver, Persist
-from gateway.core.events import Event, Persisted, Scalars
+from gateway.core.events import Event, Persisted
+from gateway.data.scalars import Scalars
 from gateway.node.disk import Disk
 from tests.unit.node.fakes import LOG, Writer, batch_frame
 

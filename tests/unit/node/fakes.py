@@ -22,10 +22,11 @@ from gateway.core.actions import (
     ReadLog,
     ReadSnapshot,
 )
-from gateway.core.events import Event, LaneLog, LinkChanged, Now, Received, Scalars, TrimProposed
+from gateway.core.events import Event, LaneLog, LinkChanged, Now, Received, TrimProposed
 from gateway.core.messages import Message as GroupMessage
 from gateway.data.frame import Frame, Kind
 from gateway.data.plain import raw_length_of
+from gateway.data.scalars import Scalars
 from gateway.data.schema import BATCH_SCHEMA, HEADERS, TIMESTAMP, compression_flags, encode_batch, timestamp_range
 from gateway.data.wire import Duplicate, FromGateway, decode_from_gateway, decode_receipts
 from gateway.errors import DiskFull

@@ -11,20 +11,11 @@ import pytest
 
 from gateway.core import limits
 from gateway.core.actions import Persist, ReadLog, ReadSnapshot
-from gateway.core.events import (
-    LogRead,
-    Persisted,
-    Scalars,
-    SnapshotRead,
-    SpaceChanged,
-    StackConfig,
-    TimeAdvanced,
-    TrimProposed,
-    WriteFailed,
-)
+from gateway.core.events import LogRead, Persisted, SnapshotRead, SpaceChanged, StackConfig, TimeAdvanced, TrimProposed, WriteFailed
 from gateway.core.stack import Stack
 from gateway.core.survey import Survey
 from gateway.data.frame import Frame, Kind
+from gateway.data.scalars import Scalars
 from gateway.errors import DiskFull, InvariantViolated
 from gateway.log.options import Space
 from gateway.log.trimming import Held

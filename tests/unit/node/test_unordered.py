@@ -10,9 +10,10 @@ import pytest
 
 from gateway.core import limits
 from gateway.core.actions import Action, Deliver, DeliverUnordered, Persist, PersistLane, ReadLane, Reply
-from gateway.core.events import LaneLog, LanePersisted, Persisted, Recovered, Scalars, Started, Submitted, SubmittedUnordered
+from gateway.core.events import LaneLog, LanePersisted, Persisted, Recovered, Started, Submitted, SubmittedUnordered
 from gateway.data.bodies import ForgetBody, encode_body
 from gateway.data.frame import Frame, Kind
+from gateway.data.scalars import Scalars
 from gateway.data.state import LogState
 from gateway.data.wire import Committed, Denied, Duplicate, RefusedAnswer, encode_submit
 from gateway.node.port import Message, Sent
