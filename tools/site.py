@@ -1,8 +1,8 @@
 """Builds the site of docs/ from the checkout's own links: a hook of mkdocs.yml.
 
-The root's README.md becomes the first page and docs/README.md the page `pages.md`, since mkdocs would name both `index.html`. Files
-outside docs/ that pages link to (examples, configurations, the changelog) are copied below `files/`. Links are rewritten to match, so
-the pages work in the checkout and on the site, and the strict build checks every link.
+The root's README.md becomes the first page and docs/README.md the page `pages.md`, since mkdocs would name both `index.html`.
+Files outside docs/ that pages link to (examples, configurations, the changelog) are copied below `files/`. Links are rewritten to
+match, so the pages work in the checkout and on the site, and the strict build checks every link.
 """
 
 from __future__ import annotations
