@@ -1,7 +1,8 @@
-"""What the site of docs/ needs beside the pages there: a hook of mkdocs.yml.
+"""Builds the site of docs/ from the checkout's own links: a hook of mkdocs.yml.
 
-README is the first page. What pages link to outside of docs/ (examples, configurations, the change log) comes along under `files/`,
-and links are turned there, so that the pages read as well in the checkout as on the site, and the strict build checks every link.
+The root's README.md becomes the first page and docs/README.md the page `pages.md`, since mkdocs would name both `index.html`.
+Files outside docs/ that pages link to (examples, configurations, the changelog) are copied below `files/`. Links are rewritten to
+match, so the pages work in the checkout and on the site, and the strict build checks every link.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS, ELSEWHERE, FIRST = "docs/", "files/", "README.md"
+PLACES = {FIRST: "index.md", "docs/README.md": "pages.md"}
 _LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)\s]*)?\))")
 _ADDRESS = re.compile(r"[a-z]+:")
 _FENCE = re.compile(r"^\s*```")
@@ -24,12 +26,14 @@ _ITEM = re.compile(r"^(?:[-*]|\d+\.) ")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add README, and all that is linked to, from there too."""
+    """Add both indexes, and all that is linked to, from there too."""
     waiting = [FIRST, *(DOCS + file.src_uri for file in files if file.src_uri.endswith(".md"))]
+    if index := files.get_file_from_path("README.md"):
+        files.remove(index)
     seen = set(waiting)
     while waiting:
         path = waiting.pop()
-        if not path.startswith(DOCS):
+        if path in PLACES or not path.startswith(DOCS):
             files.append(File.generated(config, _place(path), abs_src_path=str(ROOT / path)))
         if path.endswith(".md"):
             fresh = {target for target in _targets(path) if (ROOT / target).is_file()} - seen
@@ -61,15 +65,16 @@ def _targets(path: str) -> Iterator[str]:
 
 def _place(path: str) -> str:
     """Where a file of the checkout is on the site."""
-    if path == FIRST:
-        return "index.md"
+    if path in PLACES:
+        return PLACES[path]
     return path.removeprefix(DOCS) if path.startswith(DOCS) else ELSEWHERE + path
 
 
 def _path(place: str) -> str:
     """The file of the checkout that is there on the site."""
-    if place == "index.md":
-        return FIRST
+    for path, own in PLACES.items():
+        if place == own:
+            return path
     return place.removeprefix(ELSEWHERE) if place.startswith(ELSEWHERE) else DOCS + place
 
 
