@@ -20,23 +20,22 @@ _HEAD = """# Beside Kafka, JetStream and JGroups, measured
 <!-- Made by `python -m benchmarks.peers.page FILE`; do not edit. -->
 
 All systems did the same work on one machine in one run, in turn ({rounds} rounds, each system freshly started in each). A figure
-is the median, with the smallest and the largest round in brackets. `make bench-peers ARGS="--json FILE"` repeats the
-measurement, and `python -m benchmarks.peers.page FILE` writes this page. Servers, clients and all other processes share the
-machine's processors and its one disk: {machine}. {foreign}
+is the median, with the smallest and the largest round in brackets. `make bench-peers ARGS="--json FILE"` repeats the measurement,
+and `python -m benchmarks.peers.page FILE` writes this page. Servers, clients and all other processes share the machine's
+processors and its one disk: {machine}. {foreign}
 
 - **Tutti** {tutti}: three gateways with the timers of a local network (`preset = "local"`). Segments are preallocated with zeros
   before the measurement. The client is `send()` of the Python client, connected to the coordinator. A receipt means: {promise}.
-- **Kafka** 4.1.0 (KRaft): one partition, because only one partition has one order. The client is confluent-kafka with
-  `acks=all`, idempotent, `linger.ms` 5 for rates and 0 for latencies. *synced* means `flush.messages=1`. Kafka keeps its
-  default timers.
-- **JetStream**: NATS server 2.15.2, three servers, three replicas on file. The client is its own `nats bench`, written in Go. It
-  knows one server, which may not be the leader (0.2 ms more). It sends the next 200 when all 200 in flight are acknowledged, and
-  paces with one in flight. *synced* means `sync_interval: always`. JetStream keeps its default timers.
+- **Kafka** 4.1.0 (KRaft): one partition, because only one partition has one order. The client is confluent-kafka with `acks=all`,
+  idempotent, `linger.ms` 5 for rates and 0 for latencies. *synced* means `flush.messages=1`. Kafka keeps its default timers.
+- **JetStream**: NATS server 2.15.2, three servers, three replicas on file. The client is its own `nats bench`, written in Go. The
+  client knows one server, which may not be the leader (0.2 ms more). The client sends the next 200 when all 200 in flight are
+  acknowledged, and paces with one in flight. *synced* means `sync_interval: always`. JetStream keeps its default timers.
 - **The machine**: bare ZeroMQ from a client to one process and from there to two others, each of which syncs. For 1 KB its
-  messages have 256 KiB. It is a yardstick: in its row, *Tutti is better by* is the share of it that Tutti reaches.
+  messages have 256 KiB. The machine is a yardstick: in its row, *Tutti is better by* is the share of it that Tutti reaches.
 - **JGroups** 5.5.6: SEQUENCER and its own MPerf, with all three members sending. The figure is the rate that each member
-  delivers. It stores nothing, and a sender has no receipt, so it shows the cost of ordering alone. It is slower in records of
-  100 B than of 1 KB, with 8 and with 100 threads a member; the cause is unknown.
+  delivers. JGroups stores nothing, and a sender has no receipt, so the figure shows the cost of ordering alone. JGroups is slower
+  in records of 100 B than of 1 KB, with 8 and with 100 threads a member; the cause is unknown.
 
 The meaning of a receipt differs, and it matters more than a factor. A record that is only in memory is lost when the power fails
 everywhere.
