@@ -103,9 +103,9 @@ LAWS = {
             "what one waits": Measure("ms", "less"),
             "largest member": Measure("MB", "less"),
         },
-        "Each has a connection of its own, and waits for its receipt before it sends again: what comes meanwhile from"
-        " others is ordered, synced and voted on together, so that records a second grow until the processors are busy with single"
-        " messages. Then each one more only waits longer.",
+        "Each producer has its own connection, and waits for its receipt before it sends again. Records that arrive"
+        " meanwhile from other producers are ordered, synced and voted on together. So the rate grows until the"
+        " processors are busy with single messages. From there on more producers only wait longer.",
         _producers,
         False,
         lambda _: _GROUP * 10 * SEGMENT,
@@ -118,8 +118,9 @@ LAWS = {
             "commit, p99": Measure("ms", "less"),
             "p99, times that of none": Measure("x", "less"),
         },
-        "A process of its own serves reads from the pages of the log, so that the threads which commit do nothing for a reader;"
-        " what one takes from them is processor time and the disk. 500 records of 1 KB a second are committed meanwhile.",
+        "A separate process serves reads from the pages of the log, so the threads that commit do no work for a"
+        " reader. A reader takes processor time and disk bandwidth from them. Meanwhile 500 records of 1 KB a second"
+        " are committed.",
         _readers,
         False,
         lambda _: _GROUP * 20 * SEGMENT,
@@ -137,10 +138,10 @@ LAWS = {
             "another": Measure("MB", "less"),
             "client": Measure("MB", "less"),
         },
-        "What a gateway keeps in memory is bounded, and does not depend on how much it has committed: neither its memory nor"
-        " latency drifts. A client's memory grows by some MB in the first quarter of an hour, and then no more. 1,000 records of"
-        " 100 B a second; memory is PSS. What the bare machine needs for a record's way is looked at with each row: where that"
-        " grows, what records wait grows with it.",
+        "A gateway's memory is bounded and does not depend on the number of committed records. Neither its memory nor"
+        " its latency drifts. A client's memory grows by some MB in the first quarter of an hour, and then stays. The"
+        " load is 1,000 records of 100 B a second, and memory is PSS. Each row also has the time of a sync and two"
+        " round trips on the bare machine. When that time grows, latency grows with it.",
         _hours,
         True,
         _hours_bytes,

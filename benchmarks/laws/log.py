@@ -138,10 +138,11 @@ LAWS = {
             "seek by offset": Measure("ms", "less"),
             "seek by time": Measure("ms", "less"),
         },
-        "A start takes the newest snapshot and the frames behind it, which are in the newest segments, however much lies before. A"
-        " seek by offset finds its place by halves, one by time looks at one number a segment, its largest time, which is kept in"
-        " memory: a microsecond each. Where the log is larger than memory a seek waits for the disk, which reads its first frames"
-        " alone. One gateway; exec to ready, imports included; from a new reader to its first batch, its connection included.",
+        "A start reads the newest snapshot and the frames after it, which are in the newest segments, whatever the"
+        " size of the log. A seek by offset uses bisection. A seek by time compares one number for each segment, its"
+        " largest time, which is in memory and takes a microsecond. If the log is larger than memory, a seek waits for"
+        " the disk, which reads only its first frames. The measurement has one gateway. A start counts from exec to"
+        " ready, imports included; a seek counts from a new reader to its first batch, its connection included.",
         _log,
         True,
         _log_bytes,
@@ -158,10 +159,11 @@ LAWS = {
             "raw disk": Measure("MB/s", "more"),
             "share of the raw disk": Measure("%", "more"),
         },
-        "Segments that were prepared while nothing happened are soon used up; from then on each byte goes into fresh ones, and"
-        " three gateways ask one disk. The raw disk is three processes that append 256 KiB and sync, at once, into fresh segments:"
-        " half of it is measured before, half after, and a share is of the median of all. Gateways pass it at times: they prepare"
-        " the next segment while they write this one, and sync what several messages brought.",
+        "Idle gateways prepare segments in advance, and a sustained load soon uses these up. From then on each byte"
+        " goes into a fresh segment, and three gateways share one disk. The raw disk is three concurrent processes"
+        " that append 256 KiB and sync, into fresh segments. Half of it is measured before and half after, and a share"
+        " refers to the median of all. Gateways sometimes exceed the raw disk: they prepare the next segment while"
+        " they write this one, and one sync covers several messages.",
         _sustained,
         True,
         _sustained_bytes,

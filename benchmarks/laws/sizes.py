@@ -121,8 +121,8 @@ LAWS = {
             "send_batch()": Measure("MB/s", "more"),
             "share of the bare fan-out": Measure("%", "more"),
         },
-        "What a batch costs beyond its bytes (a header, votes, a decision, an index row) is the same for a small and a large"
-        " one, so that the large one comes nearer to bare messages with the same three syncs and no log.",
+        "Apart from its bytes, each batch costs the same: a header, votes, a decision, an index row. So a large batch"
+        " comes nearer to bare messages with the same three syncs and no log.",
         _batches,
         False,
         lambda _: _room(_GROUP, 4),
@@ -139,8 +139,9 @@ LAWS = {
             "one at a time, p99": Measure("ms", "less"),
             "send() of 1 KB": Measure("MB/s", "more"),
         },
-        "A record travels once to each member, and each syncs it: all of them work at once, so that one round trip and one sync"
-        " stay what a record waits for; here they share two processors and one disk, and each member adds its own work to those.",
+        "Each record travels once to each member, and each member syncs it. All members work in parallel, so a record"
+        " waits for one round trip and one sync. On this machine they share two processors and one disk, and each"
+        " member adds its own work.",
         _members,
         False,
         lambda _: _room(MEMBERS[-1]),
@@ -150,8 +151,9 @@ LAWS = {
         "Record size",
         "record",
         {"records": Measure("k/s", "more"), "volume": Measure("MB/s", "more")},
-        "A record costs its client and each member a fixed part and a part a byte: below a KB the first one counts, and records a"
-        " second hardly depend on the size; above it the bytes do, and MB/s hardly depend on it.",
+        "A record costs its client and each member a fixed part and a part for each byte. Below 1 KB the fixed part"
+        " dominates, and records a second hardly depend on the size. Above it the bytes dominate, and MB/s hardly"
+        " depend on the size.",
         _sizes,
         False,
         lambda _: _room(_GROUP),
@@ -164,9 +166,10 @@ LAWS = {
             "records topic by topic": Measure("k/s", "more"),
             "largest member": Measure("MB", "less"),
         },
-        "All topics are one sequence, with no file and no thread of their own: what grows is a table of names, a few KB for each. A"
-        " batch has one topic, though, so that a producer that changes it with each record sends batches of one record; topic by"
-        " topic the same 200,000 records are batches of 20 where there are 10,000 topics.",
+        "All topics share one sequence and have no files or threads of their own. Only a table of names grows, by a"
+        " few KB for each topic. But a batch has one topic, so a producer that changes the topic with each record"
+        " sends batches of one record. Sent topic by topic, the same 200,000 records are batches of 20 with 10,000"
+        " topics.",
         _topics,
         False,
         lambda _: _room(_GROUP, 4),

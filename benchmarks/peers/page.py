@@ -19,26 +19,26 @@ _HEAD = """# Beside Kafka, JetStream and JGroups, measured
 
 <!-- Made by `python -m benchmarks.peers.page FILE`; do not edit. -->
 
-The same work on one machine in one run, the systems in turns ({rounds} rounds, each system freshly started in each;
-medians, in brackets the smallest and the largest). `make bench-peers ARGS="--json FILE"` measures it again, `python -m
-benchmarks.peers.page FILE` makes this page. {machine}; servers, clients and everything else share its processors and its
-one disk. {foreign}
+All systems did the same work on one machine in one run, in turn ({rounds} rounds, each system freshly started in each). A figure
+is the median, with the smallest and the largest round in brackets. `make bench-peers ARGS="--json FILE"` repeats the measurement,
+and `python -m benchmarks.peers.page FILE` writes this page. Servers, clients and all other processes share the machine's
+processors and its one disk: {machine}. {foreign}
 
-- **Tutti** {tutti}: three gateways with the timers of a local network (`preset = "local"`), segments of zeros written before
-  it is timed; `send()` of its Python client, which is led to the coordinator. A receipt says: {promise}.
-- **Kafka** 4.1.0 (KRaft), one partition, because that is what has one order; confluent-kafka with `acks=all`, idempotent,
-  `linger.ms` 5 for rates and 0 for latencies. *synced* is `flush.messages=1`.
-- **JetStream**: NATS server 2.15.2, three servers, three replicas on file, its own `nats bench` as the client, written in
-  Go, told of one server, which may not be the leader (0.2 ms more). It sends the next 200 when all of the 200 under way
-  are told, and paces with one under way. *synced* is `sync_interval: always`. Kafka and JetStream keep their timers.
-- **The machine**: bare ZeroMQ from a client to one process, from there to two others, each of which syncs; in messages of 256 KiB
-  for 1 KB. A yardstick beside which *Tutti is better by* is the share of it that Tutti reaches.
-- **JGroups** 5.5.6: SEQUENCER, its own MPerf with all three members sending; what each member delivers. It keeps nothing,
-  and a sender has no receipt: a limit of what ordering alone costs, not the same promise. That it
-  is slower in records of 100 B than of 1 KB was seen with 8 and 100 threads a member, and is not explained.
+- **Tutti** {tutti}: three gateways with the timers of a local network (`preset = "local"`). Segments are preallocated with zeros
+  before the measurement. The client is `send()` of the Python client, connected to the coordinator. A receipt means: {promise}.
+- **Kafka** 4.1.0 (KRaft): one partition, because only one partition has one order. The client is confluent-kafka with `acks=all`,
+  idempotent, `linger.ms` 5 for rates and 0 for latencies. *synced* means `flush.messages=1`. Kafka keeps its default timers.
+- **JetStream**: NATS server 2.15.2, three servers, three replicas on file. The client is its own `nats bench`, written in Go. The
+  client knows one server, which may not be the leader (0.2 ms more). The client sends the next 200 when all 200 in flight are
+  acknowledged, and paces with one in flight. *synced* means `sync_interval: always`. JetStream keeps its default timers.
+- **The machine**: bare ZeroMQ from a client to one process and from there to two others, each of which syncs. For 1 KB its
+  messages have 256 KiB. The machine is a yardstick: in its row, *Tutti is better by* is the share of it that Tutti reaches.
+- **JGroups** 5.5.6: SEQUENCER and its own MPerf, with all three members sending. The figure is the rate that each member
+  delivers. JGroups stores nothing, and a sender has no receipt, so the figure shows the cost of ordering alone. JGroups is slower
+  in records of 100 B than of 1 KB, with 8 and with 100 threads a member; the cause is unknown.
 
-What a receipt promises is not the same, and matters more than a factor: a record that only memory has is gone when the
-power fails everywhere.
+The meaning of a receipt differs, and it matters more than a factor. A record that is only in memory is lost when the power fails
+everywhere.
 """
 
 
@@ -52,12 +52,13 @@ def page(kept: dict[str, Any]) -> str:
         _HEAD.format(
             rounds=rounds,
             machine=kept["machine"],
-            foreign=f"Others used {median(foreign):.2f} of a processor meanwhile (at most {max(foreign):.2f}).",
+            foreign=f"Other processes used {median(foreign):.2f} of a processor meanwhile (at most {max(foreign):.2f}).",
             tutti=kept["versions"]["tutti-ingest"],
             promise=systems.get(OURS, "synced on all three"),
         ),
-        "| | a receipt says |\n|---|---|\n" + "\n".join(f"| {name} | {promise} |" for name, promise in systems.items()),
-        "## What Tutti is held to\n\n```text\n" + lines(verdicts(found)) + "\n```",
+        "| system | meaning of a receipt |\n|---|---|\n"
+        + "\n".join(f"| {name} | {promise} |" for name, promise in systems.items()),
+        "## Targets\n\n```text\n" + lines(verdicts(found)) + "\n```",
     ]
     parts += [measured(name, of) for name, of in found.items() if of and name not in machine.MEASURES]
     if limits := the_machine(found):
@@ -69,7 +70,7 @@ def the_machine(found: Found) -> str:
     """A table of what the machine can do; empty where that was not measured."""
     there = {name: found[name][MACHINE] for name in machine.MEASURES if MACHINE in found.get(name, {})}
     rows = [[name, machine.MEASURES[name].unit, spread(rounds)] for name, rounds in there.items()]
-    return table(["", "", "median (smallest to largest)"], rows) if rows else ""
+    return table(["measure", "unit", "median (smallest to largest)"], rows) if rows else ""
 
 
 def measured(name: str, of: Rounds) -> str:

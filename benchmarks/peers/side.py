@@ -228,7 +228,7 @@ def verdicts(found: Found) -> list[Verdict]:
 def lines(told: Sequence[Verdict]) -> str:
     """Verdicts to read, a line each."""
     return "\n".join(
-        f"{one.measure:<34}{one.reached}, asked {one.asked}{'  MISSED' if one.missed else ''}{'; ' if one.best else ''}{one.best}"
+        f"{one.measure:<34}{one.reached}, target {one.asked}{'  MISSED' if one.missed else ''}{'; ' if one.best else ''}{one.best}"
         for one in told
     )
 

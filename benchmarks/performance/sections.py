@@ -13,21 +13,21 @@ from benchmarks.peers.page import the_machine
 from benchmarks.peers.side import MACHINE, MEASURES, OURS, verdicts
 from benchmarks.performance.kept import Kept
 
-_HEAD = ("", "reached", "asked", "", "beside")
+_HEAD = ("measure", "result", "target", "", "beside")
 _MISSED = "**missed**"
 
 
 def sources(kept: Kept) -> str:
     """Where the figures come from, a line each."""
     if not kept.sources:
-        return "*This page was made of no file yet: what stands in it was written by hand.*"
+        return "*This page has no result files yet.*"
     rows = []
     for one in kept.sources:
         foreign = one["foreign_cpu"]
         others = f"{median(foreign):.2f} (at most {max(foreign):.2f})" if foreign else ""
         versions = ", ".join(f"{name} {version}" for name, version in one["versions"].items())
         rows.append([f"`{one['command']}`", one["machine"], versions, others])
-    return table(["command", "machine", "versions", "processors that others used"], rows)
+    return table(["command", "machine", "versions", "processors used by others"], rows)
 
 
 def targets(kept: Kept) -> str:
@@ -116,7 +116,7 @@ def growth(found: Found, measures: Mapping[str, Measure]) -> str:
     """How much each measure has at the last place of what it has at the first, a sentence."""
     there = {name: medians(found[name]) for name in measures if len(found.get(name, {})) > 1}
     if not there:
-        return "Measured at one place alone."
+        return "Measured at one point only."
     first, *_, last = next(iter(there.values()))
     said = ", ".join(f"{name} x {number(values[last] / values[first])}" for name, values in there.items() if values[first])
     return f"From {first} to {last}: {said}."
@@ -129,11 +129,11 @@ def spark(kept: Kept) -> str:
         for name, one in kept.figures.items()
         if "Spark" in name or "foreachBatch" in name
     ]
-    return table(["", "median (smallest to largest)", ""], rows) if rows else _absent("Spark", "make bench-laws")
+    return table(["measure", "median (smallest to largest)", "beside"], rows) if rows else _absent("Spark", "make bench-laws")
 
 
 def _absent(what: str, command: str) -> str:
-    return f"*Not among the files that this page was made of: {what}. `{command}` measures it.*"
+    return f"*This page has no result of: {what}. `{command}` measures it.*"
 
 
 SECTIONS: dict[str, Callable[[Kept], str]] = {

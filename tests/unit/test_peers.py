@@ -23,9 +23,9 @@ def test_a_ratio_above_one_is_better_for_rates_and_for_times() -> None:
         **{"1 KB": {"Tutti": [300.0, 400.0, 500.0], KAFKA: [50.0]}, "one at a time, p50": {"Tutti": [0.5], KAFKA: [1.0]}}
     )
     rate, factor, latency = lines(verdicts(found)).splitlines()
-    assert "400 (300 to 500) MB/s, asked >= 400; 8 x as good as the best of the others (Kafka, 3 brokers: 50)" in rate
-    assert "8 times Kafka, 3 brokers, asked >= 7;" in factor
-    assert "0.5 ms, asked <= 0.65; 2 x as good" in latency
+    assert "400 (300 to 500) MB/s, target >= 400; 8 x as good as the best of the others (Kafka, 3 brokers: 50)" in rate
+    assert "8 times Kafka, 3 brokers, target >= 7;" in factor
+    assert "0.5 ms, target <= 0.65; 2 x as good" in latency
 
 
 def test_what_falls_short_is_said() -> None:

@@ -41,7 +41,7 @@ def test_what_was_written_stays_whole_and_every_place_is_known() -> None:
 def test_without_files_each_part_says_how_it_is_measured() -> None:
     text = made.page(made.TEMPLATE.read_text(), Kept())
     assert "{{" not in text
-    assert text.count("*Not among the files that this page was made of") == 4 + 9
+    assert text.count("*This page has no result of") == 4 + 9
     assert "`python -m benchmarks.laws log` measures it" in text
 
 
@@ -79,14 +79,14 @@ def test_a_law_is_held_to_how_much_it_grows() -> None:
 def test_a_law_has_its_sentence_its_growth_a_plot_a_measure_and_a_table() -> None:
     found = {"one at a time, p50": {"1": [0.5], "3": [1.0], "7": [2.0, 1.0, 3.0]}, "send() of 1 KB": {"1": [900.0], "7": [90.0]}}
     text = laws(Kept([_laws(members=found)]))
-    assert "each syncs it" in text
+    assert "each member syncs it" in text
     assert "From 1 to 7: one at a time, p50 x 4, send() of 1 KB x 0.1." in text
     assert text.count("<svg") == 2
     assert "| 7 | 2 (1 to 3) | 90 |" in text
 
 
 def test_one_place_does_not_grow() -> None:
-    assert growth({"p50": {"1": [2.0]}}, {"p50": Measure("ms", "less")}) == "Measured at one place alone."
+    assert growth({"p50": {"1": [2.0]}}, {"p50": Measure("ms", "less")}) == "Measured at one point only."
 
 
 def test_the_later_file_counts_and_limits_are_of_all() -> None:
