@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from streaming.options import ReadOptions
 
 
+# No `pushFilters`: Spark (4.2.0 and 4.3.0) would keep the filtered partitions for other uses of the relation, with wrong results.
 class BatchReader(DataSourceReader):
     """Plans when the first action runs: `latest` is the frontier of that moment.
 

