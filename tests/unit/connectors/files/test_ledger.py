@@ -82,7 +82,8 @@ def test_a_ledger_that_another_one_is_just_making_is_waited_for(tmp_path: Path, 
 
 
 def test_a_ledger_that_is_refused_keeps_no_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    connect, made = sqlite3.connect, []
+    connect = sqlite3.connect
+    made: list[sqlite3.Connection] = []
 
     def opened(*given: Any, **options: Any) -> sqlite3.Connection:
         made.append(connect(*given, **options))
