@@ -76,11 +76,12 @@ class OffsetOutOfRange(UsageError):
 
 
 class Refused(TuttiError):
-    """A gateway refused a request; `code` is the machine-readable reason."""
+    """A gateway refused a request; `code` is the machine-readable reason. `topic`: the refusal concerns this topic alone."""
 
-    def __init__(self, message: str, code: str = "refused") -> None:
+    def __init__(self, message: str, code: str = "refused", topic: str = "") -> None:
         super().__init__(message)
         self.code = code
+        self.topic = topic
 
 
 class NotAllowed(Refused):

@@ -8,6 +8,7 @@ header lines, control characters, a length that is given twice, or beside chunks
 from __future__ import annotations
 
 import re
+from importlib.metadata import version
 
 import h11
 from h11._receivebuffer import ReceiveBuffer
@@ -23,7 +24,11 @@ _CRLF = b"\r\n"
 
 
 class _Buffer(ReceiveBuffer):
-    """What was received. Its lines end with CRLF."""
+    """What was received. Its lines end with CRLF.
+
+    h11's own buffer is private. h11 has no public way to check the bytes of a head before it parses them: its events no longer
+    show how lines ended, or that a header was given twice. `_check_h11` checks that h11 uses its buffer as this class expects.
+    """
 
     def skip_empty_line(self) -> None:
         """Skip an empty line before a request (RFC 9112, 2.2): some clients end a body with one."""
@@ -62,6 +67,22 @@ class _Buffer(ReceiveBuffer):
         if line is not None and (line.endswith((b" \r\n", b"\t\r\n")) or line[:-2].translate(None, _IN_LINES)):
             raise h11.LocalProtocolError("the line before a chunk holds blank space at its end, or a control character")
         return line
+
+
+def _check_h11(connection: h11.Connection) -> None:
+    """Check that h11 reads from the buffer that `_Buffer` refines.
+
+    Raises:
+        ImportError: it does not.
+    """
+    buffer = getattr(connection, "_receive_buffer", None)
+    parts = ("_data", "_extract", "maybe_extract_lines", "maybe_extract_next_line")
+    missing = [name for name in parts if not hasattr(buffer, name)]
+    if missing or type(buffer) is not ReceiveBuffer:
+        raise ImportError(f"h11 {version('h11')} has another receive buffer (it lacks {missing}): install h11>=0.16,<0.17")
+
+
+_check_h11(h11.Connection(h11.SERVER))
 
 
 class ServerConnection(h11.Connection):

@@ -23,6 +23,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from gateway.descriptors import TOO_MANY
+from gateway.errors import ConfigError
 from gateway.http1 import ServerConnection
 from gateway.listener import ConnectionLimit, Listener
 
@@ -204,6 +205,14 @@ def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         loop.default_exception_handler(context)
 
 
+#: Private parts of asyncio's `SSLProtocol` that `_Tls` relies on. asyncio has no public way to keep a TLS connection whose client
+#: has closed its side. `_Tls` reads the state, and replaces how the end of the client's side is handled.
+_PRIVATE_PARTS = (
+    "_state", "_app_protocol", "_app_transport", "_app_reading_paused",
+    "_do_read", "_call_eof_received", "_start_shutdown", "_do_shutdown", "_on_shutdown_complete",
+)  # fmt: skip
+
+
 class _Tls(SSLProtocol):
     """TLS in which the client may close its side first, as in plain TCP; asyncio's own would close both."""
 
@@ -211,7 +220,8 @@ class _Tls(SSLProtocol):
     _state: SSLProtocolState
     _app_reading_paused: bool
     _app_protocol: BoundedProtocol
-    _eof_received = False
+    # Own names, which asyncio does not use. (It has `_eof_received`: where that is set, it ends TLS without a word to the client.)
+    _client_closed = False  # True if the client has closed TCP without closing TLS before
     _kept = False  # True if the client has closed its side while an answer was under way
 
     def eof_received(self) -> bool | None:  # type: ignore[override]  # as any protocol's
@@ -219,13 +229,13 @@ class _Tls(SSLProtocol):
         if self._state is not SSLProtocolState.WRAPPED:
             closed: bool | None = super().eof_received()
             return closed
-        self._eof_received = True
+        self._client_closed = True
         self._do_read()
         return True
 
     def _do_read(self) -> None:
         super()._do_read()  # type: ignore[misc]  # not in the stubs
-        if self._eof_received and self._state is SSLProtocolState.WRAPPED and not self._app_reading_paused:
+        if self._client_closed and self._state is SSLProtocolState.WRAPPED and not self._app_reading_paused:
             self._call_eof_received()
             self._start_shutdown()
 
@@ -237,6 +247,26 @@ class _Tls(SSLProtocol):
         """Close, unless it is the client alone that has closed: then the protocol closes after its answer."""
         if not self._kept or self._app_transport.is_closing():
             super()._start_shutdown()
+
+    def _do_shutdown(self) -> None:
+        """Close TLS, so that the client knows that its answer is whole. A client that has closed TCP cannot confirm it."""
+        super()._do_shutdown()  # type: ignore[misc]  # not in the stubs
+        if self._client_closed:
+            self._on_shutdown_complete(None)  # type: ignore[attr-defined]  # not in the stubs
+
+
+def _check_tls(protocol: SSLProtocol) -> None:
+    """Check that this Python's asyncio has what `_Tls` relies on.
+
+    Raises:
+        ConfigError: a part is missing.
+    """
+    missing = [name for name in _PRIVATE_PARTS if not hasattr(protocol, name)]
+    if missing:
+        raise ConfigError(
+            f"asyncio of Python {sys.version.split()[0]} lacks {', '.join(missing)} of SSLProtocol, which HTTPS needs: "
+            "use Python 3.11 to 3.13"
+        )
 
 
 class Server(uvicorn.Server):
@@ -272,6 +302,10 @@ class Server(uvicorn.Server):
         config = self.config
         loop = asyncio.get_running_loop()
         self.servers = []
+        if config.ssl is not None:
+            probe = _Tls(loop, asyncio.Protocol(), config.ssl, None, server_side=True)  # type: ignore[arg-type]  # as in `_protocol`
+            _check_tls(probe)
+            probe.connection_lost(None)
         refusal = b"" if config.ssl else _last_answer(HTTPStatus.SERVICE_UNAVAILABLE, _FULL)
         for listener in sockets or []:
             limit = ConnectionLimit(self._connections_max, self._turned_away)

@@ -107,11 +107,15 @@ class Ledger:
             raise ConfigError(
                 f"state {directory}: {self._path}: {error}: check that it is a file, its owner and its mode"
             ) from error
-        with self._explained():
-            self._log_ahead()
-            self._base.execute("PRAGMA synchronous=FULL")  # a transaction is on the disk when it is committed
-            self._made("growing" if grows else "complete")
-            self.id = str(self._meta("id"))
+        try:
+            with self._explained():
+                self._log_ahead()
+                self._base.execute("PRAGMA synchronous=FULL")  # a transaction is on the disk when it is committed
+                self._made("growing" if grows else "complete")
+                self.id = str(self._meta("id"))
+        except BaseException:
+            self._base.close()
+            raise
 
     def _log_ahead(self) -> None:
         """Have SQLite write ahead; of another process that keeps the file it tells at once here, and not after its timeout."""

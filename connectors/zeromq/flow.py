@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from connectors.progress import JsonProgress
 from connectors.zeromq import limits
 from gateway.client import Producer, Receipt
-from gateway.errors import BufferFull, ConfigError, Fenced, FormatError, TuttiError, UsageError
+from gateway.errors import BufferFull, ConfigError, Fenced, FormatError, Refused, TuttiError, UsageError
 from gateway.waits import Doubling
 
 if TYPE_CHECKING:
     from connectors.zeromq.config import Inflow
-    from connectors.zeromq.messages import Part
+    from connectors.zeromq.messages import OnRefused, Part
 
 LOG = logging.getLogger("tutti.zeromq")
 FINAL = (ConfigError, Fenced, FormatError, UsageError)
@@ -51,9 +51,12 @@ class Flow:
         failures: times that it had to begin again.
     """
 
-    def __init__(self, config: Inflow) -> None:
+    def __init__(self, config: Inflow, on_refused: OnRefused) -> None:
         """Nothing is connected yet."""
         self._config = config
+        self._on_refused = on_refused
+        self._refused: dict[str, str] = {}  # topic -> reason, until it is known which of its records are in the log
+        self._removed = 0  # records of refused topics that were taken
         self._run = secrets.token_hex(8)
         self._held: collections.deque[_Held] = collections.deque()
         self._held_bytes = 0
@@ -77,7 +80,7 @@ class Flow:
     @property
     def waiting(self) -> int:
         """Records that were taken and are not committed."""
-        return self._taken - self.records
+        return self._taken - self._removed - self.records
 
     @property
     def room(self) -> bool:
@@ -165,6 +168,17 @@ class Flow:
             self._producer, end = opening.result()
             self._sent = 0
             self._committed(end)
+            self._remove_refused()
+
+    def _remove_refused(self) -> None:
+        """Give up the records of refused topics that are not in the log; the others continue."""
+        for topic, reason in self._refused.items():
+            parts = [held.part for held in self._held if held.part.topic == topic]
+            self._on_refused(topic, reason, parts)
+            self._held = collections.deque(held for held in self._held if held.part.topic != topic)
+            self._held_bytes -= sum(part.size for part in parts)
+            self._removed += sum(part.records.num_rows for part in parts)
+        self._refused.clear()
 
     def _opened(self) -> tuple[Producer, int]:
         """Begin an epoch; and how many records of this run are committed."""
@@ -198,11 +212,15 @@ class Flow:
 
     def _fail(self, error: TuttiError, now: float) -> None:
         self.failures += 1
-        self._retry_at = now + self._waits.next_s()
-        trouble = f"{type(error).__name__}: {error}"
-        if trouble != self._trouble:
-            LOG.warning("%s: begins again behind what is in the log: %s", self._config.name, trouble)
-        self._trouble = trouble
+        if isinstance(error, Refused) and error.topic and not self._config.topic:
+            self._refused[error.topic] = str(error)  # messages name topics: one that is refused must not hold up the others
+            self._retry_at = now
+        else:
+            self._retry_at = now + self._waits.next_s()
+            trouble = f"{type(error).__name__}: {error}"
+            if trouble != self._trouble:
+                LOG.warning("%s: begins again behind what is in the log: %s", self._config.name, trouble)
+            self._trouble = trouble
         left, self._producer = self._producer, None
         if left is not None:
             self._pool.submit(left.close)

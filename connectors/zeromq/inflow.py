@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import zmq
@@ -13,7 +13,7 @@ import zmq
 from connectors.quarantine import QuarantineLog, as_base64
 from connectors.zeromq import limits
 from connectors.zeromq.flow import Flow
-from connectors.zeromq.messages import Bad, Message, Sorter
+from connectors.zeromq.messages import Bad, Message, Part, Sorter
 from connectors.zeromq.sockets import Socket, opened
 from connectors.zeromq.spooled import SpooledFlow
 
@@ -40,7 +40,7 @@ class Connector:
         """
         self.config = config
         self.quarantine = QuarantineLog(config.quarantine, config.name)
-        self.flow: Flow | SpooledFlow = SpooledFlow(config) if config.spool else Flow(config)
+        self.flow: Flow | SpooledFlow = (SpooledFlow if config.spool else Flow)(config, self._refuse_topic)
         self.messages = self.bytes = self.dropped = 0
         self.told: dict[str, object] = {}
         self._sorter = Sorter(config.zeromq.frames, config.topic)
@@ -117,6 +117,16 @@ class Connector:
         """Keep messages that no log takes. Any stranger can send them: they never hold the flow, and cost one write a turn."""
         if bad:
             self.quarantine.append([(one.reason, _shown(one.message)) for one in bad])
+
+    def _refuse_topic(self, topic: str, reason: str, parts: Sequence[Part]) -> None:
+        """Quarantine what messages bring to a topic that the log refuses; the other topics continue."""
+        LOG.warning(
+            "%s: messages to topic %s go to quarantine: %s. Once the log takes the topic, start the connector again",
+            self.config.name, topic, reason,
+        )  # fmt: skip
+        self._sorter.refuse(topic, reason)
+        for part in parts:
+            self._quarantine([Bad(message, reason) for message in self._sorter.messages(part)])
 
     def _drain(self, socket: Socket) -> None:
         """Take what ZeroMQ holds already, for a moment."""

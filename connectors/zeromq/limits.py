@@ -26,6 +26,7 @@ SLOW_MS_MAX = 20  # between two tries to send to a subscriber that has no room; 
 HEAR_RECORDS = 128  # between two looks at subscribers while a batch is published
 HEARD_A_TURN = 1000  # of what subscribers say
 SUBSCRIPTION_BYTES_MAX = 1024  # of one prefix; who sends a larger one is disconnected
+BEGIN_LOOK_S = 0.2  # between two looks whether the log has begun
 SAVE_S = 1.0  # between two saves of what was published: so much comes again after a crash
 READER_PATIENCE_S = 10.0  # for a gateway to answer, before that is told
 LINGER_MS = 2000  # at the end, to send what was published

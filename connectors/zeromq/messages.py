@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -35,6 +35,10 @@ class Part(NamedTuple):
     size: int
 
 
+#: Takes a topic that the log refuses, the reason, and the records of it that are held: they do not go to the log.
+OnRefused = Callable[[str, str, Sequence[Part]], None]
+
+
 class _Column:
     """Records of one topic, as they are collected."""
 
@@ -51,12 +55,24 @@ class Sorter:
 
     def __init__(self, frames: Sequence[Role], topic: str) -> None:
         """`topic` is that of all, where no frame is it."""
+        self._frames = tuple(frames)
         self._count = len(frames)
         self._topic_at, self._key_at, self._value_at = (
             frames.index(role) if role in frames else -1 for role in ("topic", "key", "value")
         )
         self._fixed = topic
         self._topics: dict[bytes, str] = {}
+        self._refused: dict[bytes, str] = {}  # topic -> reason
+
+    def refuse(self, topic: str, reason: str) -> None:
+        """Make no more records of a topic that messages name."""
+        self._topics.pop(topic.encode(), None)
+        self._refused[topic.encode()] = reason
+
+    def messages(self, part: Part) -> Iterator[Message]:
+        """The messages that became these records. Frames that are skipped are empty."""
+        for row in part.records.to_pylist():
+            yield [part.topic.encode() if role == "topic" else row.get(role) or b"" for role in self._frames]
 
     def sorted(self, messages: Sequence[Message]) -> tuple[list[Part], list[Bad]]:
         """Messages in the order in which they came: each topic's records stay in it; the time is the present."""
@@ -91,10 +107,12 @@ class Sorter:
         return topic or self._new_topic(message[self._topic_at]), key, value
 
     def _new_topic(self, name: bytes) -> str:
+        if name in self._refused:
+            raise ValueError(self._refused[name])
         text = name[: NAME_BYTES_MAX + 1].decode("ascii", "replace")
         if not is_name(text):
             raise ValueError(f"its topic is {text[:60]!r}: a topic has 1 to {NAME_BYTES_MAX} letters, digits, '.', '_' and '-'")
-        if len(self._topics) >= limits.TOPICS_MAX:
+        if len(self._topics) + len(self._refused) >= limits.TOPICS_MAX:
             raise ValueError(f"its topic {text!r} is one more than {limits.TOPICS_MAX}, as many as messages may name")
         self._topics[name] = text
         return text

@@ -58,7 +58,11 @@ class Publisher:
             Refused: another instance of the name is further.
         """
         target = self.config.zeromq
-        reader = self._reader(self._start())
+        if self.config.start == "latest":
+            self._resolve_latest(stop)
+            if stop.is_set():
+                return
+        reader = self._reader(None)
         try:
             mark, linger = target.high_water_mark, limits.LINGER_MS
             with opened(zmq.XPUB, target.bind, target.connect, self.config.curve, mark, linger) as (socket, addresses):
@@ -89,20 +93,25 @@ class Publisher:
         finally:
             reader.close()
 
-    def _start(self) -> str | None:
-        """Where to begin: None for the offset that is saved under the name, or the beginning where none is.
+    def _resolve_latest(self, stop: threading.Event) -> None:
+        """Save the end of the log under the name, unless an offset is saved there: a restart skips no later record.
 
-        "latest" is resolved once and saved before this instance is ready: a restart skips no record that comes after that.
+        Before its group is founded there is no log in which to save it. This instance waits for the log, and is not ready before.
+
+        Raises:
+            Unavailable: no gateway answers.
         """
-        if self.config.start == "earliest":
-            return None
         with Progress(self.config.gateways) as progress:
-            frontier = progress.frontier()
-            if not frontier.log:
-                return "earliest"  # the log begins later: all of it comes after the start
+            awaited = False
+            while not (frontier := progress.frontier()).log:
+                if not awaited:
+                    LOG.info("%s: waits for the log to begin", self.config.name)
+                awaited = True
+                if stop.wait(limits.BEGIN_LOOK_S):
+                    return
             if self.config.name not in progress.readers():
-                progress.save_offset(self.config.name, frontier.offset)
-            return None
+                # All records of a log that began after this start came after it, too.
+                progress.save_offset(self.config.name, frontier.start if awaited else frontier.offset)
 
     def _reader(self, start: str | None) -> Reader:
         config = self.config

@@ -6,28 +6,42 @@ import collections
 import logging
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from connectors.zeromq import limits
 from gateway.client import Producer
-from gateway.errors import BufferFull, TooLarge
+from gateway.errors import BufferFull, Refused, TooLarge, TuttiError
 
 if TYPE_CHECKING:
     from connectors.zeromq.config import Inflow
-    from connectors.zeromq.messages import Part
+    from connectors.zeromq.messages import OnRefused, Part
     from gateway.client import Receipt
 
 LOG = logging.getLogger("tutti.zeromq")
 
 
+class _NamedTopics(Producer):
+    """Messages name the topics: one that the token does not allow must not hold up the others."""
+
+    puts_denied_aside = True
+
+
 class SpooledFlow:
-    """As `Flow`, on a disk. What fails here is for somebody to look at: the spool stays as it is."""
+    """As `Flow`, on a disk. What fails here is for somebody to look at: the spool stays as it is.
+
+    The first records of each topic have a callback. It reports a topic that the log refuses: its later records go to quarantine.
+    Those that were in the spool by then are in the spool's folder `refused`.
+    """
 
     failures = 0
 
-    def __init__(self, config: Inflow) -> None:
+    def __init__(self, config: Inflow, on_refused: OnRefused) -> None:
         """Nothing is opened yet."""
         self._config = config
+        self._on_refused = on_refused
+        self._known: set[str] = set()  # topics of which records were committed, or have a callback
+        self._outcomes: collections.deque[tuple[str, TuttiError | None]] = collections.deque()
         self._held: collections.deque[Part] = collections.deque()
         self._producer: Producer | None = None
         self._taken = self._committed = 0
@@ -71,7 +85,7 @@ class SpooledFlow:
             TuttiError: the spool is another's, damaged, or used by another process.
         """
         config = self._config
-        self._producer = Producer(
+        self._producer = (Producer if config.topic else _NamedTopics)(
             config.gateways,
             producer=config.name,
             buffer_bytes=limits.HELD_BYTES_MAX,
@@ -94,15 +108,34 @@ class SpooledFlow:
         Raises:
             TuttiError: the producer ended, and why.
         """
+        self._settle()
         while self._held and self._producer is not None:
             part = self._held[0]
+            outcome = None if part.topic in self._known else partial(self.heard, part.topic)
             try:
-                self._last = self._producer.send_batch(part.topic, part.records)
+                self._last = self._producer.send_batch(part.topic, part.records, on_delivery=outcome)
             except BufferFull:
                 return
             if self._last.done() and isinstance(self._last.error, TooLarge):
                 raise self._last.error  # parts are cut so that none is
+            self._known.add(part.topic)
             self._held.popleft()
+
+    def heard(self, topic: str, error: TuttiError | None, _receipt: Receipt) -> None:
+        """The outcome of the first records of a topic, in an I/O thread of the client."""
+        self._outcomes.append((topic, error))
+
+    def _settle(self) -> None:
+        while self._outcomes:
+            topic, error = self._outcomes.popleft()
+            if error is None:
+                continue
+            self._known.discard(topic)
+            if isinstance(error, Refused) and error.topic and not self._config.topic:
+                parts = [part for part in self._held if part.topic == topic]
+                self._on_refused(topic, str(error), parts)
+                self._held = collections.deque(part for part in self._held if part.topic != topic)
+                self._taken -= sum(part.records.num_rows for part in parts)
 
     def wait(self, seconds: float) -> None:
         """For room, so long."""

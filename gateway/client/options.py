@@ -21,6 +21,7 @@ class FeedOptions(NamedTuple):
     compression: Compression = None
     delivery_timeout: float = limits.DELIVERY_TIMEOUT_US / 1e6
     staged: bool = False  # what is sent waits for a transaction
+    puts_denied_aside: bool = False  # with a spool: what the credentials do not allow is refused, and does not end the producer
 
 
 def options_of(

@@ -83,6 +83,7 @@ class Producer:
     """
 
     staged = False  # whether what is sent waits for a transaction
+    puts_denied_aside = False  # with a spool: whether a topic that the credentials do not allow is refused as others are
 
     def __init__(
         self,
@@ -110,7 +111,8 @@ class Producer:
         known = given(credentials)
         instance = secrets.token_bytes(16)
         name = check_name("producer", producer) if producer is not None else nameless_name(instance)
-        options = options_of(linger, batch_bytes, buffer_bytes, on_full, compression, delivery_timeout)._replace(staged=self.staged)
+        options = options_of(linger, batch_bytes, buffer_bytes, on_full, compression, delivery_timeout)
+        options = options._replace(staged=self.staged, puts_denied_aside=self.puts_denied_aside)
         check_seconds("connect_timeout", connect_timeout)
         tune()
         identity = Identity(name, instance, secrets.token_bytes(16))

@@ -322,7 +322,7 @@ class Session(abc.ABC):
                 self._ask_at = self._retry_at
         elif topic is not None:
             kind = NotAllowed if answer.code in NOT_ALLOWED else Refused
-            self.topic_refused(topic, kind(f"topic {topic!r} was refused: {text}", answer.code))
+            self.topic_refused(topic, kind(f"topic {topic!r} was refused: {text}", answer.code, topic))
         elif mine:
             self.end(Refused(f"producer {self.identity.name!r} was refused: {text}", answer.code))
 

@@ -7,6 +7,7 @@ from typing import Any
 import h11
 import pytest
 
+from gateway import http1
 from gateway.http1 import ServerConnection
 
 HOST = b"host: x\r\n"
@@ -164,3 +165,11 @@ def test_a_head_is_judged_alike_however_it_arrives() -> None:
     connection.receive_data(b"\n")
     with pytest.raises(h11.RemoteProtocolError, match="LF alone"):
         connection.next_event()
+
+
+def test_an_h11_with_another_buffer_is_refused() -> None:
+    connection = h11.Connection(h11.SERVER)
+    http1._check_h11(connection)
+    connection._receive_buffer = bytearray()  # type: ignore[assignment]  # as another release may
+    with pytest.raises(ImportError, match=r"lacks \['_data', '_extract', .*\]\): install h11>=0\.16,<0\.17"):
+        http1._check_h11(connection)

@@ -19,6 +19,8 @@ from typing import Any
 import pytest
 import uvicorn
 
+from gateway import serving
+from gateway.errors import ConfigError
 from gateway.listener import CROWDED, ConnectionLimit, _network
 from gateway.serving import HALF_CLOSED, PLAIN, BoundedProtocol, Server
 from tests.certificates import certificate
@@ -131,7 +133,13 @@ def port(application: Application, keys: Path, request: pytest.FixtureRequest) -
 
 
 class Client:
-    """Closes its side by a word of TLS, by TCP alone, or, in the clear, by that."""
+    """Closes its side by a word of TLS, by TCP alone, or, in the clear, by that.
+
+    Attributes:
+        cut: True if the server closed TCP without closing TLS before: an answer may not be whole.
+    """
+
+    cut = False
 
     def __init__(self, port: Port, kind: str, keys: Path) -> None:
         self.link, self._kind = port.link(), kind
@@ -149,6 +157,7 @@ class Client:
             except ssl.SSLWantReadError:
                 self._flush()
                 if not (data := self.link.recv(65_536)):
+                    self.cut = True
                     return b""
                 self._in.write(data)
             finally:
@@ -212,6 +221,7 @@ def test_a_client_that_closes_its_side_gets_its_answer(client: Client, applicati
     answer = client.rest()
     assert answer.startswith(b"HTTP/1.1 200")
     assert answer.endswith(b"\r\n\r\nanswer 1\n")
+    assert not client.cut
 
 
 @KINDS
@@ -257,6 +267,13 @@ def test_a_stream_goes_to_a_client_that_has_closed_its_side_until_it_is_gone(cli
         assert part, "the stream goes on"
     client.link.close()
     assert application.gone.wait(WAIT_S), "writing to it shows that nobody is there"
+
+
+def test_an_asyncio_without_a_part_that_tls_needs_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"lacks _state, .*_on_shutdown_complete of SSLProtocol, which HTTPS needs: use Python 3\.11"
+    ):
+        serving._check_tls(asyncio.Protocol())  # type: ignore[arg-type]  # as another release may be
 
 
 def test_a_reset_ends_a_stream(port: Port, application: Application) -> None:

@@ -60,13 +60,21 @@ class SpooledDelivery(Delivery):
             if self.running and batch is not None:
                 whose = f"{batch.count} records of producer {self.identity.name!r}"
                 text = f"{whose} to topic {batch.topic!r} were refused: {answer.reason}"
-                if answer.code in NOT_ALLOWED:  # a right can be given; what was put aside does not come back
-                    self.end(NotAllowed(text, answer.code))
+                if answer.code in NOT_ALLOWED:
+                    error: Refused = NotAllowed(text, answer.code, batch.topic)
+                else:
+                    error = TooLarge(text) if answer.code == "too_large" else Refused(text, answer.code)
+                if self._ends(error):
+                    self.end(error)
                     return
-                self._refuse(batch, TooLarge(text) if answer.code == "too_large" else Refused(text, answer.code))
+                self._refuse(batch, error)
                 self._start_over(now)
         else:
             super()._on_batch_answer(answer, now)
+
+    def _ends(self, error: TuttiError) -> bool:
+        """Whether a refusal ends the producer: a right can be given, and batches that were put aside do not come back."""
+        return isinstance(error, NotAllowed) and not self.feed.options.puts_denied_aside
 
     def _refuse(self, batch: Batch, error: TuttiError) -> None:
         """The log will not have it: it is put aside when it is read again, unless it turns out to be committed."""
@@ -99,7 +107,7 @@ class SpooledDelivery(Delivery):
         """Batches of that topic at the head of the queue are put aside, and what follows comes again from the spool. Where only
         the right to it is missing the producer ends.
         """
-        if isinstance(error, NotAllowed):
+        if self._ends(error):
             self.end(error)
             return
         refused = []

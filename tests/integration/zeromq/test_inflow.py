@@ -5,17 +5,20 @@ from __future__ import annotations
 import contextlib
 import itertools
 import signal
+from base64 import b64decode
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import orjson
+import pyarrow as pa
 import pytest
 import zmq
 import zmq.auth
 
 from tests.faults.three import Three
 from tests.integration.connected import Connected, records, until, until_there
+from tests.integration.security.house import House
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(150)]
 Peer = Callable[[int], Any]
@@ -152,6 +155,43 @@ def test_with_keys_only_friends_are_heard(group: Three, tmp_path: Path, peer: Pe
             elif push.poll(0, zmq.POLLOUT):
                 push.send(b"stranger", zmq.NOBLOCK)
         assert [row["value"] for row in until_there(group.url, name, 1, one)] == [b"hello"]
+
+
+@pytest.mark.parametrize("spooled", [False, True])
+def test_a_topic_that_the_token_does_not_allow_holds_up_no_other(
+    tmp_path: Path, peer: Peer, monkeypatch: pytest.MonkeyPatch, spooled: bool
+) -> None:
+    """Proves that its messages are in quarantine, or refused in the spool, and that later ones never reach the producer."""
+    house = House(tmp_path)
+    top = f'spool = "{tmp_path}/spool"' if spooled else "# none"
+    with house.gateway() as gateway:
+        monkeypatch.setenv("TUTTI_TOKEN_FILE", str(house.client_file("feed")))
+        one, name = connector(tmp_path, gateway.url, 'socket = "pull"\nframes = ["topic", "value"]', top)
+        with one:
+            push = peer(zmq.PUSH)
+            push.connect(one.ready["bound"][0])
+            for number in range(3):
+                push.send_multipart([b"flights", b"%d" % number])
+                push.send_multipart([b"secret", b"%d" % number])
+            until(lambda: "messages to topic secret go to quarantine: topic 'secret' was refused" in one.told(), one.told)
+            for number in range(3, 6):
+                push.send_multipart([b"secret", b"%d" % number])
+                push.send_multipart([b"flights", b"%d" % number])
+            monkeypatch.setenv("TUTTI_TOKEN_FILE", str(house.client_file("all")))
+            found = until_there(gateway.url, "flights", 6, one)
+            until(lambda: measured(one, name, "waiting") == 0, one.told)
+            until(lambda: measured(one, name, "quarantined") >= 3, one.told)
+            failures = measured(one, name, "failures_total")
+            assert one.end() == 0, one.told()
+        assert records(gateway.url, "secret") == []
+    assert [row["value"] for row in found] == [b"%d" % number for number in range(6)]
+    assert failures <= 1
+    told = [orjson.loads(line) for file in (tmp_path / "q").iterdir() for line in file.read_bytes().splitlines()]
+    kept = [b64decode(one["frames"][1]["base64"]) for one in told]
+    for file in (tmp_path / "spool" / "refused").glob("*"):
+        with pa.ipc.open_stream(file.read_bytes()) as stream:
+            kept += [value or b"" for value in stream.read_all().column("value").to_pylist()]
+    assert sorted(kept) == [b"%d" % number for number in range(6)]
 
 
 def test_what_keeps_it_from_starting_is_told(group: Three, tmp_path: Path, peer: Peer) -> None:

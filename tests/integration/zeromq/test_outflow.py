@@ -127,6 +127,28 @@ def test_a_start_at_latest_survives_a_kill_right_after_the_ready_line(group: Thr
             assert sub.recv_multipart()[2] == b"after"
 
 
+def test_a_start_at_latest_before_the_log_begins_takes_all_that_comes_after_it(tmp_path: Path, peer: Peer) -> None:
+    """Proves that it is ready once its start is saved, and that the next instance publishes from there."""
+    group = Three(tmp_path)
+    try:
+        group["g1"].start(wait=False)
+        one = publisher(tmp_path, group.url, '["ol"]\nstart = "latest"').start(wait=False)
+        until(lambda: "waits for the log to begin" in one.told(), one.told)
+        for name in ("g2", "g3"):
+            group[name].start(wait=False)
+        one.wait_ready()
+        one.end(signal.SIGKILL)
+        with Producer(group.url) as producer:
+            producer.send("ol", b"after").result(30)
+        with one.start():
+            sub = peer(zmq.SUB)
+            sub.connect(one.ready["bound"][0])
+            sub.subscribe(b"")
+            assert sub.recv_multipart()[2] == b"after"
+    finally:
+        group.__exit__()
+
+
 def test_what_keeps_it_from_starting_is_told(group: Three, tmp_path: Path) -> None:
     """Proves that an endpoint that makes no sense is named."""
     wrong = publisher(tmp_path, group.url, '["oa"]')

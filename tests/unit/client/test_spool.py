@@ -198,6 +198,32 @@ def test_a_topic_that_the_credentials_do_not_open_ends_the_producer_and_keeps_th
     assert committed(gateway) == [b"0", b"1", b"2"]
 
 
+@pytest.mark.parametrize("when", ["at first", "meanwhile"])
+def test_a_producer_may_put_aside_what_the_credentials_do_not_allow(gateway: FakeGateway, spool: Path, when: str) -> None:
+    """Proves that the other topics continue, and that the error names the topic."""
+
+    def rule(heard: Any) -> list[Any] | None:
+        if when == "at first" and isinstance(heard, wire.OpenTopic) and heard.name == "no":
+            return [wire.Denied(heard.request, "rights", "may not")]
+        if when == "meanwhile" and isinstance(heard, Frame) and b"no" in bytes(heard.body):
+            return [wire.RefusedAnswer(heard.producer, heard.epoch, heard.first_sequence, "rights", "may not", retry=False)]
+        return None
+
+    class Aside(Producer):
+        puts_denied_aside = True
+
+    gateway.rule = rule
+    p = Aside(gateway.url, producer="jfk", spool=spool, delivery_timeout=30)
+    receipts = [p.send("no" if number % 3 == 1 else "t", b"no" if number % 3 == 1 else b"%d" % number) for number in range(12)]
+    p.flush(30)
+    for receipt in receipts[1::3]:
+        assert isinstance(receipt.error, NotAllowed)
+        assert receipt.error.topic == "no"
+    assert p.spool.refused == 4
+    p.close()
+    assert committed(gateway) == [b"%d" % number for number in range(12) if number % 3 != 1]
+
+
 def test_a_right_that_is_taken_back_meanwhile_ends_the_producer_and_keeps_the_spool(gateway: FakeGateway, spool: Path) -> None:
     def rule(heard: Any) -> list[Any] | None:
         if isinstance(heard, Frame) and b"late" in bytes(heard.body):

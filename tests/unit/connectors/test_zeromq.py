@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
+from base64 import b64decode
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import orjson
 import pyarrow as pa
@@ -15,7 +17,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from connectors import limits as common
 from connectors.zeromq import flow as flow_module
-from connectors.zeromq import limits
+from connectors.zeromq import limits, outflow
 from connectors.zeromq.config import Curve, load_inflow, load_outflow
 from connectors.zeromq.flow import Flow
 from connectors.zeromq.inflow import Connector
@@ -23,8 +25,9 @@ from connectors.zeromq.messages import Part, Sorter
 from connectors.zeromq.metrics import InMetrics
 from connectors.zeromq.outflow import Publisher
 from connectors.zeromq.spooled import SpooledFlow
+from gateway.client.source import Frontier
 from gateway.data.schema import HEADERS
-from gateway.errors import Aborted, BufferFull, ConfigError, Fenced, FormatError, Unavailable
+from gateway.errors import Aborted, BufferFull, ConfigError, Fenced, FormatError, NotAllowed, Unavailable
 from gateway.waits import Doubling
 
 EXAMPLES = Path(__file__).parents[3] / "conf" / "connectors"
@@ -76,6 +79,8 @@ class Log:
         self.progress = b""
         self.newest: Any = None
         self.fails = 0
+        self.opened = 0
+        self.refuses: set[str] = set()  # topics
 
 
 class Resume(NamedTuple):
@@ -100,14 +105,15 @@ class FakeProducer:
         self.log = log
         self.sent: list[Any] = []
         log.newest = self
+        log.opened += 1
 
     def resume(self) -> Resume:
         return Resume(0, self.log.progress)
 
-    def send_batch(self, _topic: str, records: Any, progress: bytes, outcome: Any) -> Receipt:
+    def send_batch(self, topic: str, records: Any, progress: bytes, outcome: Any) -> Receipt:
         if len(self.sent) == 3:
             raise BufferFull("full")
-        self.sent.append((records.column("value").to_pylist(), progress, outcome))
+        self.sent.append((records.column("value").to_pylist(), progress, outcome, topic))
         return Receipt()
 
     def close(self) -> None:
@@ -116,7 +122,12 @@ class FakeProducer:
     def turn(self) -> None:
         log = self.log
         fail = log.fails > 0 and log.chance.random() < 0.5
-        for values, progress, outcome in self.sent[: log.chance.randint(0, len(self.sent))]:
+        for values, progress, outcome, topic in self.sent[: log.chance.randint(0, len(self.sent))]:
+            if topic in log.refuses:  # a producer that uses progress fails all that comes after it, too
+                for _, _, other, _ in self.sent:
+                    other(NotAllowed(f"topic {topic!r} was refused", "rights", topic), Receipt())
+                self.sent = []
+                return
             log.values += values
             log.progress = progress
             self.sent.pop(0)
@@ -124,16 +135,20 @@ class FakeProducer:
                 outcome(None, Receipt())
         if fail:
             log.fails -= 1
-            for _, _, outcome in self.sent:
+            for _, _, outcome, _ in self.sent:
                 outcome(Aborted("lost its coordinator"), Receipt())
             self.sent = []
+
+
+def nothing_refused(topic: str, reason: str, parts: Sequence[Part]) -> None:
+    raise AssertionError(f"{topic}: {reason}: {parts}")
 
 
 def flow_on(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Flow:
     monkeypatch.setattr(flow_module, "Producer", lambda *_, **__: FakeProducer(log))
     monkeypatch.setattr(limits, "RETRY_S_MAX", 0.0)
     (tmp_path / "in.toml").write_text(IN.replace("{q}", str(tmp_path / "q")))
-    return Flow(load_inflow(str(tmp_path / "in.toml")))
+    return Flow(load_inflow(str(tmp_path / "in.toml")), nothing_refused)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -174,6 +189,63 @@ def test_what_is_final_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     log.progress = b"17"
     with pytest.raises(FormatError, match="another `name`"):
         flow.open()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_topics_that_are_refused_go_to_quarantine_and_the_others_continue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Proves that each message is in the log or in quarantine, once, among other failures, and that a topic fails one producer."""
+    log = Log(seed)
+    log.refuses = {"no", "never"}
+    monkeypatch.setattr(flow_module, "Producer", lambda *_, **__: FakeProducer(log))
+    monkeypatch.setattr(limits, "RETRY_S_MAX", 0.0)
+    text = IN.replace("{q}", str(tmp_path / "q")).replace('topic = "t"\n', "") + 'frames = ["topic", "skip", "value"]\n'
+    (tmp_path / "in.toml").write_text(text)
+    connector = Connector(load_inflow(str(tmp_path / "in.toml")))
+    connector.flow.open()
+    log.fails = 3
+    topics = [log.chance.choice(["yes", "no", "other", "never"]) for _ in range(100)]
+    sent = [[topic.encode(), b"skipped", b"%s %d" % (topic.encode(), number)] for number, topic in enumerate(topics)]
+    for start in range(0, 100, 10):
+        connector._take(sent[start : start + 10])
+        log.newest.turn()
+    deadline = time.monotonic() + 60
+    while connector.flow.waiting:
+        assert time.monotonic() < deadline, f"{connector.flow.waiting} wait"
+        connector.flow.tend(time.monotonic())
+        log.newest.turn()
+        connector.flow.wait(0.0005)
+    assert connector.flow.close(1.0) == 0
+    good = [value for topic, _, value in sent if topic in (b"yes", b"other")]
+    for topic in (b"yes", b"other"):
+        assert [value for value in log.values if value.startswith(topic)] == [value for value in good if value.startswith(topic)]
+    assert sorted(log.values) == sorted(good)
+    told = [orjson.loads(line) for file in (tmp_path / "q").iterdir() for line in file.read_bytes().splitlines()]
+    assert {one["reason"] for one in told} == {"topic 'no' was refused", "topic 'never' was refused"}
+    kept = [tuple(b64decode(frame["base64"]) for frame in one["frames"]) for one in told]
+    assert sorted((topic, value) for topic, _, value in kept) == sorted(
+        (topic, value) for topic, _, value in sent if topic in (b"no", b"never")
+    )
+    assert connector.flow.records == len(good)
+    assert log.opened <= 1 + len(log.refuses) + 3, "messages of a topic that is known to be refused fail no producer"
+
+
+def test_a_refused_topic_that_the_configuration_names_holds_its_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proves that they wait for the right: whoever pushes is held back, and nothing goes to quarantine."""
+    log = Log(1)
+    log.refuses = {"t"}
+    flow = flow_on(log, tmp_path, monkeypatch)
+    flow.open()
+    flow.add(Sorter(["value"], "t").sorted([[b"1"]])[0])
+    deadline = time.monotonic() + 60
+    while flow.waiting:
+        assert time.monotonic() < deadline
+        flow.tend(time.monotonic())
+        log.newest.turn()
+        if flow.failures == 3:
+            log.refuses.clear()
+    assert (log.values, flow.close(1.0)) == ([b"1"], 0)
 
 
 class FakeSocket:
@@ -351,6 +423,48 @@ def test_no_header_stands_for_other_bytes(tmp_path: Path) -> None:
     assert orjson.loads(told)["timestamp"] == "0001-01-01T00:00:00.000000Z"
 
 
+class FakeProgress:
+    """Gateways whose log begins, with records, at the third look. Remembers what was saved."""
+
+    def __init__(self, saved: dict[str, int], logs: list[tuple[str, int]]) -> None:
+        self.saved, self.logs = saved, logs
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def frontier(self) -> Frontier:
+        log, offset = self.logs.pop(0) if len(self.logs) > 1 else self.logs[0]
+        return Frontier(log, 0, offset, 0, 0, 0, "primary")
+
+    def readers(self) -> dict[str, int]:
+        return self.saved
+
+    def save_offset(self, name: str, offset: int) -> None:
+        self.saved[name] = offset
+
+
+@pytest.mark.parametrize(
+    ("before", "logs", "after"),
+    [
+        ({}, [("", 0), ("", 0), ("log", 7)], {"z": 0}),  # all records came after the first start
+        ({}, [("log", 7)], {"z": 7}),
+        ({"z": 3}, [("log", 7)], {"z": 3}),
+    ],
+)
+def test_a_start_at_latest_is_saved_before_it_is_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: dict[str, int], logs: list[tuple[str, int]], after: dict[str, int]
+) -> None:
+    monkeypatch.setattr(outflow, "Progress", lambda _: FakeProgress(before, logs))
+    monkeypatch.setattr(limits, "BEGIN_LOOK_S", 0.001)
+    (tmp_path / "out.toml").write_text(OUT.replace("topics", 'start = "latest"\ntopics'))
+    publisher = Publisher(load_outflow(str(tmp_path / "out.toml")))
+    publisher._resolve_latest(threading.Event())
+    assert before == after
+
+
 class Handed:
     """A producer that is looked at while records are handed over."""
 
@@ -360,7 +474,7 @@ class Handed:
     def __len__(self) -> int:
         return self.waiting
 
-    def send_batch(self, _topic: str, records: Any) -> Receipt:
+    def send_batch(self, _topic: str, records: Any, on_delivery: Any) -> Receipt:
         self.waiting += records.num_rows
         self.look()
         return Receipt()
@@ -369,7 +483,7 @@ class Handed:
 def test_what_is_committed_never_goes_back(tmp_path: Path) -> None:
     """Proves that whoever looks while records are handed to the spool counts none of them as taken back."""
     (tmp_path / "in.toml").write_text(IN.replace("{q}", str(tmp_path / "q")))
-    flow = SpooledFlow(load_inflow(str(tmp_path / "in.toml")))
+    flow = SpooledFlow(load_inflow(str(tmp_path / "in.toml")), nothing_refused)
     seen: list[int] = []
     producer: Any = Handed(lambda: seen.append(flow.records))
     flow._producer = producer

@@ -16,7 +16,7 @@ import pytest
 
 from connectors.files import limits
 from connectors.files.ledger import Ledger
-from gateway.errors import ConfigError, Unavailable
+from gateway.errors import ConfigError, Damaged, Unavailable
 
 _KEEPS = """
 import sqlite3, sys
@@ -79,6 +79,22 @@ def test_a_ledger_that_another_one_is_just_making_is_waited_for(tmp_path: Path, 
         ends.start()
         Ledger(str(tmp_path), "orders", grows=False).close()
         ends.join()
+
+
+def test_a_ledger_that_is_refused_keeps_no_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    connect = sqlite3.connect
+    made: list[sqlite3.Connection] = []
+
+    def opened(*given: Any, **options: Any) -> sqlite3.Connection:
+        made.append(connect(*given, **options))
+        return made[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", opened)
+    (tmp_path / "orders.ledger").write_bytes(b"rubbish" * 1000)
+    with pytest.raises(Damaged):
+        Ledger(str(tmp_path), "orders", grows=False)
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        made[0].execute("SELECT 1")
 
 
 def test_a_commit_that_fails_is_undone_and_can_be_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
