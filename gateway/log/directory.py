@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import msgspec
 
 from gateway.data.lanes import NEW_LANE
-from gateway.durable import DIRECTORY_MODE
+from gateway.durable import DIRECTORY_MODE, open_file
 from gateway.errors import Damaged, DirectoryRefused, WrongDirectory, disk_remedy, remedy
 from gateway.log.birth import Birth, birth_of
 from gateway.log.lanes_there import lane_at
@@ -281,7 +281,7 @@ def _make(path: str, storage: Storage) -> None:
 def _lock(path: str, when_in_use: str) -> int:
     import fcntl  # noqa: PLC0415 - clients are imported also on systems without it, and lock nothing
 
-    lock = os.open(os.path.join(path, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    lock = open_file(os.path.join(path, LOCK), os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
