@@ -194,14 +194,6 @@ ORDER = (
         shows="reader",
     ),
     Mutant(
-        "offset-commit-overtaken",
-        "4.3",
-        "an offset commit that waits to be refused does not follow one that came after it",
-        [Edit(Requests, "_commit", "if not overtaken and", "if")],
-        MIXES["readers-back"],
-        shows="reader",
-    ),
-    Mutant(
         "readers-without-a-floor",
         "1 C7",
         "a reader carries the highest frontier that it saw, and is shown no less elsewhere",

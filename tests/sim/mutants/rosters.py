@@ -7,7 +7,6 @@ from gateway.core.flush.candidate import Candidate
 from gateway.core.inbound import Inbound
 from gateway.core.membership.changes import Changes
 from gateway.core.membership.duties import Duties
-from tests.sim.mixes import MIXES
 from tests.sim.mutants.mutant import ROSTER, Mutant
 from tests.sim.mutants.patch import Edit
 
@@ -89,14 +88,6 @@ ROSTERS = (
         "a removed voter is added again when a majority knows durably that it was removed",
         [Edit(Changes, "order", " and self._is_counted(ask.name)", " and False")],
         proof="tests/unit/core/test_roster_done.py::test_a_removed_voter_is_added_again_when_a_majority_knows_that_it_was_removed",
-    ),
-    Mutant(
-        "removal-made-again",
-        "5.7",
-        "a change that a later ROSTER undid is not asked for again",
-        [Edit(Changes, "_follow", "if waiting.fits and not fits:", "if False:")],
-        MIXES["hasty"],
-        shows="removed more often",
     ),
     Mutant(
         "draining-coordinator-changes-the-roster",

@@ -233,20 +233,6 @@ def test_a_reader_goes_back_only_when_it_says_so() -> None:
     assert member.stack.decided.readers == {"reader": 1}
 
 
-def test_a_commit_that_waits_to_be_refused_does_not_follow_one_that_came_after_it() -> None:
-    """It would take the reader from where it went back to, though it was asked for before that."""
-    group, member = opened()
-    group.step(member, Submitted(1, batches(1, 2)))
-    group.settle()
-    group.step(member, OffsetsAsked(1, 10, "reader", 2, False))
-    group.settle()
-    group.step(member, OffsetsAsked(1, 11, "reader", 1, False))  # this gateway finds out first whether its log is the latest
-    group.step(member, OffsetsAsked(1, 12, "reader", 0, True))
-    group.settle()
-    assert member.stack.decided.readers == {"reader": 0}
-    assert [one.request for one in answers(member, Denied) if isinstance(one, Denied)] == [11]
-
-
 def test_too_many_or_no_names_are_not_forgotten() -> None:
     group, member = opened()
     group.step(member, ForgetAsked(1, 5, ()))
