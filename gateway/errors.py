@@ -129,6 +129,24 @@ def invariant(condition: object, message: str) -> None:
         raise InvariantViolated(message)
 
 
+def disk_remedy(gateway: str, others_decide: bool | None = None) -> str:
+    """Return how a gateway gets its vote when it has another disk than the roster names.
+
+    Args:
+        gateway: its name.
+        others_decide: True if the other gateways are a majority of the roster; False if they never are, as in a group of two;
+            None if that is not known.
+    """
+    replace = f"`tutti members replace {gateway}`"
+    force = (
+        f"stop {gateway}, run `tutti roster force` at the gateways that remain, and add {gateway} with an empty directory "
+        f"(`tutti members add {gateway} HOST:P`)"
+    )
+    if others_decide is None:
+        return f"run {replace}, which needs a majority of the roster without {gateway}; without one, as in a group of two, {force}"
+    return f"run {replace}" if others_decide else force
+
+
 _DISK = "the disk or its file system failed: see the kernel's log (dmesg), and repair or replace it"
 _REMEDIES = {
     errno.EIO: _DISK,

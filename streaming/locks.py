@@ -6,11 +6,13 @@ import fcntl
 import os
 from pathlib import Path
 
+from gateway.durable import open_file
+
 
 def is_held(file: Path) -> bool:
     """Whether somebody has the lock (flock) of a file; of one that is not there nobody has it."""
     try:
-        found = os.open(file, os.O_RDWR)
+        found = open_file(file, os.O_RDWR)
     except FileNotFoundError:
         return False
     try:

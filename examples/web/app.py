@@ -1,6 +1,9 @@
 """A web application that takes orders and answers when they are durable: its 201 means on disk at every gateway, at this offset.
 
 uvicorn --app-dir examples/web app:app             gateways are those of $TUTTI_URL, or the one of `tutti dev`
+
+A client that closes its side of the connection after the request (`nc -N`) gets no answer: uvicorn drops such a connection. The
+order may be committed. The HTTP connector answers such a client.
 """
 
 from __future__ import annotations

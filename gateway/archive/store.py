@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyarrow import fs as arrow_fs
 
 from gateway.core import limits
-from gateway.durable import sync_directory
+from gateway.durable import open_file, sync_directory
 from gateway.errors import ConfigError, DiskFull, Unavailable, remedy
 from gateway.waits import Doubling
 
@@ -179,18 +179,18 @@ class LocalStore:
 
     def read(self, path: str) -> pa.Buffer:
         """As `Store.read`."""
-        with self._told("read", path), open(self._path(path), "rb") as file:
+        with self._told("read", path), open(self._path(path), "rb", opener=open_file) as file:
             return pa.py_buffer(file.read())
 
     def read_back(self, path: str) -> pa.Buffer:
         """As `Store.read_back`: what is durable the kernel can forget, so that the disk is asked."""
-        with self._told("read", path), open(self._path(path), "rb") as file:
+        with self._told("read", path), open(self._path(path), "rb", opener=open_file) as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             return pa.py_buffer(file.read())
 
     def read_at(self, path: str, start: int, length: int) -> bytes:
         """As `Store.read_at`."""
-        with self._told("read", path), open(self._path(path), "rb", buffering=0) as file:
+        with self._told("read", path), open(self._path(path), "rb", buffering=0, opener=open_file) as file:
             return os.pread(file.fileno(), length, start)
 
     def write(self, path: str, data: pa.Buffer) -> None:

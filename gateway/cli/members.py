@@ -152,6 +152,9 @@ def replace(name: str, url: str, timeout_s: float, no_wait: bool, as_json: bool)
     """Let the gateway NAME vote with a new disk: it lost the one that it had, and was started with an empty directory.
 
     It keeps its name and its place. It catches up first; that is waited for, unless --no-wait is given.
+
+    It needs a majority of the roster without NAME. Without one, as in a group of two, stop NAME, run `tutti roster force` at the
+    gateways that remain, and add NAME with an empty directory (`tutti members add`).
     """
     with _control(url, timeout_s) as (control, deadline):
         member = _named(control.members(), name)

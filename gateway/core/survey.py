@@ -12,7 +12,9 @@ from gateway.core.layers import Layers
 from gateway.core.life import Phase
 from gateway.core.peers import Peer, Peers
 from gateway.core.stack import Stack
+from gateway.data.bodies import Voter
 from gateway.data.views import coordinator_of
+from gateway.errors import disk_remedy
 
 PRIMARY, MINORITY, JOINING, LEARNER, SILENT, LEAVING, HALTED = (
     "primary",  # in the view that decides
@@ -152,9 +154,16 @@ def _other_disk(layers: Layers) -> str:
         return ""
     return (
         f"the group knows {identity.gateway} by another disk, so this one learns and does not vote: if the other is lost for good, "
-        f"run `tutti members replace {identity.gateway}`; where no majority is left to decide that, as in a group of two, stop "
-        "this gateway, run `tutti roster force` at those that remain, and add it again with an empty directory"
+        f"{_disk_remedy(layers.peers, voter)}"
     )
+
+
+def _disk_remedy(peers: Peers, voter: Voter) -> str:
+    """Return what to do about a voter that has another disk than the roster names, by what is heard of the others."""
+    if peers.hears_majority():
+        return disk_remedy(voter.name, others_decide=True)
+    never = peers.rosters.blocks({voter.number: voter.incarnation})
+    return disk_remedy(voter.name, others_decide=False if never else None)
 
 
 def _waits(layers: Layers) -> str:
@@ -283,7 +292,7 @@ def _reason_of(layers: Layers, peer: Peer) -> str:
         return ""
     low = "its disk has no room; " if beat.low else ""  # which may be why the rest lasts
     if voter is not None and voter.voting and voter.name == peer.name and voter.incarnation != peer.incarnation:
-        return f"{low}has another disk than the roster names, and no vote: `tutti members replace {peer.name}` if that is lost"
+        return f"{low}has another disk than the roster names, and no vote: if that is lost, {_disk_remedy(peers, voter)}"
     if voter is not None and not voter.voting:
         return f"{low}was added, and votes when it has caught up"
     if beat.low:

@@ -42,7 +42,7 @@ def birth_of(path: str) -> Birth:
     Raises:
         OSError: it cannot be opened.
     """
-    fd = patiently(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+    fd = patiently(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
     try:
         born = _born(fd)
         return Birth(os.fstat(fd).st_ino, born, 0 if born else _generation(fd))

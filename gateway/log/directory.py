@@ -18,8 +18,8 @@ from typing import Annotated, Any
 import msgspec
 
 from gateway.data.lanes import NEW_LANE
-from gateway.durable import DIRECTORY_MODE
-from gateway.errors import Damaged, DirectoryRefused, WrongDirectory, remedy
+from gateway.durable import DIRECTORY_MODE, open_file
+from gateway.errors import Damaged, DirectoryRefused, WrongDirectory, disk_remedy, remedy
 from gateway.log.birth import Birth, birth_of
 from gateway.log.lanes_there import lane_at
 from gateway.log.layout import FORMAT_VERSION, IDENTITY, LOCK, LOG
@@ -181,7 +181,7 @@ class Directory:
         self.copied, self._settled = False, True
         self.renewed = (
             f"data directory {self.path} is a copy, was put back from one, or is older than its group knows: what {self.gateway} "
-            f"promised since is lost. It learns as with a new disk, and votes again after `tutti members replace {self.gateway}`. "
+            f"promised since is lost. It learns as with a new disk, and has no vote; to give it one, {disk_remedy(self.gateway)}. "
             "A directory that is moved, with nothing left behind that may run, is declared so before its first start: "
             "`tutti log moved DIR`"
         )
@@ -281,7 +281,7 @@ def _make(path: str, storage: Storage) -> None:
 def _lock(path: str, when_in_use: str) -> int:
     import fcntl  # noqa: PLC0415 - clients are imported also on systems without it, and lock nothing
 
-    lock = os.open(os.path.join(path, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    lock = open_file(os.path.join(path, LOCK), os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -25,6 +25,7 @@ from gateway.data.bodies import TickBody
 from gateway.data.frame import SEQUENCED, Buffer, Frame, Kind, crc32c
 from gateway.data.frame import STAGED as STAGED_FLAG
 from gateway.descriptors import patiently
+from gateway.durable import open_file
 from gateway.log.paging import map_file, populate
 from gateway.log.storage import Storage
 
@@ -252,7 +253,7 @@ def map_rows(path: str) -> tuple[Buffer, Rows] | None:
     are none, or they cannot be read: then they are made from the frames.
     """
     try:
-        fd = patiently(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        fd = patiently(lambda: open_file(path, os.O_RDONLY))
     except FileNotFoundError:
         return None
     try:

@@ -18,6 +18,7 @@ from typing import Final
 
 from gateway.data.state import LogState
 from gateway.descriptors import spared
+from gateway.durable import open_file
 from gateway.log.layout import LIVE, PAGE
 from gateway.log.paging import map_file
 
@@ -60,7 +61,7 @@ class LivePage:
             OSError: there is no room for it, or the disk failed.
         """
         path = os.path.join(directory, LIVE)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = open_file(path, os.O_RDWR | os.O_CREAT)
         try:
             os.posix_fallocate(fd, 0, PAGE)  # a store into a page without a block ends the process when the disk is full
             self._inode = os.fstat(fd).st_ino
@@ -186,7 +187,7 @@ def inode_of(directory: str) -> int:
 def open_live(directory: str) -> LiveView | None:
     """The live page of a directory, None if there is none."""
     try:
-        fd = spared(lambda: os.open(os.path.join(directory, LIVE), os.O_RDONLY | os.O_CLOEXEC))
+        fd = spared(lambda: open_file(os.path.join(directory, LIVE), os.O_RDONLY))
     except FileNotFoundError:
         return None
     try:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from gateway.data.frame import Buffer
 from gateway.descriptors import patiently
-from gateway.durable import sync_directory
+from gateway.durable import open_file, sync_directory
 
 NS_PER_US = 1000
 IOV_MAX = 1024  # buffers that one gathered write takes (Linux UIO_MAXIOV)
@@ -43,8 +43,8 @@ class Storage:
 
     def open(self, path: str, *, create: bool = False) -> int:
         """Open for reading and writing; with `create` the file is made if it is not there."""
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return patiently(lambda: os.open(path, flags, 0o644))
+        flags = os.O_RDWR | (os.O_CREAT if create else 0)
+        return patiently(lambda: open_file(path, flags))
 
     def close(self, fd: int) -> None:
         """Close a descriptor."""
@@ -175,7 +175,7 @@ def read_file(path: str, size: int = -1) -> bytes:
         OSError: it cannot be opened.
         Unreadable: the device cannot read it.
     """
-    with patiently(lambda: open(path, "rb")) as file, reading(path):
+    with patiently(lambda: open(path, "rb", opener=open_file)) as file, reading(path):
         return file.read(size)
 
 

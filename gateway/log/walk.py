@@ -36,6 +36,7 @@ from gateway.data.frame import (
     progress_length_at,
 )
 from gateway.descriptors import patiently
+from gateway.durable import open_file
 from gateway.errors import Damaged, FormatError, WrongDirectory
 from gateway.log.index import Rows, build_rows
 from gateway.log.paging import advise, map_file, populate
@@ -84,7 +85,7 @@ class SegmentMap:
         """
         self.path = path
         self.first = first
-        fd = patiently(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        fd = patiently(lambda: open_file(path, os.O_RDONLY))
         try:
             self.size = os.fstat(fd).st_size
             self.map = map_file(fd, self.size) if self.size else None

@@ -25,7 +25,7 @@ from gateway.core.events import Identity, StackConfig, Started
 from gateway.core.stack import Stack
 from gateway.core.survey import Survey
 from gateway.data.lanes import LaneName
-from gateway.errors import Damaged, DiskFull
+from gateway.errors import Damaged, DiskFull, disk_remedy
 from gateway.log.directory import Directory, open_directory
 from gateway.log.lane_reader import end_told
 from gateway.log.lanes import LaneLogs, path_of_disk
@@ -415,7 +415,7 @@ def _remedy_named(config: Config) -> Iterator[None]:
         name, group = config.name, config.group.name
         what = (
             f"If group {group!r} has other gateways (`tutti members list` at one of them shows them), these have the log: move "
-            f"{config.data} aside, start {name} with an empty directory there, and run `tutti members replace {name}`. If {name} "
+            f"{config.data} aside, start {name} with an empty directory there, and {disk_remedy(name)}. If {name} "
             f"is its only gateway, no other has the log: restore {config.data} from a copy, or the records from the archive"
         )
         raise Damaged(f"{error}. {what}", error.position) from error

@@ -8,7 +8,7 @@ from __future__ import annotations
 from gateway.core import limits
 from gateway.data.frame import Buffer
 from gateway.data.names import is_name
-from gateway.errors import FormatError
+from gateway.errors import FormatError, disk_remedy
 from gateway.transport.codec import decode_introduction
 from gateway.transport.interface import Introduction
 
@@ -101,7 +101,7 @@ def copied(known: Introduction, other: Introduction) -> str:
         )
     return (
         f"two gateways are named {other.gateway!r} (incarnations {known.incarnation.hex()} and {other.incarnation.hex()}): "
-        f"stop the one that is not wanted; one that lost its disk is taken in with `tutti members replace {other.gateway}`"
+        f"stop the one that is not wanted; if {other.gateway!r} lost its disk, {disk_remedy(other.gateway)}"
     )
 
 

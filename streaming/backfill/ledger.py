@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from gateway.durable import sync_directory
+from gateway.durable import open_file, sync_directory
 from gateway.errors import Damaged, TuttiError, UsageError
 from streaming.locks import is_held
 
@@ -102,7 +102,7 @@ class Ledger:
         self.run = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         (directory / RUNS).mkdir(parents=True, exist_ok=True)
         with _lock(directory):  # a swap takes the names of runs along: one that came meanwhile would pass for dead
-            self._alive = os.open(directory / RUNS / self.run, os.O_CREAT | os.O_RDWR, 0o644)
+            self._alive = open_file(directory / RUNS / self.run, os.O_CREAT | os.O_RDWR)
             fcntl.flock(self._alive, fcntl.LOCK_EX)
         try:
             with self.locked() as state:
@@ -254,7 +254,7 @@ def read(directory: Path) -> State | None:
     """
     file = directory / FILE
     try:
-        held = json.loads(file.read_text())
+        held = json.loads(_text(file))
         version = held.get("version")
         if version in _READ:
             done = [(start, end) for start, end in held["done"]]
@@ -275,10 +275,10 @@ def write(directory: Path, state: State) -> None:
     """Put the ledger in its place, whole and on disk, or leave the one that is there."""
     text = json.dumps({"version": VERSION} | asdict(state), indent=1)
     file = directory / FILE
-    if file.exists() and file.read_text() == text:
+    if file.exists() and _text(file) == text:
         return
     partial = file.with_name(f".{FILE}.{os.getpid()}")
-    with partial.open("w") as out:
+    with open(partial, "w", encoding="utf-8", opener=open_file) as out:
         out.write(text)
         out.flush()
         os.fsync(out.fileno())
@@ -286,11 +286,16 @@ def write(directory: Path, state: State) -> None:
     sync_directory(directory)
 
 
+def _text(file: Path) -> str:
+    with open(file, encoding="utf-8", opener=open_file) as lines:
+        return lines.read()
+
+
 @contextmanager
 def _lock(directory: Path) -> Iterator[None]:
     """Be the only one. A table that is swapped brings its lock with it: until then who waits holds that of the old one."""
     while True:
-        held = os.open(directory / LOCK, os.O_CREAT | os.O_RDWR, 0o644)
+        held = open_file(directory / LOCK, os.O_CREAT | os.O_RDWR)
         try:
             fcntl.flock(held, fcntl.LOCK_EX)
             if _is_at(held, directory / LOCK):

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from gateway.durable import sync_directory
+from gateway.durable import open_file, sync_directory
 from gateway.errors import TuttiError, UsageError
 from streaming.backfill.ledger import FILE, LOCK, RUNS, Claim, Ledger, finish_claim, missing, write
 
@@ -301,7 +301,7 @@ def _sync_tree(root: Path) -> None:
     """Have all below a directory on disk: a name that appears names something whole, also after a loss of power."""
     for place, _, files in os.walk(root):
         for name in files:
-            found = os.open(os.path.join(place, name), os.O_RDONLY)
+            found = open_file(os.path.join(place, name), os.O_RDONLY)
             try:
                 os.fsync(found)
             finally:

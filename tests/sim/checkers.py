@@ -23,7 +23,8 @@ from gateway.data.frame import Frame, Kind
 from gateway.data.scalars import Scalars
 from gateway.data.state import LogState
 from gateway.data.views import coordinator_of, view_text
-from gateway.data.wire import AbortedAnswer, Committed, Duplicate
+from gateway.data.wire import AbortedAnswer, Committed, Denied, Done, Duplicate
+from tests.sim.commits import CommitChecks
 from tests.sim.disk import Disk
 from tests.sim.growth import grown
 from tests.sim.trims import TrimChecks
@@ -44,6 +45,7 @@ class Checks:
         self._views: dict[int, tuple[tuple[int, ...], int]] = {}
         self._disks: dict[tuple[int, int], bytes] = {}  # (view, number) -> the incarnation that installed it
         self.trims = TrimChecks()
+        self.commits = CommitChecks()
         self._attempts: dict[int, tuple[Process, tuple[int, ...]]] = {}
         self._confirmed: dict[int, int] = {}  # view -> up to where a CONFIRM left
         self._on_send: dict[type, Any] = {
@@ -246,6 +248,8 @@ class Checks:
             if frontier > len(places):
                 self._trim(process, frame)
                 log.add(name, frame, offset, void, process.view.view if process.view else 0)
+                if frame.kind == Kind.OFFSETS:
+                    self._world.counts["reader_backs"] += self.commits.decided(name, frame)
                 continue
             place = places[frontier - 1]
             same = frame is place.frame or (frame.header == place.frame.header and bytes(frame.body) == bytes(place.frame.body))
@@ -298,6 +302,8 @@ class Checks:
                 line = self._log.state.producers.get(answer.producer)
                 if line is not None and line.epoch == answer.epoch and not line.closed:
                     raise Violation(f"{process.gateway.name} says {answer}, and that epoch goes on")
+            elif isinstance(answer, Done | Denied):
+                self.commits.answered(process, reply.session, answer)
 
     # The end
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import TYPE_CHECKING
 
 from gateway.core import limits
@@ -305,23 +306,40 @@ class Producer(Connection):
 
 
 class Reader(Connection):
-    """A named reader: it reads what a gateway shows, carries the highest offset that it saw, and commits it.
+    """A named reader: it reads what a gateway shows, carries the highest offset that it saw, and commits how far it has read.
 
     Attributes:
         floor: it has seen everything below; no gateway shows it less.
+        position: how far it has read: `floor`, or less after it went back.
         committed: what it was told is committed; asked: what it asked for and has no answer to, or None.
     """
 
     def __init__(self, world: World, name: str) -> None:
         super().__init__(world, name)
-        self.floor = self.committed = 0
+        self.floor = self.position = self.committed = 0
         self.asked: int | None = None
+        self._back = False  # the commit that has no answer asks to go back
+        self._goal: int | None = None  # it wants to go back there, and asks until that is committed or it changes its mind
+        self._below: int | None = None  # it wants to commit that once, and does not ask to go back
+        self._mind = world.chance(f"mind of reader {name}")
+        self._went_back = False
+        self._unsure = False  # it changed its mind: what is committed is not known
         self._request = 0
-        self._maybe = {0}  # what may be committed: it was asked for
+        self._open: list[int] = []  # what it asked for and had no answer to: each may be committed yet
         world.schedule.after(self.chance.random() * SECOND, self._read)
 
     def waits(self) -> bool:
         return self.asked is not None
+
+    def go_back(self, chance: Random) -> None:
+        """Read something again. Some do not ask to go back, as an instance that another one has overtaken does not."""
+        if not self.committed or self._goal is not None:
+            return
+        below = chance.choice((0, max(0, self.committed - 1), chance.randrange(self.committed)))
+        if chance.random() < 0.2:
+            self._below = below
+        else:
+            self._goal = below
 
     def connected(self) -> None:
         self.state = State.OPEN
@@ -336,31 +354,52 @@ class Reader(Connection):
             self.leave()  # behind
             return
         self.floor = process.offset
-        if self.floor > self.committed:
-            self.asked = self.floor
-            self._maybe.add(self.floor)
-            self._request += 1
-            self.say(OffsetsAsked(self.session, self._request, self.name, self.asked, back=False))
+        self.position = self._mind.randint(self.position, self.floor) if self._went_back else self.floor
+        if self._goal in self._open and self._mind.random() < 0.3:
+            self._goal, self._unsure = None, True
+        if self._goal is not None:
+            self._went_back = True
+            self._ask(self._goal, back=True)
+        elif self._below is not None:
+            self._ask(self._below)
+        elif self.position > self.committed or self._unsure:
+            self._ask(self.position)
+
+    def _ask(self, offset: int, *, back: bool = False) -> None:
+        self.asked, self._back = offset, back
+        self._open.append(offset)
+        self._request += 1
+        self.say(OffsetsAsked(self.session, self._request, self.name, offset, back))
 
     def on(self, answer: Answer) -> None:
-        if self.asked is None:
+        if self.asked is None or not isinstance(answer, Done | Denied) or answer.request != self._request:
             return
-        if isinstance(answer, Done) and answer.request == self._request:
+        asked, self.asked = self.asked, None
+        if isinstance(answer, Done):
             self.heard_well()
+            self._open.remove(asked)
             found = self.world.log.state.readers.get(self.name)
-            if found != self.asked:
-                raise Violation(f"reader {self.name} was told that it committed {self.asked}, and the log says {found}")
-            self.committed, self._maybe = self.asked, {self.asked}
-            self.asked = None
-        elif isinstance(answer, Denied) and answer.request == self._request:
-            if not answer.retry:  # it never goes back, and nobody else has its name
-                raise Violation(f"reader {self.name} was denied its commit of {self.asked}: {answer.code}, {answer.reason}")
-            self.asked = None
-            if answer.code in ("not_primary", "behind"):
-                self.leave()
+            if found != asked and found not in self._open:
+                raise Violation(f"reader {self.name} was told that it committed {asked}, and the log says {found}")
+            self._went_on(asked)
+        elif not answer.retry:
+            self._open.remove(asked)
+            if not self._back and asked != self._below and max(self._open, default=0) <= asked:
+                raise Violation(f"reader {self.name} was denied its commit of {asked}: {answer.code}, {answer.reason}")
+            self._goal = self._below = None
+            self._unsure = True
+        elif answer.code in ("not_primary", "behind"):
+            self.leave()
+
+    def _went_on(self, offset: int) -> None:
+        self.committed, self._unsure = offset, False
+        if self._back:
+            self.position, self._goal = offset, None
+        elif not self._went_back:
+            self._open.clear()  # they are below: none can be committed any more
 
     def check(self) -> None:
         """The log has what it was told, or what it asked for and never heard of."""
         found = self.world.log.state.readers.get(self.name, 0)
-        if found not in self._maybe:
+        if found != self.committed and found not in self._open:
             raise Violation(f"reader {self.name} has committed {self.committed}, and the log says {found}")

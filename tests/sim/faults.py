@@ -8,7 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from gateway.core.events import ForgetAsked, LeaveAsked
-from tests.sim.clients import Producer
+from tests.sim.clients import Producer, Reader
 from tests.sim.connection import State
 from tests.sim.disk import LOOKED_AT, Disk
 from tests.sim.exchange import MEMBERS_MIN, Exchange
@@ -29,19 +29,23 @@ PACES = {  # times the mean
     "roster": 3.0,
     "again": 3.0,
     "exchange": 4.0,
+    "two": 3.0,
+    "hasty": 3.0,
     "clocks": 2.0,
     "error": 2.0,
     "leave": 2.0,
     "rot": 2.0,
     "trim": 0.5,
+    "back": 0.3,
 }
 
 
 class Faults:
     """The faults of one run."""
 
-    def __init__(self, world: World, producers: list[Producer], operator: Operator) -> None:
+    def __init__(self, world: World, producers: list[Producer], readers: list[Reader], operator: Operator) -> None:
         self._world = world
+        self._readers = readers
         self._producers = producers
         self._operator = operator
         self._undo: dict[int, Callable[[], None]] = {}
@@ -370,7 +374,19 @@ class Faults:
         if not self._world.lanes.any_heals:
             self._operator.again(chance)
 
+    def _do_two(self, chance: Random) -> None:
+        if not self._world.lanes.any_heals:
+            self._operator.shrink(chance)
+
+    def _do_hasty(self, chance: Random) -> None:
+        if not self._world.lanes.any_heals:
+            self._operator.hasten(chance)
+
     # Clocks, clients
+
+    def _do_back(self, chance: Random) -> None:
+        if self._readers:
+            chance.choice(self._readers).go_back(chance)
 
     def _do_clocks(self, chance: Random) -> None:
         gateway = self._any(chance)

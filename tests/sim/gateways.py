@@ -32,6 +32,7 @@ from gateway.core.events import (
     Event,
     Identity,
     Now,
+    OffsetsAsked,
     ReadIndexAsked,
     Received,
     SessionClosed,
@@ -242,6 +243,8 @@ class Process:
             self.sessions.pop(event.session, None)
         elif isinstance(event, ReadIndexAsked):
             world.indexes.asked(event)
+        elif isinstance(event, OffsetsAsked):
+            world.checks.commits.asked(self, event)
         try:
             actions = self.stack.step(event, gateway.clock.now(world.schedule.now))
         except ERRORS as error:

@@ -34,6 +34,7 @@ class GroupLog:
         tokens: offset of every committed record's token. aborted: tokens whose producer was told that they are in no log.
         floors: for a token that was sent, the highest offset that anybody had been told before: it comes behind that.
         numbers: gateways' numbers by name, as the last ROSTER says. ever, names: by name and by number, as any ROSTER said.
+        removals: how often a ROSTER left out a gateway that the one before it named.
         acknowledged: the highest offset that anybody was told. staging: what it says of transactions.
     """
 
@@ -48,6 +49,7 @@ class GroupLog:
         self.staging = Staging()
         self._records = 0  # visible ones
         self.numbers: dict[str, int] = {}
+        self.removals: Counter[str] = Counter()
         self.ever: dict[str, int] = {}
         self.names: dict[int, str] = {}
         self.kinds: Counter[str] = Counter()
@@ -84,7 +86,8 @@ class GroupLog:
         elif frame.kind in SEQUENCED:
             self._batch(who, frame, offset, void)
         elif frame.kind == Kind.ROSTER:
-            self.numbers = {voter.name: voter.number for voter in decode_body(RosterBody, frame.body).voters}
+            before, self.numbers = self.numbers, {one.name: one.number for one in decode_body(RosterBody, frame.body).voters}
+            self.removals.update(before.keys() - self.numbers.keys())
             self.ever |= self.numbers
             self.names |= {number: name for name, number in self.numbers.items()}
         self.kinds[Kind(frame.kind).name] += 1

@@ -204,6 +204,31 @@ _NAMED = (
         name="one-way",
         what="gateways hear in one direction only while the roster changes",
     ),
+    Mix(
+        "back estranged kill snipe split disorder twice",
+        members=(3, 3, 5),
+        pace=6.0,
+        latency="wan",
+        readers=4,
+        name="readers-back",
+        what="named readers go back while their gateways change and their commits come late",
+    ),
+    Mix(
+        "two kill power split loss slow",
+        members=(2, 2, 3),
+        seconds=60,
+        pace=4.0,
+        name="down-to-one",
+        what="a small group becomes one of a single gateway, and is what it was again",
+    ),
+    Mix(
+        "hasty split cut slow kill loss",
+        members=(2, 3, 4),
+        seconds=60,
+        pace=3.0,
+        name="hasty",
+        what="removed gateways are added again before they know that they were removed",
+    ),
 )
 MIXES = {mix.name: mix for mix in _NAMED}
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from random import Random
 from typing import TYPE_CHECKING
 
 from gateway.core.events import RosterAsked, SessionClosed
 from gateway.data.wire import Answer, Denied, Done
-from tests.sim.schedule import SECOND
+from tests.sim.schedule import MS, SECOND
 from tests.sim.violation import Violation
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ LOOK_US = SECOND
 PATIENCE_US = 20 * SECOND  # before an answer is asked for again elsewhere
 GATEWAYS_MAX = 9
 WISHES_MAX = 2
+SMALL = 3  # gateways, of which all but one may be removed
+HURRY_US = 20 * MS
 
 
 class Operator:
@@ -31,9 +34,12 @@ class Operator:
         self._world = world
         self.wishes: list[tuple[str, str]] = []
         self.done = 0
+        self._hasty = ""  # who is to be added again at once
         self._stops: dict[str, float] = {}  # seconds for which a gateway stands still, from its removal on, before it comes again
         self._adds_at = 0  # nobody is added before
         self._old: dict[str, bytes] = {}
+        self._removal = ("", "")  # the last one that was asked for
+        self._removals: Counter[str] = Counter()  # how often a gateway was to be removed
         self._process: Process | None = None
         self._session = 0
         self._request = 0
@@ -58,23 +64,62 @@ class Operator:
         """Wish that a gateway is removed and the same one added again. It runs meanwhile, or stops when it is removed and starts
         later, and keeps its disk, and with it its incarnation; it gets another number.
         """
-        world = self._world
-        named = [name for name in world.log.numbers if world.gateways[name].wanted]
-        if self.wishes or world.weak or len(named) < 3:
-            return
-        name = chance.choice(named)
-        self.wishes += [("remove", name), ("add", name)]
-        self._adds_at = world.schedule.now + int(chance.choice((0, 5, 20)) * chance.random() * SECOND)
-        self._stops.pop(name, None)
-        if chance.random() < 0.4:
-            self._stops[name] = chance.uniform(0, 20)
+        named = self._able()
+        if len(named) >= 3:
+            self._come_again(chance, [chance.choice(named)])
 
-    def removing(self) -> bool:
-        """Whether the roster may become smaller soon."""
-        return any(change == "remove" for change, _ in self.wishes)
+    def shrink(self, chance: Random) -> None:
+        """Wish that a small group becomes one of a single gateway, and is what it was again. All have to vote: one that was added
+        and has not caught up knows the others by numbers of its old log, and finds nobody when all have others.
+        """
+        named = self._able()
+        voting = [voter.name for voter in self._world.log.state.roster.values() if voter.voting]
+        if 2 <= len(named) <= SMALL and sorted(named) == sorted(voting) and len(named) == len(self._world.log.numbers):
+            self._come_again(chance, chance.sample(named, len(named) - 1))
+
+    def hasten(self, chance: Random) -> None:
+        """Wish that a gateway is removed, and added again as soon as the log says that it is removed. The gateway itself is asked
+        for that first, and may not know that it was removed.
+        """
+        named = self._able()
+        if len(named) >= 2 and all(voter.voting for voter in self._world.log.state.roster.values()):
+            self._hasty = chance.choice(named)
+            self.wishes += [("remove", self._hasty), ("add", self._hasty)]
+            self._adds_at = 0
+            self._stops.pop(self._hasty, None)
+            self._hurry()
+
+    def _able(self) -> list[str]:
+        """Members that may be removed and come again; none if something else is under way."""
+        world = self._world
+        return [] if self.wishes or world.weak else [name for name in world.log.numbers if world.gateways[name].wanted]
+
+    def _come_again(self, chance: Random, names: list[str]) -> None:
+        self.wishes += [*(("remove", name) for name in names), *(("add", name) for name in names)]
+        self._adds_at = self._world.schedule.now + int(chance.choice((0, 5, 20)) * chance.random() * SECOND)
+        for name in names:
+            self._stops.pop(name, None)
+            if chance.random() < 0.4:
+                self._stops[name] = chance.uniform(0, 20)
+
+    def _hurry(self) -> None:
+        """Do not wait for the answer."""
+        if self.wishes[:1] == [("remove", self._hasty)]:
+            if self._made():
+                self._leave()
+                self._is_done()
+                self._ask()
+            else:
+                self._world.schedule.after(HURRY_US, self._hurry)
+
+    def removals(self) -> int:
+        """By how many gateways the roster may become smaller soon."""
+        return sum(change == "remove" for change, _ in self.wishes)
 
     def _look(self) -> None:
         self._world.schedule.after(LOOK_US, self._look)
+        if more := self._world.log.removals - self._removals:
+            raise Violation(f"{min(more)} was removed more often than the operator asked for it")
         wiped = self._world.wiped
         while wiped:
             wish = "replace", wiped.pop()
@@ -90,7 +135,7 @@ class Operator:
 
     def _ask(self) -> None:
         able = [gateway.process for gateway in self._world.running if gateway.process is not None and gateway.process.primary]
-        change, name = self.wishes[0]
+        wish = change, name = self.wishes[0]
         if change == "remove" and self._world.weak:
             self.wishes.pop(0)  # the group would not bear it
             return
@@ -98,6 +143,9 @@ class Operator:
             self.wishes.pop(0)  # it was removed before
             return
         able = [process for process in able if process.gateway.name != name] or able
+        hasty, self._hasty = self._hasty if change == "add" else "", "" if change == "add" else self._hasty
+        if hasty and (itself := self._world.gateways[hasty].process) is not None:
+            able = [itself]
         if not able:
             return
         process = self._process = able[self._request % len(able)]
@@ -105,6 +153,9 @@ class Operator:
         self._request += 1
         self._asked = self._world.schedule.now
         self._world.note("operator", f"asks {process.gateway.name} to {change} {name}")
+        if change == "remove" and wish is not self._removal:
+            self._removal = wish
+            self._removals[name] += 1
         process.step(RosterAsked(self._session, self._request, change, name, f"{name}:7400", self._replaces(change, name)))
 
     def _replaces(self, change: str, name: str) -> bytes:

@@ -45,6 +45,9 @@ FAULTS = {
     "trim": "the oldest part of the log is to go",
     "gather": "gateways take what comes within a moment at once",
     "again": "an operator removes a gateway and adds the same one again, as it runs or after a stop",
+    "back": "a named reader goes back, or commits less than it did and does not say so",
+    "two": "an operator removes gateways of a small group down to one, and adds them again",
+    "hasty": "an operator asks to add a removed gateway again at once, before it knows that it was removed",
 }
 
 

@@ -48,8 +48,8 @@ class Run:
         if options.indexes:
             IndexReaders(world)
         self.operator = Operator(world)
-        world.removing = self.operator.removing
-        self.faults = Faults(world, self.producers, self.operator)
+        world.removals = self.operator.removals
+        self.faults = Faults(world, self.producers, self.readers, self.operator)
         world.start()
         self.faults.start(options.faults)
 

@@ -14,7 +14,7 @@ from tests.sim.options import FAULTS, Options
 
 BETWEEN = frozenset({"loss", "twice", "disorder", "cut", "split", "churn", "triangle", "flap", "clog", "narrow", "broken"})
 DESTRUCTIVE = frozenset({"rot", "wipe"})  # a majority must keep what they take
-ALONE = frozenset(FAULTS) - BETWEEN - DESTRUCTIVE - {"snipe", "blackout", "roster", "again", "exchange"}
+ALONE = frozenset(FAULTS) - BETWEEN - DESTRUCTIVE - {"snipe", "blackout", "roster", "again", "exchange", "two", "hasty"}
 
 LATER = (
     "trim",
@@ -22,9 +22,12 @@ LATER = (
     "ends",
     "gather",
     "exchange",
+    "back",
+    "two",
+    "hasty",
 )  # kinds that came after the others are drawn by themselves: the seeds that there were stay what they were
 
-LEAST = {"again": 2, "exchange": 4}  # these need more members
+LEAST = {"again": 2, "exchange": 4, "two": 1, "hasty": 1}  # these need more members
 
 
 def drawn(seed: int, members: int = 0, mix: str = "") -> Options:

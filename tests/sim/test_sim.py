@@ -202,3 +202,8 @@ def test_what_was_staged_by_who_is_gone_is_let_go_in_the_end() -> None:
     world.schedule.run(world.schedule.now + 120 * SECOND)
     assert not world.log.state.staged
     assert [producer.name for producer in world.log.state.producers.values()] == ["p0"]
+
+
+def test_a_commit_that_waits_to_be_refused_does_not_follow_one_that_came_after_it() -> None:
+    """A reader asked for less than it had committed, then to go back; the first commit was ordered after the second one."""
+    assert not play(MIXES["readers-back"].options(39)).violation

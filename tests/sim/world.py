@@ -50,7 +50,7 @@ class World:
             self.add(name, self.genesis)
         self.healing = False
         self.counts: Counter[str] = Counter()  # of what a run is worth: how often which part of the protocol was needed
-        self.removing: Callable[[], bool] = lambda: False  # whether the roster may become smaller soon
+        self.removals: Callable[[], int] = lambda: 0  # by how many gateways the roster may become smaller soon
         self.resumes: dict[tuple[int, int], int] = {}  # (producer, epoch) -> the highest sequence that was acknowledged
         self.weak: dict[str, int] = {}  # gateways that lost something synced, and what they must have again
         self.wiped: list[str] = []  # names whose new disk the roster does not name yet
@@ -144,7 +144,7 @@ class World:
         self.strong_again()
         voters = [voter.name for voter in self.log.state.roster.values() if voter.voting] or list(self.genesis)
         weak = {*self.weak, gateway.name}  # one that does not vote too: a ROSTER that nobody decided yet may let it
-        return 2 * len(weak) < len(voters) - 1 if self.removing() else 2 * len(weak) < len(voters)
+        return 2 * len(weak) < len(voters) - self.removals()
 
     # Looking on
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,9 +11,13 @@ import pytest
 
 from connectors.files.ledger import Ledger
 from connectors.quarantine import Quarantine
-from gateway.client.spool.store import Store
-from gateway.durable import make_directory
+from gateway.archive.store import open_store
+from gateway.client.spool.look import read_state
+from gateway.client.spool.store import STATE, Store
+from gateway.durable import make_directory, open_file
+from gateway.errors import DirectoryRefused, TuttiError
 from gateway.log.directory import open_directory
+from streaming.backfill.ledger import FILE, read
 
 
 @pytest.fixture(autouse=True)
@@ -50,3 +55,62 @@ def test_a_path_of_too_many_directories_is_refused_as_one_that_is_too_long(tmp_p
         with pytest.raises(OSError, match=r"too (many|long)"):
             make_directory(tmp_path / ("p/" * count))
     assert not list(tmp_path.iterdir())
+
+
+def pipe(path: Path) -> Path:
+    os.mkfifo(path)
+    return path
+
+
+def unix_socket(path: Path) -> Path:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+    return path
+
+
+def directory(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
+def link_to_a_device(path: Path) -> Path:
+    path.symlink_to("/dev/zero")
+    return path
+
+
+@pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_RDWR, os.O_WRONLY])
+@pytest.mark.parametrize("make", [pipe, unix_socket, directory, link_to_a_device])
+def test_what_is_not_a_file_is_not_opened(tmp_path: Path, make: Callable[[Path], Path], flags: int) -> None:
+    path = make(tmp_path / "one.seg")
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match=r"not a file|Is a directory") as raised:
+        open_file(path, flags)
+    assert raised.value.filename == str(path) or raised.value.filename == path
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_link_to_a_file_is_opened(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    with open(tmp_path / "link", "rb", opener=open_file) as file:
+        assert file.read() == b"x"
+
+
+def test_a_named_pipe_in_a_spool_an_archive_or_a_ledger_is_refused(tmp_path: Path) -> None:
+    """Each names the file, and does not wait."""
+    spool, store, table = tmp_path / "spool", tmp_path / "archive", tmp_path / "table"
+    Store(str(spool), "p", 1 << 20).close()
+    (spool / STATE).unlink()
+    pipe(spool / STATE)
+    with pytest.raises(DirectoryRefused, match="named pipe"):
+        Store(str(spool), "p", 1 << 20)
+    with pytest.raises(OSError, match="named pipe"):
+        read_state(str(spool))
+    store.mkdir()
+    pipe(store / "one")
+    with pytest.raises(TuttiError, match="named pipe"):
+        open_store(str(store)).read("one")
+    table.mkdir()
+    pipe(table / FILE)
+    with pytest.raises(OSError, match="named pipe"):
+        read(table)

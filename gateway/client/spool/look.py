@@ -9,6 +9,7 @@ from typing import NamedTuple
 from gateway.client.spool.blocks import HEAD_BYTES, Block, Fetch, Head, Walk, decode_head, heads, seed_of, torn
 from gateway.client.spool.store import REFUSED, SEGMENT, STATE
 from gateway.client.spool.word import State, decode_state
+from gateway.durable import open_file
 from gateway.errors import Damaged, FormatError, WrongDirectory
 
 
@@ -28,7 +29,7 @@ def read_state(path: str) -> State:
         Damaged, FormatError: it cannot be read.
     """
     try:
-        with open(os.path.join(path, STATE), "rb") as file:
+        with open(os.path.join(path, STATE), "rb", opener=open_file) as file:
             return decode_state(file.read(1 << 20))
     except (FileNotFoundError, NotADirectoryError):
         raise WrongDirectory(f"{path} is no spool: it has no {STATE}") from None
@@ -67,7 +68,7 @@ def _name(number: int) -> str:
 
 
 def _head(path: str, state: State, number: int) -> Head | Damage:
-    with open(os.path.join(path, _name(number)), "rb") as file:
+    with open(os.path.join(path, _name(number)), "rb", opener=open_file) as file:
         try:
             head = decode_head(file.read(HEAD_BYTES))
         except (Damaged, FormatError) as error:
@@ -79,7 +80,7 @@ def _head(path: str, state: State, number: int) -> Head | Damage:
 
 def _segment(path: str, state: State, number: int, end: int | None) -> Iterator[Block | Damage]:
     """Blocks of one segment, which is valid up to `end`, or as far as it goes if that is not known."""
-    fd = os.open(os.path.join(path, _name(number)), os.O_RDONLY | os.O_CLOEXEC)
+    fd = open_file(os.path.join(path, _name(number)), os.O_RDONLY)
     try:
         size, seed = os.fstat(fd).st_size, seed_of(state.id, number)
 

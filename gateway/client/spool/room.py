@@ -7,6 +7,7 @@ import os
 from contextlib import suppress
 
 from gateway.core import limits
+from gateway.durable import open_file
 from gateway.errors import DirectoryRefused, WrongDirectory, remedy
 from gateway.log.storage import Storage, SyncFailed
 
@@ -71,7 +72,7 @@ def take_lock(path: str, spool: str) -> int:
     """
     import fcntl  # noqa: PLC0415 - clients are imported also on systems without it, and lock nothing
 
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    lock = open_file(path, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -41,7 +41,7 @@ from gateway.client.spool.word import State, Word, decode_state, encode_state, u
 from gateway.core import limits
 from gateway.data.frame import payload_crc
 from gateway.data.schema import BATCH_SCHEMA, decode_batch
-from gateway.durable import make_directory
+from gateway.durable import make_directory, open_file
 from gateway.errors import Damaged, DiskFailed, DiskFull, FormatError, WrongDirectory, invariant
 from gateway.log.storage import Storage, Unreadable
 
@@ -109,7 +109,7 @@ class Store:
 
     def _open(self) -> None:
         try:
-            with open(self._file(STATE), "rb") as file:
+            with open(self._file(STATE), "rb", opener=open_file) as file:
                 self.state = decode_state(file.read(1 << 20))
         except FileNotFoundError:
             self.state = State(secrets.token_bytes(16), self._producer)

@@ -19,7 +19,7 @@ from gateway.core.peers import Peers
 from gateway.core.rosters import Rosters, rosters_of
 from gateway.core.standing import NO_LOG, NO_VIEW
 from gateway.data.addresses import NAME_HOST, MemberAddress, parse_member, unreachable
-from gateway.data.bodies import RosterBody, Voter
+from gateway.data.bodies import RosterBody, Voter, decode_body
 from gateway.data.frame import Frame, Kind
 from gateway.data.wire import Denied, Done
 from gateway.errors import UsageError
@@ -39,6 +39,7 @@ class Waiting(msgspec.Struct):
 
     Attributes:
         asked_us: when it was asked, own clock.
+        fits: whether the last ROSTER that was decided here, since the operator asked, is as the change would make it.
         made: whether the decided roster is as the change would make it, and no ROSTER undid it before the operator asked.
         position: what a majority has to know durably before the change is reported, once it is made; it covers the ROSTER.
     """
@@ -47,6 +48,7 @@ class Waiting(msgspec.Struct):
     request: int
     ask: AskRoster
     asked_us: int
+    fits: bool = False
     made: bool = False
     position: int = 0
     beats: int = 0
@@ -119,7 +121,21 @@ class Changes:
         """The frontier passed the run, which is looked through only where the window says that there may be a ROSTER in it."""
         if self._seen != self._window.roster_changes:
             self._seen = self._window.roster_changes
-            self._noted = max([self._noted, *(frame.position for frame in run if frame.kind == Kind.ROSTER)])
+            for frame in run:
+                if frame.kind == Kind.ROSTER:
+                    self._noted = max(self._noted, frame.position)
+                    self._follow({voter.name: voter for voter in decode_body(RosterBody, frame.body).voters})
+
+    def _follow(self, named: dict[str, Voter]) -> None:
+        """End each change that the last ROSTER made and this one undid: asked again, it would be made twice."""
+        for waiting in [one for one in self._waiting if not one.made]:
+            fits, name = _fits(waiting.ask, named.get(waiting.ask.name)), waiting.ask.name
+            if waiting.fits and not fits:
+                self._waiting.remove(waiting)
+                turns = "removed and added again" if waiting.ask.change == "remove" else "added and removed again"
+                reason = f"gateway {name!r} was {turns} meanwhile; see `tutti members`, and ask again if that is not what you want"
+                self._deny(waiting.session, waiting.request, "roster", reason, retry=False)
+            waiting.fits = fits
 
     def primary(self) -> None:
         """The VIEW frame is decided: its members note that durably, and with it every ROSTER before, also one that was decided
@@ -135,12 +151,7 @@ class Changes:
         goes = ask.change == "remove" and ask.name == self._name and self._peers.removed  # it is in no later view
         if not goes and not self._is_latest(asked_us):
             return False
-        voter = self._named().get(ask.name)
-        if ask.change == "remove":
-            return voter is None
-        if ask.change == "add":
-            return voter is not None
-        return voter is not None and voter.incarnation != ask.incarnation
+        return _fits(ask, self._named().get(ask.name))
 
     @property
     def beating(self) -> bool:
@@ -309,6 +320,15 @@ class Changes:
         state = self._window.state
         voters = sorted(voters, key=lambda voter: voter.number)
         self._place(RosterBody(state.group, state.log, tuple(voters)), origin)
+
+
+def _fits(ask: AskRoster, voter: Voter | None) -> bool:
+    """True if a roster with this voter of the name is as the change would make it."""
+    if ask.change == "remove":
+        return voter is None
+    if ask.change == "add":
+        return voter is not None
+    return voter is not None and voter.incarnation != ask.incarnation
 
 
 def _check_address(ask: AskRoster, voters: Sequence[Voter]) -> None:

@@ -97,19 +97,26 @@ class Requests:
         if any((earlier.session, earlier.number) == (session, number) for earlier, _ in self._commits(reader)):
             return  # asked again while it is under way
         ask = AskOffsets(reader, offset, self._window.frontier)
+        after = self._last(reader)
         self._unless(
             lambda: self._offset_wrong(reader, offset, back),
             (session, number, "offset"),
-            lambda: self._commit(session, number, ask),
+            lambda: self._commit(session, number, ask, after),
         )
 
-    def _commit(self, session: int, number: int, ask: AskOffsets) -> None:
-        """Ask for a commit, unless it waited for `confirm` and another one of the reader came into the log meanwhile."""
+    def _last(self, reader: str) -> Request | None:
+        """Return the last offset commit of the reader that waits here."""
+        waiting = self._commits(reader)
+        return waiting[-1][0] if waiting else None
+
+    def _commit(self, session: int, number: int, ask: AskOffsets, after: Request | None) -> None:
+        """Ask for a commit, unless it waited for `confirm` and another one of the reader came meanwhile, into the log or here."""
         before = self._window.state.readers.get(ask.reader, -1)
-        if ask.frontier == self._window.frontier or self._received.commit(ask.reader) <= ask.frontier:
+        overtaken = self._last(ask.reader) not in (after, None)
+        if not overtaken and (ask.frontier == self._window.frontier or self._received.commit(ask.reader) <= ask.frontier):
             self._ask(session, number, ask)
         elif ask.offset >= before:
-            reason = f"another commit of reader {ask.reader!r} was ordered meanwhile; commit {ask.offset} again"
+            reason = f"another commit of reader {ask.reader!r} came meanwhile; commit {ask.offset} again"
             self.deny(session, number, "offset", reason, retry=True)
         else:  # to go back may be the word of a reader that has ended
             self.deny(session, number, "offset", _overtaken(ask.reader, before, ask.offset), retry=False)

@@ -18,6 +18,7 @@ import zmq
 from gateway.client.control import Control
 from gateway.core import limits
 from gateway.data.wire import PROTOCOL, Hello, OpenTopic, Status, encode_control
+from gateway.errors import disk_remedy
 from tests.faults.gateways import GatewayProcess
 from tests.processes import alive, expect_end
 from tutti import Producer
@@ -236,7 +237,7 @@ def test_a_lost_file_halts_the_start_with_the_remedy_of_a_group_and_of_one_alone
         path.rename(gateway.data.parent / f"away-{path.name}")
     remedy = (
         "If group 'test' has other gateways (`tutti members list` at one of them shows them), these have the log: move "
-        f"{gateway.data} aside, start g1 with an empty directory there, and run `tutti members replace g1`. If g1 is its only "
+        f"{gateway.data} aside, start g1 with an empty directory there, and {disk_remedy('g1')}. If g1 is its only "
         f"gateway, no other has the log: restore {gateway.data} from a copy, or the records from the archive"
     )
     code, words = refused_start(gateway)

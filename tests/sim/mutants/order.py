@@ -16,6 +16,7 @@ from gateway.core.order.verdicts import ENTRANCE, Entrance, Relation
 from gateway.core.repair.layer import Repair
 from gateway.data.frame import Frame, Kind
 from tests.sim.clients import Producer, Reader
+from tests.sim.mixes import MIXES
 from tests.sim.mutants.mutant import LOW, MUCH, NETWORK, RIVALS, Mutant
 from tests.sim.mutants.patch import Edit, Entry, Value
 from tests.sim.mutants.scenes import QUIET, lost_last
@@ -182,6 +183,14 @@ ORDER = (
         "a copy of an offset commit that comes late takes nothing back",
         [Edit(Sequencer, "_ask_offsets", "if self._received.commit(ask.reader) > ask.frontier:", "if False:")],
         NETWORK.but(readers=3, script=late_copies),
+        shows="reader",
+    ),
+    Mutant(
+        "offset-commit-goes-back-unasked",
+        "4.3",
+        "an offset commit below the one before it is refused, unless it asks to go back",
+        [Edit(Requests, "_offset_wrong", "if offset < before and not back", "if False")],
+        MIXES["readers-back"],
         shows="reader",
     ),
     Mutant(

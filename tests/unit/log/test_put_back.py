@@ -19,6 +19,7 @@ import pytest
 from gateway.core import limits
 from gateway.data.frame import Buffer
 from gateway.data.scalars import Scalars
+from gateway.errors import disk_remedy
 from gateway.log.birth import Birth, birth_of
 from gateway.log.directory import Directory, Identity, lock_directory, moved, open_directory, read_identity
 from gateway.log.storage import Storage, SyncFailed
@@ -129,7 +130,8 @@ def test_an_older_copy_that_is_put_back_is_another_disk(tmp_path: Path, put_back
     LogWriter.open(directory, SMALL)
     kill(directory)  # before it wrote anything
     put_back(old, path)
-    assert "was put back from one" in start(path)
+    assert "was put back from one" in (renewed := start(path))
+    assert disk_remedy(GATEWAY) in renewed
     after = identity_of(path)
     assert (after.incarnation == before.incarnation, after.place == before.place) == (False, True)
     assert start(path) == ""

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from gateway.core import limits
+from gateway.errors import disk_remedy
 from gateway.transport.handshake import copied, differences, malformed, refusal
 from gateway.transport.interface import Introduction
 
@@ -54,6 +55,9 @@ def test_a_second_process_of_one_gateway_is_told_from_a_second_connection() -> N
     assert copied(LGA, LGA) == ""
     assert "on copies of one data directory" in copied(LGA, changed(process=b"3" * 8))
     assert "two gateways are named 'lga'" in copied(LGA, changed(process=b"3" * 8, incarnation=b"n" * 16))
+    assert disk_remedy("lga") in copied(LGA, changed(process=b"3" * 8, incarnation=b"n" * 16)), (
+        "how many voters there are is not known"
+    )
 
 
 def test_members_that_differ_are_told_one_by_one_before_there_is_a_log() -> None:
