@@ -69,8 +69,8 @@ figures: $(READY) ## messages a frame, pauses of ordering at each change of the 
 	@$(RUN)/python -m tests.sim.figures $(ARGS)
 
 docs: $(READY) ## pages and test vectors that are made from the code, then the site of all pages in build/site, every link checked
-	@$(RUN)/python -m gateway.cli.reference
-	@$(RUN)/python -m gateway.core.diagrams > docs/explanation/protocol.md
+	@$(RUN)/python -m tutti_gateway.cli.reference.__main__
+	@$(RUN)/python -m tutti_gateway.core.diagrams > docs/explanation/protocol.md
 	@$(RUN)/python -m tools.vectors
 	@NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs --color build $(ARGS)
 	@printf 'docs: %s pages in build/site\n' "$$(find build/site -name '*.html' | wc -l)"
@@ -93,6 +93,6 @@ clean: ## caches and build output; environments and data directories stay
 $(CLASSES): $(READY) | java
 	@$(RUN)/python -m tests.shared_classes $@
 
-$(READY): requirements.lock pyproject.toml tools/setup.sh gateway/client/_swift.c
+$(READY): requirements.lock pyproject.toml tools/setup.sh tutti/batching/_append.c
 	@tools/setup.sh $(VENV) $(PYSPARK)
 	@touch $@

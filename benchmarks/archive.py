@@ -82,7 +82,7 @@ def _archived(directory: Path, measured: Measured, where: Path) -> dict[str, flo
     """What an archiver says that began with nothing, and what it wrote; its directory is gone then."""
     config = directory / "archive.toml"
     config.write_text(f'gateways = "{measured.url}"\narchive = "{where}"\nname = "{where.name}"\n')
-    command = [sys.executable, "-m", "gateway", "archive", "run", "--once", "--json", "--config", str(config)]
+    command = [sys.executable, "-m", "tutti_gateway", "archive", "run", "--once", "--json", "--config", str(config)]
     ran = subprocess.run(command, check=True, stdout=subprocess.PIPE)
     told: dict[str, float] = json.loads(ran.stdout)
     told["written"] = sum(path.stat().st_size for path in where.rglob("*.parquet"))

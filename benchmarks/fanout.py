@@ -22,7 +22,7 @@ UNCOPIED_BYTES = 32_768  # from here on a copy costs more than to go without
 WAIT_MS = 60_000
 _NODE = """
 import os, sys, zmq
-from gateway.node import memory
+from tutti_gateway.node.common import memory
 memory.tune()
 path, size, mine, others = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4:]
 fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)

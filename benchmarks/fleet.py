@@ -18,8 +18,8 @@ from pathlib import Path
 import orjson
 
 from benchmarks.figures import descendants, proportional_memory_bytes, seconds_of
-from gateway.children import ending_with_this
-from gateway.client.control import Control
+from tutti.runtime.child_processes import ending_with_this
+from tutti.io.admin import Control
 
 START_S_MAX = 120.0
 STOP_S_MAX = 60.0
@@ -62,7 +62,7 @@ class Measured:
     def start(self) -> None:
         """Start it; it is ready in its own time."""
         with self.errors.open("wb") as errors:
-            command = [sys.executable, "-m", "gateway", "serve", "--config", str(self._config)]
+            command = [sys.executable, "-m", "tutti_gateway", "serve", "--config", str(self._config)]
             dying_too = ending_with_this(signal.SIGKILL)
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, preexec_fn=dying_too)  # noqa: PLW1509 - it calls prctl(2) alone
         os.set_blocking(self.process.stdout.fileno(), False)  # type: ignore[union-attr]  # it was asked for above

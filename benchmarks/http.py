@@ -19,7 +19,7 @@ import pyarrow as pa
 from benchmarks.figures import Figure, figure, foreign_load, percentile
 from benchmarks.fleet import gateways
 from benchmarks.ingest import _paced
-from gateway.children import ending_with_this
+from tutti.runtime.child_processes import ending_with_this
 from tutti import Producer
 
 MEMBERS = 3
@@ -60,7 +60,7 @@ def _front(directory: Path, url: str) -> Iterator[int]:
     """A process of the connector; its port."""
     file = directory / "http.toml"
     file.write_text(f'name = "bench"\ngateways = "{url}"\nlisten = "127.0.0.1:0"\n')
-    command = [sys.executable, "-m", "gateway", "connect", "http", "--config", str(file)]
+    command = [sys.executable, "-m", "tutti_gateway", "connect", "http", "--config", str(file)]
     dying_too = ending_with_this(signal.SIGKILL)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, preexec_fn=dying_too)  # noqa: PLW1509 - it calls prctl(2) alone
     try:

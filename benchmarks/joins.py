@@ -14,9 +14,9 @@ from benchmarks.fleet import Measured, coordinator_of, gateways, laid_out
 from benchmarks.ingest import _send_batches
 from benchmarks.machine import KIB, MIB
 from benchmarks.pace import RATE, Paced, Span
-from gateway.client.control import Control
-from gateway.errors import OffsetOutOfRange
-from gateway.log.tools import digest
+from tutti.io.admin import Control
+from tutti.errors import OffsetOutOfRange
+from tutti_gateway.log.tools import digest
 from tutti import Producer
 
 JOIN_S_MAX = 300.0

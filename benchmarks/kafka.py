@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.fleet import free_bases
 from benchmarks.peers import fetched
-from gateway.children import ending_with_this
+from tutti.runtime.child_processes import ending_with_this
 
 #: What is fetched: the broker with all that it asks for, of the connector only what Spark has not.
 _BROKER = ("org.apache.kafka:kafka_2.13:4.1.0",)

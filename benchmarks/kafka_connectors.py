@@ -16,9 +16,9 @@ from typing import Any
 from benchmarks.figures import Figure, figure, foreign_load
 from benchmarks.fleet import Measured, gateway
 from benchmarks.kafka import PARTITIONS, Broker, broker, broker_jars
-from connectors.kafka.source import DEFAULTS
-from gateway.children import ending_with_this
-from gateway.client.reads import Reads
+from tutti_connect.kafka.source.consumer import DEFAULTS
+from tutti.runtime.child_processes import ending_with_this
+from tutti.sources.flight import Reads
 
 _WAIT_S = 120.0
 _LOOK_S = 0.03  # each look is work for a gateway, too
@@ -150,7 +150,7 @@ def _running(measured: Measured, command: str, text: str) -> Iterator[str]:
     file.write_text(text)
     with file.with_suffix(".log").open("w") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "gateway", "connect", command, "--config", str(file)],
+            [sys.executable, "-m", "tutti_gateway", "connect", command, "--config", str(file)],
             stdout=subprocess.PIPE,
             stderr=log,
             preexec_fn=ending_with_this(signal.SIGKILL),  # noqa: PLW1509 - it calls prctl(2) alone

@@ -16,7 +16,7 @@ import zmq
 
 from benchmarks.figures import Figure, figure, percentile
 from benchmarks.pages import Measure
-from gateway.data.frame import crc32c
+from tutti.data.frames.frame import crc32c
 
 KIB, MIB = 1024, 1024 * 1024
 SEGMENT = 128 * MIB

@@ -62,7 +62,7 @@ def _serve(members: int, records: int, directory: Path) -> None:
     """Run a group; take a turn for each line of stdin, and answer it with a line."""
     from benchmarks.figures import descendants, percentile
     from benchmarks.fleet import gateways
-    from gateway.client.control import Control
+    from tutti.io.admin import Control
     from tutti import Producer
 
     with gateways(members, directory) as running:

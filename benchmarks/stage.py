@@ -14,8 +14,8 @@ from benchmarks.fleet import coordinator_of, gateways
 from benchmarks.ingest import _send
 from benchmarks.pace import Paced, Span
 from benchmarks.spark import COLUMNS, session
-from gateway.client.control import Control
-from gateway.data.views import counter_of
+from tutti.io.admin import Control
+from tutti.data.view_id import counter_of
 from tutti import Producer
 
 if TYPE_CHECKING:

@@ -22,15 +22,15 @@ import zmq
 
 from benchmarks.arguments import run_command
 from benchmarks.figures import Figure, figure, seconds_of
-from gateway.core import limits
-from gateway.core.events import Received
-from gateway.core.messages import Order, Vote
-from gateway.data.addresses import Address
-from gateway.data.frame import Frame, Kind
-from gateway.transport.interface import Introduction, Transport
-from gateway.transport.mesh import Mesh
-from gateway.transport.multicast import Multicast
-from gateway.transport.multicast_socket import MulticastSocket
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.events import Received
+from tutti_gateway.core.protocol.messages import Order, Vote
+from tutti.data.addresses import Address
+from tutti.data.frames.frame import Frame, Kind
+from tutti_gateway.transport.interface import Introduction, Transport
+from tutti_gateway.transport.mesh.mesh import Mesh
+from tutti_gateway.transport.multicast.multicast import Multicast
+from tutti_gateway.transport.multicast.socket import MulticastSocket
 
 KIB, MIB = 1024, 1024 * 1024
 UNDER_WAY_BYTES = 4 * MIB

@@ -15,13 +15,14 @@ from typing import Any
 
 import msgspec
 
-from gateway.data import bodies, wire
-from gateway.data.frame import HEADER_DTYPE, Frame, Kind, crc32c, progress_length_at
-from gateway.data.plain import encode_plain
-from gateway.log.index import ROW, encode_row
-from gateway.log.layout import FRAMES_AT, SEGMENT_HEADER_SIZE, SegmentHeader
-from gateway.log.marks import Mark
-from gateway.zmtp.form import COMMAND, GREETING, LONG, MORE, PING, frame, pong, ready
+from tutti.data.frames import bodies
+from tutti.data import client_protocol
+from tutti.data.frames.frame import HEADER_DTYPE, Frame, Kind, crc32c, progress_length_at
+from tutti.data.frames.plain_body import encode_plain
+from tutti.log.format.index import ROW, encode_row
+from tutti.log.files.layout import FRAMES_AT, SEGMENT_HEADER_SIZE, SegmentHeader
+from tutti.log.format.vote_mark import Mark
+from tutti.zmtp.framing import COMMAND, GREETING, LONG, MORE, PING, frame, pong, ready
 
 DOCS = Path(__file__).resolve().parents[1] / "docs/reference/vectors"
 VIEW = 3 << 16 | 1
@@ -58,8 +59,8 @@ _RECORDS: list[tuple[bytes | None, bytes | None, int]] = [
     (b"LGA", None, TIME_US - 1),
 ]
 _CONTROL: list[msgspec.Struct] = [
-    wire.Hello(1, "tutti-example", bytes(range(16))),
-    wire.Welcome(
+    client_protocol.Hello(1, "tutti-example", bytes(range(16))),
+    client_protocol.Welcome(
         *(1, "jfk", "ingest", LOG.hex(), "primary", "0.1.0", "127.0.0.1:7402", "127.0.0.1:7403"),
         gateways={"jfk": "tutti://127.0.0.1:7400", "lga": "tutti://127.0.0.1:7410"},
         window_bytes=16 << 20,
@@ -67,21 +68,21 @@ _CONTROL: list[msgspec.Struct] = [
         raw_bytes_max=32 << 20,
         silent=("lga",),
     ),
-    wire.OpenProducer(1, "jfk-departures", bytes(range(16, 32)), 1),
-    wire.EpochOpened(1, 7, 1, 0, b""),
-    wire.EpochOpened(1, 7, 3, 1017, b"place 1017"),
-    wire.EpochFenced(1, 4),
-    wire.OpenTopic(2, "flights"),
-    wire.TopicOpened(2, 5),
-    wire.SaveOffset(3, "loader", 70_000, back=True),
-    wire.Done(3),
-    wire.Denied(4, "name", "topic 'a b' is not taken", retry=False),
-    wire.Status(5),
-    wire.AbortedAnswer(7, 1, 1, 3, "jfk has no room"),
-    wire.FencedAnswer(7, 2, 0),
-    wire.Expected(7, 1, 4),
-    wire.RefusedAnswer(7, 1, 1, "space", "the disk is nearly full", retry=True),
-    wire.Bye(),
+    client_protocol.OpenProducer(1, "jfk-departures", bytes(range(16, 32)), 1),
+    client_protocol.EpochOpened(1, 7, 1, 0, b""),
+    client_protocol.EpochOpened(1, 7, 3, 1017, b"place 1017"),
+    client_protocol.EpochFenced(1, 4),
+    client_protocol.OpenTopic(2, "flights"),
+    client_protocol.TopicOpened(2, 5),
+    client_protocol.SaveOffset(3, "loader", 70_000, back=True),
+    client_protocol.Done(3),
+    client_protocol.Denied(4, "name", "topic 'a b' is not taken", retry=False),
+    client_protocol.Status(5),
+    client_protocol.AbortedAnswer(7, 1, 1, 3, "jfk has no room"),
+    client_protocol.FencedAnswer(7, 2, 0),
+    client_protocol.Expected(7, 1, 4),
+    client_protocol.RefusedAnswer(7, 1, 1, "space", "the disk is nearly full", retry=True),
+    client_protocol.Bye(),
 ]
 
 
@@ -126,17 +127,17 @@ def wire_vectors() -> Iterator[Vector]:
     yield _vector("PING", "zmtp", PING, {"flags": COMMAND, "data": PING[2:]})
     yield _vector("PONG", "zmtp", pong(PING[2:]), {"flags": COMMAND, "data": pong(PING[2:])[2:]})
     for message in _CONTROL:
-        yield _vector(type(message).__name__, "control", wire.encode_control(message), message)
+        yield _vector(type(message).__name__, "control", client_protocol.encode_control(message), message)
     batch = _batch(_RECORDS, 1, b"place 3")
     yield _vector("three records", "body", bytes(batch.body), {"records": _rows(_RECORDS), "raw_length": batch.raw_length})
     alone = [(None, b"x" * 9000, TIME_US)]
     yield _vector("a batch to be submitted", "frame", batch.to_bytes(), _said(batch))
     more = _batch(_RECORDS[:1], 4)
     for name, frames in (("small batches", [batch, more]), ("a body of more than 8192 bytes", [_batch(alone, 5)])):
-        yield _vector(name, "submit", [bytes(part) for part in wire.encode_submit(frames)], [_said(found) for found in frames])
-    answers = [wire.Committed(7, 1, 1, 3, 42), wire.Committed(7, 1, 4, 1, wire.OFFSET_UNKNOWN)]
+        yield _vector(name, "submit", [bytes(part) for part in client_protocol.encode_submit(frames)], [_said(found) for found in frames])
+    answers = [client_protocol.Committed(7, 1, 1, 3, 42), client_protocol.Committed(7, 1, 4, 1, client_protocol.OFFSET_UNKNOWN)]
     rows = [msgspec.structs.asdict(answer) for answer in answers]
-    yield _vector("receipts", "receipts", wire.encode_receipts(answers), rows)
+    yield _vector("receipts", "receipts", client_protocol.encode_receipts(answers), rows)
 
 
 # -- files

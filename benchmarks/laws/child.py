@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from benchmarks.figures import percentile
-from gateway.children import ending_with_this
+from tutti.runtime.child_processes import ending_with_this
 from tutti import Producer, Reader
 
 COLUMNS = ["offset", "value"]

@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.fleet import free_bases
 from benchmarks.peers import fetched
 from benchmarks.peers.work import Running
-from gateway.children import ending_with_this
+from tutti.runtime.child_processes import ending_with_this
 
 _JAR = "jgroups-5.5.6", ("org.jgroups:jgroups:5.5.6.Final",)
 _SECONDS = 8

@@ -23,7 +23,7 @@ from nats.errors import Error as NatsError
 from benchmarks.fleet import free_bases
 from benchmarks.peers import fetched
 from benchmarks.peers.work import FLIGHT, PACED_RATE, Latency, Running, gap_s
-from gateway.children import ending_with_this
+from tutti.runtime.child_processes import ending_with_this
 
 _SERVER = "nats-server", "github.com/nats-io/nats-server/v2@v2.15.2"
 _CLIENT = "nats", "github.com/nats-io/natscli/nats@v0.5.0"

@@ -78,7 +78,7 @@ def test_no_test_is_skipped_or_cannot_fail() -> None:
 
 
 def test_core_and_data_call_nothing_of_the_outside() -> None:
-    paths = files({".py"}, "gateway/core") + files({".py"}, "gateway/data")
+    paths = files({".py"}, "gateway/tutti_gateway/core") + files({".py"}, "tutti/data")
     assert paths
     assert findings(rules.impure_calls, paths) == []
 
@@ -91,26 +91,26 @@ def test_no_path_of_one_machine() -> None:
     ("room", "extras"),
     [
         ("gateway", ["archive", "otel"]),
-        ("gateway/cli", ["demo"]),
+        ("gateway/tutti_gateway/cli", ["demo"]),
         ("streaming", ["spark"]),
         ("pyspark_tutti", ["spark"]),
         ("benchmarks", ["spark", "kafka", "demo", "dev"]),
     ],
 )
 def test_what_is_imported_is_declared(room: str, extras: list[str]) -> None:
-    paths = [path for path in files({".py"}, room) if room == "gateway/cli" or "cli" not in path.parts]
+    paths = [path for path in files({".py"}, room) if room == "gateway/tutti_gateway/cli" or "cli" not in path.parts]
     declared = modules_of(*extras)
     assert paths
     assert findings(lambda text: rules.undeclared_imports(text, declared), paths) == []
 
 
 def test_every_protocol_has_its_notes() -> None:
-    rooms = {path.parent for path in files({".py"}, "gateway/core")} - {ROOT / "gateway/core"}
+    rooms = {path.parent for path in files({".py"}, "gateway/tutti_gateway/core")} - {ROOT / "gateway/tutti_gateway/core"}
     assert [str(room.relative_to(ROOT)) for room in sorted(rooms) if not (room / "NOTES.md").is_file()] == []
 
 
 def test_the_public_face_sees_only_the_client() -> None:
-    imported = re.findall(r"^\s*(?:from|import) (gateway[\w.]*|streaming[\w.]*)", read("tutti.py"), flags=re.MULTILINE)
+    imported = re.findall(r"^\s*(?:from|import) (gateway[\w.]*|streaming[\w.]*)", read("tutti/__init__.py"), flags=re.MULTILINE)
     assert imported
     assert [name for name in imported if not re.match(r"gateway\.(client|errors)\b", name)] == []
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gateway.archive.archiver import Archiver, Settings
-from gateway.archive.catalog import Archive
-from gateway.archive.checking import verify
-from gateway.archive.form import MARKER
-from gateway.archive.reading import read
-from gateway.data.columns import COLUMNS
+from tutti.archive.archiver import Archiver, Settings
+from tutti.archive.catalog import Archive
+from tutti.archive.verify import verify
+from tutti.archive.layout import MARKER
+from tutti.archive.reader import read
+from tutti.data.frames.columns import COLUMNS
 from tests.compat.facts import sum_of
 from tests.unit.archive.logs import LOG, Log, table_of
 

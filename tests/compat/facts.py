@@ -10,16 +10,16 @@ from typing import Any
 import msgspec
 import orjson
 
-from gateway.core.events import Recovered
-from gateway.data.frame import Frame
-from gateway.data.lanes import LaneName
-from gateway.log.digest import digest
-from gateway.log.inspect import inspect
-from gateway.log.lanes import LaneLogs
-from gateway.log.lanes_there import lane_path
-from gateway.log.reader import LogReader
-from gateway.log.scan import scan
-from gateway.log.verify import verify
+from tutti_gateway.core.protocol.events import Recovered
+from tutti.data.frames.frame import Frame
+from tutti.data.lane_name import LaneName
+from tutti_gateway.log.tools.digest import digest
+from tutti_gateway.log.tools.inspect import inspect
+from tutti_gateway.log.lanes.lane_logs import LaneLogs
+from tutti.log.files.lane_paths import lane_path
+from tutti.log.read.reader import LogReader
+from tutti.log.read.scan import scan
+from tutti_gateway.log.tools.verify import verify
 from tests.unit.log.history import opened, seen
 from tests.unit.log.lanes import Owner
 

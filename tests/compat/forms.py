@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from gateway.archive import form
-from gateway.data import frame, state, wire
-from gateway.log import index, layout, snapshot, start
-from gateway.node import recording
-from gateway.transport import datagrams, interface
+from tutti.archive import layout as form
+from tutti.data.frames import frame
+from tutti.data import log_state, client_protocol
+from tutti.log.format import index, snapshot
+from tutti.log.files import layout, log_start
+from tutti_gateway.node.replay import recording_format
+from tutti_gateway.transport.multicast import datagrams
+from tutti_gateway.transport import interface
 
 
 def versions() -> dict[str, int]:
@@ -14,13 +17,13 @@ def versions() -> dict[str, int]:
     return {
         "directory": layout.FORMAT_VERSION,
         "frame": frame.VERSION,
-        "state": state.SNAPSHOT_VERSION,
+        "state": log_state.SNAPSHOT_VERSION,
         "index": index._VERSION,
         "snapshot": snapshot._VERSION,
-        "start": start._VERSION,
-        "record": recording.VERSION,
+        "start": log_start._VERSION,
+        "record": recording_format.VERSION,
         "group": interface.PROTOCOL,
         "datagram": datagrams.VERSION,
-        "client": wire.PROTOCOL,
+        "client": client_protocol.PROTOCOL,
         "archive": form.FORMAT,
     }

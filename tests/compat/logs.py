@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from gateway.data.bodies import ViewBody, encode_body
-from gateway.data.frame import Frame, Kind
-from gateway.data.lanes import LaneName
-from gateway.data.scalars import Scalars
-from gateway.data.views import view_of
-from gateway.log.lanes import LaneLogs
-from gateway.log.layout import positions_named
+from tutti.data.frames.bodies import ViewBody, encode_body
+from tutti.data.frames.frame import Frame, Kind
+from tutti.data.lane_name import LaneName
+from tutti.data.hard_state import Scalars
+from tutti.data.view_id import view_of
+from tutti_gateway.log.lanes.lane_logs import LaneLogs
+from tutti.log.files.layout import positions_named
 from tests.unit.log.history import History, decide, opened, sample, write_log
 from tests.unit.log.lanes import LaneHistory, Owner
 

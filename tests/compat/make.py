@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from gateway.log.layout import IDENTITY, LIVE, LOCK
+from tutti.log.files.layout import IDENTITY, LIVE, LOCK
 from tests.compat.archived import ARCHIVES, archive_facts
 from tests.compat.facts import lane_facts, read_facts, start_facts
 from tests.compat.forms import versions

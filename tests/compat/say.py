@@ -8,11 +8,12 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from gateway.core.messages import Message, Order
-from gateway.data import wire
-from gateway.data.frame import Buffer, Frame, Kind
-from gateway.transport import codec, datagrams
-from gateway.transport.interface import Introduction
+from tutti_gateway.core.protocol.messages import Message, Order
+from tutti.data import client_protocol
+from tutti.data.frames.frame import Buffer, Frame, Kind
+from tutti_gateway.transport import codec
+from tutti_gateway.transport.multicast import datagrams
+from tutti_gateway.transport.interface import Introduction
 from tests.compat.facts import plain
 
 VIEW = 1 << 16 | 1
@@ -32,18 +33,18 @@ def said() -> dict[str, dict[str, Any]]:
         messages[f"group {kind.__name__}"] = message, [write(message)]
     for kind in client_kinds():
         message = example(kind, "full")
-        messages[f"client {kind.__name__}"] = message, [wire.encode_control(message)]
+        messages[f"client {kind.__name__}"] = message, [client_protocol.encode_control(message)]
     for name, size in (("small", 10), ("large", LARGE)):
         frames = [_frame(place, size, placed=False) for place in (1, 2)]
-        messages[f"client submit {name}"] = frames, wire.encode_submit(frames)
-        messages[f"client unordered {name}"] = frames, wire.encode_submit(frames, unordered=True)
+        messages[f"client submit {name}"] = frames, client_protocol.encode_submit(frames)
+        messages[f"client unordered {name}"] = frames, client_protocol.encode_submit(frames, unordered=True)
         order = Order(VIEW, tuple(_frame(place, size) for place in (1, 2)))
         messages[f"group Order {name}"] = order, codec.encode(order)
     for name, key in (("open", b""), ("sealed", bytes(range(32)))):
         parts = datagrams.Cutter("test", b"process1", key, DATAGRAM).cut(datagrams.DATA, PAYLOAD)
         messages[f"datagram {name}"] = _datagrams(parts, key), parts
-    receipts = wire.encode_receipts([wire.Committed(1, 2, 3, 4, 5), wire.Committed(6, 7, 8, 9, wire.OFFSET_UNKNOWN)])
-    messages["client receipts"] = list(wire.decode_receipts(receipts)), [receipts]
+    receipts = client_protocol.encode_receipts([client_protocol.Committed(1, 2, 3, 4, 5), client_protocol.Committed(6, 7, 8, 9, client_protocol.OFFSET_UNKNOWN)])
+    messages["client receipts"] = list(client_protocol.decode_receipts(receipts)), [receipts]
     return {name: {"parts": [bytes(part).hex() for part in parts], "says": plain(says)} for name, (says, parts) in messages.items()}
 
 
@@ -54,7 +55,7 @@ def heard(name: str, parts: Sequence[str]) -> Any:
         FormatError: it does not take them.
     """
     data: list[Buffer] = [bytes.fromhex(part) for part in parts]
-    from_gateway = {kind.__name__ for kind in get_args(wire.FromGateway)}
+    from_gateway = {kind.__name__ for kind in get_args(client_protocol.FromGateway)}
     match name.split():
         case ["group", "Introduction"]:
             return plain(codec.decode_introduction(data[0]))
@@ -65,12 +66,12 @@ def heard(name: str, parts: Sequence[str]) -> Any:
         case ["datagram", how]:
             return plain(_datagrams(data, bytes(range(32)) if how == "sealed" else b""))
         case ["client", "submit" | "unordered", _]:
-            return plain(wire.decode_submit(data))
+            return plain(client_protocol.decode_submit(data))
         case ["client", "receipts"]:
-            return plain(list(wire.decode_receipts(data[0])))
+            return plain(list(client_protocol.decode_receipts(data[0])))
         case ["client", kind] if kind in from_gateway:
-            return plain(wire.decode_from_gateway(data[0]))
-    return plain(wire.decode_request(data[0]))
+            return plain(client_protocol.decode_from_gateway(data[0]))
+    return plain(client_protocol.decode_request(data[0]))
 
 
 def _datagrams(parts: Sequence[Buffer], key: bytes) -> list[object]:
@@ -82,8 +83,8 @@ def _datagrams(parts: Sequence[Buffer], key: bytes) -> list[object]:
 
 def client_kinds() -> Iterator[Any]:
     """What goes between clients and gateways as control messages."""
-    yield from get_args(wire.Request)
-    yield from (kind for kind in get_args(wire.FromGateway) if issubclass(kind, msgspec.Struct))
+    yield from get_args(client_protocol.Request)
+    yield from (kind for kind in get_args(client_protocol.FromGateway) if issubclass(kind, msgspec.Struct))
 
 
 def example(kind: Any, variant: str) -> Any:

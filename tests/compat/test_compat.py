@@ -14,12 +14,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from gateway.cli.main import main
-from gateway.data import state
-from gateway.data.bodies import TickBody, encode_body
-from gateway.data.frame import Frame, Kind
-from gateway.log.digest import digest
-from gateway.log.verify import verify
+from tutti_gateway.cli.main import main
+from tutti.data import log_state as state
+from tutti.data.frames.bodies import TickBody, encode_body
+from tutti.data.frames.frame import Frame, Kind
+from tutti_gateway.log.tools.digest import digest
+from tutti_gateway.log.tools.verify import verify
 from tests.compat.archived import ARCHIVES as ARCHIVES_MADE
 from tests.compat.archived import archive_facts
 from tests.compat.facts import lane_facts, only, read_facts, start_facts

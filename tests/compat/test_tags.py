@@ -10,11 +10,11 @@ from types import ModuleType
 
 import msgspec
 
-from gateway.core import actions, events, messages
-from gateway.data import wire
+from tutti_gateway.core.protocol import actions, events, messages
+from tutti.data import client_protocol
 
 LIST = Path(__file__).with_name("tags.txt")
-FAMILIES: dict[str, ModuleType] = {"action": actions, "event": events, "message": messages, "client": wire}
+FAMILIES: dict[str, ModuleType] = {"action": actions, "event": events, "message": messages, "client": client_protocol}
 
 
 def lines() -> list[str]:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from gateway.children import ending_with_this
-from gateway.core import limits
+from tutti.runtime.child_processes import ending_with_this
+from tutti_gateway.core import limits
 from tests.ports import free_base
 
 READY_WAIT_S = 60.0
@@ -66,7 +66,7 @@ class GatewayProcess:
         """Start it and, unless told otherwise, wait until it is ready."""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*self.seat.before, sys.executable, "-m", "gateway", "serve", "--config", str(self.config), *self.seat.behind],
+                [*self.seat.before, sys.executable, "-m", "tutti_gateway", "serve", "--config", str(self.config), *self.seat.behind],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,

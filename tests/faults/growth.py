@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from gateway.cli.dev import GATEWAYS_MAX
+from tutti_gateway.cli.group.dev import GATEWAYS_MAX
 from tests.faults.group.trial import NS, RATE, Report, Trial, table
 
 KILL = "kill-coordinator"

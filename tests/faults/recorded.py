@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
-from gateway.core.events import Event
-from gateway.core.record import decode_lean_event
-from gateway.node.recording import Recording
+from tutti_gateway.core.protocol.events import Event
+from tutti_gateway.core.protocol.codec import decode_lean_event
+from tutti_gateway.node.replay.recording_format import Recording
 
 
 def events_of(path: Path) -> list[Event]:

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any, Self
 
-from gateway.client.control import Control
+from tutti.io.admin import Control
 from tests.faults.gateways import GatewayProcess, Seat
 from tests.ports import free_base
 

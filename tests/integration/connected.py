@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
-from gateway.children import ending_with_this
-from gateway.client import Reader
-from gateway.errors import UsageError
+from tutti.runtime.child_processes import ending_with_this
+from tutti.reader import Reader
+from tutti.errors import UsageError
 
 WAIT_S = 90.0
 _numbers = itertools.count(1)
@@ -37,7 +37,7 @@ class Connected:
         """Start it, and wait until it says that it is there."""
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "gateway", "connect", self.command, "--config", str(self.file)],
+                [sys.executable, "-m", "tutti_gateway", "connect", self.command, "--config", str(self.file)],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,

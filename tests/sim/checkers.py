@@ -5,25 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from gateway.core.actions import Deliver, Persist, Relearned, Reply, ViewInstalled
-from gateway.core.events import Recovered
-from gateway.core.messages import (
-    Confirm,
-    Heartbeat,
-    Install,
-    Installed,
-    Message,
-    Order,
-    Propose,
-    State,
-    Vote,
-)
-from gateway.data.bodies import RosterBody, TrimBody, Voter, decode_body
-from gateway.data.frame import Frame, Kind
-from gateway.data.scalars import Scalars
-from gateway.data.state import LogState
-from gateway.data.views import coordinator_of, view_text
-from gateway.data.wire import AbortedAnswer, Committed, Denied, Done, Duplicate
+from tutti_gateway.core.protocol.actions import Deliver, Persist, Relearned, Reply, ViewInstalled
+from tutti_gateway.core.protocol.events import Recovered
+from tutti_gateway.core.protocol.messages import Confirm, Heartbeat, Install, Installed, Message, Order, Propose, State, Vote
+from tutti.data.frames.bodies import RosterBody, TrimBody, Voter, decode_body
+from tutti.data.frames.frame import Frame, Kind
+from tutti.data.hard_state import Scalars
+from tutti.data.log_state import LogState
+from tutti.data.view_id import coordinator_of, view_text
+from tutti.data.client_protocol import AbortedAnswer, Committed, Denied, Done, Duplicate
 from tests.sim.commits import CommitChecks
 from tests.sim.disk import Disk
 from tests.sim.growth import grown

@@ -5,23 +5,10 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
-from gateway.core import limits
-from gateway.core.events import EpochAsked, OffsetsAsked, Submitted, TopicAsked
-from gateway.data.frame import Frame, Kind
-from gateway.data.wire import (
-    AbortedAnswer,
-    Answer,
-    Committed,
-    Denied,
-    Done,
-    Duplicate,
-    EpochFenced,
-    EpochOpened,
-    Expected,
-    FencedAnswer,
-    RefusedAnswer,
-    TopicOpened,
-)
+from tutti import limits
+from tutti_gateway.core.protocol.events import EpochAsked, OffsetsAsked, Submitted, TopicAsked
+from tutti.data.frames.frame import Frame, Kind
+from tutti.data.client_protocol import (AbortedAnswer, Answer, Committed, Denied, Done, Duplicate, EpochFenced, EpochOpened, Expected, FencedAnswer, RefusedAnswer, TopicOpened)
 from tests.sim.connection import Connection, State
 from tests.sim.schedule import SECOND
 from tests.sim.violation import Violation

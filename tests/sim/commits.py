@@ -17,10 +17,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gateway.core.events import OffsetsAsked
-from gateway.data.bodies import OffsetsBody, decode_body
-from gateway.data.frame import Frame
-from gateway.data.wire import Denied, Done
+from tutti_gateway.core.protocol.events import OffsetsAsked
+from tutti.data.frames.bodies import OffsetsBody, decode_body
+from tutti.data.frames.frame import Frame
+from tutti.data.client_protocol import Denied, Done
 from tests.sim.violation import Violation
 
 if TYPE_CHECKING:

@@ -1,13 +1,13 @@
-"""A client's connections: one at a time, to one gateway after another, as the real client minds them (gateway/client)."""
+"""A client's connections: one at a time, to one gateway after another, as the real client minds them (tutti)."""
 
 from __future__ import annotations
 
 import enum
 from typing import TYPE_CHECKING
 
-from gateway.core import limits
-from gateway.core.events import Event, SessionClosed
-from gateway.data.wire import Answer
+from tutti import limits
+from tutti_gateway.core.protocol.events import Event, SessionClosed
+from tutti.data.client_protocol import Answer
 from tests.sim.schedule import MS, SECOND
 
 if TYPE_CHECKING:

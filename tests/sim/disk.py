@@ -12,14 +12,14 @@ from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
-from gateway.core import limits
-from gateway.core.actions import Mend, Persist, ReadLog, ReadSnapshot
-from gateway.core.events import Event, LogRead, Persisted, Recovered, Rotted, SpaceChanged, WriteFailed
-from gateway.core.messages import Damage
-from gateway.data.bodies import AbortBody, decode_body
-from gateway.data.frame import Frame, Kind, chained
-from gateway.data.scalars import Scalars
-from gateway.data.state import LogState
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.actions import Mend, Persist, ReadLog, ReadSnapshot
+from tutti_gateway.core.protocol.events import Event, LogRead, Persisted, Recovered, Rotted, SpaceChanged, WriteFailed
+from tutti_gateway.core.protocol.messages import Damage
+from tutti.data.frames.bodies import AbortBody, decode_body
+from tutti.data.frames.frame import Frame, Kind, chained
+from tutti.data.hard_state import Scalars
+from tutti.data.log_state import LogState
 from tests.sim.lane_store import LaneStore
 from tests.sim.schedule import MS, SECOND, Schedule
 from tests.sim.trims import Trims

@@ -7,7 +7,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from gateway.core.events import ForgetAsked, LeaveAsked
+from tutti_gateway.core.protocol.events import ForgetAsked, LeaveAsked
 from tests.sim.clients import Producer, Reader
 from tests.sim.connection import State
 from tests.sim.disk import LOOKED_AT, Disk

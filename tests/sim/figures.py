@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
 
-from gateway.core.limits import HEARTBEAT_US
+from tutti_gateway.core.limits import HEARTBEAT_US
 from tests.sim import pauses, steps, traffic
 from tests.sim.load import LAN_US, SYNC_US, WAN_US
 from tests.sim.schedule import MS, SECOND

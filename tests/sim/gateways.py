@@ -6,46 +6,12 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from gateway.core.actions import (
-    Action,
-    Deliver,
-    DeliverUnordered,
-    Halt,
-    LaneHeld,
-    Mend,
-    MendLane,
-    Peers,
-    Persist,
-    PersistLane,
-    ReadIndex,
-    ReadLane,
-    ReadLog,
-    ReadSnapshot,
-    Relearned,
-    Reply,
-    Send,
-    SetTimer,
-    Stopped,
-    ViewInstalled,
-)
-from gateway.core.events import (
-    Event,
-    Identity,
-    Now,
-    OffsetsAsked,
-    ReadIndexAsked,
-    Received,
-    SessionClosed,
-    StackConfig,
-    Started,
-    TimeAdvanced,
-    at_once,
-    ordinary,
-)
-from gateway.core.messages import Confirm, Install, Installed, Message, Propose, State, Vote
-from gateway.core.stack import Stack
-from gateway.data.wire import Answer
-from gateway.errors import TuttiError
+from tutti_gateway.core.protocol.actions import (Action, Deliver, DeliverUnordered, Halt, LaneHeld, Mend, MendLane, Peers, Persist, PersistLane, ReadIndex, ReadLane, ReadLog, ReadSnapshot, Relearned, Reply, Send, SetTimer, Stopped, ViewInstalled)
+from tutti_gateway.core.protocol.events import (Event, Identity, Now, OffsetsAsked, ReadIndexAsked, Received, SessionClosed, StackConfig, Started, TimeAdvanced, at_once, ordinary)
+from tutti_gateway.core.protocol.messages import Confirm, Install, Installed, Message, Propose, State, Vote
+from tutti_gateway.core.stack import Stack
+from tutti.data.client_protocol import Answer
+from tutti.errors import TuttiError
 from tests.sim.disk import Disk
 from tests.sim.schedule import MS
 from tests.sim.violation import Violation

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from gateway.data.bodies import RosterBody, decode_body
-from gateway.data.frame import SEQUENCED, Frame, Kind, chained
-from gateway.data.state import LogState
+from tutti.data.frames.bodies import RosterBody, decode_body
+from tutti.data.frames.frame import SEQUENCED, Frame, Kind, chained
+from tutti.data.log_state import LogState
 from tests.sim.staging import Staging
 from tests.sim.violation import Violation
 

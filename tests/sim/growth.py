@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gateway.core.unordered.lane import Lane
-from gateway.core.unordered.lanes import Lanes
-from gateway.data.frame import Frame
-from gateway.data.state import LogState
+from tutti_gateway.core.lanes.lane import Lane
+from tutti_gateway.core.lanes.lanes import Lanes
+from tutti.data.frames.frame import Frame
+from tutti.data.log_state import LogState
 
 CALM_MAX = 400  # entries of one container when nobody waits for anything: what the log says is not counted
 CONTAINERS = (dict, list, set, frozenset, tuple, deque)
@@ -31,7 +31,7 @@ def containers(
             yield where, len(one)
             inside = one.values() if isinstance(one, dict) else one
             waiting += [(f"{where}[]", entry) for entry in inside]
-        elif type(one).__module__.startswith("gateway.core"):
+        elif type(one).__module__.startswith("tutti_gateway.core"):
             names = [
                 *getattr(one, "__dict__", ()),
                 *(slot for kind in type(one).__mro__ for slot in getattr(kind, "__slots__", ())),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gateway.core.actions import ReadIndex
-from gateway.core.events import ReadIndexAsked
+from tutti_gateway.core.protocol.actions import ReadIndex
+from tutti_gateway.core.protocol.events import ReadIndexAsked
 from tests.sim.schedule import SECOND
 from tests.sim.violation import Violation
 

@@ -4,21 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gateway.core.events import EpochAsked, SubmittedUnordered, TopicAsked
-from gateway.data.frame import Frame, Kind
-from gateway.data.wire import (
-    AbortedAnswer,
-    Answer,
-    Committed,
-    Denied,
-    Duplicate,
-    EpochFenced,
-    EpochOpened,
-    Expected,
-    FencedAnswer,
-    RefusedAnswer,
-    TopicOpened,
-)
+from tutti_gateway.core.protocol.events import EpochAsked, SubmittedUnordered, TopicAsked
+from tutti.data.frames.frame import Frame, Kind
+from tutti.data.client_protocol import (AbortedAnswer, Answer, Committed, Denied, Duplicate, EpochFenced, EpochOpened, Expected, FencedAnswer, RefusedAnswer, TopicOpened)
 from tests.sim.connection import Connection, State
 from tests.sim.schedule import MS, SECOND
 from tests.sim.violation import Violation

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from gateway.core import limits
-from gateway.core.actions import LaneHeld, MendLane, PersistLane, ReadLane
-from gateway.core.events import Event, LaneLog, LanePersisted, LaneRead, LaneRotted, LostEnd
-from gateway.core.messages import LaneBegin
-from gateway.data.bodies import AttemptBody, decode_body
-from gateway.data.frame import Frame, Kind, chained
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.actions import LaneHeld, MendLane, PersistLane, ReadLane
+from tutti_gateway.core.protocol.events import Event, LaneLog, LanePersisted, LaneRead, LaneRotted, LostEnd
+from tutti_gateway.core.protocol.messages import LaneBegin
+from tutti.data.frames.bodies import AttemptBody, decode_body
+from tutti.data.frames.frame import Frame, Kind, chained
 from tests.sim.schedule import MS, SECOND, Schedule
 from tests.sim.violation import Violation
 

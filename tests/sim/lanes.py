@@ -1,4 +1,4 @@
-"""The checks of what may never happen to lanes in the simulator (gateway/core/unordered).
+"""The checks of what may never happen to lanes in the simulator (gateway/tutti_gateway/core/lanes).
 
 `lane_store.py` is what a disk keeps of them.
 """
@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from gateway.core.actions import DeliverUnordered, LaneHeld, MendLane, PersistLane, ReadLane, Reply
-from gateway.core.messages import Message, Post, Posted
-from gateway.data.bodies import ViewBody, decode_body
-from gateway.data.frame import Frame, Kind
-from gateway.data.wire import Committed, Duplicate
+from tutti_gateway.core.protocol.actions import DeliverUnordered, LaneHeld, MendLane, PersistLane, ReadLane, Reply
+from tutti_gateway.core.protocol.messages import Message, Post, Posted
+from tutti.data.frames.bodies import ViewBody, decode_body
+from tutti.data.frames.frame import Frame, Kind
+from tutti.data.client_protocol import Committed, Duplicate
 from tests.sim.lane_store import Decided, Key, Lane
 from tests.sim.violation import Violation
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gateway.core.events import EpochAsked, Event, RosterAsked, Submitted, TopicAsked
-from gateway.data.frame import Frame, Kind
-from gateway.data.wire import Answer, Committed, Denied, Duplicate, EpochOpened, Expected, RefusedAnswer, TopicOpened
+from tutti_gateway.core.protocol.events import EpochAsked, Event, RosterAsked, Submitted, TopicAsked
+from tutti.data.frames.frame import Frame, Kind
+from tutti.data.client_protocol import (Answer, Committed, Denied, Duplicate, EpochOpened, Expected, RefusedAnswer, TopicOpened)
 from tests.sim.gateways import Gateway, Process
 from tests.sim.options import Options
 from tests.sim.schedule import MS, SECOND

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING
 
-from gateway.core.events import StackConfig
+from tutti_gateway.core.protocol.events import StackConfig
 from tests.sim.options import Options
 
 if TYPE_CHECKING:

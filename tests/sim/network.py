@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from random import Random
 
-from gateway.core import record
-from gateway.core.messages import Fetched, FetchedSnapshot, Forward, Message, Order, Repair
+from tutti_gateway.core.protocol import codec
+from tutti_gateway.core.protocol.messages import Fetched, FetchedSnapshot, Forward, Message, Order, Repair
 from tests.sim.schedule import SECOND, Schedule
 
 BYTES_SHARE = 0.02  # of the messages go through their bytes
@@ -98,7 +98,7 @@ class Network:
             return
         path.free_at = free_at
         if random() < BYTES_SHARE:
-            message = record.decode_message(record.encode(message))
+            message = codec.decode_message(codec.encode(message))
         arrives = free_at + path.latency * (1 + self.jitter * random())
         if arrives < path.last_at and not (self.disorder and random() < self.disorder):
             arrives = path.last_at

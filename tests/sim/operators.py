@@ -6,8 +6,8 @@ from collections import Counter
 from random import Random
 from typing import TYPE_CHECKING
 
-from gateway.core.events import RosterAsked, SessionClosed
-from gateway.data.wire import Answer, Denied, Done
+from tutti_gateway.core.protocol.events import RosterAsked, SessionClosed
+from tutti.data.client_protocol import Answer, Denied, Done
 from tests.sim.schedule import MS, SECOND
 from tests.sim.violation import Violation
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from gateway.core.events import StackConfig
+from tutti_gateway.core.protocol.events import StackConfig
 
 #: Every kind of fault, and what it does.
 FAULTS = {

@@ -8,8 +8,8 @@ from random import Random
 from statistics import median
 from typing import NamedTuple
 
-from gateway.core.events import LeaveAsked
-from gateway.core.limits import HEARTBEAT_US
+from tutti_gateway.core.protocol.events import LeaveAsked
+from tutti_gateway.core.limits import HEARTBEAT_US
 from tests.sim.gateways import Gateway
 from tests.sim.load import LAN_US, WAN_US, Group, Producer
 from tests.sim.schedule import MS, SECOND

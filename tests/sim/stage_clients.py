@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gateway.data.bodies import TxnBody, encode_body
-from gateway.data.frame import STAGED, Frame, Kind
-from gateway.data.wire import AbortedAnswer, EpochOpened, Expected, RefusedAnswer
+from tutti.data.frames.bodies import TxnBody, encode_body
+from tutti.data.frames.frame import STAGED, Frame, Kind
+from tutti.data.client_protocol import AbortedAnswer, EpochOpened, Expected, RefusedAnswer
 from tests.sim.clients import Producer
 from tests.sim.connection import State
 from tests.sim.staging import Batch

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gateway.data.bodies import ForgetBody, TrimBody, TxnBody, decode_body
-from gateway.data.frame import Frame, Kind
-from gateway.data.state import LogState
+from tutti.data.frames.bodies import ForgetBody, TrimBody, TxnBody, decode_body
+from tutti.data.frames.frame import Frame, Kind
+from tutti.data.log_state import LogState
 from tests.sim.violation import Violation
 
 

@@ -21,21 +21,21 @@ from functools import partial
 from statistics import fmean
 from typing import cast
 
-from gateway.core import limits
-from gateway.core.actions import ReadLog, Send, SetTimer
-from gateway.core.context import Context
-from gateway.core.events import Identity, LogRead, Now, StackConfig
-from gateway.core.messages import Heartbeat, Message, Missing, Order, Repair, Repairing
-from gateway.core.order.forward import ForwardTable
-from gateway.core.order.received import Received
-from gateway.core.order.receiver import Receiver
-from gateway.core.outbox import Outbox
-from gateway.core.repair.layer import Repair as Layer
-from gateway.core.standing import Standing
-from gateway.core.window import Window
-from gateway.data.frame import Frame, Kind, payload_crc
-from gateway.data.scalars import Scalars
-from gateway.data.state import LogState
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.actions import ReadLog, Send, SetTimer
+from tutti_gateway.core.context import Context
+from tutti_gateway.core.protocol.events import Identity, LogRead, Now, StackConfig
+from tutti_gateway.core.protocol.messages import Heartbeat, Message, Missing, Order, Repair, Repairing
+from tutti_gateway.core.order.forward_table import ForwardTable
+from tutti_gateway.core.order.received_table import Received
+from tutti_gateway.core.order.receiver import Receiver
+from tutti_gateway.core.outbox import Outbox
+from tutti_gateway.core.repair.layer import Repair as Layer
+from tutti_gateway.core.view.view_state import Standing
+from tutti_gateway.core.window import Window
+from tutti.data.frames.frame import Frame, Kind, payload_crc
+from tutti.data.hard_state import Scalars
+from tutti.data.log_state import LogState
 
 VIEW = 1 << 16 | 1
 SOURCE = 1

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from random import Random
 
-from gateway.core import limits
-from gateway.core.events import StackConfig
+from tutti_gateway.core import limits
+from tutti import limits as common_limits
+from tutti_gateway.core.protocol.events import StackConfig
 from tests.sim.mixes import MIXES
 from tests.sim.options import FAULTS, Options
 
@@ -66,7 +67,7 @@ def draw(seed: int, members: int = 0) -> Options:
         indexes=seed % 3 == 0,
         sync_us=chance.choice((200.0, 1000.0, 5000.0)),
         config=StackConfig(
-            tick_interval_us=chance.choice((limits.TICK_INTERVAL_US, 10 * limits.TICK_INTERVAL_US)),
+            tick_interval_us=chance.choice((common_limits.TICK_INTERVAL_US, 10 * common_limits.TICK_INTERVAL_US)),
             undecided_bytes_max=chance.choice((limits.UNDECIDED_BYTES_MAX, limits.UNDECIDED_BYTES_MAX, 4000)),
         ),
     )

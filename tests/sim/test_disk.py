@@ -6,12 +6,12 @@ from random import Random
 
 import pytest
 
-from gateway.core.actions import Persist, ReadLog
-from gateway.core.events import Event, LogRead, Persisted, Recovered, WriteFailed
-from gateway.data.bodies import AbortBody, Entry, encode_body
-from gateway.data.frame import Frame, Kind
-from gateway.data.scalars import Scalars
-from gateway.data.state import LogState
+from tutti_gateway.core.protocol.actions import Persist, ReadLog
+from tutti_gateway.core.protocol.events import Event, LogRead, Persisted, Recovered, WriteFailed
+from tutti.data.frames.bodies import AbortBody, Entry, encode_body
+from tutti.data.frames.frame import Frame, Kind
+from tutti.data.hard_state import Scalars
+from tutti.data.log_state import LogState
 from tests.sim.disk import Disk
 from tests.sim.schedule import SECOND, Schedule
 from tests.sim.violation import Violation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.core.limits import BOOT_HEARTBEATS, HEARTBEAT_US
+from tutti_gateway.core.limits import BOOT_HEARTBEATS, HEARTBEAT_US
 from tests.sim import figures, steps
 from tests.sim.load import LAN_US, US_A_BYTE, Group, Producer
 from tests.sim.pauses import SCENARIOS, Pause, run

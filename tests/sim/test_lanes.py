@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.core.actions import DeliverUnordered
-from gateway.core.events import LanePersisted, LeaveAsked, StackConfig
-from gateway.data.frame import Frame, Kind
-from gateway.data.names import NAMELESS
+from tutti_gateway.core.protocol.actions import DeliverUnordered
+from tutti_gateway.core.protocol.events import LanePersisted, LeaveAsked, StackConfig
+from tutti.data.frames.frame import Frame, Kind
+from tutti.data.names import NAMELESS
 from tests.sim.connection import State
 from tests.sim.lane_store import LaneStore
 from tests.sim.lanes import LaneChecks

@@ -10,11 +10,11 @@ from random import Random
 
 import pytest
 
-from gateway.core.actions import Action
-from gateway.core.chance import Chance
-from gateway.core.events import Event, Now, StackConfig
-from gateway.core.record import decode_lean_event, encode_lean_actions, encode_lean_event
-from gateway.core.stack import Stack
+from tutti_gateway.core.protocol.actions import Action
+from tutti_gateway.core.random_source import Chance
+from tutti_gateway.core.protocol.events import Event, Now, StackConfig
+from tutti_gateway.core.protocol.codec import decode_lean_event, encode_lean_actions, encode_lean_event
+from tutti_gateway.core.stack import Stack
 from tests.sim import gateways
 from tests.sim.options import FAULTS, Options
 from tests.sim.run import play

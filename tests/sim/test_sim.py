@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 
 import tests.sim.__main__ as main
-from gateway.core.events import StackConfig
-from gateway.core.flush.mending import LogMending
-from gateway.data.names import NAMELESS
+from tutti_gateway.core.protocol.events import StackConfig
+from tutti_gateway.core.flush.disk_repair import LogMending
+from tutti.data.names import NAMELESS
 from tests.sim.connection import State
 from tests.sim.disk import Disk
 from tests.sim.mixes import MIXES, mix_of

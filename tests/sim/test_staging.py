@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.data.bodies import ForgetBody, TrimBody, TxnBody, encode_body
-from gateway.data.frame import STAGED, Frame, Kind
-from gateway.data.state import LogState
+from tutti.data.frames.bodies import ForgetBody, TrimBody, TxnBody, encode_body
+from tutti.data.frames.frame import STAGED, Frame, Kind
+from tutti.data.log_state import LogState
 from tests.sim.staging import Staging
 from tests.sim.violation import Violation
 

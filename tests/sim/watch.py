@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from gateway.data.frame import Frame
-from gateway.data.scalars import Scalars
-from gateway.data.state import LogState
+from tutti.data.frames.frame import Frame
+from tutti.data.hard_state import Scalars
+from tutti.data.log_state import LogState
 
 if TYPE_CHECKING:
     from tests.sim.disk import Disk

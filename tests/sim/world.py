@@ -7,8 +7,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from gateway.core.events import LinkChanged
-from gateway.core.messages import Message
+from tutti_gateway.core.protocol.events import LinkChanged
+from tutti_gateway.core.protocol.messages import Message
 from tests.sim.checkers import Checks
 from tests.sim.disk import Disk
 from tests.sim.gateways import Gateway, Process

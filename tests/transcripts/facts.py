@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from gateway.data.frame import Frame, Kind
+from tutti.data.frames.frame import Frame, Kind
 from tests.transcripts.network import rule
 from tests.transcripts.text import answer_text, frame_text
 from tests.transcripts.whole import Gateway, Whole

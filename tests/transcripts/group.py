@@ -11,33 +11,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from gateway.core import limits, record
-from gateway.core.actions import Action, Deliver, Halt, Persist, Reply, Send, SetTimer, Stopped
-from gateway.core.checks import fault
-from gateway.core.context import Context
-from gateway.core.events import (
-    Event,
-    Identity,
-    Now,
-    Persisted,
-    Received,
-    Recovered,
-    SessionClosed,
-    StackConfig,
-    Started,
-    TimeAdvanced,
-)
-from gateway.core.inbound import Inbound
-from gateway.core.layers import Layers
-from gateway.core.life import Phase
-from gateway.core.messages import Message, Vote
-from gateway.core.stack import Stack
-from gateway.data.bodies import RosterBody, ViewBody, Voter
-from gateway.data.frame import SEQUENCED, Frame, Kind
-from gateway.data.scalars import Scalars
-from gateway.data.state import LogState
-from gateway.data.views import coordinator_of
-from gateway.data.wire import Answer, Committed, Duplicate
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol import codec
+from tutti_gateway.core.protocol.actions import Action, Deliver, Halt, Persist, Reply, Send, SetTimer, Stopped
+from tutti_gateway.core.protocol.message_checks import fault
+from tutti_gateway.core.context import Context
+from tutti_gateway.core.protocol.events import (Event, Identity, Now, Persisted, Received, Recovered, SessionClosed, StackConfig, Started, TimeAdvanced)
+from tutti_gateway.core.inbound import Inbound
+from tutti_gateway.core.layers import Layers
+from tutti_gateway.core.view.lifecycle import Phase
+from tutti_gateway.core.protocol.messages import Message, Vote
+from tutti_gateway.core.stack import Stack
+from tutti.data.frames.bodies import RosterBody, ViewBody, Voter
+from tutti.data.frames.frame import SEQUENCED, Frame, Kind
+from tutti.data.hard_state import Scalars
+from tutti.data.log_state import LogState
+from tutti.data.view_id import coordinator_of
+from tutti.data.client_protocol import Answer, Committed, Duplicate
 
 WALL_US = 1_600_000_000_000_000
 ENTROPY = b"log-uuid-16bytes"
@@ -195,9 +185,9 @@ class Group:
         now = Now(self.mono_us, self.wall_us)
         if isinstance(event, SessionClosed):
             self.closed.add((member.name, event.session))
-        data = record.encode(event)
+        data = codec.encode(event)
         actions = member.stack.step(event, now)
-        member.history.append((data, now, [record.encode([action]) for action in actions]))
+        member.history.append((data, now, [codec.encode([action]) for action in actions]))
         for action in actions:
             self._note(member, action)
         self.watch(member, event, actions)
@@ -216,7 +206,7 @@ class Group:
                 self.problems.append(f"{member.name} sends what no other takes: {wrong}")
             if isinstance(action.message, Vote) and action.message.up_to > member.durable:
                 self.problems.append(f"{member.name} votes up to {action.message.up_to} and {member.durable} is durable")
-            self.network.append((member, to, record.encode(action.message)))
+            self.network.append((member, to, codec.encode(action.message)))
         elif isinstance(action, Deliver):
             self._delivered(member, action)
         elif isinstance(action, Reply):
@@ -263,7 +253,7 @@ class Group:
 
     def hand_over(self, sender: Member, to: Member, data: bytes) -> None:
         """A message arrives (again, perhaps)."""
-        message: Message = record.decode_message(data)
+        message: Message = codec.decode_message(data)
         self.step(to, Received(sender.number, message))
 
     def advance(self, by_us: int) -> None:
@@ -308,5 +298,5 @@ def replay(member: Member, config: StackConfig | None, layers: Callable[[Context
     """A new stack takes the recorded events and must do the same again, byte for byte."""
     stack = Stack(Random, config, layers)
     for number, (data, now, actions) in enumerate(member.history):
-        again = [record.encode([action]) for action in stack.step(record.decode_event(data), now)]
+        again = [codec.encode([action]) for action in stack.step(codec.decode_event(data), now)]
         assert again == actions, f"event {number} of {member.name} was answered differently"

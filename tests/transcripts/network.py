@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gateway.core import record
-from gateway.core.messages import Message
+from tutti_gateway.core.protocol import codec
+from tutti_gateway.core.protocol.messages import Message
 from tests.transcripts.text import message_kind, message_text
 
 
@@ -21,7 +21,7 @@ class Letter(NamedTuple):
     @property
     def message(self) -> Message:
         """As the receiver gets it."""
-        return record.decode_message(self.data)
+        return codec.decode_message(self.data)
 
     @property
     def kind(self) -> str:

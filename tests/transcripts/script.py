@@ -41,28 +41,15 @@ from typing import Any
 
 import msgspec
 
-from gateway.core import record
-from gateway.core.actions import Action, Persist, SetTimer
-from gateway.core.events import (
-    EpochAsked,
-    Event,
-    ForgetAsked,
-    Identity,
-    LeaveAsked,
-    OffsetsAsked,
-    SessionClosed,
-    SpaceChanged,
-    StackConfig,
-    Submitted,
-    TopicAsked,
-    WriteFailed,
-)
-from gateway.core.messages import Order
-from gateway.core.window import Stage
-from gateway.data.bodies import TxnBody, encode_body
-from gateway.data.frame import STAGED, Frame, Kind
-from gateway.data.views import view_of
-from gateway.errors import InvariantViolated
+from tutti_gateway.core.protocol import codec
+from tutti_gateway.core.protocol.actions import Action, Persist, SetTimer
+from tutti_gateway.core.protocol.events import (EpochAsked, Event, ForgetAsked, Identity, LeaveAsked, OffsetsAsked, SessionClosed, SpaceChanged, StackConfig, Submitted, TopicAsked, WriteFailed)
+from tutti_gateway.core.protocol.messages import Order
+from tutti_gateway.core.window import Stage
+from tutti.data.frames.bodies import TxnBody, encode_body
+from tutti.data.frames.frame import STAGED, Frame, Kind
+from tutti.data.view_id import view_of
+from tutti.errors import InvariantViolated
 from tests.transcripts.group import Group, Member, incarnation
 from tests.transcripts.text import action_text, frames_text, message_text
 
@@ -224,7 +211,7 @@ class Script:
 
     def _arrives(self, place: int) -> None:
         sender, to, data = self.group.network[place]
-        self.lines.append(f"{sender.name}>{to.name} {message_text(record.decode_message(data))}")
+        self.lines.append(f"{sender.name}>{to.name} {message_text(codec.decode_message(data))}")
 
     def swap(self, words: list[str]) -> None:
         first, second = self._between(words[0])[:2]
@@ -233,7 +220,7 @@ class Script:
 
     def lose(self, words: list[str]) -> None:
         sender, to, data = self.group.network.pop(self._between(words[0])[0])
-        self.lines.append(f"{sender.name}>{to.name} lost: {message_text(record.decode_message(data))}")
+        self.lines.append(f"{sender.name}>{to.name} lost: {message_text(codec.decode_message(data))}")
 
     def again(self, words: list[str]) -> None:
         place = self._between(words[0])[0]
@@ -244,7 +231,7 @@ class Script:
         sender, to = map(self._member, words[0].split(">"))
         window = sender.stack.layers.context.window
         message = Order(sender.stack.layers.context.standing.view, (window.at(int(words[1])),))
-        self.group.hand_over(sender, to, record.encode(message))
+        self.group.hand_over(sender, to, codec.encode(message))
 
     def settle(self, words: list[str]) -> None:
         self.group.settle()

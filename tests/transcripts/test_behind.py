@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.core import limits
+from tutti_gateway.core import limits
 from tests.transcripts.whole_script import WholeScript
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.core.events import Received
+from tutti_gateway.core.protocol.events import Received
 from tests.transcripts.whole_script import WholeScript
 
 START = (

@@ -5,15 +5,15 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gateway.core import record
-from gateway.core.actions import Action, Deliver, Persist, Reply, Send, ViewInstalled
-from gateway.core.events import StackConfig
-from gateway.core.messages import Confirm, Installed, Propose, State, Vote
-from gateway.core.stack import Stack
-from gateway.data.bodies import RosterBody, decode_body
-from gateway.data.frame import Frame, Kind, chained
-from gateway.data.views import view_text
-from gateway.data.wire import AbortedAnswer, Committed, Duplicate
+from tutti_gateway.core.protocol import codec
+from tutti_gateway.core.protocol.actions import Action, Deliver, Persist, Reply, Send, ViewInstalled
+from tutti_gateway.core.protocol.events import StackConfig
+from tutti_gateway.core.protocol.messages import Confirm, Installed, Propose, State, Vote
+from tutti_gateway.core.stack import Stack
+from tutti.data.frames.bodies import RosterBody, decode_body
+from tutti.data.frames.frame import Frame, Kind, chained
+from tutti.data.view_id import view_text
+from tutti.data.client_protocol import AbortedAnswer, Committed, Duplicate
 
 if TYPE_CHECKING:
     from tests.transcripts.whole import Gateway
@@ -202,7 +202,7 @@ class Watch:
         """A run is over: a new stack that gets its events must do the same again, byte for byte."""
         stack = Stack(Random, config)
         for number, (data, now, actions) in enumerate(gateway.history):
-            if [record.encode([action]) for action in stack.step(record.decode_event(data), now)] != actions:
+            if [codec.encode([action]) for action in stack.step(codec.decode_event(data), now)] != actions:
                 self.wrong(f"event {number} of {gateway.name} is answered differently when the run is replayed")
                 return
 

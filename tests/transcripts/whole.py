@@ -11,11 +11,11 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, NamedTuple
 
-from gateway.core import record
-from gateway.core.actions import Action, Deliver, Halt, Peers, Persist, ReadLog, Reply, Send, SetTimer, Stopped, ViewInstalled
-from gateway.core.events import Event, Identity, Now, Persisted, Received, SessionClosed, StackConfig, Started, TimeAdvanced
-from gateway.core.stack import Stack
-from gateway.data.wire import Answer
+from tutti_gateway.core.protocol import codec
+from tutti_gateway.core.protocol.actions import (Action, Deliver, Halt, Peers, Persist, ReadLog, Reply, Send, SetTimer, Stopped, ViewInstalled)
+from tutti_gateway.core.protocol.events import (Event, Identity, Now, Persisted, Received, SessionClosed, StackConfig, Started, TimeAdvanced)
+from tutti_gateway.core.stack import Stack
+from tutti.data.client_protocol import Answer
 from tests.transcripts.disks import Disk
 from tests.transcripts.network import Letter, Network, Rule
 from tests.transcripts.watch import Watch
@@ -154,9 +154,9 @@ class Whole:
         if isinstance(event, SessionClosed):
             gateway.closed.add(event.session)
         now = Now(self.mono_us, WALL_US + self.mono_us)
-        data = record.encode(event)
+        data = codec.encode(event)
         actions = gateway.running.step(event, now)
-        gateway.history.append((data, now, [record.encode([action]) for action in actions]))
+        gateway.history.append((data, now, [codec.encode([action]) for action in actions]))
         for action in actions:
             self.watch.sees(gateway, action)
             self.tell(gateway.name, action)
@@ -171,7 +171,7 @@ class Whole:
                 self._after(self._pace.disk_ms, self._log_read, gateway, gateway.starts, action)
             case Send(to, message):
                 if to in gateway.names:
-                    self._send(Letter(gateway.name, gateway.names[to], gateway.disk.incarnation, record.encode(message)))
+                    self._send(Letter(gateway.name, gateway.names[to], gateway.disk.incarnation, codec.encode(message)))
             case Deliver(frames):
                 gateway.frontier = gateway.disk.frontier = frames[-1].position
                 gateway.shown = max(gateway.shown, gateway.frontier)

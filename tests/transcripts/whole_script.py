@@ -36,10 +36,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from gateway.core.actions import Action, Halt, Peers, Persist, ReadLog, Reply, Send, SetTimer, Stopped, ViewInstalled
-from gateway.core.events import EpochAsked, Event, RosterAsked, RosterForced, StackConfig, TopicAsked
-from gateway.data.scalars import Scalars
-from gateway.data.views import view_text
+from tutti_gateway.core.protocol.actions import (Action, Halt, Peers, Persist, ReadLog, Reply, Send, SetTimer, Stopped, ViewInstalled)
+from tutti_gateway.core.protocol.events import EpochAsked, Event, RosterAsked, RosterForced, StackConfig, TopicAsked
+from tutti.data.hard_state import Scalars
+from tutti.data.view_id import view_text
 from tests.transcripts.facts import is_so
 from tests.transcripts.group import incarnation
 from tests.transcripts.network import rule

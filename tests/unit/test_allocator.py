@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway import allocator
+from tutti.runtime import malloc
 
 ROOT = Path(__file__).parents[2]
 FAULTS = """
 import resource, sys
-from gateway import allocator
+from tutti.runtime import malloc as allocator
 if sys.argv[1] == "tuned":
     assert allocator.tune(mmap=8 << 20, trim=64 << 20)
 def faults():
@@ -47,12 +47,12 @@ def test_a_users_settings_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("GLIBC_TUNABLES", "MALLOC_ARENA_MAX", "MALLOC_TRIM_THRESHOLD_"):
         with monkeypatch.context() as patch:
             patch.setenv(name, "1")
-            assert allocator.tuned_by_user()
+            assert malloc.tuned_by_user()
 
 
 def test_what_is_full_of_data_goes_into_huge_pages_and_stays_what_it_was() -> None:
     script = """
-from gateway import allocator
+from tutti.runtime import malloc as allocator
 data = bytearray(range(256)) * (1 << 18)
 told = allocator.collapse()
 assert data == bytearray(range(256)) * (1 << 18)
@@ -66,7 +66,7 @@ print(told, huge * 1024)
 def test_no_stack_is_made_larger() -> None:
     script = """
 import threading
-from gateway import allocator
+from tutti.runtime import malloc as allocator
 over = threading.Event()
 threads = [threading.Thread(target=over.wait) for _ in range(20)]
 for thread in threads:
@@ -87,5 +87,5 @@ def test_without_what_linux_tells_of_memory_nothing_happens(monkeypatch: pytest.
         yield from ()
         raise fault
 
-    monkeypatch.setattr(allocator, "_full", full)
-    assert allocator.collapse() == 0
+    monkeypatch.setattr(malloc, "_full", full)
+    assert malloc.collapse() == 0

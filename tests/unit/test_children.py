@@ -14,7 +14,7 @@ import pytest
 # Starts a child that asks to end with it, says who that is, and waits; the child is stopped before it says a word.
 PARENT = """
 import os, signal, subprocess, sys, time
-from gateway.children import ending_with_this
+from tutti.runtime.child_processes import ending_with_this
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], preexec_fn=ending_with_this(int(sys.argv[1])))
 os.kill(child.pid, signal.SIGSTOP)
 print(child.pid, flush=True)
@@ -47,11 +47,11 @@ def test_a_stopped_child_is_killed_with_its_parent() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_who_asks_when_the_parent_is_gone_already_ends_at_once(number: signal.Signals) -> None:
-    code = f"from gateway.children import end_with_parent; end_with_parent({os.getpid()} + 1, {int(number)}); print('went on')"
+    code = f"from tutti.runtime.child_processes import end_with_parent; end_with_parent({os.getpid()} + 1, {int(number)}); print('went on')"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=20, check=False)
     assert (ended.returncode, ended.stdout) == (-number, b"")
 
 
 def test_who_asks_in_time_goes_on() -> None:
-    code = f"from gateway.children import end_with_parent; end_with_parent({os.getpid()}, 9); print('went on')"
+    code = f"from tutti.runtime.child_processes import end_with_parent; end_with_parent({os.getpid()}, 9); print('went on')"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=20, check=True).stdout == b"went on\n"

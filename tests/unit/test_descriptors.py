@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway import descriptors
-from gateway.core import limits
-from gateway.descriptors import patiently, set_aside, spared
-from gateway.log.layout import LOG, positions_named
-from gateway.log.walk import SegmentMap
+from tutti.runtime import reserved_fds
+from tutti import limits
+from tutti.runtime.reserved_fds import patiently, set_aside, spared
+from tutti.log.files.layout import LOG, positions_named
+from tutti.log.format.frame_iterator import SegmentMap
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def used_up(tmp_path: Path) -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (200 + 2 * highest, before[1]))
     with contextlib.ExitStack() as taken:
         taken.callback(resource.setrlimit, resource.RLIMIT_NOFILE, before)
-        taken.callback(descriptors._bounds.clear)
+        taken.callback(reserved_fds._bounds.clear)
         set_aside()
         with contextlib.suppress(OSError):
             while True:

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from connectors.files.ledger import Ledger
-from connectors.quarantine import Quarantine
-from gateway.archive.store import open_store
-from gateway.client.spool.look import read_state
-from gateway.client.spool.store import STATE, Store
-from gateway.durable import make_directory, open_file
-from gateway.errors import DirectoryRefused, TuttiError
-from gateway.log.directory import open_directory
-from streaming.backfill.ledger import FILE, read
+from tutti_connect.files.discovery.ledger import Ledger
+from tutti_connect.quarantine import Quarantine
+from tutti.archive.store import open_store
+from tutti.spool.inspect import read_state
+from tutti.spool.store import STATE, Store
+from tutti.runtime.fsync import make_directory, open_file
+from tutti.errors import DirectoryRefused, TuttiError
+from tutti.log.files.data_directory import open_directory
+from tutti_spark.backfill.ledger import FILE, read
 
 
 @pytest.fixture(autouse=True)

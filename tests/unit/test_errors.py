@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from connectors.quarantine import Quarantine
-from gateway.config.reading import load_config
-from gateway.errors import TuttiError, remedy
-from gateway.keyfiles import read_toml
-from gateway.log.directory import open_directory
+from tutti_connect.quarantine import Quarantine
+from tutti_gateway.config.loader import load_config
+from tutti.errors import TuttiError, remedy
+from tutti.security.key_files import read_toml
+from tutti.log.files.data_directory import open_directory
 from tutti import Producer
 
 
@@ -43,9 +43,9 @@ def test_the_advice_fits_the_error(code: int, advice: str) -> None:
         ("os.open", load_config),
         ("os.open", lambda path: read_toml(path, "made by hand")),
         ("os.makedirs", lambda path: Quarantine(str(path))),
-        ("gateway.log.directory.read_file", lambda path: open_directory(str(path), gateway="g1", group="g")),
-        ("gateway.log.directory._lock", lambda path: open_directory(str(path), gateway="g1", group="g")),
-        ("gateway.client.spool.store.take_lock", lambda path: Producer("tutti://127.0.0.1:1", "p", spool=path)),
+        ("tutti.log.files.data_directory.read_file", lambda path: open_directory(str(path), gateway="g1", group="g")),
+        ("tutti.log.files.data_directory._lock", lambda path: open_directory(str(path), gateway="g1", group="g")),
+        ("tutti.spool.store.take_lock", lambda path: Producer("tutti://127.0.0.1:1", "p", spool=path)),
     ],
 )
 def test_a_failing_disk_is_no_matter_of_owner_and_mode(

@@ -7,8 +7,8 @@ from typing import Any
 import h11
 import pytest
 
-from gateway import http1
-from gateway.http1 import ServerConnection
+from tutti.runtime import http1
+from tutti.runtime.http1 import ServerConnection
 
 HOST = b"host: x\r\n"
 POST = b"POST / HTTP/1.1\r\n" + HOST

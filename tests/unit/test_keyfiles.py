@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway import keyfiles
-from gateway.errors import ConfigError
-from gateway.keyfiles import FILE_BYTES_MAX, check_certificate, read_whole
+from tutti.security import key_files
+from tutti.errors import ConfigError
+from tutti.security.key_files import FILE_BYTES_MAX, check_certificate, read_whole
 
 
 def _fifo(path: Path) -> Path:
@@ -56,7 +56,7 @@ HOSTILE: list[tuple[Callable[[Path], Path], str]] = [
 
 @pytest.fixture(autouse=True)
 def _short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keyfiles, "FILE_WAIT_S", 0.01)
+    monkeypatch.setattr(key_files, "FILE_WAIT_S", 0.01)
 
 
 @pytest.mark.parametrize(("make", "word"), HOSTILE)
@@ -78,7 +78,7 @@ def test_a_file_of_the_largest_size_is_read_whole(tmp_path: Path) -> None:
 
 
 def test_a_pipe_is_read_to_its_end_whatever_parts_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keyfiles, "FILE_WAIT_S", 60.0)
+    monkeypatch.setattr(key_files, "FILE_WAIT_S", 60.0)
     out, into = os.pipe()
     child = os.fork()
     if child == 0:

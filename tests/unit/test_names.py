@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from gateway.names import Names, look_up
+from tutti.runtime.dns import Names, look_up
 
 
 def until(names: Names, host: str, wanted: str) -> None:

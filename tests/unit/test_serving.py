@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 import uvicorn
 
-from gateway import serving
-from gateway.errors import ConfigError
-from gateway.listener import CROWDED, ConnectionLimit, _network
-from gateway.serving import HALF_CLOSED, PLAIN, BoundedProtocol, Server
+from tutti.runtime import http_server
+from tutti.errors import ConfigError
+from tutti.runtime.listener import CROWDED, ConnectionLimit, _network
+from tutti.runtime.http_server import HALF_CLOSED, PLAIN, BoundedProtocol, Server
 from tests.certificates import certificate
 
 WAIT_S = 60
@@ -273,7 +273,7 @@ def test_an_asyncio_without_a_part_that_tls_needs_is_refused() -> None:
     with pytest.raises(
         ConfigError, match=r"lacks _state, .*_on_shutdown_complete of SSLProtocol, which HTTPS needs: use Python 3\.11"
     ):
-        serving._check_tls(asyncio.Protocol())  # type: ignore[arg-type]  # as another release may be
+        http_server._check_tls(asyncio.Protocol())  # type: ignore[arg-type]  # as another release may be
 
 
 def test_a_reset_ends_a_stream(port: Port, application: Application) -> None:

@@ -8,17 +8,17 @@ import sys
 
 import pytest
 
-import gateway.errors
+import tutti.errors
 import tutti
 
 ERRORS = [name for name in tutti.__all__ if issubclass(getattr(tutti, name), tutti.TuttiError)]
 #: What a process does that never heard of `tutti`: takes pickles, says what came, and sends them on under the names it knows.
 OTHER = """
 import pickle, sys
-import gateway.errors
+import tutti.errors
 assert "tutti" not in sys.modules
 sent = pickle.load(sys.stdin.buffer) if {theirs} else {made}
-pickle.dump([(type(error) is getattr(gateway.errors, name), str(error), error) for name, error in sent], sys.stdout.buffer)
+pickle.dump([(type(error) is getattr(tutti.errors, name), str(error), error) for name, error in sent], sys.stdout.buffer)
 """
 
 
@@ -31,7 +31,7 @@ def test_a_traceback_names_an_error_as_it_is_imported() -> None:
 @pytest.mark.parametrize("name", ERRORS)
 def test_an_error_is_the_same_under_both_names(name: str) -> None:
     kind = getattr(tutti, name)
-    assert kind is getattr(gateway.errors, name)
+    assert kind is getattr(tutti.errors, name)
     assert (kind.__module__, kind.__qualname__) == ("tutti", name)
     assert repr(kind("full")) == f"{name}('full')"
 
@@ -42,7 +42,7 @@ def test_errors_are_pickled_both_ways(theirs: bool) -> None:
     made = {name: getattr(tutti, name)(f"what {name} says") for name in ERRORS}
     made["Refused"].code = "busy"
     code = OTHER.format(
-        theirs=theirs, made=f"[(name, getattr(gateway.errors, name)('what ' + name + ' says')) for name in {ERRORS}]"
+        theirs=theirs, made=f"[(name, getattr(tutti.errors, name)('what ' + name + ' says')) for name in {ERRORS}]"
     )
     given = pickle.dumps(list(made.items()))
     done = subprocess.run([sys.executable, "-c", code], input=given, stdout=subprocess.PIPE, check=True)

@@ -16,8 +16,8 @@ from contextlib import redirect_stderr
 
 import pytest
 
-from gateway import unfailing as logs
-from gateway.api import logs as reads_logs
+from tutti.runtime import lossy_log_file as logs
+from tutti_gateway.reads.common import logging_setup as reads_logs
 
 
 def full(into: int, but: int) -> None:
@@ -179,7 +179,7 @@ def test_a_terminal_that_nobody_reads_stops_nobody(opened_anew: bool, stopped: b
 
 OWN_TERMINAL = """
 import fcntl, os, select, sys, termios
-from gateway import unfailing
+from tutti.runtime import lossy_log_file as unfailing
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 truly = os.open
 def refused(name, *how):

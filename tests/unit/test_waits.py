@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.waits import Doubling
+from tutti.runtime.backoff import Doubling
 
 
 def test_waits_double_up_to_a_bound_and_begin_again() -> None:

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from gateway.client.files import Files
-from gateway.client.reads import Reads
-from gateway.errors import TuttiError
-from gateway.log.tools import digest, verify
+from tutti.sources.files import Files
+from tutti.sources.flight import Reads
+from tutti.errors import TuttiError
+from tutti_gateway.log.tools import digest, verify
 from tests.faults.crash import checker
 from tests.faults.crash.checker import Record
 from tests.faults.crash.witness import Witness, read_witness

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import TextIO
 
-from gateway.errors import Aborted, TuttiError
+from tutti.errors import Aborted, TuttiError
 from tests.faults.crash.checker import value_of
 from tests.faults.crash.witness import read_witness
 from tutti import Producer

@@ -13,24 +13,8 @@ from pathlib import Path
 import pytest
 import zmq
 
-from gateway.data.frame import Frame, payload_crc
-from gateway.data.wire import (
-    PROTOCOL,
-    Bye,
-    ChangeRoster,
-    Fence,
-    Forget,
-    Hello,
-    Leave,
-    Members,
-    OpenProducer,
-    OpenTopic,
-    Producers,
-    SaveOffset,
-    Status,
-    encode_control,
-    encode_submit,
-)
+from tutti.data.frames.frame import Frame, payload_crc
+from tutti.data.client_protocol import (PROTOCOL, Bye, ChangeRoster, Fence, Forget, Hello, Leave, Members, OpenProducer, OpenTopic, Producers, SaveOffset, Status, encode_control, encode_submit)
 from tests.faults.fuzz import zmtp
 from tests.faults.gateways import GatewayProcess
 from tests.unit.node.fakes import batch_frame

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 import zmq
 
-from gateway.core import limits
-from gateway.core.messages import Confirm, Fetch, Heartbeat, Install, Message, Missing, Order, Propose, Reject, State, Vote
-from gateway.transport.codec import encode, encode_introduction
-from gateway.transport.interface import Introduction
-from gateway.transport.keys import generate
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.messages import (Confirm, Fetch, Heartbeat, Install, Message, Missing, Order, Propose, Reject, State, Vote)
+from tutti_gateway.transport.codec import encode, encode_introduction
+from tutti_gateway.transport.interface import Introduction
+from tutti_gateway.transport.keys import generate
 from tests.faults.fuzz import zmtp
 from tests.faults.fuzz.test_client_port import ANSWER_MS, COMMITS, GoodClient, expect, expect_small, resident_bytes, spoiled
 from tests.faults.gateways import GatewayProcess, Seat

@@ -12,9 +12,9 @@ from tests.ports import free_port
 
 PORT = """
     import sys, time
-    from gateway.core import limits
+    from tutti_gateway.core import limits
     limits.CONNECTION_BEAT_MS = 50
-    from gateway.node.port import ClientPort
+    from tutti_gateway.node.clients.port import ClientPort
     port = ClientPort("127.0.0.1", int(sys.argv[1]))
     print("listens", flush=True)
     got = 0

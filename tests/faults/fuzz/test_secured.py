@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from gateway.client.control import Control
-from gateway.data.wire import PROTOCOL, Hello, Members, encode_control
-from gateway.errors import FormatError
-from gateway.zmtp.curve import Calling, new_pair
-from gateway.zmtp.form import form
-from gateway.zmtp.sealed import Sealing
+from tutti.io.admin import Control
+from tutti.data.client_protocol import PROTOCOL, Hello, Members, encode_control
+from tutti.errors import FormatError
+from tutti.zmtp.curve import Calling, new_pair
+from tutti.zmtp.framing import form
+from tutti.zmtp.curve_stream import Sealing
 from tests.faults.fuzz.test_client_port import MEMORY_GROWTH_MAX, resident_bytes
 from tests.faults.gateways import GatewayProcess
 from tests.integration.security.house import House, wire

@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 from pyarrow import flight
 
-from gateway.api.requests import Command
-from gateway.core import limits
+from tutti_gateway.reads.protocol.tickets import Command
+from tutti_gateway.core import limits
+from tutti import limits as common_limits
 from tests.faults.almost import attack, mutations
 from tests.integration.api.house import FakeGateway, LogMaker, ReadsProcess, ask, read, refusal, until
 
@@ -27,8 +28,8 @@ pytestmark = pytest.mark.faults
 GROWTH_MB_MAX = 64
 REQUEST = b"GET /v1/status?a=b HTTP/1.1\r\nhost: gateway\r\naccept: */*\r\nconnection: keep-alive\r\n\r\n"
 LOW_LIMIT = (
-    "import os; from gateway.core import limits; limits.READS_MEMORY_BYTES_MAX = 120 << 20; "
-    "from gateway.api.main import main; os._exit(main())"
+    "import os; from tutti_gateway.core import limits; limits.READS_MEMORY_BYTES_MAX = 120 << 20; "
+    "from tutti_gateway.reads.main import main; os._exit(main())"
 )
 
 
@@ -183,7 +184,7 @@ def test_requests_of_any_shape(process: ReadsProcess) -> None:
 @pytest.mark.usefixtures("sound")
 def test_oversize_requests(process: ReadsProcess) -> None:
     with flight.connect(process.url) as client:
-        for size in (limits.TICKET_BYTES_MAX + 1, 24 << 20):
+        for size in (common_limits.TICKET_BYTES_MAX + 1, 24 << 20):
             assert refusal(lambda size=size: client.do_get(flight.Ticket(b" " * size)).read_all())[1]["code"] == "malformed"  # type: ignore[misc]  # bound at once
     attack(process.admin, REQUEST[:-2] + b"x: " + b"y" * (8 << 20))
 
@@ -215,7 +216,7 @@ def test_callers_that_do_not_read(tmp_path: Path) -> None:
 
     until(still)
     held = process.pss_mb() - idle
-    assert held < 1.5 * limits.READ_BUFFERS_BYTES / limits.MIB, f"20 callers that do not read hold {held:.0f} MB"
+    assert held < 1.5 * limits.READ_BUFFERS_BYTES / common_limits.MIB, f"20 callers that do not read hold {held:.0f} MB"
     for stream in streams[:10]:
         stream.cancel()
     until(lambda: sum(process.page("/v1/status")[1]["reads_served"]["calls"].values()) == 10)

@@ -9,13 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from gateway.client.files import Files
-from gateway.data.lanes import LaneName
-from gateway.errors import TuttiError
-from gateway.log.lane_reader import LaneReader
-from gateway.log.reader import LogReader
-from gateway.log.scan import scan
-from gateway.log.tools import LaneVerified, digest, inspect, verify, verify_lanes
+from tutti.sources.files import Files
+from tutti.data.lane_name import LaneName
+from tutti.errors import TuttiError
+from tutti.log.read.lane_reader import LaneReader
+from tutti.log.read.reader import LogReader
+from tutti.log.read.scan import scan
+from tutti_gateway.log.tools import LaneVerified, digest, inspect, verify, verify_lanes
 from tests.faults.group.checker import Log, Record
 from tests.faults.group.journal import BESIDE, BLOCK, COLUMNS, digest_of, parse_value
 from tests.faults.group.lane_checker import Copy

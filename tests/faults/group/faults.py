@@ -14,8 +14,8 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
-from gateway.data.lanes import LaneName
-from gateway.log.lanes_there import lane_path, lanes_there, noted_lane
+from tutti.data.lane_name import LaneName
+from tutti.log.files.lane_paths import lane_path, lanes_there, noted_lane
 from tests.faults.lab.lab import CLIENTS, Member
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from gateway.client.reads import Reads
-from gateway.errors import OffsetOutOfRange, TuttiError
+from tutti.sources.flight import Reads
+from tutti.errors import OffsetOutOfRange, TuttiError
 from tests.faults.group.journal import BLOCK, COLUMNS, Writer, digest_of
 from tutti import Reader
 

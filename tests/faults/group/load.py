@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from gateway.children import ending_with_this
+from tutti.runtime.child_processes import ending_with_this
 from tests.faults.group.journal import BESIDE, Story, View, lanes_journal, read_story, read_view
 from tests.faults.group.producer import UNORDERED
 

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gateway.errors import Aborted, Fenced, TuttiError
+from tutti.errors import Aborted, Fenced, TuttiError
 from tests.faults.group.journal import BESIDE, Writer, lanes_journal, read_story, value_of
 from tutti import Producer
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.data.lanes import LaneName
-from gateway.log.lanes_there import OWN, lane_path
-from gateway.log.layout import FRAMES_AT
+from tutti.data.lane_name import LaneName
+from tutti.log.files.lane_paths import OWN, lane_path
+from tutti.log.files.layout import FRAMES_AT
 from tests.faults.group.evidence import read_lanes
 from tests.faults.group.journal import Life, Story, Use, value_of
 from tests.faults.group.lane_checker import Copy, check_lanes

@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from random import Random
 
-from gateway.errors import TuttiError
+from tutti.errors import TuttiError
 from tests.faults.group import checker
 from tests.faults.group.evidence import differing_digests, read_lanes, read_log
 from tests.faults.group.faults import ALONE, FAULTS, GROWTH, ROTS
@@ -155,7 +155,7 @@ class Trial:
 
     def tell(self, *command: str) -> None:
         """Give a command to the group, as an operator does from the clients' host."""
-        line = [*self.lab.network.inside(CLIENTS), sys.executable, "-m", "gateway", *command, "--url", self.lab.url]
+        line = [*self.lab.network.inside(CLIENTS), sys.executable, "-m", "tutti_gateway", *command, "--url", self.lab.url]
         done = subprocess.run(line, capture_output=True, text=True, check=False)
         self.note(f"tutti {' '.join(command)}: {(done.stdout + done.stderr).strip()[-300:]}")
         if done.returncode:
@@ -312,7 +312,7 @@ class Trial:
     def _run_again(self) -> None:
         """What a gateway recorded is what its stack does again, to the letter."""
         for path in sorted(self._root.glob("*.runs/*.run")):
-            command = [sys.executable, "-m", "gateway", "log", "rerun", str(path)]
+            command = [sys.executable, "-m", "tutti_gateway", "log", "rerun", str(path)]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
                 self.find(f"record: {path.name}: {(done.stdout + done.stderr).strip()[-500:]}")

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from gateway.errors import Unavailable
-from gateway.transport.keys import generate
+from tutti.errors import Unavailable
+from tutti_gateway.transport.keys import generate
 from tests.faults.gateways import GatewayProcess, Seat
 from tests.faults.lab.network import Network, run
 from tests.faults.lab.shim import Shim, build

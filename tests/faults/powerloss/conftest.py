@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.core import limits
+from tutti_gateway.core import limits
 
 
 @pytest.fixture(scope="module", autouse=True)

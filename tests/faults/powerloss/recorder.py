@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gateway.data.frame import Buffer
-from gateway.log.storage import Storage
+from tutti.data.frames.frame import Buffer
+from tutti.log.files.storage import Storage
 
 SECTOR = 512
 

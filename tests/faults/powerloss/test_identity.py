@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.data.scalars import Scalars
+from tutti.data.hard_state import Scalars
 from tests.faults.powerloss.recorder import Op, Recorder, contents_of, names_of, sectors
 from tests.unit.log.history import SMALL, decide, opened, sample
 
@@ -21,8 +21,8 @@ SEEDS = range(12)
 
 
 def test_what_stands_in_the_identity_is_always_true_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.core.limits.IDENTITY_FRESH_US", 0)
-    monkeypatch.setattr("gateway.core.limits.IDENTITY_REST_US", 0)
+    monkeypatch.setattr("tutti_gateway.core.limits.IDENTITY_FRESH_US", 0)
+    monkeypatch.setattr("tutti_gateway.core.limits.IDENTITY_REST_US", 0)
     recorder, history, begun = Recorder(), sample(4), 0
     for start in range(3):
         writer, _, close = opened(tmp_path, SMALL, recorder)

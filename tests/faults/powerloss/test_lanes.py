@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core import limits
-from gateway.core.actions import LaneHeld, PersistLane
-from gateway.core.events import LaneLog
-from gateway.data.frame import Frame
-from gateway.data.lanes import LaneName
-from gateway.log.lanes import LaneLogs
-from gateway.log.lanes_there import lane_path
-from gateway.log.layout import positions_named
-from gateway.log.options import LogOptions
-from gateway.log.storage import Storage
-from gateway.log.verify import verify
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.actions import LaneHeld, PersistLane
+from tutti_gateway.core.protocol.events import LaneLog
+from tutti.data.frames.frame import Frame
+from tutti.data.lane_name import LaneName
+from tutti_gateway.log.lanes.lane_logs import LaneLogs
+from tutti.log.files.lane_paths import lane_path
+from tutti.log.files.layout import positions_named
+from tutti.log.files.options import LogOptions
+from tutti.log.files.storage import Storage
+from tutti_gateway.log.tools.verify import verify
 from tests.faults.powerloss.recorder import Recorder, Unsynced, chosen, image
 from tests.unit.log.lanes import OTHER, OWN, LaneHistory, Owner
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from gateway.client.encode import seal
-from gateway.client.receipt import Batch
-from gateway.client.spool.blocks import Place
-from gateway.client.spool.store import Store
-from gateway.client.spool.word import Word
-from gateway.data.plain import encode_plain
-from gateway.data.schema import decode_batch
-from gateway.errors import DirectoryRefused, DiskFailed, DiskFull, Refused
+from tutti.batching.encoder import seal
+from tutti.batching.receipt import Batch
+from tutti.spool.block_format import Place
+from tutti.spool.store import Store
+from tutti.spool.commit_mark import Word
+from tutti.data.frames.plain_body import encode_plain
+from tutti.data.frames.schema import decode_batch
+from tutti.errors import DirectoryRefused, DiskFailed, DiskFull, Refused
 from tests.faults.powerloss.recorder import Filling, Recorder, Unsynced, chosen, image
 
 SEGMENT_BYTES = 1500

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
-from streaming.launch import LOCAL_SETTINGS
+from tutti_spark.launch.spark_submit import LOCAL_SETTINGS
 from tests.faults.spark.gates import pass_through
 
 WATERMARK_S = 30

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from streaming.launch import LOCAL_SETTINGS
+from tutti_spark.launch.spark_submit import LOCAL_SETTINGS
 from tests.faults.spark.job import SETTINGS, Task
 from tests.faults.spark.processes import Job
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.figures import descendants
-from gateway.children import ending_with_this
-from streaming.launch import spark_environment
+from tutti.runtime.child_processes import ending_with_this
+from tutti_spark.launch.spark_submit import spark_environment
 from tests.faults.spark.job import Task
 from tests.processes import alive, expect_end
 

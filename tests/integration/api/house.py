@@ -22,25 +22,16 @@ import pytest
 import zmq
 from pyarrow import flight
 
-from gateway.data.bodies import EpochBody, OffsetsBody, RosterBody, TickBody, TopicBody, ViewBody, Voter, encode_body
-from gateway.data.frame import Frame, Kind
-from gateway.data.plain import raw_length_of
-from gateway.data.schema import BATCH_SCHEMA, compression_flags, encode_batch, timestamp_range
-from gateway.data.state import LogState
-from gateway.data.wire import (
-    PROTOCOL,
-    Denied,
-    Done,
-    Hello,
-    SaveOffset,
-    Welcome,
-    decode_request,
-    encode_control,
-)
-from gateway.log.directory import open_directory
-from gateway.log.options import LogOptions
-from gateway.log.writer import LogWriter
-from gateway.node.desk import Desk, IndexAsked, StatusAsked
+from tutti.data.frames.bodies import (EpochBody, OffsetsBody, RosterBody, TickBody, TopicBody, ViewBody, Voter, encode_body)
+from tutti.data.frames.frame import Frame, Kind
+from tutti.data.frames.plain_body import raw_length_of
+from tutti.data.frames.schema import BATCH_SCHEMA, compression_flags, encode_batch, timestamp_range
+from tutti.data.log_state import LogState
+from tutti.data.client_protocol import (PROTOCOL, Denied, Done, Hello, SaveOffset, Welcome, decode_request, encode_control)
+from tutti.log.files.data_directory import open_directory
+from tutti.log.files.options import LogOptions
+from tutti_gateway.log.writer import LogWriter
+from tutti_gateway.node.status.status_socket import Desk, IndexAsked, StatusAsked
 
 ROOT = Path(__file__).resolve().parents[3]
 VIEW = 1 << 16 | 1
@@ -276,7 +267,7 @@ class FakeGateway:
 
 
 class ReadsProcess:
-    """`python -m gateway.api`, started as a gateway starts it."""
+    """`python -m tutti_gateway.reads`, started as a gateway starts it."""
 
     def __init__(
         self,
@@ -286,7 +277,7 @@ class ReadsProcess:
         *,
         reads: str = "127.0.0.1:0",
         admin: str = "127.0.0.1:0",
-        program: Sequence[str] = ("-m", "gateway.api"),
+        program: Sequence[str] = ("-m", "tutti_gateway.reads"),
     ) -> None:
         command = [sys.executable, *program, "--data", str(data), "--reads", reads, "--admin", admin]
         fds = [notify_fd, gateway.status_fd]

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gateway.api.browse import Browser
-from gateway.core import limits
-from gateway.log.reader import LogReader
+from tutti_gateway.reads.admin.record_pages import Browser
+from tutti_gateway.core import limits
+from tutti.log.read.reader import LogReader
 from tests.integration.api.house import TIME, LogMaker, value
 
 ROWS = [7, 1, 300, 12, 2, 5000, 40, 3]

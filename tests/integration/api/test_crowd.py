@@ -8,11 +8,11 @@ import socket
 import pyarrow as pa
 from pyarrow import flight
 
-from gateway.api.connections import Connections, peer_of
-from gateway.api.guard import Files, Guard
-from gateway.api.server import ReadsServer
-from gateway.api.slots import Slots
-from gateway.api.streams import Stream, StreamMeters
+from tutti_gateway.reads.common.connections import Connections, peer_of
+from tutti_gateway.reads.common.authorization import Files, Guard
+from tutti_gateway.reads.flight.server import ReadsServer
+from tutti_gateway.reads.common.concurrency import Slots
+from tutti_gateway.reads.flight.streams import Stream, StreamMeters
 from tests.integration.api.house import until
 
 SCHEMA = pa.schema([("value", pa.binary())])

@@ -79,8 +79,8 @@ def test_what_commits_arrives_in_order(log: LogMaker, follow: Any) -> None:
 
 
 NO_POLL = (
-    "import os; from gateway.core import limits; limits.WATCH_POLL_US = 600_000_000; "
-    "from gateway.api.main import main; os._exit(main())"
+    "import os; from tutti_gateway.core import limits; limits.WATCH_POLL_US = 600_000_000; "
+    "from tutti_gateway.reads.main import main; os._exit(main())"
 )
 
 
@@ -180,8 +180,8 @@ def test_long_polls(log: LogMaker, client: flight.FlightClient) -> None:
 
 
 WAITS_LONG = (
-    "import os; from gateway.core import limits; limits.BEHIND_WAIT_US_MAX = 20_000_000; "
-    "from gateway.api.main import main; os._exit(main())"
+    "import os; from tutti_gateway.core import limits; limits.BEHIND_WAIT_US_MAX = 20_000_000; "
+    "from tutti_gateway.reads.main import main; os._exit(main())"
 )
 
 

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from gateway.api import gateway as gateway_module
-from gateway.api.gateway import GatewayLink
-from gateway.core import limits
-from gateway.errors import Refused, Unavailable
+from tutti_gateway.reads.common import gateway_link as gateway_module
+from tutti_gateway.reads.common.gateway_link import GatewayLink
+from tutti_gateway.core import limits
+from tutti.errors import Refused, Unavailable
 from tests.integration.api.house import FakeGateway, until
 
 

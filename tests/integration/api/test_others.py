@@ -9,7 +9,7 @@ from contextlib import closing
 import pytest
 from pyarrow import flight
 
-from gateway.data.wire import Hello, Welcome
+from tutti.data.client_protocol import Hello, Welcome
 from tests.integration.api.house import LOG, FakeGateway, LogMaker, ReadsProcess, ask, until
 
 

@@ -17,15 +17,15 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from gateway.api.main import HOUSEKEEPING_S
-from gateway.data.frame import Frame, Kind
-from gateway.data.schema import BATCH_SCHEMA, HEADERS, TIMESTAMP, compression_flags, encode_batch
-from gateway.log.layout import positions_named, segment_path
+from tutti_gateway.reads.main import HOUSEKEEPING_S
+from tutti.data.frames.frame import Frame, Kind
+from tutti.data.frames.schema import BATCH_SCHEMA, HEADERS, TIMESTAMP, compression_flags, encode_batch
+from tutti.log.files.layout import positions_named, segment_path
 from tests.integration.api.house import ROOT, TIME, FakeGateway, LogMaker, ReadsProcess, ask, offsets_of, read, refusal, until
 
 
 def run(*arguments: str) -> tuple[int, str]:
-    command = [sys.executable, "-m", "gateway.api", *arguments]
+    command = [sys.executable, "-m", "tutti_gateway.reads", *arguments]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, check=False)
     assert "Traceback" not in ended.stderr
     return ended.returncode, ended.stderr
@@ -86,7 +86,7 @@ def test_it_is_nice(process: ReadsProcess) -> None:
 
 
 def test_an_advertised_address_is_what_readers_get(log: LogMaker, gateway: FakeGateway) -> None:
-    program = ("-m", "gateway.api", "--advertise", "gateway-1.example:7402")
+    program = ("-m", "tutti_gateway.reads", "--advertise", "gateway-1.example:7402")
     process = ReadsProcess(log.path, gateway, log.read_fd, program=program).ready()
     log.add("flights", 5)
     with flight.connect(process.url) as client:
@@ -175,16 +175,16 @@ def test_a_new_process_over_the_same_log_shows_no_less(log: LogMaker, gateway: F
 
 
 FEW_PLACES = (
-    "import os; from gateway.core import limits as l; "
+    "import os; from tutti_gateway.core import limits as l; "
     "l.STREAMS_MAX, l.FOLLOWERS_MAX, l.CALLS_MAX, l.BUSY_WAIT_US_MAX = 2, 2, 2, 200_000; "
-    "from gateway.api.main import main; os._exit(main())"
+    "from tutti_gateway.reads.main import main; os._exit(main())"
 )
 
 
 LITTLE_ROOM = (
-    "import os; from gateway.core import limits as l; "
+    "import os; from tutti_gateway.core import limits as l; "
     "l.READ_HELD_BYTES_MAX, l.READ_MAKING_BYTES, l.BUSY_WAIT_US_MAX = 160 << 20, 40 << 20, 300_000; "
-    "from gateway.api.main import main; os._exit(main())"
+    "from tutti_gateway.reads.main import main; os._exit(main())"
 )
 
 

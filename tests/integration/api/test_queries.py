@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyarrow import flight
 
-from gateway.core import limits
+from tutti_gateway.core import limits
 from tests.integration.api.house import FakeGateway, LogMaker, ReadsProcess, ask, refusal, until
 
 RUN = "a" * 16
@@ -102,8 +102,8 @@ def test_nobody_waits_where_nothing_comes(
 
 def test_what_is_kept_of_queries_is_bounded() -> None:
     """Proves that who told last is kept, that a silent one is told as silent, and forgotten after a day."""
-    from gateway.api.queries import Queries
-    from gateway.api.requests import ReportAsk
+    from tutti_gateway.reads.logs.query_reports import Queries
+    from tutti_gateway.reads.protocol.tickets import ReportAsk
 
     queries = Queries()
     for number in range(limits.QUERIES_MAX + 5):
@@ -120,8 +120,8 @@ def test_what_is_kept_of_queries_is_bounded() -> None:
 
 def test_the_lag_of_a_query_that_died_grows() -> None:
     """Proves it while records wait for it and it is silent; of one that tells, or has processed all, the lag is what it told."""
-    from gateway.api.queries import Queries
-    from gateway.api.requests import ReportAsk
+    from tutti_gateway.reads.logs.query_reports import Queries
+    from tutti_gateway.reads.protocol.tickets import ReportAsk
 
     queries = Queries()
     queries.note(ReportAsk(run="1", offset=14, name="totals", lag_ms=7), 1_000_000)
@@ -134,8 +134,8 @@ def test_the_lag_of_a_query_that_died_grows() -> None:
 
 def test_a_run_takes_the_place_of_one_of_its_name_that_is_over() -> None:
     """Proves that a query that was started again is listed once, and two that run at a time are listed both."""
-    from gateway.api.queries import Queries
-    from gateway.api.requests import ReportAsk
+    from tutti_gateway.reads.logs.query_reports import Queries
+    from tutti_gateway.reads.protocol.tickets import ReportAsk
 
     queries = Queries()
     for run, name, now_us in (("1", "a", 0), ("2", "b", 0), ("3", "", 0), ("4", "a", 60_000_000), ("5", "a", 61_000_000)):

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from gateway.data.columns import COLUMNS, schema_of
+from tutti.data.frames.columns import COLUMNS, schema_of
 from tests.integration.api.house import LOG, TIME, VIEW, FakeGateway, LogMaker, ReadsProcess, ask, read, records, refusal, value
 
 

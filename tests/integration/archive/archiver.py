@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any, Self
 
-from gateway.children import ending_with_this
+from tutti.runtime.child_processes import ending_with_this
 
 STOP_WAIT_S = 60.0
 
@@ -27,7 +27,7 @@ class ArchiverProcess:
     def _begin(self, *options: str) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "gateway", "archive", "run", "--config", str(self.config), *options],
+                [sys.executable, "-m", "tutti_gateway", "archive", "run", "--config", str(self.config), *options],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -12,17 +12,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from gateway.archive.catalog import Archive
-from gateway.archive.checking import verify
-from gateway.cli.commands import run
-from gateway.client.archive_source import ArchiveSource
-from gateway.client.archived import Archived
-from gateway.client.control import Control
-from gateway.client.reads import Reads
-from gateway.core import limits
-from gateway.errors import OffsetOutOfRange, UsageError, WrongDirectory
-from gateway.log.digest import digest
-from gateway.log.layout import positions_named
+from tutti.archive.catalog import Archive
+from tutti.archive.verify import verify
+from tutti_gateway.cli.commands import run
+from tutti.sources.archive import ArchiveSource
+from tutti.sources.tiered import Archived
+from tutti.io.admin import Control
+from tutti.sources.flight import Reads
+from tutti_gateway.core import limits
+from tutti.errors import OffsetOutOfRange, UsageError, WrongDirectory
+from tutti_gateway.log.tools.digest import digest
+from tutti.log.files.layout import positions_named
 from tests.faults.gateways import GatewayProcess
 from tests.faults.three import Three
 from tests.integration.archive.archiver import ArchiverProcess

@@ -16,12 +16,12 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from gateway.errors import UsageError
-from streaming.backfill.ledger import About, Ledger, read
-from streaming.backfill.run import Backfill, Plan
-from streaming.backfill.session import session
-from streaming.backfill.tables import DeltaTable
-from streaming.jobs import changes
+from tutti.errors import UsageError
+from tutti_spark.backfill.ledger import About, Ledger, read
+from tutti_spark.backfill.run import Backfill, Plan
+from tutti_spark.backfill.session import session
+from tutti_spark.backfill.tables import DeltaTable
+from tutti_spark.jobs import changes
 from tests.integration.backfill.delta import conf
 from tutti import Producer
 

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from gateway.cli.main import main
+from tutti_gateway.cli.main import main
 from tests.ports import free_base
 
-TUTTI = [sys.executable, "-m", "gateway"]
+TUTTI = [sys.executable, "-m", "tutti_gateway"]
 WAIT_S = 60.0
 
 

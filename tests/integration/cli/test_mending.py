@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from gateway.data.frame import HEADER_SIZE, Kind, padded
-from gateway.log.layout import FRAMES_AT, read_header
-from gateway.log.reader import LogReader
-from gateway.log.walk import SegmentMap, walk
+from tutti.data.frames.frame import HEADER_SIZE, Kind, padded
+from tutti.log.files.layout import FRAMES_AT, read_header
+from tutti.log.read.reader import LogReader
+from tutti.log.format.frame_iterator import SegmentMap, walk
 from tests.faults.three import Three
 from tests.integration.cli.house import WAIT_S, shell, tutti, until
 from tutti import Reader

@@ -34,7 +34,7 @@ def test_the_readme_starts_a_gateway_and_its_examples_run_against_it(running: Ho
     assert tutti("dev", "--help").out.count("[default: 7400") == 1  # where the examples look for it
     subprocess.run([sys.executable, "-c", program.replace(ADDRESS, running.url)], timeout=WAIT_S, check=True)
     assert tutti("tail", "--topic", "flights", "--format", "value", url=running.url).lines == ["..."]
-    lines = shell.replace(ADDRESS, running.url).replace(".venv/bin/tutti", f"{sys.executable} -m gateway")
+    lines = shell.replace(ADDRESS, running.url).replace(".venv/bin/tutti", f"{sys.executable} -m tutti_gateway")
     done = subprocess.run(["bash", "-ec", lines], capture_output=True, text=True, timeout=WAIT_S, check=True, cwd=ROOT)
     assert '"topic":"greetings"' in done.stdout
 

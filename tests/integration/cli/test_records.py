@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from gateway.data.columns import COLUMNS, SCHEMA
+from tutti.data.frames.columns import COLUMNS, SCHEMA
 from tests.integration.cli.house import TUTTI, House, tutti, until
 
 

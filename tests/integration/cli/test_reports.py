@@ -117,9 +117,9 @@ def test_what_is_no_data_directory_is_refused(tmp_path: Path, command: list[str]
 #: `tutti` that looks for a gateway for 2 s in place of 10.
 HASTY = """\
 import sys
-from gateway.core import limits
+from tutti_gateway.core import limits
 limits.CONNECT_TIMEOUT_US = limits.REQUEST_TIMEOUT_US = 2_000_000
-from gateway.cli.main import main
+from tutti_gateway.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -177,7 +177,7 @@ def test_the_doctor_tells_ports_that_a_gateway_has(running: House, tmp_path: Pat
 
 def test_queries_and_named_readers(running: House) -> None:
     """Proves that a query is listed with what it told last, a named reader with what it saved, and both with their lag."""
-    from gateway.client.progress import Progress
+    from tutti.sources.query_progress import Progress
 
     assert tutti("queries", url=running.url).out == "no queries and no named readers\n"
     with Progress(running.url) as query:

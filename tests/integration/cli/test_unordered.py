@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from gateway.data.columns import COLUMNS
+from tutti.data.frames.columns import COLUMNS
 from tests.integration.cli.house import House, tutti
 from tutti import Producer
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gateway.client.files import Files
-from gateway.data.columns import COLUMNS, schema_of
+from tutti.sources.files import Files
+from tutti.data.frames.columns import COLUMNS, schema_of
 from tests.faults.gateways import GatewayProcess
 from tutti import Damaged, DirectoryRefused, OffsetOutOfRange, Producer, Reader, UsageError
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from gateway.client import peek
-from gateway.client.control import Control
+from tutti.io import port_probe
+from tutti.io.admin import Control
 from tests.faults.gateways import GatewayProcess
 from tests.integration.cli.house import tutti
 from tutti import Producer, Reader, Unavailable, Unknown
@@ -74,7 +74,7 @@ class Asked(threading.Thread):
 def says(gateway: GatewayProcess, text: str) -> bool:
     """Whether it names the gateway, and what to do about it."""
     address = gateway.url.removeprefix("tutti://")
-    return re.search(rf"{re.escape(address)}: .*{re.escape(peek.STANDS_STILL)}", text) is not None
+    return re.search(rf"{re.escape(address)}: .*{re.escape(port_probe.STANDS_STILL)}", text) is not None
 
 
 def test_everybody_is_told_in_time_and_goes_on_afterwards(

@@ -11,23 +11,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from gateway.client.control import Control
-from gateway.client.files import Files
-from gateway.client.reads import Reads
-from gateway.core import limits
+from tutti.io.admin import Control
+from tutti.sources.files import Files
+from tutti.sources.flight import Reads
+from tutti import limits
 from tests.faults.gateways import GatewayProcess
-from tutti import (
-    ConfigError,
-    Fenced,
-    OffsetOutOfRange,
-    Producer,
-    Reader,
-    Receipt,
-    Refused,
-    TooLarge,
-    Unknown,
-    UsageError,
-)
+from tutti import (ConfigError, Fenced, OffsetOutOfRange, Producer, Reader, Receipt, Refused, TooLarge, Unknown, UsageError)
 
 
 @pytest.fixture(scope="module")

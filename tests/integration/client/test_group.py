@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from pyarrow import flight
 
-from gateway.client.control import Control
-from gateway.client.reads import Reads
-from gateway.errors import Unavailable
+from tutti.io.admin import Control
+from tutti.sources.flight import Reads
+from tutti.errors import Unavailable
 from tests.faults.three import NAMES, Three
 from tests.unit.client.fake import until
 from tutti import Producer, Reader

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql.datasource import InputPartition
 
-from streaming.batch import BatchReader
-from streaming.options import parse
-from streaming.stream import StreamReader
+from tutti_spark.source.batch import BatchReader
+from tutti_spark.common.options import parse
+from tutti_spark.source.stream import StreamReader
 from tests.faults.gateways import GatewayProcess
 from tutti import Producer
 

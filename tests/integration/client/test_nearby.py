@@ -14,20 +14,20 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from gateway.client import nearby
-from gateway.client.nearby import files_of, pieces_nearby
-from gateway.client.reads import Reads
-from gateway.client.source import Piece
-from gateway.client.url import Address, parse_url
-from gateway.core import limits
+from tutti.sources import local_files
+from tutti.sources.local_files import files_of, pieces_nearby
+from tutti.sources.flight import Reads
+from tutti.sources.source import Piece
+from tutti.common.address import Address, parse_url
+from tutti import limits
 from tests.faults.gateways import GatewayProcess
 from tutti import Producer
 
 COUNT = 600
 _AS_NOBODY = """
 import os, sys
-from gateway.client.nearby import _status, files_of
-from gateway.client.url import parse_url
+from tutti.sources.local_files import _status, files_of
+from tutti.common.address import parse_url
 _status(parse_url(sys.argv[1])[0])  # all modules are loaded
 if os.getuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
@@ -44,7 +44,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
 
 @pytest.fixture(autouse=True)
 def _nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nearby, "_known", {})
+    monkeypatch.setattr(local_files, "_known", {})
 
 
 def fill(running: GatewayProcess) -> None:
@@ -75,7 +75,7 @@ class Asked:
 
 
 def status(url: str, **other: object) -> Any:
-    told = nearby._status(parse_url(url)[0])
+    told = local_files._status(parse_url(url)[0])
     return lambda _: told | other
 
 
@@ -110,10 +110,10 @@ def test_only_the_gateways_own_directory_is_taken(gateway: GatewayProcess, tmp_p
         {"log": "f" * 32},
     ]
     for told in wrong:
-        nearby._known.clear()
+        local_files._known.clear()
         assert files_of(address, log, status(gateway.url, **told)) is None, told
         assert Asked(gateway.url).values(0, COUNT) == list(range(COUNT))
-    nearby._known.clear()
+    local_files._known.clear()
     assert files_of(address, log, status(gateway.url)) is not None
     assert files_of(address, "f" * 32) is None
 
@@ -161,7 +161,7 @@ def test_damage_and_a_directory_that_goes(tmp_path: Path) -> None:
         assert asked.values(0, 100) == list(range(100)), "the files are not tried again at once"
         assert asked.starts == [start, 0]
 
-        nearby._known.clear()
+        local_files._known.clear()
         assert files_of(asked.addresses[0], asked.log) is not None
         running.data.rename(tmp_path / "away")
         assert asked.values(0, 100) == list(range(100))

@@ -13,8 +13,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from gateway.client.progress import Progress
-from gateway.errors import TuttiError
+from tutti.sources.query_progress import Progress
+from tutti.errors import TuttiError
 from tests.faults.gateways import GatewayProcess
 from tests.faults.three import Three
 from tests.integration.cli.house import tutti

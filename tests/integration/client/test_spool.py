@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.children import ending_with_this
+from tutti.runtime.child_processes import ending_with_this
 from tests.faults.three import Three
 from tutti import Producer, Reader
 

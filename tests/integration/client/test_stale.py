@@ -8,11 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.client import Producer, Reader
-from gateway.client.progress import Progress
-from gateway.client.reads import Reads
-from gateway.client.source import begun
-from gateway.errors import Behind, OffsetOutOfRange, Unavailable
+from tutti.producer import Producer
+from tutti.reader import Reader
+from tutti.sources.query_progress import Progress
+from tutti.sources.flight import Reads
+from tutti.sources.source import begun
+from tutti.errors import Behind, OffsetOutOfRange, Unavailable
 from tests.faults.three import Three
 
 PATIENCE_S = 60.0

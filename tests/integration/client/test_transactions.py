@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from gateway.client.transactions import Part, Staging, Transactor, commit_progress
-from gateway.core import limits
-from gateway.errors import Fenced, Refused, UsageError
+from tutti.transactions import Part, Staging, Transactor, commit_progress
+from tutti import limits
+from tutti.errors import Fenced, Refused, UsageError
 from tests.faults.gateways import GatewayProcess
 from tutti import Producer, Reader
 

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import pytest
 
-from gateway.client.session import State
-from gateway.errors import Unknown
-from streaming.batch import BatchReader
-from streaming.options import parse
+from tutti.delivery.session import State
+from tutti.errors import Unknown
+from tutti_spark.source.batch import BatchReader
+from tutti_spark.common.options import parse
 from tests.faults.three import NAMES, Three
 from tests.integration.lanes.house import agree, digests, frontiers
 from tests.unit.client.fake import deliver_within, until

@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import parse_qs, urlsplit
 
-from gateway.api import assets
-from gateway.api.history import FIELDS
+from tutti_gateway.reads.admin import assets
+from tutti_gateway.reads.admin.history import FIELDS
 
 EVIL = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>\'"&{{7*7}}\u202e'
 NOW_US = 1_795_000_000_000_000

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from gateway.api import assets
-from gateway.client.producer import Producer
+from tutti_gateway.reads.admin import assets
+from tutti.producer import Producer
 from tests.faults.three import NAMES, Three
 from tests.integration.console.browser import Browser, same_origin
 from tests.integration.console.stub import EVIL, Stub, hostile

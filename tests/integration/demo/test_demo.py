@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from gateway.cli import main as entry
-from gateway.cli.demo import command, run
-from gateway.cli.demo.checks import Check, Speed
-from gateway.cli.demo.processes import Failed, Household, wait_until
-from gateway.cli.demo.run import PICTURE, REPORT, Demo, Outcome, Plan, prepare_directory
+from tutti_gateway.cli import main as entry
+from tutti_gateway.cli.demo import command, run
+from tutti_gateway.cli.demo.checks import Check, Speed
+from tutti_gateway.cli.demo.processes import Failed, Household, wait_until
+from tutti_gateway.cli.demo.run import PICTURE, REPORT, Demo, Outcome, Plan, prepare_directory
 from tests.ports import free_base
 from tests.processes import expect_end
 
@@ -116,7 +116,7 @@ def test_a_directory_that_is_no_demos_is_left_alone(demo: Callable[..., Result],
 _HOLDER = """\
 import subprocess, sys, time
 from pathlib import Path
-from gateway.cli.demo.run import prepare_directory
+from tutti_gateway.cli.demo.run import prepare_directory
 with prepare_directory(Path(sys.argv[1])):
     child = subprocess.Popen(["sleep", "100"], stdout=subprocess.DEVNULL)
     print(child.pid, flush=True)
@@ -239,6 +239,6 @@ def test_one_that_may_end_well_is_not_missed_and_one_that_fails_is(tmp_path: Pat
 
 
 def test_disk_needed_is_more_than_a_gateway_reserves() -> None:
-    from gateway.core import limits
+    from tutti import limits
 
     assert limits.DISK_LOW_BYTES + (limits.PREPARED_SEGMENTS + 2) * limits.SEGMENT_BYTES < command.GATEWAY_BYTES

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from gateway.children import ending_with_this
+from tutti.runtime.child_processes import ending_with_this
 from tests.faults.lab.network import Network
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -88,7 +88,7 @@ class Box:
         self._network, self._host = network, host
         own = scratch / "own"
         own.mkdir(parents=True, exist_ok=True)
-        for name, run in {"tutti": f"{sys.executable} -m gateway", "python": sys.executable}.items():
+        for name, run in {"tutti": f"{sys.executable} -m tutti_gateway", "python": sys.executable}.items():
             (own / name).write_text(f'#!/bin/sh\nexec {run} "$@"\n')
             (own / name).chmod(0o755)
         hosts = scratch / "hosts"

@@ -15,7 +15,7 @@ import yaml
 from compose_spec import PyOptions
 from compose_spec.models import ComposeSpecification
 
-from connectors.kafka.config import load_inflow
+from tutti_connect.kafka.config import load_inflow
 from tests.faults.lab.network import Network
 from tests.integration.deploy.box import ROOT, Box, Mount, ready, stopping
 

@@ -16,9 +16,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from connectors.kafka.config import load_inflow
-from gateway.access import Access, change_tokens, digest_of, new_token
-from gateway.transport.keys import generate
+from tutti_connect.kafka.config import load_inflow
+from tutti.security.tokens import Access, change_tokens, digest_of, new_token
+from tutti_gateway.transport.keys import generate
 from tests.faults.lab.network import Network
 from tests.integration.deploy.box import ROOT, Box, Mount, ready, stopping
 

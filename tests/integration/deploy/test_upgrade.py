@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.client import Producer, Reader
+from tutti.producer import Producer
+from tutti.reader import Reader
 from tests.faults.gateways import GatewayProcess
 from tests.faults.three import Three
 
@@ -30,11 +31,11 @@ RECORDS_BETWEEN = 300  # that commit, at least, between two steps: while all are
 
 @pytest.fixture(scope="module")
 def older(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment in which `python -m gateway` is the older release."""
+    """The environment in which `python -m tutti_gateway` is the older release."""
     tree = tmp_path_factory.mktemp("older")
     archive = subprocess.run(["git", "archive", BEFORE], cwd=ROOT, stdout=subprocess.PIPE, check=True)
     subprocess.run(["tar", "--extract", "--directory", str(tree)], input=archive.stdout, check=True)
-    assert (tree / "gateway/node/driver.py").read_bytes()
+    assert (tree / "gateway/tutti_gateway/node/driver.py").read_bytes()
     # Without the working directory on its path, which is this release's.
     return {"PYTHONPATH": str(tree), "PYTHONSAFEPATH": "1"}
 
@@ -129,7 +130,7 @@ def test_a_group_is_upgraded_under_load_and_goes_back(older: dict[str, str], tmp
             change(group, name, environment)
         for one in loads:
             one.more(RECORDS_BETWEEN)
-        old_client = [sys.executable, "-m", "gateway", "produce", "--topic", "old-client", "--url", group.url]
+        old_client = [sys.executable, "-m", "tutti_gateway", "produce", "--topic", "old-client", "--url", group.url]
         said = subprocess.run(old_client, env={**os.environ, **older}, input="one\n", capture_output=True, text=True, check=False)
         assert said.returncode == 0, said.stderr
 
@@ -150,7 +151,7 @@ def test_a_group_is_upgraded_under_load_and_goes_back(older: dict[str, str], tmp
 def command(environment: dict[str, str], *arguments: str) -> str:
     """A command of a release; what it printed."""
     done = subprocess.run(
-        [sys.executable, "-m", "gateway", *arguments],
+        [sys.executable, "-m", "tutti_gateway", *arguments],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from gateway.client import Reader
+from tutti.reader import Reader
 from tests.faults.gateways import GatewayProcess
 from tests.ports import free_port
 

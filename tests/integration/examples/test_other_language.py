@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.client import Producer, Reader
+from tutti.producer import Producer
+from tutti.reader import Reader
 from tests.faults.gateways import GatewayProcess
 from tools import vectors
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
-from gateway.children import ending_with_this
+from tutti.runtime.child_processes import ending_with_this
 
 WAIT_S = 60.0
 JSON, NDJSON, ARROW = "application/json", "application/x-ndjson", "application/vnd.apache.arrow.stream"
@@ -55,7 +55,7 @@ class Front:
 
     def start(self, *, wait: bool = True) -> Self:
         """Start it and wait until it says that it is there."""
-        command = [sys.executable, "-c", f"{self._before}\nfrom gateway.cli.main import main\nraise SystemExit(main())"]
+        command = [sys.executable, "-c", f"{self._before}\nfrom tutti_gateway.cli.main import main\nraise SystemExit(main())"]
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
                 [*command, "connect", "http", "--config", str(self.file)],

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from gateway.client import Reader
+from tutti.reader import Reader
 from tests.faults.three import Three
 from tests.integration.http.front import ARROW, JSON, NDJSON, Front, events, until
 
@@ -245,7 +245,7 @@ def said(port: int, data: bytes) -> bytes:
 def test_who_is_slow_is_cut(group: Three, tmp_path: Path) -> None:
     """Heads and bodies that do not come, answers that nobody takes, one stream too many: each has its bound."""
     before = (
-        "from connectors.http import limits as l\n"
+        "from tutti_connect.http import limits as l\n"
         "l.HEAD_S, l.BODY_S, l.SEND_S, l.STREAMS_MAX = 0.5, 0.5, 0.5, 2\n"
         "l.HEARTBEAT_S, l.STREAM_POLL_S = 0.2, 0.1"
     )
@@ -310,7 +310,7 @@ def test_a_caller_that_closes_its_side_hears_what_became_of_its_post(group: Thre
 
 def test_a_stream_goes_on_after_its_caller_has_closed_its_side(group: Three, tmp_path: Path) -> None:
     """And ends soon when the caller is gone, which looks the same until something is written."""
-    before = "from connectors.http import limits as l\nl.HEARTBEAT_S, l.STREAM_POLL_S = 600.0, 0.1"
+    before = "from tutti_connect.http import limits as l\nl.HEARTBEAT_S, l.STREAM_POLL_S = 600.0, 0.1"
     with Front(tmp_path, group.url, before=before) as front:
         front.post("half-stream", ["first"])
         with socket.create_connection(("127.0.0.1", front.port), 60) as link:
@@ -331,7 +331,7 @@ def hear(link: socket.socket, wanted: bytes) -> None:
 
 
 def test_a_stream_says_that_it_is_alive_while_others_records_pass(group: Three, tmp_path: Path) -> None:
-    before = "from connectors.http import limits as l\nl.HEARTBEAT_S, l.STREAM_POLL_S = 0.0, 600.0"
+    before = "from tutti_connect.http import limits as l\nl.HEARTBEAT_S, l.STREAM_POLL_S = 0.0, 600.0"
     with Front(tmp_path, group.url, before=before) as front:
         front.post("passing", ["first"])
         with socket.create_connection(("127.0.0.1", front.port), 60) as link:
@@ -342,7 +342,7 @@ def test_a_stream_says_that_it_is_alive_while_others_records_pass(group: Three, 
 def test_strangers_who_hold_connections_keep_no_post_out(group: Three, tmp_path: Path) -> None:
     """Those without a request, with a part of a head, and with a part of a body: more of each than there may be connections."""
     before = (
-        "from connectors.http import limits as l\n"
+        "from tutti_connect.http import limits as l\n"
         "l.HEAD_S = l.BODY_S = 600.0; l.CONNECTIONS_MAX = 20; l.POSTS_MAX = 3; l.BODIES_BYTES_MAX = 5_000_000"
     )
     part_of_one = post_head("never", 3_000_000) + b" " * 2_000_000
@@ -363,7 +363,7 @@ def test_strangers_who_hold_connections_keep_no_post_out(group: Three, tmp_path:
 
 def test_strangers_who_use_up_the_descriptors_keep_no_post_out(group: Three, tmp_path: Path) -> None:
     before = (
-        "from connectors.http import limits as l\nimport resource\n"
+        "from tutti_connect.http import limits as l\nimport resource\n"
         "l.HEAD_S = 600.0; resource.setrlimit(resource.RLIMIT_NOFILE, (150, 150))"
     )
     with Front(tmp_path, group.url, before=before) as front, contextlib.ExitStack() as stack:
@@ -373,7 +373,7 @@ def test_strangers_who_use_up_the_descriptors_keep_no_post_out(group: Three, tmp
 
 
 def test_posts_that_come_slowly_take_no_place_of_others(group: Three, tmp_path: Path) -> None:
-    before = "from connectors.http import limits as l\nl.HEAD_S = l.BODY_S = 600.0; l.POSTS_MAX = 3"
+    before = "from tutti_connect.http import limits as l\nl.HEAD_S = l.BODY_S = 600.0; l.POSTS_MAX = 3"
     with Front(tmp_path, group.url, before=before) as front, contextlib.ExitStack() as stack:
         for _ in range(10):
             link = stack.enter_context(socket.create_connection(("127.0.0.1", front.port), 60))

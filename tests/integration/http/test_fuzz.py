@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from benchmarks.figures import proportional_memory_bytes
-from gateway.client import Reader
+from tutti.reader import Reader
 from tests.faults.almost import attack, mutations
 from tests.faults.three import Three
 from tests.integration.http.front import ARROW, JSON, NDJSON, Front, until

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from gateway.client import Reader
-from gateway.client.control import Control
+from tutti.reader import Reader
+from tutti.io.admin import Control
 from tests.faults.three import Three
 from tests.integration.http.front import Front, until
 
 pytestmark = pytest.mark.faults
-CUT = "import os, signal, connectors.http.service as service\nservice._committed = lambda *_: os.kill(os.getpid(), signal.SIGKILL)"
+CUT = "import os, signal, tutti_connect.http.service as service\nservice._committed = lambda *_: os.kill(os.getpid(), signal.SIGKILL)"
 
 NO_BEGIN = """
-from connectors.http.history import History
+from tutti_connect.http.produce.post_history import History
 decode = History.decode
 def without(*told):
     found = decode(*told)
@@ -186,7 +186,7 @@ def test_without_a_majority_posts_are_refused_and_told_when_to_come_again(group:
 
 
 def test_without_gateways_it_begins_with_a_spool_alone(tmp_path: Path) -> None:
-    front = Front(tmp_path, "tutti://127.0.0.1:9", before="from connectors.http import limits as l\nl.READ_S = 0.5").start(
+    front = Front(tmp_path, "tutti://127.0.0.1:9", before="from tutti_connect.http import limits as l\nl.READ_S = 0.5").start(
         wait=False
     )
     assert front.end(0) == 3

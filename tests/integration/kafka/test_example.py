@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from connectors.kafka.config import load_inflow
-from gateway.children import ending_with_this
+from tutti_connect.kafka.config import load_inflow
+from tutti.runtime.child_processes import ending_with_this
 from tests.faults.three import Three
 from tests.integration.connected import WAIT_S, records
 from tests.integration.kafka.connectors_there import fill, new_topic, until
@@ -34,7 +34,7 @@ def test_orders_of_kafka_are_in_the_log(kafka: str, group: Three, tmp_path: Path
         text = text.replace(ours, theirs)
     (tmp_path / "orders.toml").write_text(text)
     connector = subprocess.Popen(
-        [sys.executable, "-m", "gateway", "connect", "kafka-in", "--config", str(tmp_path / "orders.toml")],
+        [sys.executable, "-m", "tutti_gateway", "connect", "kafka-in", "--config", str(tmp_path / "orders.toml")],
         stdout=subprocess.PIPE,
         preexec_fn=ending_with_this(signal.SIGKILL),  # noqa: PLW1509 - it calls prctl(2) alone
     )

@@ -12,7 +12,7 @@ from confluent_kafka import Producer as KafkaProducer
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from connectors.kafka import limits
+from tutti_connect.kafka import limits
 from tests.faults.three import Three
 from tests.integration.connected import WAIT_S, records, until_there
 from tests.integration.kafka.connectors_there import Inflow, fill, new_topic, until

@@ -8,12 +8,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from gateway.data.lanes import LaneName
-from gateway.log.digest import digest
-from gateway.log.lane_reader import LaneReader
-from gateway.log.lanes_there import lane_path, lanes_there
-from gateway.log.reader import LogReader
-from gateway.log.scan import scan
+from tutti.data.lane_name import LaneName
+from tutti_gateway.log.tools.digest import digest
+from tutti.log.read.lane_reader import LaneReader
+from tutti.log.files.lane_paths import lane_path, lanes_there
+from tutti.log.read.reader import LogReader
+from tutti.log.read.scan import scan
 from tests.faults.three import Three
 
 WAIT_S = 60.0

@@ -10,21 +10,7 @@ from typing import Self, TypeVar, overload
 import msgspec
 import zmq
 
-from gateway.data.wire import (
-    PROTOCOL,
-    Denied,
-    EpochOpened,
-    FromGateway,
-    Hello,
-    OpenProducer,
-    OpenTopic,
-    TopicOpened,
-    Welcome,
-    decode_from_gateway,
-    decode_receipts,
-    encode_control,
-    encode_submit,
-)
+from tutti.data.client_protocol import (PROTOCOL, Denied, EpochOpened, FromGateway, Hello, OpenProducer, OpenTopic, TopicOpened, Welcome, decode_from_gateway, decode_receipts, encode_control, encode_submit)
 from tests.unit.node.fakes import batch_frame
 
 Answer = TypeVar("Answer")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.data.lanes import LaneName
-from gateway.log.lanes_there import lane_path
-from gateway.log.tools import inspect, verify_lanes
+from tutti.data.lane_name import LaneName
+from tutti.log.files.lane_paths import lane_path
+from tutti_gateway.log.tools import inspect, verify_lanes
 from tests.faults.three import NAMES, Three
 from tests.integration.lanes.house import agree, digests, frontiers, in_order, until, values
 from tests.integration.lanes.sender import Sender

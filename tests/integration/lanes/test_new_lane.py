@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import tutti
-from gateway.client.control import Control
-from gateway.data.lanes import NEW_LANE, LaneName
-from gateway.log.lanes_there import lane_path
+from tutti.io.admin import Control
+from tutti.data.lane_name import NEW_LANE, LaneName
+from tutti.log.files.lane_paths import lane_path
 from tests.faults.gateways import GatewayProcess, Seat
 from tests.integration.lanes.house import until
 from tests.integration.lanes.sender import Sender

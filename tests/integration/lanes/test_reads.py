@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from gateway.client.control import Control
+from tutti.io.admin import Control
 from tests.faults.gateways import GatewayProcess
 from tests.integration.lanes.sender import Sender
 

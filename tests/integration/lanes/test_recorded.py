@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.events import LanePersisted, Started, SubmittedUnordered
+from tutti_gateway.core.protocol.events import LanePersisted, Started, SubmittedUnordered
 from tests.faults.gateways import GatewayProcess, Seat
 from tests.faults.recorded import events_of, kinds
 from tests.integration.lanes.house import until
@@ -39,7 +39,7 @@ def test_what_was_recorded_of_lanes_runs_again(tmp_path: Path) -> None:
     killed, stopped = sorted(runs.glob("*.run"))
     for path in (killed, stopped):
         done = subprocess.run(
-            [sys.executable, "-m", "gateway", "log", "rerun", str(path), "--json"],
+            [sys.executable, "-m", "tutti_gateway", "log", "rerun", str(path), "--json"],
             capture_output=True,
             text=True,
             timeout=120,

@@ -11,8 +11,8 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
-from gateway.data.frame import HEADER_SIZE, MAGIC, Buffer
-from gateway.log.storage import Storage
+from tutti.data.frames.frame import HEADER_SIZE, MAGIC, Buffer
+from tutti.log.files.storage import Storage
 
 _IDENTITY = struct.Struct("<QQ")  # producer, first sequence, from byte 24 of a header
 

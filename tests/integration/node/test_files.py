@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.log.layout import LOG
-from gateway.transport.keys import generate
+from tutti.log.files.layout import LOG
+from tutti_gateway.transport.keys import generate
 from tests.faults.fuzz import zmtp
 from tests.faults.gateways import GatewayProcess
 from tutti import Producer

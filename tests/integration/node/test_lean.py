@@ -33,7 +33,7 @@ def test_no_process_of_a_gateway_loads_pandas(tmp_path: Path) -> None:
         with Reader(gateway.url, start=0, end=3) as reader:
             assert [value for batch in reader for value in batch.column("value").to_pylist()] == [b"a", b"v", b"w"]
         for arguments in (["offsets", "--time", NOW.isoformat()], ["tail", "--key", "k"], ["topics"]):
-            command = [sys.executable, "-m", "gateway", *arguments, "--url", gateway.url]
+            command = [sys.executable, "-m", "tutti_gateway", *arguments, "--url", gateway.url]
             subprocess.run(command, check=True, capture_output=True, timeout=60)
         processes = [gateway.pid, *descendants(gateway.pid)]
         assert len(processes) == 2
@@ -44,7 +44,7 @@ def test_no_command_that_looks_at_a_log_loads_pandas(tmp_path: Path) -> None:
     with GatewayProcess(tmp_path) as gateway, Producer(gateway.url) as producer:
         producer.send("t", b"a", headers=[("name", b"value")], timestamp=NOW).result(30)
     for arguments in (["log", "verify"], ["log", "digest"], ["log", "repair"], ["log", "inspect"]):
-        command = [sys.executable, "-X", "importtime", "-m", "gateway", *arguments, str(gateway.data)]
+        command = [sys.executable, "-X", "importtime", "-m", "tutti_gateway", *arguments, str(gateway.data)]
         done = subprocess.run(command, check=True, capture_output=True, timeout=60, text=True)
         assert "pyarrow" in done.stderr
         assert "pandas.core" not in {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gateway.log.tools import digest
+from tutti_gateway.log.tools import digest
 from tests.faults.three import NAMES, Three
 from tests.ports import free_port
 from tutti import Producer

@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 import zmq
 
-from gateway.client.control import Control
-from gateway.core import limits
-from gateway.data.wire import PROTOCOL, Hello, OpenTopic, Status, encode_control
-from gateway.errors import disk_remedy
+from tutti.io.admin import Control
+from tutti_gateway.core import limits
+from tutti import limits as common_limits
+from tutti.data.client_protocol import PROTOCOL, Hello, OpenTopic, Status, encode_control
+from tutti.errors import disk_remedy
 from tests.faults.gateways import GatewayProcess
 from tests.processes import alive, expect_end
 from tutti import Producer
@@ -134,9 +135,9 @@ def test_a_signal_to_all_its_processes_is_no_error(gateway: GatewayProcess) -> N
 
 HANGING = """
 import os, sys, threading, time
-from gateway.config import load_config
-from gateway.log.storage import Storage
-from gateway.node.main import run
+from tutti_gateway.config import load_config
+from tutti.log.files.storage import Storage
+from tutti_gateway.node.main import run
 
 sync = Storage.sync
 
@@ -177,7 +178,7 @@ def test_a_second_signal_ends_it_though_its_disk_hangs_and_a_third_changes_nothi
             wait_for(lambda: "asked twice" in gateway.log_tail())
             os.kill(gateway.pid, signal.SIGTERM)
             assert gateway.wait_end() == 0
-        assert time.monotonic() - began < (limits.DISK_STOP_US_MAX + limits.STOP_US_MAX) / 2e6
+        assert time.monotonic() - began < (limits.DISK_STOP_US_MAX + common_limits.STOP_US_MAX) / 2e6
         assert "the disk hangs: the gateway ends without it" in gateway.log_tail()
     finally:
         context.term()
@@ -253,7 +254,7 @@ def test_a_lost_file_halts_the_start_with_the_remedy_of_a_group_and_of_one_alone
 def test_a_full_disk_under_its_log_and_its_ready_line_does_not_stop_a_gateway(gateway: GatewayProcess) -> None:
     assert gateway.stop() == 0
     with Path("/dev/full").open("wb") as full:
-        command = [sys.executable, "-m", "gateway", "serve", "--config", str(gateway.config)]
+        command = [sys.executable, "-m", "tutti_gateway", "serve", "--config", str(gateway.config)]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=full, stderr=full)
     try:
         with Control(gateway.url, timeout=30) as control:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.client.control import Control
-from gateway.client.reads import Reads
-from gateway.errors import TuttiError
+from tutti.io.admin import Control
+from tutti.sources.flight import Reads
+from tutti.errors import TuttiError
 from tests.faults.three import Three
 from tests.integration.cli.house import WAIT_S, tutti
 from tests.unit.client.fake import until

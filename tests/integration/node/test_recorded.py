@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from gateway.client.control import Control
-from gateway.core.events import LeaveAsked, Persisted, Received, Started, Submitted
+from tutti.io.admin import Control
+from tutti_gateway.core.protocol.events import LeaveAsked, Persisted, Received, Started, Submitted
 from tests.faults.gateways import GatewayProcess, Seat
 from tests.faults.recorded import kinds
 from tests.integration.lanes.house import until
@@ -28,7 +28,7 @@ LOAD = {Started, Submitted, Persisted}
 def rerun(path: Path) -> tuple[int, dict[str, Any]]:
     """What the command says, in a process of its own: nothing may rest on what this one hashes or numbers."""
     done = subprocess.run(
-        [sys.executable, "-m", "gateway", "log", "rerun", str(path), "--json"],
+        [sys.executable, "-m", "tutti_gateway", "log", "rerun", str(path), "--json"],
         capture_output=True,
         text=True,
         timeout=120,

@@ -13,28 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.events import Identity, Started
-from gateway.core.stack import Stack
-from gateway.data.frame import Frame, Kind
-from gateway.data.wire import (
-    PROTOCOL,
-    EpochOpened,
-    Hello,
-    OpenProducer,
-    OpenTopic,
-    TopicOpened,
-    Welcome,
-    decode_receipts,
-    encode_control,
-    encode_submit,
-)
-from gateway.log.directory import open_directory
-from gateway.log.options import LogOptions
-from gateway.log.writer import LogWriter
-from gateway.node.disk import Disk
-from gateway.node.driver import Driver, Happening
-from gateway.node.meters import Meters
-from gateway.node.port import Sent
+from tutti_gateway.core.protocol.events import Identity, Started
+from tutti_gateway.core.stack import Stack
+from tutti.data.frames.frame import Frame, Kind
+from tutti.data.client_protocol import (PROTOCOL, EpochOpened, Hello, OpenProducer, OpenTopic, TopicOpened, Welcome, decode_receipts, encode_control, encode_submit)
+from tutti.log.files.data_directory import open_directory
+from tutti.log.files.options import LogOptions
+from tutti_gateway.log.writer import LogWriter
+from tutti_gateway.node.disk.log_thread import Disk
+from tutti_gateway.node.driver import Driver, Happening
+from tutti_gateway.node.common.counters import Meters
+from tutti_gateway.node.clients.port import Sent
 from tests.integration.node.platter import Platter
 from tests.unit.node.fakes import LOG, Clients, HandClock, LaneQueue, Lookups, batch_frame, message, network
 

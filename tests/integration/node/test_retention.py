@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from gateway.client.control import Control
-from gateway.core import limits
-from gateway.errors import OffsetOutOfRange
-from gateway.log.digest import digest
-from gateway.log.layout import positions_named
-from gateway.log.verify import verify
+from tutti.io.admin import Control
+from tutti_gateway.core import limits
+from tutti.errors import OffsetOutOfRange
+from tutti_gateway.log.tools.digest import digest
+from tutti.log.files.layout import positions_named
+from tutti_gateway.log.tools.verify import verify
 from tests.faults.gateways import GatewayProcess, Seat
 from tests.ports import free_base
 from tutti import Producer, Reader

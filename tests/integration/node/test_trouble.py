@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core import limits
-from gateway.data.frame import Frame
-from gateway.data.wire import EpochOpened, Hello, OpenProducer, OpenTopic, RefusedAnswer, TopicOpened, Welcome, encode_submit
-from gateway.log.reader import LogReader
+from tutti_gateway.core import limits
+from tutti.data.frames.frame import Frame
+from tutti.data.client_protocol import (EpochOpened, Hello, OpenProducer, OpenTopic, RefusedAnswer, TopicOpened, Welcome, encode_submit)
+from tutti.log.read.reader import LogReader
 from tests.integration.node.platter import Platter
 from tests.integration.node.test_reply_after_sync import OPTIONS, Bench, opened
 from tests.unit.node.fakes import batch_frame

@@ -9,8 +9,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from gateway.access import Access, change_tokens, digest_of, new_token
-from gateway.transport.keys import generate
+from tutti.security.tokens import Access, change_tokens, digest_of, new_token
+from tutti_gateway.transport.keys import generate
 from tests.certificates import certificate
 from tests.faults.gateways import GatewayProcess, Seat
 from tests.ports import free_base

@@ -21,13 +21,13 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from gateway.access import Access, change_tokens
-from gateway.client.control import Control
-from gateway.client.credentials import Credentials
-from gateway.client.progress import Progress
-from gateway.client.reads import Reads
-from gateway.client.transactions import Staging
-from gateway.transport.keys import generate
+from tutti.security.tokens import Access, change_tokens
+from tutti.io.admin import Control
+from tutti.common.credentials import Credentials
+from tutti.sources.query_progress import Progress
+from tutti.sources.flight import Reads
+from tutti.transactions import Staging
+from tutti_gateway.transport.keys import generate
 from tests.certificates import certificate
 from tests.faults.gateways import GatewayProcess
 from tests.integration.security.house import House, wire
@@ -111,7 +111,7 @@ def test_who_reads_the_name_of_a_producer_without_one_can_do_nothing_with_it(
             for shown in ((), (bytes(16),)):
                 with pytest.raises(NotAllowed, match="takes one with --admin"):
                     control.forget([producer.name], shown)
-        monkeypatch.setattr("gateway.client.producer.nameless_name", lambda instance: producer.name)
+        monkeypatch.setattr("tutti.producer.nameless_name", lambda instance: producer.name)
         with pytest.raises(NotAllowed, match="has no name and is another client's"):
             Producer(gateway.url, credentials=house.credentials("all"))
         assert producer.send("flights", b"x").result(10) >= 0
@@ -385,7 +385,7 @@ def test_commands_are_let_in_by_the_file_that_the_environment_names(
 ) -> None:
     def tutti(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "gateway", *arguments, "--url", gateway.url], capture_output=True, text=True, check=False
+            [sys.executable, "-m", "tutti_gateway", *arguments, "--url", gateway.url], capture_output=True, text=True, check=False
         )
 
     monkeypatch.setenv("TUTTI_TOKEN_FILE", str(house.client_file("ops")))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from streaming.launch import LOCAL_SETTINGS, spark_environment
+from tutti_spark.launch.spark_submit import LOCAL_SETTINGS, spark_environment
 from tests.faults.gateways import GatewayProcess
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from gateway.client.reads import Reads
+from tutti.sources.flight import Reads
 from tests.faults.gateways import GatewayProcess
 from tutti import Producer
 

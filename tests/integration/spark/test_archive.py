@@ -11,14 +11,15 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from gateway.archive.archiver import Archiver, Settings
-from gateway.archive.catalog import Archive
-from gateway.client.archiving import LogOfGateways
-from gateway.client.reads import Reads
-from gateway.core import limits
-from streaming.options import parse
-from streaming.origin import pieces_of
-from streaming.planning import RecordsPartition
+from tutti.archive.archiver import Archiver, Settings
+from tutti.archive.catalog import Archive
+from tutti.sources.archiver_input import LogOfGateways
+from tutti.sources.flight import Reads
+from tutti_gateway.core import limits
+from tutti import limits as common_limits
+from tutti_spark.common.options import parse
+from tutti_spark.source.origin import pieces_of
+from tutti_spark.source.planning import RecordsPartition
 from tests.faults.gateways import GatewayProcess
 from tests.integration.spark.rows import Query, numbered, send
 from tests.unit.archive.logs import Log
@@ -115,7 +116,7 @@ def test_spark_reads_the_files_of_any_topics_as_they_are(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With topics that share a file, and names that Spark would take for numbers, times or null in a directory's name."""
-    monkeypatch.setattr(limits, "ARCHIVE_FILES_MAX", len(ODD_TOPICS) - 2)
+    monkeypatch.setattr(common_limits, "ARCHIVE_FILES_MAX", len(ODD_TOPICS) - 2)
     column = TABLE.schema.get_field_index("topic")
     topics = [ODD_TOPICS[number % len(ODD_TOPICS)] for number in range(COUNT)]
     archived(tmp_path, Log(TABLE.set_column(column, TABLE.schema.field(column), [topics])))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from streaming.launch import spark_environment
+from tutti_spark.launch.spark_submit import spark_environment
 from tests.faults.gateways import GatewayProcess
 from tests.integration.spark import async_query
 from tests.integration.spark.rows import WAIT_S, numbered, send

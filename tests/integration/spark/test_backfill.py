@@ -15,12 +15,12 @@ import pyarrow.dataset as ds
 import pytest
 from pyspark.sql import SparkSession
 
-from gateway.client.reads import Reads
-from gateway.errors import OffsetOutOfRange, UsageError
-from streaming.backfill.ledger import Claim, read
-from streaming.backfill.ranges import Tick, parse_place
-from streaming.backfill.run import Backfill, Plan
-from streaming.launch import spark_environment
+from tutti.sources.flight import Reads
+from tutti.errors import OffsetOutOfRange, UsageError
+from tutti_spark.backfill.ledger import Claim, read
+from tutti_spark.backfill.ranges import Tick, parse_place
+from tutti_spark.backfill.run import Backfill, Plan
+from tutti_spark.launch.spark_submit import spark_environment
 from tests.faults.gateways import GatewayProcess
 from tests.integration.spark.rows import numbered, send, until, until_tick
 
@@ -198,7 +198,7 @@ def test_jobs_that_would_not_come_out_the_same_are_refused(
 
 def killed(arguments: list[str], when: Callable[[], object]) -> None:
     """Start `tutti backfill` and kill it, Spark and all, at a moment that is seen from outside."""
-    command = [sys.executable, "-m", "gateway", "backfill", *arguments]
+    command = [sys.executable, "-m", "tutti_gateway", "backfill", *arguments]
     environment = os.environ | spark_environment()
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, start_new_session=True) as process:
         try:

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from streaming.deterministic import deterministic
+from tutti_spark.plan.deterministic import deterministic
 from tests.faults.gateways import GatewayProcess
 from tests.integration.spark.rows import send, until_tick
 

@@ -11,8 +11,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from streaming.jobs import flights
-from streaming.jobs.departures import CLOSING_RECORD, TOPIC
+from tutti_spark.jobs import flights
+from tutti_spark.jobs.departures import CLOSING_RECORD, TOPIC
 from tests.faults.gateways import GatewayProcess
 from tutti import Producer
 

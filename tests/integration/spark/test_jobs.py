@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from gateway.cli.demo.departures import load
-from streaming.jobs import _running, alerts, counters, sessions
-from streaming.jobs.departures import CLOSING_RECORD
+from tutti_gateway.cli.demo.departures import load
+from tutti_spark.jobs import _running, alerts, counters, sessions
+from tutti_spark.jobs.departures import CLOSING_RECORD
 from tests.faults.gateways import GatewayProcess
 from tests.integration.spark.rows import send, settings, until_tick
 

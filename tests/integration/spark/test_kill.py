@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from streaming.launch import spark_environment
+from tutti_spark.launch.spark_submit import spark_environment
 from tests.faults.gateways import GatewayProcess
 from tests.integration.spark import killed_query
 from tests.integration.spark.rows import WAIT_S, numbered, send

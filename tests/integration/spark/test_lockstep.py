@@ -20,9 +20,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
-from gateway.client.reads import Reads
-from streaming.deterministic import deterministic
-from streaming.launch import spark_environment
+from tutti.sources.flight import Reads
+from tutti_spark.plan.deterministic import deterministic
+from tutti_spark.launch.spark_submit import spark_environment
 from tests.faults.gateways import GatewayProcess
 from tests.integration.spark import paired
 from tests.integration.spark.rows import WAIT_S, send, settings, until, until_tick

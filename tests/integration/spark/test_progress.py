@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from gateway.client.progress import Progress
+from tutti.sources.query_progress import Progress
 from tests.faults.gateways import GatewayProcess
 from tests.faults.three import Three
 from tests.integration.cli.house import tutti

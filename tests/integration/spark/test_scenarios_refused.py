@@ -15,8 +15,9 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from gateway.client.reads import Reads
-from gateway.core import limits
+from tutti.sources.flight import Reads
+from tutti_gateway.core import limits
+from tutti import limits as common_limits
 from tests.faults.gateways import GatewayProcess
 from tests.integration.spark.rows import WAIT_S, Meanwhile, Query, numbered, send, until, until_tick
 from tests.ports import free_base
@@ -86,7 +87,7 @@ def test_gateways_that_do_not_answer_are_each_told_with_the_time_that_was_waited
     """Proves that a stream says what was met at every address, and for how long it was tried."""
     ports = [free_base(), free_base()]
     url = "tutti://" + ",".join(f"127.0.0.1:{port}" for port in ports)
-    seconds = f"within {limits.REQUEST_TIMEOUT_US / 1e6:g} s"
+    seconds = f"within {common_limits.REQUEST_TIMEOUT_US / 1e6:g} s"
     said = refusal(Query(spark, url, tmp_path / "c", topics="t"))
     for port in ports:
         assert f"127.0.0.1:{port}: " in said

@@ -18,10 +18,10 @@ from pyspark.sql.functions import expr, struct, to_json
 from pyspark.sql.streaming.query import StreamingQuery
 
 import pyspark_tutti
-from gateway.client.control import Control
-from gateway.client.transactions import Staging
-from streaming.sink import Staged, StreamSink
-from streaming.sink_options import parse
+from tutti.io.admin import Control
+from tutti.transactions import Staging
+from tutti_spark.sink.sink import Staged, StreamSink
+from tutti_spark.sink.options import parse
 from tests.faults.gateways import GatewayProcess
 from tutti import Producer, Reader
 

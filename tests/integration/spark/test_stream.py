@@ -12,7 +12,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from gateway.client.reads import Reads
+from tutti.sources.flight import Reads
 from tests.faults.gateways import GatewayProcess
 from tests.integration.spark.rows import Query, numbered, send, until, until_tick
 from tutti import Producer, Reader

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from streaming.deterministic import deterministic
+from tutti_spark.plan.deterministic import deterministic
 from tests.faults.gateways import GatewayProcess
 from tests.integration.spark.rows import Query, numbered, send
 

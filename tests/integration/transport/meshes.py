@@ -10,15 +10,15 @@ from typing import Any
 
 import zmq
 
-from gateway.core.events import LinkChanged, Received
-from gateway.core.messages import Message, Probe
-from gateway.data.addresses import Address
-from gateway.transport.interface import Introduction, Transport
-from gateway.transport.keys import Keyring, generate
-from gateway.transport.mesh import Mesh, Opener, open_wire
-from gateway.transport.sockets import Sockets
-from gateway.transport.wire import Clock, Knows
-from gateway.transport.zeromq import ZeroMQ
+from tutti_gateway.core.protocol.events import LinkChanged, Received
+from tutti_gateway.core.protocol.messages import Message, Probe
+from tutti.data.addresses import Address
+from tutti_gateway.transport.interface import Introduction, Transport
+from tutti_gateway.transport.keys import Keyring, generate
+from tutti_gateway.transport.mesh.mesh import Mesh, Opener, open_wire
+from tutti_gateway.transport.mesh.socket_backend import Sockets
+from tutti_gateway.transport.mesh.backend import Clock, Knows
+from tutti_gateway.transport.mesh.zeromq_backend import ZeroMQ
 
 WAIT_S = 20.0
 LOG = b"l" * 16

@@ -18,12 +18,12 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from gateway.core import limits
-from gateway.data.addresses import Address
-from gateway.errors import TuttiError
-from gateway.transport.group_port import GroupPort, turned_away
-from gateway.transport.spare_files import SpareFiles
-from gateway.zmtp.listening import descriptors_for, spare_descriptors
+from tutti import limits
+from tutti.data.addresses import Address
+from tutti.errors import TuttiError
+from tutti_gateway.transport.mesh.zeromq_listener import GroupPort, turned_away
+from tutti_gateway.transport.mesh.zeromq_reserved_fds import SpareFiles
+from tutti.zmtp.listener import descriptors_for, spare_descriptors
 from tests.ports import free_port
 
 WAIT_MS = 10_000
@@ -290,7 +290,7 @@ def test_it_listens_at_addresses_of_ipv6(context: zmq.Context[zmq.Socket[bytes]]
 def test_what_is_needed_to_send_without_a_copy_is_there_from_the_beginning() -> None:
     """A gateway that loaded it with its first large message ended where descriptors had run out."""
     code = (
-        "import sys; from gateway.data.addresses import Address; from gateway.transport.zeromq import ZeroMQ; "
+        "import sys; from tutti.data.addresses import Address; from tutti_gateway.transport.mesh.zeromq_backend import ZeroMQ; "
         f"wire = ZeroMQ(Address('127.0.0.1', {free_port()}), lambda: 0, None); "
         "from zmq.utils.garbage import gc; assert gc.is_alive() and gc._push is not None; wire.close()"
     )

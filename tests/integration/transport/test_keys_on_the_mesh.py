@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gateway.core.messages import Probe
-from gateway.transport.keys import Keyring, generate, read_public, write_public
+from tutti_gateway.core.protocol.messages import Probe
+from tutti_gateway.transport.keys import Keyring, generate, read_public, write_public
 from tests.integration.transport.meshes import Node, Town, exchange, rest, run, town
 from tests.integration.transport.wire import Tap
 from tests.ports import free_ports

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import zmq
 
-from gateway.core.messages import Order, Probe
-from gateway.data.frame import Frame, Kind
+from tutti_gateway.core.protocol.messages import Order, Probe
+from tutti.data.frames.frame import Frame, Kind
 from tests.integration.transport.meshes import Node, Town, exchange, rest, run, town
 from tests.ports import free_ports
 

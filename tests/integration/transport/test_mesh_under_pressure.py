@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import zmq
 
-from gateway.core import limits
+from tutti_gateway.core import limits
 from tests.integration.transport.meshes import WIRES, Town, exchange, run, town
 from tests.ports import free_ports
 

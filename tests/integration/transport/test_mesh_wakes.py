@@ -9,11 +9,11 @@ import time
 import pytest
 import zmq
 
-from gateway.core import limits
-from gateway.core.events import Received
-from gateway.core.messages import Probe
-from gateway.transport.mesh import Mesh
-from gateway.transport.zeromq_line import ZeroMQLine, uncopied
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.events import Received
+from tutti_gateway.core.protocol.messages import Probe
+from tutti_gateway.transport.mesh.mesh import Mesh
+from tutti_gateway.transport.mesh.zeromq_connection import ZeroMQLine, uncopied
 from tests.integration.transport.meshes import WAIT_S, WIRES, Node, Town, exchange, town
 from tests.ports import free_ports
 

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from gateway.core import limits
-from gateway.core.messages import Confirm, Message, Order, Probe
-from gateway.data.addresses import Address
-from gateway.data.frame import Frame, Kind
-from gateway.transport.interface import Introduction
-from gateway.transport.mesh import Mesh
-from gateway.transport.multicast import Multicast
-from gateway.transport.multicast_socket import MulticastSocket
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.messages import Confirm, Message, Order, Probe
+from tutti.data.addresses import Address
+from tutti.data.frames.frame import Frame, Kind
+from tutti_gateway.transport.interface import Introduction
+from tutti_gateway.transport.mesh.mesh import Mesh
+from tutti_gateway.transport.multicast.multicast import Multicast
+from tutti_gateway.transport.multicast.socket import MulticastSocket
 from tests.integration.transport.meshes import LOG, Node, clock_us, rest, run
 from tests.ports import free_ports
 

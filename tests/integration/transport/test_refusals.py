@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gateway.core.messages import Probe
-from gateway.transport.interface import PROTOCOL
+from tutti_gateway.core.protocol.messages import Probe
+from tutti_gateway.transport.interface import PROTOCOL
 from tests.integration.transport.meshes import LOG, Node, Town, exchange, rest, run, town
 from tests.ports import free_ports
 

@@ -6,9 +6,9 @@ import socket
 
 import pytest
 
-from gateway.transport.codec import encode_introduction
-from gateway.transport.interface import Introduction
-from gateway.zmtp.form import GREETING, frame, ready
+from tutti_gateway.transport.codec import encode_introduction
+from tutti_gateway.transport.interface import Introduction
+from tutti.zmtp.framing import GREETING, frame, ready
 from tests.integration.transport.meshes import LOG, Node, exchange, run, town
 from tests.ports import free_ports
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import zmq
 
-from gateway.core import limits
-from gateway.transport.codec import Refusal, decode_refusal, encode_introduction, encode_refusal
-from gateway.transport.interface import Introduction
+from tutti_gateway.core import limits
+from tutti_gateway.transport.codec import Refusal, decode_refusal, encode_introduction, encode_refusal
+from tutti_gateway.transport.interface import Introduction
 from tests.integration.transport.meshes import Node, run, town
 from tests.ports import free_ports
 

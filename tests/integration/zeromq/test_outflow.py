@@ -12,7 +12,7 @@ import orjson
 import pytest
 import zmq
 
-from gateway.client import Producer
+from tutti.producer import Producer
 from tests.faults.three import Three
 from tests.integration.connected import Connected, until
 from tests.ports import free_port

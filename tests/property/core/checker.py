@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gateway.core.order.received import Received
-from gateway.data.bodies import TxnBody, decode_body
-from gateway.data.frame import SEQUENCED, Frame, Kind
-from gateway.data.state import LogState, Staged
+from tutti_gateway.core.order.received_table import Received
+from tutti.data.frames.bodies import TxnBody, decode_body
+from tutti.data.frames.frame import SEQUENCED, Frame, Kind
+from tutti.data.log_state import LogState, Staged
 from tests.property.core.clients import Client
 from tests.transcripts.group import Group, Member
 

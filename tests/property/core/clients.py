@@ -4,22 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gateway.core.events import EpochAsked, SessionClosed, Submitted, TopicAsked
-from gateway.data.bodies import TxnBody, encode_body
-from gateway.data.frame import STAGED, Frame, Kind
-from gateway.data.wire import (
-    AbortedAnswer,
-    Answer,
-    Committed,
-    Denied,
-    Duplicate,
-    EpochFenced,
-    EpochOpened,
-    Expected,
-    FencedAnswer,
-    RefusedAnswer,
-    TopicOpened,
-)
+from tutti_gateway.core.protocol.events import EpochAsked, SessionClosed, Submitted, TopicAsked
+from tutti.data.frames.bodies import TxnBody, encode_body
+from tutti.data.frames.frame import STAGED, Frame, Kind
+from tutti.data.client_protocol import (AbortedAnswer, Answer, Committed, Denied, Duplicate, EpochFenced, EpochOpened, Expected, FencedAnswer, RefusedAnswer, TopicOpened)
 from tests.transcripts.group import Group, Member, incarnation
 
 TOPIC = 1

@@ -7,9 +7,9 @@ import tracemalloc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.core import messages, record
-from gateway.core.messages import Message
-from gateway.errors import FormatError
+from tutti_gateway.core.protocol import messages, codec
+from tutti_gateway.core.protocol.messages import Message
+from tutti.errors import FormatError
 from tests.property.core.test_record import all_messages
 
 small = st.integers(0, 5)
@@ -34,7 +34,7 @@ all_views = st.one_of(
 @settings(max_examples=300)
 @given(all_messages | all_views, st.data())
 def test_bytes_are_a_message_or_a_format_error(message: Message, data: st.DataObject) -> None:
-    good = record.encode(message)
+    good = codec.encode(message)
     at = data.draw(st.integers(0, len(good)))
     kind = data.draw(st.sampled_from(["cut", "set", "insert", "swap"]))
     junk = data.draw(st.binary(min_size=1, max_size=9) | st.sampled_from(sorted(JUNK)).map(JUNK.__getitem__))
@@ -45,7 +45,7 @@ def test_bytes_are_a_message_or_a_format_error(message: Message, data: st.DataOb
         "swap": good[at:] + good[:at],
     }[kind]
     try:
-        record.encode(record.decode_message(bad))
+        codec.encode(codec.decode_message(bad))
     except FormatError:
         return
 
@@ -72,12 +72,12 @@ JUNK = {
 
 def test_bytes_that_announce_much_take_little_memory() -> None:
     announced = b"\xdd\xff\xff\xff\xff"
-    order = record.encode(messages.Order(1, ()))
+    order = codec.encode(messages.Order(1, ()))
     assert order.count(b"\x90") == 1
     tracemalloc.start()
     for bad in (order.replace(b"\x90", announced), announced, order.replace(b"\x90", b"\xdf\xff\xff\xff\xff")):
         try:
-            record.decode_message(bad)
+            codec.decode_message(bad)
         except FormatError:
             continue
         raise AssertionError(f"{bad!r} is no message")

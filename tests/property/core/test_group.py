@@ -9,13 +9,14 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.core import limits, record
-from gateway.core.events import ForgetAsked, OffsetsAsked, SessionClosed, SpaceChanged, StackConfig
-from gateway.core.messages import Forward, Order
-from gateway.data.bodies import OffsetsBody, decode_body
-from gateway.data.frame import Kind
-from gateway.data.views import coordinator_of, counter_of, view_of
-from gateway.data.wire import Done
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol import codec
+from tutti_gateway.core.protocol.events import ForgetAsked, OffsetsAsked, SessionClosed, SpaceChanged, StackConfig
+from tutti_gateway.core.protocol.messages import Forward, Order
+from tutti.data.frames.bodies import OffsetsBody, decode_body
+from tutti.data.frames.frame import Kind
+from tutti.data.view_id import coordinator_of, counter_of, view_of
+from tutti.data.client_protocol import Done
 from tests.property.core.checker import check
 from tests.property.core.clients import Client
 from tests.transcripts.group import Group, Member, replay
@@ -125,7 +126,7 @@ class Run:
         if not self.group.network:
             return
         sender, to, data = self.group.network.pop((a << 8 | b) % len(self.group.network))
-        message = record.decode_message(data)
+        message = codec.decode_message(data)
         if isinstance(message, Forward | Order):
             body = bytes(message.frames[b % len(message.frames)].body)
             data = data.replace(body, b"?" * len(body), 1)
@@ -246,7 +247,7 @@ class Run:
         for member in self.group.members.values():
             missing = head.log[member.stack.layers.context.window.end :]
             if missing and member is not head:
-                self.group.hand_over(head, member, record.encode(Order(self.view, tuple(missing))))
+                self.group.hand_over(head, member, codec.encode(Order(self.view, tuple(missing))))
 
 
 MOVES = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.core import limits
+from tutti_gateway.core import limits
 from tests.property.core.test_unordered import Run
 
 

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core import actions, events, messages, record
-from gateway.data import wire
-from gateway.data.frame import Frame, Kind, crc32c, payload_crc
-from gateway.data.scalars import Scalars
-from gateway.data.standin import BYTES_MIN, stand_in
-from gateway.data.state import LogState, Producer, Topic
-from gateway.errors import FormatError
+from tutti_gateway.core.protocol import actions, events, messages, codec
+from tutti.data import client_protocol
+from tutti.data.frames.frame import Frame, Kind, crc32c, payload_crc
+from tutti.data.hard_state import Scalars
+from tutti.data.frames.body_stub import BYTES_MIN, stand_in
+from tutti.data.log_state import LogState, Producer, Topic
+from tutti.errors import FormatError
 
 u16, u32, u64 = st.integers(0, 2**16 - 1), st.integers(0, 2**32 - 1), st.integers(0, 2**63 - 1)
 names = st.text(min_size=1, max_size=20)
@@ -104,17 +104,17 @@ all_events = st.one_of(
     st.builds(events.LeaveAsked),
 )
 answers = st.one_of(
-    st.builds(wire.Committed, u64, u32, u64, u32, st.integers(-1, 2**62)),
-    st.builds(wire.Duplicate, u64, u32, u64, u32),
-    st.builds(wire.AbortedAnswer, u64, u32, u64, u32, names),
-    st.builds(wire.FencedAnswer, u64, u32, u64),
-    st.builds(wire.Expected, u64, u32, u64),
-    st.builds(wire.RefusedAnswer, u64, u32, u64, names, names, st.booleans()),
-    st.builds(wire.EpochOpened, u32, u64, u32, u64, st.binary(max_size=8)),
-    st.builds(wire.EpochFenced, u32, u32),
-    st.builds(wire.TopicOpened, u32, u32),
-    st.builds(wire.Done, u32),
-    st.builds(wire.Denied, u32, names, names, st.booleans()),
+    st.builds(client_protocol.Committed, u64, u32, u64, u32, st.integers(-1, 2**62)),
+    st.builds(client_protocol.Duplicate, u64, u32, u64, u32),
+    st.builds(client_protocol.AbortedAnswer, u64, u32, u64, u32, names),
+    st.builds(client_protocol.FencedAnswer, u64, u32, u64),
+    st.builds(client_protocol.Expected, u64, u32, u64),
+    st.builds(client_protocol.RefusedAnswer, u64, u32, u64, names, names, st.booleans()),
+    st.builds(client_protocol.EpochOpened, u32, u64, u32, u64, st.binary(max_size=8)),
+    st.builds(client_protocol.EpochFenced, u32, u32),
+    st.builds(client_protocol.TopicOpened, u32, u32),
+    st.builds(client_protocol.Done, u32),
+    st.builds(client_protocol.Denied, u32, names, names, st.booleans()),
 )
 all_actions = st.one_of(
     st.builds(actions.Persist, u64, runs, st.none() | scalars),
@@ -136,17 +136,17 @@ all_actions = st.one_of(
 
 @given(all_events)
 def test_an_event_comes_back(event: events.Event) -> None:
-    assert record.decode_event(record.encode(event)) == event
+    assert codec.decode_event(codec.encode(event)) == event
 
 
 @given(st.lists(all_actions, max_size=4))
 def test_actions_come_back(done: list[actions.Action]) -> None:
-    assert record.decode_actions(record.encode(done)) == done
+    assert codec.decode_actions(codec.encode(done)) == done
 
 
 @given(all_messages)
 def test_a_message_comes_back(message: messages.Message) -> None:
-    assert record.decode_message(record.encode(message)) == message
+    assert codec.decode_message(codec.encode(message)) == message
 
 
 @given(frames(), st.booleans())
@@ -155,8 +155,8 @@ def test_a_recorded_run_keeps_of_the_body_of_a_batch_its_length_and_whether_it_i
     if not whole:
         frame.body_crc ^= 1
         frame.header = b""
-    data = record.encode_lean_event(events.Submitted(1, (frame,)))
-    event = record.decode_lean_event(data)
+    data = codec.encode_lean_event(events.Submitted(1, (frame,)))
+    event = codec.decode_lean_event(data)
     assert isinstance(event, events.Submitted)
     again = event.frames[0]
     assert (again.packed_header(), again.progress, len(again.body)) == (frame.packed_header(), frame.progress, size)
@@ -174,30 +174,30 @@ def test_a_stand_in_has_the_length_and_the_crc_that_are_wanted(length: int, crc:
 
 @given(all_events)
 def test_a_recorded_event_is_written_again_as_it_was(event: events.Event) -> None:
-    data = record.encode_lean_event(event)
-    assert record.encode_lean_event(record.decode_lean_event(data)) == data
+    data = codec.encode_lean_event(event)
+    assert codec.encode_lean_event(codec.decode_lean_event(data)) == data
 
 
 @given(st.lists(all_actions, max_size=4))
 def test_recorded_actions_are_written_again_as_they_were(done: list[actions.Action]) -> None:
-    data = record.encode_lean_actions(done)
-    assert record.encode_lean_actions(record.decode_lean_actions(data)) == data
+    data = codec.encode_lean_actions(done)
+    assert codec.encode_lean_actions(codec.decode_lean_actions(data)) == data
 
 
 def test_actions_that_are_equal_are_written_alike_in_whatever_order_their_sets_are_walked() -> None:
     one, other = (actions.Deliver((), (), frozenset(places), 0) for places in ((0, 8), (8, 0)))
     assert list(one.aborted) != list(other.aborted), "the two sets are walked in one order: choose others"
-    assert record.encode_lean_actions([one]) == record.encode_lean_actions([other])
+    assert codec.encode_lean_actions([one]) == codec.encode_lean_actions([other])
 
 
 @given(st.binary(max_size=60))
 def test_other_bytes_are_refused(data: bytes) -> None:
     for decode in (
-        record.decode_event,
-        record.decode_actions,
-        record.decode_message,
-        record.decode_lean_event,
-        record.decode_lean_actions,
+        codec.decode_event,
+        codec.decode_actions,
+        codec.decode_message,
+        codec.decode_lean_event,
+        codec.decode_lean_actions,
     ):
         try:
             value = decode(data)
@@ -208,8 +208,8 @@ def test_other_bytes_are_refused(data: bytes) -> None:
 
 def test_a_frame_cut_short_is_refused() -> None:
     frame = Frame(Kind.BATCH, b"body", producer=1)
-    data = record.encode(messages.Order(1, (frame,)))
+    data = codec.encode(messages.Order(1, (frame,)))
     whole = frame.to_bytes()
     at = data.index(whole)
     with pytest.raises(FormatError):
-        record.decode_message(data[: at + 40])
+        codec.decode_message(data[: at + 40])

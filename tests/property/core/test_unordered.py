@@ -10,9 +10,9 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.core.messages import LaneFetched, LaneMessage, Post
-from gateway.data.frame import Kind, decode_frame
-from gateway.data.wire import Committed, Duplicate, Expected, RefusedAnswer
+from tutti_gateway.core.protocol.messages import LaneFetched, LaneMessage, Post
+from tutti.data.frames.frame import Kind, decode_frame
+from tutti.data.client_protocol import Committed, Duplicate, Expected, RefusedAnswer
 from tests.unit.core.unordered.rig import PRODUCERS, Group
 
 SESSION = 1

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from gateway.data.frame import Kind
-from gateway.data.views import counter_of
+from tutti.data.frames.frame import Kind
+from tutti.data.view_id import counter_of
 from tests.unit.log.history import COMPRESSIONS, History
 
 MOVES = ("batch", "batch", "batch", "batch", "tick", "abort", "epoch", "forget", "offsets", "view")

@@ -18,13 +18,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.core.events import Recovered
-from gateway.data.frame import Frame, Kind
-from gateway.errors import Damaged
-from gateway.log.marks import Mark
-from gateway.log.options import LogOptions
-from gateway.log.recovery import recover
-from gateway.log.storage import Storage
+from tutti_gateway.core.protocol.events import Recovered
+from tutti.data.frames.frame import Frame, Kind
+from tutti.errors import Damaged
+from tutti.log.format.vote_mark import Mark
+from tutti.log.files.options import LogOptions
+from tutti_gateway.log.write.recovery import recover
+from tutti.log.files.storage import Storage
 from tests.unit.log.history import LOG, SMALL, History, decide, opened, other_boot, sample, write_log
 
 FRAMES_AT, HEADER = 12288, 96

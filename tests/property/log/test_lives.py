@@ -11,17 +11,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
-from gateway.core.messages import Damage
-from gateway.data.frame import Frame
-from gateway.data.scalars import Scalars
-from gateway.log.layout import FRAMES_AT, positions_named
-from gateway.log.marks import newest_mark
-from gateway.log.options import LogOptions
-from gateway.log.reader import LogReader
-from gateway.log.scalars import read_scalars
-from gateway.log.scan import scan
-from gateway.log.verify import verify
-from gateway.log.writer import LogWriter
+from tutti_gateway.core.protocol.messages import Damage
+from tutti.data.frames.frame import Frame
+from tutti.data.hard_state import Scalars
+from tutti.log.files.layout import FRAMES_AT, positions_named
+from tutti.log.format.vote_mark import newest_mark
+from tutti.log.files.options import LogOptions
+from tutti.log.read.reader import LogReader
+from tutti.log.format.hard_state import read_scalars
+from tutti.log.read.scan import scan
+from tutti_gateway.log.tools.verify import verify
+from tutti_gateway.log.writer import LogWriter
 from tests.unit.log.history import History, decide, expected, opened, other_boot, seen
 from tests.unit.log.watched import Mortal
 

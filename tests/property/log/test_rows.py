@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.log.digest import digest
-from gateway.log.index import ROW, ROWS_AT
-from gateway.log.layout import FRAMES_AT, positions_named, read_header, segment_path
-from gateway.log.options import LogOptions
-from gateway.log.reader import LogReader
-from gateway.log.scan import scan
-from gateway.log.verify import verify
-from gateway.log.walk import SegmentMap, walk
+from tutti_gateway.log.tools.digest import digest
+from tutti.log.format.index import ROW, ROWS_AT
+from tutti.log.files.layout import FRAMES_AT, positions_named, read_header, segment_path
+from tutti.log.files.options import LogOptions
+from tutti.log.read.reader import LogReader
+from tutti.log.read.scan import scan
+from tutti_gateway.log.tools.verify import verify
+from tutti.log.format.frame_iterator import SegmentMap, walk
 from tests.property.log.histories import histories
 from tests.unit.log.history import History, expected, other_boot, seen, write_log
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.errors import OffsetOutOfRange
-from gateway.log.layout import positions_named
-from gateway.log.reader import LogReader
-from gateway.log.scan import scan
-from gateway.log.verify import verify
+from tutti.errors import OffsetOutOfRange
+from tutti.log.files.layout import positions_named
+from tutti.log.read.reader import LogReader
+from tutti.log.read.scan import scan
+from tutti_gateway.log.tools.verify import verify
 from tests.unit.log.history import History, decide, expected, no_change, no_indexes, opened, other_boot, sample, seen, write_log
 from tests.unit.log.test_replacing import settle
 

@@ -8,20 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core import limits
-from gateway.core.messages import Fetched, Forward, Message, Order, Vote
-from gateway.data.frame import Frame, Kind
-from gateway.errors import FormatError
-from gateway.transport.codec import (
-    Refusal,
-    decode,
-    decode_introduction,
-    decode_refusal,
-    encode,
-    encode_introduction,
-    encode_refusal,
-)
-from gateway.transport.interface import Introduction
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.messages import Fetched, Forward, Message, Order, Vote
+from tutti.data.frames.frame import Frame, Kind
+from tutti.errors import FormatError
+from tutti_gateway.transport.codec import (Refusal, decode, decode_introduction, decode_refusal, encode, encode_introduction, encode_refusal)
+from tutti_gateway.transport.interface import Introduction
 from tests.property.core.test_record import all_messages
 
 INTRODUCTION = Introduction(release="1", group="g", gateway="jfk", incarnation=b"i" * 16, process=b"p" * 8, address="h:1")

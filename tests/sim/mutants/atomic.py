@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from gateway.core import window
-from gateway.core.atomic.ballot import Ballot
-from gateway.core.atomic.layer import Atomic
-from gateway.core.layers import Layers
-from gateway.core.membership.layer import Membership
-from gateway.core.order.forward import ForwardTable
-from gateway.core.order.received import LINE, LineInput, LineState, Received
-from gateway.core.window import Window
+from tutti_gateway.core import window
+from tutti_gateway.core.atomic.ballot import Ballot
+from tutti_gateway.core.atomic.layer import Atomic
+from tutti_gateway.core.layers import Layers
+from tutti_gateway.core.membership.layer import Membership
+from tutti_gateway.core.order.forward_table import ForwardTable
+from tutti_gateway.core.order.received_table import LINE, LineInput, LineState, Received
+from tutti_gateway.core.window import Window
 from tests.sim.mixes import Mix
 from tests.sim.mutants.mutant import LOW, MUCH, Mutant
 from tests.sim.mutants.patch import Edit, Entry

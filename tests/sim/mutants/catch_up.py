@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from gateway.core.flush.adopt import Adopting
-from gateway.core.flush.candidate import Candidate
-from gateway.core.flush.layer import Flush
-from gateway.core.flush.learner import Learner
-from gateway.core.flush.serving import Serving
-from gateway.core.peers import Peers
+from tutti_gateway.core.flush.log_adoption import Adopting
+from tutti_gateway.core.flush.candidate import Candidate
+from tutti_gateway.core.flush.layer import Flush
+from tutti_gateway.core.flush.learner import Learner
+from tutti_gateway.core.flush.log_serving import Serving
+from tutti_gateway.core.view.peers import Peers
 from tests.sim.mutants.mutant import MUCH, Mutant
 from tests.sim.mutants.patch import Edit
 

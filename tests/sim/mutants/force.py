@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gateway.core import rosters
-from gateway.core.flush.layer import Flush
-from gateway.core.membership.force import Force
+from tutti_gateway.core.view import quorum
+from tutti_gateway.core.flush.layer import Flush
+from tutti_gateway.core.membership.forced_roster import Force
 from tests.sim.mutants.mutant import Mutant
 from tests.sim.mutants.patch import Edit
 
@@ -30,7 +30,7 @@ FORCE = (
         "forced-roster-counts-beside-the-old",
         "5",
         "from a forced roster on none before it counts",
-        [Edit(rosters, "rosters_of", "[roster] if body.forced else [*counting, roster]", "[*counting, roster]")],
+        [Edit(quorum, "rosters_of", "[roster] if body.forced else [*counting, roster]", "[*counting, roster]")],
         proof=f"{_TRANSCRIPT}[group_forced_crash]",
     ),
     Mutant(

@@ -8,7 +8,7 @@ import sys
 import time
 from dataclasses import dataclass
 
-from gateway.core import limits
+from tutti_gateway.core import limits
 from tests.sim.mixes import Mix
 from tests.sim.mutants.catalogue import by_name
 from tests.sim.mutants.mutant import Mutant

@@ -1,8 +1,8 @@
-"""Mutants of confirmed frontiers (`gateway/core/read_index.py`). Unit tests hold the rules that networks hardly ever show."""
+"""Mutants of confirmed frontiers (`gateway/tutti_gateway/core/read_index.py`). Unit tests hold the rules that networks hardly ever show."""
 
 from __future__ import annotations
 
-from gateway.core.read_index import ReadIndex
+from tutti_gateway.core.read_index import ReadIndex
 from tests.sim.index_readers import IndexReaders
 from tests.sim.mutants.mutant import NETWORK, Mutant
 from tests.sim.mutants.patch import Edit

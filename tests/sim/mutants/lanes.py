@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from gateway.core.inbound import Inbound
-from gateway.core.unordered.healing import Healing
-from gateway.core.unordered.layer import Unordered
-from gateway.core.unordered.lines import LineTable
-from gateway.core.unordered.member import Member
-from gateway.core.unordered.origin import Origin
-from gateway.log import lanes_lost
+from tutti_gateway.core.inbound import Inbound
+from tutti_gateway.core.lanes.lost_end import Healing
+from tutti_gateway.core.lanes.layer import Unordered
+from tutti_gateway.core.lanes.dedup import LineTable
+from tutti_gateway.core.lanes.member import Member
+from tutti_gateway.core.lanes.origin import Origin
+from tutti_gateway.log.lanes import lost_end
 from tests.sim.mixes import Mix
 from tests.sim.mutants.mutant import Mutant
 from tests.sim.mutants.patch import Edit
@@ -320,7 +320,7 @@ LANES = (
         "lane-healed-note-of-an-earlier-attempt",
         "7",
         "a lost end is healed as soon as a later attempt began",
-        [Edit(lanes_lost, "lost_end", "0 < scalars.coordinated == attempt", "0 < scalars.coordinated")],
+        [Edit(lost_end, "lost_end", "0 < scalars.coordinated == attempt", "0 < scalars.coordinated")],
         proof="tests/unit/log/test_lanes_lost.py::test_a_frame_of_a_later_attempt_says_that_all_is_back",
     ),
     Mutant(

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.client.session import Session
-from gateway.core.layers import Layers
-from gateway.core.order.forward import ForwardTable
-from gateway.core.order.layer import Ordering
-from gateway.core.order.received import Received
-from gateway.core.order.receiver import Receiver
-from gateway.core.order.requests import Requests
-from gateway.core.order.sequencer import Sequencer
-from gateway.core.order.verdicts import ENTRANCE, Entrance, Relation
-from gateway.core.repair.layer import Repair
-from gateway.data.frame import Frame, Kind
+from tutti.delivery.session import Session
+from tutti_gateway.core.layers import Layers
+from tutti_gateway.core.order.forward_table import ForwardTable
+from tutti_gateway.core.order.layer import Ordering
+from tutti_gateway.core.order.received_table import Received
+from tutti_gateway.core.order.receiver import Receiver
+from tutti_gateway.core.order.requests import Requests
+from tutti_gateway.core.order.sequencer import Sequencer
+from tutti_gateway.core.order.verdicts import ENTRANCE, Entrance, Relation
+from tutti_gateway.core.repair.layer import Repair
+from tutti.data.frames.frame import Frame, Kind
 from tests.sim.clients import Producer, Reader
 from tests.sim.mixes import MIXES
 from tests.sim.mutants.mutant import LOW, MUCH, NETWORK, RIVALS, Mutant

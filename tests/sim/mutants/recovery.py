@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from gateway.core.flush.candidate import Candidate
-from gateway.core.flush.choice import _Judge
-from gateway.core.flush.layer import Flush
-from gateway.log import replacing
-from gateway.log.indexer import Indexer
-from gateway.log.segment import Segment
-from gateway.log.writer import LogWriter
+from tutti_gateway.core.flush.candidate import Candidate
+from tutti_gateway.core.flush.log_choice import _Judge
+from tutti_gateway.core.flush.layer import Flush
+from tutti_gateway.log.write import install_snapshot
+from tutti_gateway.log.write.indexer import Indexer
+from tutti_gateway.log.write.segment import Segment
+from tutti_gateway.log.writer import LogWriter
 from tests.sim.disk import Disk
 from tests.sim.mixes import Mix
 from tests.sim.mutants.mutant import CRASHES, MUCH, Mutant
@@ -144,7 +144,7 @@ RECOVERY = (
         "where a state replaces the log, the vote mark names the end of that state",
         [
             Edit(
-                replacing,
+                install_snapshot,
                 "_finish",
                 "    mark = mark_of(state, sequence)\n",
                 "    mark, old = mark_of(state, sequence), read_scalars(directory)\n"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from gateway.core import rosters
-from gateway.core.flush.candidate import Candidate
-from gateway.core.inbound import Inbound
-from gateway.core.membership.changes import Changes
-from gateway.core.membership.duties import Duties
+from tutti_gateway.core.view import quorum
+from tutti_gateway.core.flush.candidate import Candidate
+from tutti_gateway.core.inbound import Inbound
+from tutti_gateway.core.membership.roster_change import Changes
+from tutti_gateway.core.membership.coordinator_duties import Duties
 from tests.sim.mutants.mutant import ROSTER, Mutant
 from tests.sim.mutants.patch import Edit
 
@@ -58,14 +58,14 @@ ROSTERS = (
         "undecided-rosters-do-not-count",
         "5.7",
         "every ROSTER after the last decided one counts, decided or not",
-        [Edit(rosters, "rosters_of", _COUNTING, "[roster] if body.forced else counting")],
+        [Edit(quorum, "rosters_of", _COUNTING, "[roster] if body.forced else counting")],
         ROSTER,
     ),
     Mutant(
         "last-roster-alone-counts",
         "5.7",
         "the last decided ROSTER counts until the later one is decided",
-        [Edit(rosters, "rosters_of", _COUNTING, "[roster]")],
+        [Edit(quorum, "rosters_of", _COUNTING, "[roster]")],
         proof=f"{_VOTES}test_the_last_decided_roster_counts_and_every_later_one",
     ),
     Mutant(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.core.messages import Echo, Heartbeat, Order
-from gateway.data.views import view_text
+from tutti_gateway.core.protocol.messages import Echo, Heartbeat, Order
+from tutti.data.view_id import view_text
 from tests.sim.disk import Disk
 from tests.sim.gateways import Gateway
 from tests.sim.mixes import Mix

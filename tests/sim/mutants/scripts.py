@@ -5,20 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from gateway.core.messages import (
-    Asking,
-    Confirm,
-    Echo,
-    Fetched,
-    Forward,
-    Install,
-    Installed,
-    No,
-    Order,
-    Propose,
-    State,
-    Vote,
-)
+from tutti_gateway.core.protocol.messages import (Asking, Confirm, Echo, Fetched, Forward, Install, Installed, No, Order, Propose, State, Vote)
 from tests.sim.mixes import Mix
 from tests.sim.run import Run
 from tests.sim.schedule import SECOND

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.atomic.layer import Atomic
-from gateway.core.order.verdicts import VERDICT
+from tutti_gateway.core.atomic.layer import Atomic
+from tutti_gateway.core.order.verdicts import VERDICT
 from tests.sim.mutants.catalogue import MUTANTS, by_name
 from tests.sim.mutants.hunt import Catch, hunt, play
 from tests.sim.mutants.mutant import Mutant

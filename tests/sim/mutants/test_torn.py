@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.log.layout import FRAMES_AT
-from gateway.log.options import LogOptions
+from tutti.log.files.layout import FRAMES_AT
+from tutti.log.files.options import LogOptions
 from tests.unit.log.history import opened, other_boot, sample
 
 OPTIONS = LogOptions(segment_bytes=1 << 20, prepared_segments=0, reserved_bytes=0, disk_low_bytes=0)

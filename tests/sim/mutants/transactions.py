@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gateway.core.order.layer import Ordering
-from gateway.core.order.received import Received
-from gateway.core.order.sequencer import Sequencer
-from gateway.data.state import LogState
+from tutti_gateway.core.order.layer import Ordering
+from tutti_gateway.core.order.received_table import Received
+from tutti_gateway.core.order.sequencer import Sequencer
+from tutti.data.log_state import LogState
 from tests.sim.mixes import Mix
 from tests.sim.mutants.mutant import Mutant
 from tests.sim.mutants.patch import Edit

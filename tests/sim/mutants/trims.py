@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from gateway.core.flush.adopt import Adopting
-from gateway.core.flush.relearning import Relearning
-from gateway.core.flush.serving import Serving
-from gateway.core.order.upkeep import Upkeep
-from gateway.core.peers import Peers
+from tutti_gateway.core.flush.log_adoption import Adopting
+from tutti_gateway.core.flush.install_snapshot import Relearning
+from tutti_gateway.core.flush.log_serving import Serving
+from tutti_gateway.core.order.housekeeping import Upkeep
+from tutti_gateway.core.view.peers import Peers
 from tests.sim.mixes import Mix
 from tests.sim.mutants.mutant import Mutant
 from tests.sim.mutants.patch import Edit

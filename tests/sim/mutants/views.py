@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from gateway.core.flush import choice
-from gateway.core.flush.adopt import Adopting
-from gateway.core.flush.candidate import Candidate
-from gateway.core.flush.layer import Flush
-from gateway.core.flush.learner import Learner
-from gateway.core.flush.serving import Serving
-from gateway.core.membership.changes import Changes
-from gateway.core.membership.layer import Membership
-from gateway.core.peers import Peers
-from gateway.core.rosters import Rosters
-from gateway.core.standing import Standing
+from tutti_gateway.core.flush import log_choice
+from tutti_gateway.core.flush.log_adoption import Adopting
+from tutti_gateway.core.flush.candidate import Candidate
+from tutti_gateway.core.flush.layer import Flush
+from tutti_gateway.core.flush.learner import Learner
+from tutti_gateway.core.flush.log_serving import Serving
+from tutti_gateway.core.membership.roster_change import Changes
+from tutti_gateway.core.membership.layer import Membership
+from tutti_gateway.core.view.peers import Peers
+from tutti_gateway.core.view.quorum import Rosters
+from tutti_gateway.core.view.view_state import Standing
 from tests.sim.mixes import Mix
 from tests.sim.mutants.mutant import CRASHES, LOW, MUCH, NETWORK, ROSTER, Mutant
 from tests.sim.mutants.patch import Edit
@@ -159,7 +159,7 @@ VIEWS = (
         "longest-log",
         "5.3",
         "the log with the greatest (accepted view, end) is adopted, not the longest",
-        [Edit(choice, "greatest", "-states[member].accepted, ", "")],
+        [Edit(log_choice, "greatest", "-states[member].accepted, ", "")],
         STALE.but(script=longer_tail),
     ),
     Mutant(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.core.actions import Deliver
-from gateway.core.events import Recovered
-from gateway.core.messages import Confirm, Message, No, Vote
-from gateway.data.bodies import AbortBody, OffsetsBody, decode_body
-from gateway.data.frame import Frame, Kind
-from gateway.data.views import view_text
+from tutti_gateway.core.protocol.actions import Deliver
+from tutti_gateway.core.protocol.events import Recovered
+from tutti_gateway.core.protocol.messages import Confirm, Message, No, Vote
+from tutti.data.frames.bodies import AbortBody, OffsetsBody, decode_body
+from tutti.data.frames.frame import Frame, Kind
+from tutti.data.view_id import view_text
 from tests.sim.gateways import Gateway, Process
 from tests.sim.run import Run
 from tests.sim.violation import Violation

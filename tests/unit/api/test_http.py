@@ -19,12 +19,12 @@ import uvicorn
 from starlette.datastructures import URL
 from starlette.requests import Request
 
-from gateway.access import Access, change_tokens, digest_of
-from gateway.api.guard import Files, Guard
-from gateway.api.http import AdminProtocol, AdminServer, Answer, Page, application
-from gateway.core import limits
-from gateway.listener import CROWDED
-from gateway.serving import Server
+from tutti.security.tokens import Access, change_tokens, digest_of
+from tutti_gateway.reads.common.authorization import Files, Guard
+from tutti_gateway.reads.admin.http import AdminProtocol, AdminServer, Answer, Page, application
+from tutti_gateway.core import limits
+from tutti.runtime.listener import CROWDED
+from tutti.runtime.http_server import Server
 from tests.certificates import certificate
 
 PAGES: dict[str, Page] = {

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.api.positions import Positions
-from gateway.data.frame import HEADER_SIZE
-from gateway.errors import Damaged
-from gateway.log.reader import LogReader
+from tutti_gateway.reads.logs.reader_positions import Positions
+from tutti.data.frames.frame import HEADER_SIZE
+from tutti.errors import Damaged
+from tutti.log.read.reader import LogReader
 from tests.unit.log.history import sample, write_log
 from tests.unit.log.test_believed import flip
 

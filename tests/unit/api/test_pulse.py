@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from gateway.api.pulse import Pulse
-from gateway.core import limits
-from gateway.data.state import LogState
-from gateway.log.directory import open_directory
-from gateway.log.live import LivePage
-from gateway.log.reader import LogReader
+from tutti_gateway.reads.common.gateway_liveness import Pulse
+from tutti import limits
+from tutti.data.log_state import LogState
+from tutti.log.files.data_directory import open_directory
+from tutti.log.files.live_page import LivePage
+from tutti.log.read.reader import LogReader
 
 LOOKS = limits.FLIGHT_SILENT_MS_MAX // 1000
 

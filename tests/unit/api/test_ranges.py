@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from gateway.api.faults import Fault
-from gateway.api.ranges import Ranges
-from gateway.api.requests import Known
+from tutti_gateway.reads.protocol.flight_errors import Fault
+from tutti_gateway.reads.logs.ranges import Ranges
+from tutti_gateway.reads.protocol.tickets import Known
 
 
 class Frontier(NamedTuple):

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.api.faults import Fault
-from gateway.api.requests import AtTime, Command, FrontierAsk, NothingAsked, SaveAsk, Ticket, TicksAsk, decode, encode
-from gateway.core import limits
+from tutti_gateway.reads.protocol.flight_errors import Fault
+from tutti_gateway.reads.protocol.tickets import (AtTime, Command, FrontierAsk, NothingAsked, SaveAsk, Ticket, TicksAsk, decode, encode)
+from tutti_gateway.core import limits
+from tutti import limits as common_limits
 
 
 def ticket(**fields: object) -> Ticket:
@@ -71,7 +72,7 @@ def test_unknown_columns_have_a_code_of_their_own() -> None:
 
 def test_no_json_and_too_much_of_it() -> None:
     assert "malformed" in str(refused(Ticket, b"\xff\xfe"))
-    assert str(limits.TICKET_BYTES_MAX) in str(refused(Ticket, b" " * (limits.TICKET_BYTES_MAX + 1)))
+    assert str(common_limits.TICKET_BYTES_MAX) in str(refused(Ticket, b" " * (common_limits.TICKET_BYTES_MAX + 1)))
     assert refused(Ticket, b'{"topics":' + b"[" * 60_000).code == "malformed"
     assert "a JSON object of: seen, log" in str(refused(NothingAsked, b'{"a": 1}'))
 

@@ -11,18 +11,18 @@ from threading import Event, Thread
 
 import pytest
 
-from gateway.api import shelf as module
-from gateway.api.faults import Fault
-from gateway.api.shelf import LaneLine, Shelf
-from gateway.api.watch import FrontierWatch
-from gateway.core import limits
-from gateway.data.frame import Kind
-from gateway.data.lanes import LaneName
-from gateway.errors import Behind
-from gateway.log.lane_reader import LaneReader
-from gateway.log.lanes_there import OWN, lane_path
-from gateway.log.reader import LogReader
-from gateway.log.scan import scan
+from tutti_gateway.reads.logs import served_logs as module
+from tutti_gateway.reads.protocol.flight_errors import Fault
+from tutti_gateway.reads.logs.served_logs import LaneLine, Shelf
+from tutti_gateway.reads.logs.frontier_watch import FrontierWatch
+from tutti_gateway.core import limits
+from tutti.data.frames.frame import Kind
+from tutti.data.lane_name import LaneName
+from tutti.errors import Behind
+from tutti.log.read.lane_reader import LaneReader
+from tutti.log.files.lane_paths import OWN, lane_path
+from tutti.log.read.reader import LogReader
+from tutti.log.read.scan import scan
 from tests.unit.log import test_forgotten_names as forgotten
 from tests.unit.log.history import sample as log_sample
 from tests.unit.log.history import write_log

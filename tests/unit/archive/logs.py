@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from gateway.data.columns import SCHEMA
-from gateway.errors import OffsetOutOfRange, Refused
+from tutti.data.frames.columns import SCHEMA
+from tutti.errors import OffsetOutOfRange, Refused
 
 LOG = "ab" * 16
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from gateway.archive.archiver import Archiver, Settings
-from gateway.archive.catalog import Archive
-from gateway.archive.reading import read
-from gateway.data.columns import COLUMNS
+from tutti.archive.archiver import Archiver, Settings
+from tutti.archive.catalog import Archive
+from tutti.archive.reader import read
+from tutti.data.frames.columns import COLUMNS
 from tests.unit.archive.logs import Log, table_of
 
 COUNT = 1050

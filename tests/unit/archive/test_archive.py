@@ -18,18 +18,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import dataset
 
-from gateway.archive.archiver import Archiver, Settings
-from gateway.archive.catalog import Archive
-from gateway.archive.checking import verify
-from gateway.archive.form import MARKER, decode_manifest, range_of
-from gateway.archive.metrics import Metrics
-from gateway.archive.reading import read
-from gateway.archive.store import LocalStore
-from gateway.client.archive_source import ArchiveSource
-from gateway.core import limits
-from gateway.data.columns import COLUMNS
-from gateway.data.names import is_name
-from gateway.errors import ConfigError, Damaged, DiskFull, FormatError, OffsetOutOfRange, TuttiError, Unavailable, WrongDirectory
+from tutti.archive.archiver import Archiver, Settings
+from tutti.archive.catalog import Archive
+from tutti.archive.verify import verify
+from tutti.archive.layout import MARKER, decode_manifest, range_of
+from tutti.archive.metrics import Metrics
+from tutti.archive.reader import read
+from tutti.archive.store import LocalStore
+from tutti.sources.archive import ArchiveSource
+from tutti import limits
+from tutti.data.frames.columns import COLUMNS
+from tutti.data.names import is_name
+from tutti.errors import (ConfigError, Damaged, DiskFull, FormatError, OffsetOutOfRange, TuttiError, Unavailable, WrongDirectory)
 from tests.unit.archive.logs import LOG, Log, table_of
 from tests.unit.archive.made import CLOSED, COUNT, ODD_TOPICS, SETTINGS, TABLE, archived, files, read_table
 
@@ -138,7 +138,7 @@ def test_killed_at_any_step_it_goes_on_to_the_same_archive(tmp_path: Path, monke
     where = tmp_path / "killed"
     log, deaths = Log(TABLE), 0
     with monkeypatch.context() as dying:
-        dying.setattr("gateway.archive.catalog.open_store", lambda place: DyingStore(str(place)))
+        dying.setattr("tutti.archive.catalog.open_store", lambda place: DyingStore(str(place)))
         for steps in range(2, 60):
             DyingStore.left = steps % 5 + deaths // 4
             try:
@@ -372,7 +372,7 @@ def test_what_fails_for_a_while_is_told_and_tried_again_and_what_is_written_wron
     monkeypatch.setattr(limits, "ARCHIVE_RETRY_US_MIN", 1000)
     monkeypatch.setattr(limits, "ARCHIVE_POLL_US", 1000)
     store = Failing(str(tmp_path), [DiskFull("no room for it"), DiskFull("no room for it"), Unavailable("away")], spoils=1)
-    monkeypatch.setattr("gateway.archive.catalog.open_store", lambda _: store)
+    monkeypatch.setattr("tutti.archive.catalog.open_store", lambda _: store)
     log = Log(TABLE)
     archiver = Archiver(log, Archive(tmp_path, LOG, make=True), SETTINGS)
     stop = threading.Event()
@@ -394,7 +394,7 @@ def test_what_fails_for_a_while_is_told_and_tried_again_and_what_is_written_wron
 
 
 def test_once_tells_what_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.archive.catalog.open_store", lambda _: Failing(str(tmp_path), [DiskFull("no room for it")]))
+    monkeypatch.setattr("tutti.archive.catalog.open_store", lambda _: Failing(str(tmp_path), [DiskFull("no room for it")]))
     with pytest.raises(DiskFull, match="no room for it"):
         archived(tmp_path)
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway.archive.archiver import Archiver, Settings
-from gateway.archive.catalog import Archive
-from gateway.archive.checking import verify
-from gateway.archive.form import range_name
-from gateway.core import limits
-from gateway.errors import OffsetOutOfRange
+from tutti.archive.archiver import Archiver, Settings
+from tutti.archive.catalog import Archive
+from tutti.archive.verify import verify
+from tutti.archive.layout import range_name
+from tutti import limits
+from tutti.errors import OffsetOutOfRange
 from tests.unit.archive.logs import LOG, Log
 from tests.unit.archive.made import CLOSED, COUNT, SETTINGS, TABLE, archived, files, read_table
 

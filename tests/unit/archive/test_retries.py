@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.archive.archiver import Archiver
-from gateway.archive.catalog import Archive
-from gateway.core import limits
-from gateway.errors import Unavailable
+from tutti.archive.archiver import Archiver
+from tutti.archive.catalog import Archive
+from tutti import limits
+from tutti.errors import Unavailable
 from tests.unit.archive.logs import LOG, Log
 from tests.unit.archive.made import SETTINGS, TABLE
 

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from gateway.archive import writing
-from gateway.archive.parquet import encode
-from gateway.archive.store import LocalStore
-from gateway.errors import Damaged
+from tutti.archive import writer
+from tutti.archive.parquet import encode
+from tutti.archive.store import LocalStore
+from tutti.errors import Damaged
 from tests.unit.archive.made import TABLE
 
 Step = tuple[str, str]
@@ -75,8 +75,8 @@ def test_what_was_made_first_stays(tmp_path: Path) -> None:
 def test_a_file_that_gives_other_records_does_not_count_though_its_bytes_are_those_that_were_written() -> None:
     groups = [TABLE.slice(0, 100)]
     made = encode(groups)
-    writing._check("here", made.data, made.sha256, groups)
+    writer._check("here", made.data, made.sha256, groups)
     with pytest.raises(Damaged, match="row group 0 gives other records than the log has"):
-        writing._check("here", made.data, made.sha256, [TABLE.slice(1, 100)])
+        writer._check("here", made.data, made.sha256, [TABLE.slice(1, 100)])
     with pytest.raises(Damaged, match="what is read back is not what was written"):
-        writing._check("here", made.data.slice(1), made.sha256, groups)
+        writer._check("here", made.data.slice(1), made.sha256, groups)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.archive.store import open_store
-from gateway.errors import ConfigError
+from tutti.archive.store import open_store
+from tutti.errors import ConfigError
 
 
 @pytest.mark.parametrize(

@@ -19,13 +19,13 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli.doctor import java, machine, spark
-from gateway.cli.doctor.machine import Finding
-from gateway.cli.main import main
-from gateway.client import taker
-from gateway.core import limits
-from streaming import needs
-from streaming.needs import Told
+from tutti_gateway.cli.doctor import java, machine, spark
+from tutti_gateway.cli.doctor.machine import Finding
+from tutti_gateway.cli.main import main
+from tutti.batching import append
+from tutti import limits
+from tutti_spark.launch import requirements
+from tutti_spark.launch.requirements import Told
 from tests.processes import expect_end
 
 
@@ -54,9 +54,9 @@ def test_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_whether_send_is_compiled_is_said_and_neither_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(taker, "swift", taker)
-    assert machine.compiled() == Finding("send()", True, f"compiled, {taker.__file__}")
-    monkeypatch.setattr(taker, "swift", None)
+    monkeypatch.setattr(append, "swift", append)
+    assert machine.compiled() == Finding("send()", True, f"compiled, {append.__file__}")
+    monkeypatch.setattr(append, "swift", None)
     found = machine.compiled()
     assert found.good
     assert "gcc" in found.found
@@ -164,7 +164,7 @@ def test_java_on_path_or_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def told(**packages: str) -> Told:
     """What this interpreter tells, but for these packages."""
-    found = needs.told()
+    found = requirements.told()
     found["packages"].update(packages)
     return found
 
@@ -282,7 +282,7 @@ def test_a_trial_that_takes_too_long_leaves_nothing_behind(monkeypatch: pytest.M
 
 def test_a_trial_that_is_interrupted_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TRIAL_PID", str(tmp_path / "pid"))
-    code = f"from gateway.cli.doctor import spark; spark._TRIAL = {_HANGS!r}; spark.trial()"
+    code = f"from tutti_gateway.cli.doctor import spark; spark._TRIAL = {_HANGS!r}; spark.trial()"
     with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) as doctor:
         try:
             child = a_pid(tmp_path / "pid")

@@ -40,8 +40,8 @@ while True:
 DEV = """\
 import sys
 from pathlib import Path
-from gateway.cli import fleet
-from gateway.cli.main import main
+from tutti_gateway.cli.group import fleet
+from tutti_gateway.cli.main import main
 fleet.serve_command = lambda config, *options: [sys.executable, "-c", {gateway!r}, str(config), *options]
 fleet.READY_WAIT_S_MAX = 10.0
 sys.exit(main(sys.argv[1:]))
@@ -197,7 +197,7 @@ def test_gateways_that_know_each_other_keep_their_ports(start: Callable[..., Dev
 
 
 def test_its_configuration_is_one_that_serve_takes(start: Callable[..., Dev], tmp_path: Path) -> None:
-    from gateway.config import load_config
+    from tutti_gateway.config import load_config
 
     start().ready()
     config = load_config(tmp_path / "g1.toml")
@@ -205,7 +205,7 @@ def test_its_configuration_is_one_that_serve_takes(start: Callable[..., Dev], tm
 
 
 def test_keys_are_made_once_and_named_in_each_configuration(start: Callable[..., Dev], tmp_path: Path) -> None:
-    from gateway.config import load_config
+    from tutti_gateway.config import load_config
 
     dev = start("--gateways", "3", "--keys")
     dev.ready()

@@ -14,9 +14,9 @@ from pathlib import Path
 import click
 import pytest
 
-from gateway import keyfiles
-from gateway.cli.commands import tutti
-from gateway.cli.main import main
+from tutti.security import key_files
+from tutti_gateway.cli.commands import tutti
+from tutti_gateway.cli.main import main
 
 EXIT_CODES = {0, 1, 2, 3, 4}
 
@@ -84,8 +84,8 @@ def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A directory with hostile files, and an address that is refused, so that no command waits for a gateway."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TUTTI_URL", "tutti://")
-    monkeypatch.setattr(keyfiles, "FILE_WAIT_S", 0.001)
-    monkeypatch.setattr("streaming.backfill.session.check_spark", lambda: None)
+    monkeypatch.setattr(key_files, "FILE_WAIT_S", 0.001)
+    monkeypatch.setattr("tutti_spark.backfill.session.check_spark", lambda: None)
     (tmp_path / "text").write_text("x\n")
     (tmp_path / "directory").mkdir()
     (tmp_path / "empty").touch()
@@ -143,7 +143,7 @@ def test_a_hostile_value_ends_with_an_error_of_its_own(
 
 
 def test_bytes_that_are_not_utf_8_are_refused_as_a_shell_passes_them() -> None:
-    done = subprocess.run([sys.executable, "-m", "gateway", "tail", "--key", b"\xff"], capture_output=True, check=False)
+    done = subprocess.run([sys.executable, "-m", "tutti_gateway", "tail", "--key", b"\xff"], capture_output=True, check=False)
     assert (done.returncode, done.stdout) == (2, b"")
     assert done.stderr == b"error: argument 3, '\\udcff', is not UTF-8 text: convert it, and rename a file that has such a name\n"
 

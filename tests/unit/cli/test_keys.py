@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli.main import main
-from gateway.transport.keys import Keyring, read_public, read_secret
+from tutti_gateway.cli.main import main
+from tutti_gateway.transport.keys import Keyring, read_public, read_secret
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

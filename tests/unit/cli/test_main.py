@@ -11,11 +11,11 @@ from types import SimpleNamespace
 import click
 import pytest
 
-from gateway.cli import commands as entry
-from gateway.cli.lazy import Place
-from gateway.cli.main import main
-from gateway.cli.producers import _COLUMNS
-from gateway.errors import ConfigError, Damaged, TuttiError, Unavailable
+from tutti_gateway.cli import commands as entry
+from tutti_gateway.cli.lazy import Place
+from tutti_gateway.cli.main import main
+from tutti_gateway.cli.records.producers import _COLUMNS
+from tutti.errors import ConfigError, Damaged, TuttiError, Unavailable
 
 
 def run(*arguments: str) -> int:
@@ -50,8 +50,8 @@ def test_help_lists_the_commands_without_importing_any(capsys: pytest.CaptureFix
     assert run("--help") == 0
     shown = capsys.readouterr().out
     assert all(f"  {name} " in shown and place.summary in shown for name, place in entry.COMMANDS.items())
-    heavy = "import sys; from gateway.cli.main import main; main(['--help']); sys.exit(any(m in sys.modules for m in %r))"
-    loaded = ["pyarrow", "numpy", "zmq", "rich", "msgspec", "gateway.cli.status", "gateway.client"]
+    heavy = "import sys; from tutti_gateway.cli.main import main; main(['--help']); sys.exit(any(m in sys.modules for m in %r))"
+    loaded = ["pyarrow", "numpy", "zmq", "rich", "msgspec", "tutti_gateway.cli.group.status", "tutti"]
     assert subprocess.run([sys.executable, "-c", heavy % loaded], stdout=subprocess.DEVNULL, check=False).returncode == 0
 
 
@@ -115,7 +115,7 @@ def test_a_defect_shows_its_place_when_asked(plant: Callable[[BaseException], No
 
 
 def test_a_reader_of_the_output_that_has_enough_is_no_error() -> None:
-    command = f"{sys.executable} -m gateway completion bash | true; echo ${{PIPESTATUS[0]}}"
+    command = f"{sys.executable} -m tutti_gateway completion bash | true; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert done.stdout == "0\n"
     assert done.stderr == ""
@@ -129,7 +129,7 @@ def test_completion_scripts_complete(shell: str, capsys: pytest.CaptureFixture[s
 
 def test_a_shell_is_told_the_commands() -> None:
     environment = os.environ | {"_TUTTI_COMPLETE": "fish_complete", "COMP_WORDS": "tutti t", "COMP_CWORD": "t"}
-    code = "from gateway.cli.main import main; main()"
+    code = "from tutti_gateway.cli.main import main; main()"
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     told = [line.split("\t")[0].removeprefix("plain,") for line in done.stdout.splitlines()]
     assert told == ["tail", "topics", "trace", "tokens"]
@@ -158,7 +158,7 @@ def test_elsewhere_than_on_linux_one_sentence_says_so(monkeypatch: pytest.Monkey
 
 
 #: What an installed `tutti` is.
-SCRIPT = "from gateway.cli.main import main; sys.exit(main())"
+SCRIPT = "from tutti_gateway.cli.main import main; sys.exit(main())"
 #: Ctrl-C strikes while `struck` is imported.
 STRIKE = """
 import runpy, signal, sys
@@ -176,14 +176,14 @@ sys.argv = ["tutti", "topics", "--url", "tutti://127.0.0.1:1"]
 @pytest.mark.parametrize(
     "struck",
     [
-        "gateway.cli.loading",
-        "gateway.cli.streams",
+        "tutti_gateway.cli.common.interrupts",
+        "tutti_gateway.cli.common.standard_streams",
         "click",
-        "gateway.cli.lazy",
-        "gateway.errors",
-        "gateway.cli.status",
+        "tutti_gateway.cli.lazy",
+        "tutti.errors",
+        "tutti_gateway.cli.group.status",
         "msgspec",
-        "gateway.client.link",
+        "tutti.io.zmtp_connection",
     ],
 )
 def test_an_interrupt_while_it_loads_ends_as_any_other(start: str, struck: str) -> None:
@@ -196,8 +196,8 @@ def test_an_interrupt_while_it_loads_ends_as_any_other(start: str, struck: str) 
 AGAIN = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from gateway.cli import commands, loading
-from gateway.cli.main import main
+from tutti_gateway.cli import commands; from tutti_gateway.cli.common import interrupts as loading
+from tutti_gateway.cli.main import main
 loading._SAME_S = {same_s}
 def run(arguments):
     try:
@@ -238,7 +238,7 @@ def test_a_second_interrupt_ends_at_once_and_one_that_is_the_first_again_is_none
     ],
 )
 def test_a_closed_stream_is_said_and_nothing_is_written_elsewhere(line: str, code: int, said: str) -> None:
-    command = f"{sys.executable} -m gateway {line}"
+    command = f"{sys.executable} -m tutti_gateway {line}"
     environment = os.environ | {"TUTTI_URL": "tutti://127.0.0.1:1"}
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, env=environment, timeout=60)
     assert (done.returncode, done.stdout) == (code, "")
@@ -248,7 +248,7 @@ def test_a_closed_stream_is_said_and_nothing_is_written_elsewhere(line: str, cod
 
 def test_the_numbers_of_closed_streams_are_nobodys_file() -> None:
     told = (
-        "import os, sys; from gateway.cli.streams import fill; fill(); os.write(int(sys.argv[1]), b'x'); print(os.open('/', 0) > 2)"
+        "import os, sys; from tutti_gateway.cli.common.standard_streams import fill; fill(); os.write(int(sys.argv[1]), b'x'); print(os.open('/', 0) > 2)"
     )
     command = f'{sys.executable} -c "{told}" 3 3>&1 <&- 2>&-'
     assert subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False).stdout == "xTrue\n"

@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from gateway.cli import members, output
-from gateway.cli.main import main
-from gateway.cli.waiting import Deadline, telling
-from gateway.client.control import Control
-from gateway.data import wire
+from tutti_gateway.cli.group import members
+from tutti_gateway.cli.common import output
+from tutti_gateway.cli.main import main
+from tutti_gateway.cli.common.waiting import Deadline, telling
+from tutti.io.admin import Control
+from tutti.data import client_protocol
 from tests.unit.client.fake import FakeGateway
 
 
@@ -43,20 +44,20 @@ class Group:
     def __init__(self, *found: dict[str, object]) -> None:
         self.members = list(found)
         self.asked: list[Any] = []
-        self.denials: list[wire.Denied] = []
+        self.denials: list[client_protocol.Denied] = []
         self.after: list[list[dict[str, object]]] = []
 
     def __call__(self, heard: Any) -> list[Any] | None:
-        if isinstance(heard, wire.Members):
+        if isinstance(heard, client_protocol.Members):
             if self.asked and self.after:
                 self.members = self.after.pop(0)
-            return [wire.StatusAnswer(heard.request, json.dumps(self.members).encode())]
-        if isinstance(heard, wire.ChangeRoster | wire.Leave):
+            return [client_protocol.StatusAnswer(heard.request, json.dumps(self.members).encode())]
+        if isinstance(heard, client_protocol.ChangeRoster | client_protocol.Leave):
             if self.denials:
                 denied = self.denials.pop(0)
-                return [wire.Denied(heard.request, denied.code, denied.reason, denied.retry)]
+                return [client_protocol.Denied(heard.request, denied.code, denied.reason, denied.retry)]
             self.asked.append(heard)
-            return [wire.Done(heard.request)]
+            return [client_protocol.Done(heard.request)]
         return None
 
 
@@ -227,14 +228,14 @@ def test_an_address_that_is_none_is_refused_before_anybody_is_asked(tutti: Calla
 
 def test_what_does_not_go_yet_is_tried_again_and_told_in_the_end(tutti: Callable[..., Said]) -> None:
     group = Group(*THREE)
-    group.denials = [wire.Denied(0, "roster", "gateway 'ewr' has not caught up yet; ask again", retry=True)] * 3
+    group.denials = [client_protocol.Denied(0, "roster", "gateway 'ewr' has not caught up yet; ask again", retry=True)] * 3
     group.after = [[*THREE[:2], member("ewr")]]
     with FakeGateway(rule=group) as gateway:
         done = tutti(gateway.url, "members", "replace", "ewr")
         assert (done.code, done.out) == (0, "")
         assert done.err.splitlines()[-1] == "ewr votes with its new disk"
         group.members = THREE
-        group.denials = [wire.Denied(0, "roster", "the view would not hold a majority of the new roster", retry=True)] * 1000
+        group.denials = [client_protocol.Denied(0, "roster", "the view would not hold a majority of the new roster", retry=True)] * 1000
         late = tutti(gateway.url, "members", "remove", "lga", "--timeout", "0.7")
     assert late.code == 3
     assert "remove lga: the view would not hold a majority of the new roster (roster)" in late.err
@@ -272,7 +273,7 @@ def test_one_is_removed(tutti: Callable[..., Said]) -> None:
 
 def test_what_the_group_does_not_take_is_its_own_words(tutti: Callable[..., Said]) -> None:
     group = Group(*THREE)
-    group.denials = [wire.Denied(0, "roster", "gateway 'bos' is in the roster with address 127.0.0.1:7440")]
+    group.denials = [client_protocol.Denied(0, "roster", "gateway 'bos' is in the roster with address 127.0.0.1:7440")]
     with FakeGateway(rule=group) as gateway:
         done = tutti(gateway.url, "members", "add", "bos", "127.0.0.1:7450")
     assert done == Said(1, "", "error: gateway 'bos' is in the roster with address 127.0.0.1:7440\n")
@@ -287,7 +288,7 @@ def test_the_gateway_that_leaves_is_told_itself_and_waited_for(tutti: Callable[.
             patch.setattr(members, "_listens", lambda _host, _port: next(looks))
             done = tutti(other.url, "leave", "lga", "--json")
         assert (done.code, json.loads(done.out), done.err) == (0, {"ok": True, "name": "lga"}, "lga has left\n")
-        assert [(type(one), one.name) for one in leaving.asked] == [(wire.Leave, "lga")]
+        assert [(type(one), one.name) for one in leaving.asked] == [(client_protocol.Leave, "lga")]
         assert asked.asked == []
         late = tutti(other.url, "leave", "lga", "--timeout", "0.6")
         assert late.code == 3
@@ -344,7 +345,7 @@ def test_what_is_waited_for_is_told_once_for_each_reason(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One gateway after another is asked, and so their reasons take turns."""
-    monkeypatch.setattr("gateway.cli.waiting.LOOK_S", 0.001)
+    monkeypatch.setattr("tutti_gateway.cli.common.waiting.LOOK_S", 0.001)
     reasons = ["", "no view", "silent"] * 4
     over = threading.Event()
 

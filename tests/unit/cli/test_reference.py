@@ -8,10 +8,10 @@ from types import ModuleType
 import pytest
 
 import tutti
-from gateway.cli import reference
-from gateway.cli.commands import COMMANDS
-from gateway.cli.reference_api import api_page
-from gateway.cli.reference_metrics import metrics_page
+from tutti_gateway.cli.reference import __main__
+from tutti_gateway.cli.commands import COMMANDS
+from tutti_gateway.cli.reference.api import api_page
+from tutti_gateway.cli.reference.metrics import metrics_page
 
 
 def _api_page() -> str:
@@ -21,18 +21,18 @@ def _api_page() -> str:
 @pytest.mark.parametrize(
     ("name", "page"),
     [
-        ("cli.md", reference.cli_page),
-        ("config.md", reference.config_page),
+        ("cli.md", __main__.cli_page),
+        ("config.md", __main__.config_page),
         ("api.md", _api_page),
         ("metrics.md", metrics_page),
     ],
 )
 def test_the_page_is_up_to_date(name: str, page: Callable[[], str]) -> None:
-    assert (reference.DOCS / name).read_text() == page(), "run: python -m gateway.cli.reference"
+    assert (__main__.DOCS / name).read_text() == page(), "run: python -m tutti_gateway.cli.reference.__main__"
 
 
 def test_every_command_and_every_key_has_its_place() -> None:
-    commands, keys = reference.cli_page(), reference.config_page()
+    commands, keys = __main__.cli_page(), __main__.config_page()
     assert all(f"## `tutti {name}`" in commands for name in COMMANDS)
     assert "### `tutti log verify`" in commands
     for key in ("name", "reads", "preset", "heartbeat_ms", "segment_bytes", "undecided_bytes", "insecure"):

@@ -12,10 +12,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from gateway.cli import replay
-from gateway.cli.main import main
-from gateway.core.limits import RECORD_BYTES_MAX
-from gateway.errors import TuttiError
+from tutti_gateway.cli.records import replay
+from tutti_gateway.cli.main import main
+from tutti.limits import RECORD_BYTES_MAX
+from tutti.errors import TuttiError
 
 
 @pytest.fixture

@@ -9,13 +9,13 @@ from random import Random
 import msgspec
 import pytest
 
-from gateway.cli.main import main
-from gateway.core import record
-from gateway.core.actions import Suspect
-from gateway.core.events import StackConfig
-from gateway.core.stack import Stack
-from gateway.node.recorder import Recorder
-from gateway.node.recording import Header, Item, Recording, Stepped, block_bytes, item_bytes, start_bytes
+from tutti_gateway.cli.main import main
+from tutti_gateway.core.protocol import codec
+from tutti_gateway.core.protocol.actions import Suspect
+from tutti_gateway.core.protocol.events import StackConfig
+from tutti_gateway.core.stack import Stack
+from tutti_gateway.node.replay.recorder import Recorder
+from tutti_gateway.node.replay.recording_format import Header, Item, Recording, Stepped, block_bytes, item_bytes, start_bytes
 from tests.unit.core.rig import opened
 from tests.unit.node.fakes import LOG
 
@@ -25,7 +25,7 @@ def run(tmp_path: Path) -> Path:
     _, member = opened()
     recorder = Recorder(Stack(Random), str(tmp_path), Header("0.0.9", "jfk", 1_700_000_000_000_000, StackConfig()), LOG)
     for data, now, _ in member.history:
-        recorder.step(record.decode_event(data), now)
+        recorder.step(codec.decode_event(data), now)
     recorder.stop()
     return recorder.path
 
@@ -34,8 +34,8 @@ def changed(run: Path) -> Path:
     """The same with one more action recorded for the second event."""
     recording = Recording(run)
     steps = [step for step in recording if isinstance(step, Stepped)]
-    actions = [*record.decode_lean_actions(steps[1].actions), Suspect(2, "it holds the group up")]
-    steps[1] = msgspec.structs.replace(steps[1], actions=msgspec.Raw(record.encode_lean_actions(actions)))
+    actions = [*codec.decode_lean_actions(steps[1].actions), Suspect(2, "it holds the group up")]
+    steps[1] = msgspec.structs.replace(steps[1], actions=msgspec.Raw(codec.encode_lean_actions(actions)))
     recording.close()
     items: list[Item] = [recording.header, *steps]
     path = run.with_name("changed.run")

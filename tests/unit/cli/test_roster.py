@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gateway.cli.main import main
-from gateway.data import wire
+from tutti_gateway.cli.main import main
+from tutti.data import client_protocol
 from tests.unit.cli.test_members import Group, member
 from tests.unit.client.fake import FakeGateway
 
@@ -17,12 +17,12 @@ class Forced(Group):
     """A group of which one gateway is left."""
 
     def __call__(self, heard: Any) -> list[Any] | None:
-        if isinstance(heard, wire.ForceRoster):
+        if isinstance(heard, client_protocol.ForceRoster):
             if self.denials:
                 denied = self.denials.pop(0)
-                return [wire.Denied(heard.request, denied.code, denied.reason, denied.retry)]
+                return [client_protocol.Denied(heard.request, denied.code, denied.reason, denied.retry)]
             self.asked.append(heard)
-            return [wire.Done(heard.request)]
+            return [client_protocol.Done(heard.request)]
         return super().__call__(heard)
 
 
@@ -34,7 +34,7 @@ def three(gateway: FakeGateway) -> list[dict[str, object]]:
 
 def test_who_remains_is_asked_and_who_is_left_out_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     group, stranger = Forced(), Forced()
-    group.denials = [wire.Denied(0, "roster", "a majority may still come: ask again", retry=True)]
+    group.denials = [client_protocol.Denied(0, "roster", "a majority may still come: ask again", retry=True)]
     with FakeGateway(rule=group) as gateway, FakeGateway(rule=stranger) as other:
         group.members = stranger.members = three(gateway)
         group.after = [[member("jfk")]]
@@ -70,7 +70,7 @@ def test_names_that_are_none_are_refused(capsys: pytest.CaptureFixture[str], kee
 
 def test_a_majority_that_is_heard_is_not_forced_away(capsys: pytest.CaptureFixture[str]) -> None:
     group = Forced()
-    group.denials = [wire.Denied(0, "roster", "a majority of the roster is heard: jfk, lga")]
+    group.denials = [client_protocol.Denied(0, "roster", "a majority of the roster is heard: jfk, lga")]
     with FakeGateway(rule=group) as gateway:
         group.members = three(gateway)
         code = main(["roster", "force", "--keep", "jfk", "--yes", "--url", gateway.url])
@@ -80,7 +80,7 @@ def test_a_majority_that_is_heard_is_not_forced_away(capsys: pytest.CaptureFixtu
 
 def test_where_nobody_is_left_out_nobody_confirms_a_loss(capsys: pytest.CaptureFixture[str]) -> None:
     group = Forced()
-    group.denials = [wire.Denied(0, "roster", "view 2.1 decides: nothing is to be forced")]
+    group.denials = [client_protocol.Denied(0, "roster", "view 2.1 decides: nothing is to be forced")]
     with FakeGateway(rule=group) as gateway:
         group.members = [member("jfk", address=gateway.url.removeprefix("tutti://"))]
         code = main(["roster", "force", "--keep", "jfk", "--url", gateway.url])

@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.cli import sending
-from gateway.cli.inputs import Chunk
-from gateway.cli.main import main
-from gateway.cli.sending import InputChanged, Report, Sending
-from gateway.core import limits
-from gateway.errors import Aborted, Fenced, FormatError, Unavailable, Unknown
+from tutti_gateway.cli.records import sending
+from tutti_gateway.cli.records.inputs import Chunk
+from tutti_gateway.cli.main import main
+from tutti_gateway.cli.records.sending import InputChanged, Report, Sending
+from tutti_gateway.core import limits
+from tutti import limits as common_limits
+from tutti.errors import Aborted, Fenced, FormatError, Unavailable, Unknown
 
 
 @pytest.mark.parametrize(("runs", "more"), [(8, ""), (9, " and 1 run more"), (11, " and 3 runs more")])
@@ -86,7 +87,7 @@ class House:
         self.log = Log()
         self.aborts: set[int] = set()
         self.producers: list[FakeProducer] = []
-        monkeypatch.setattr("gateway.client.producer.Producer", self._open)
+        monkeypatch.setattr("tutti.producer.Producer", self._open)
 
     def _open(self, _url: str, producer: str | None) -> FakeProducer:
         self.producers.append(FakeProducer(self.log, self.aborts, producer))
@@ -343,7 +344,7 @@ def test_batches_are_bounded_by_bytes_and_by_count(house: House, monkeypatch: py
         return commit(producer, topic, batch, progress)
 
     monkeypatch.setattr(FakeProducer, "send_batch", measured)
-    monkeypatch.setattr(limits, "BATCH_BYTES", 10)
+    monkeypatch.setattr(common_limits, "BATCH_BYTES", 10)
     monkeypatch.setattr(limits, "PRODUCE_RECORDS_MAX", 4)
     house.run([b"12345", b"12345", b"1", b"x" * 50, b"", b"", b"", b"", b"1"], step=9)
     assert sizes == [2, 1, 1, 4, 1]

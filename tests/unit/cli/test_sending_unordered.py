@@ -9,10 +9,10 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from gateway.cli.inputs import Chunk
-from gateway.cli.main import main
-from gateway.cli.sending import Report, Sending
-from gateway.errors import Aborted, Unavailable, Unknown
+from tutti_gateway.cli.records.inputs import Chunk
+from tutti_gateway.cli.main import main
+from tutti_gateway.cli.records.sending import Report, Sending
+from tutti.errors import Aborted, Unavailable, Unknown
 from tests.unit.cli.test_sending import Promise
 
 
@@ -49,7 +49,7 @@ class LanePromise(NamedTuple):
 
 def test_a_run_of_unordered_records_tells_each_lane_and_what_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     made = UnorderedProducer()
-    monkeypatch.setattr("gateway.client.producer.Producer", lambda url, producer=None: made)
+    monkeypatch.setattr("tutti.producer.Producer", lambda url, producer=None: made)
     sending = Sending("tutti://x:1", "t", None, settings="t lines None", rate=None, unordered=True)
     for _ in range(4):
         sending.send(Chunk([b"a", b"b", b"c"], None))
@@ -88,8 +88,8 @@ def test_a_run_of_unordered_records_that_breaks_off_names_the_records_of_the_inp
     """They are no prefix: what another lane took after one failed is committed."""
     late, late_too, none, unsent = Unknown("late"), Unknown("late"), Aborted("no"), Unknown("never left")
     made = FailingOver([0, late, late_too, 0, none, 1, unsent])
-    monkeypatch.setattr("gateway.client.producer.Producer", lambda url, producer=None: made)
-    monkeypatch.setattr("gateway.cli.inputs.BLOCK_BYTES", 4)  # two records
+    monkeypatch.setattr("tutti.producer.Producer", lambda url, producer=None: made)
+    monkeypatch.setattr("tutti_gateway.cli.records.inputs.BLOCK_BYTES", 4)  # two records
     for as_json in (True, False):
         made.batches.clear()
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a\n" * 14)))

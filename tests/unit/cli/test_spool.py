@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from gateway.cli.main import main
-from gateway.client.spool.store import REFUSED, Store
+from tutti_gateway.cli.main import main
+from tutti.spool.store import REFUSED, Store
 
 
 @pytest.fixture

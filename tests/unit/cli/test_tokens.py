@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.access import Tokens, read_tokens
-from gateway.cli.main import main
-from gateway.client.credentials import Credentials
-from gateway.transport.keys import generate, read_public
+from tutti.security.tokens import Tokens, read_tokens
+from tutti_gateway.cli.main import main
+from tutti.common.credentials import Credentials
+from tutti_gateway.transport.keys import generate, read_public
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

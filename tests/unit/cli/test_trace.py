@@ -11,7 +11,7 @@ from typing import NamedTuple
 import orjson
 import pytest
 
-from gateway.cli.main import main
+from tutti_gateway.cli.main import main
 
 BATCH: dict[str, object] = {"producer": "jfk", "number": 7, "epoch": 1, "first": 4, "last": 6, "kind": "BATCH", "topic": "t"}
 PLACED = {**BATCH, "position": 9, "in_view": "1.1", "origin": 2}
@@ -260,7 +260,7 @@ def test_who_names_a_lane_where_none_is_logged_is_told_so(trace: Callable[..., S
 
 def test_a_file_without_lines_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Proves that memory is bounded: a line longer than any log line is read in parts, and passed over."""
-    monkeypatch.setattr("gateway.cli.trace._LINE_BYTES_MAX", 1000)
+    monkeypatch.setattr("tutti_gateway.cli.group.trace._LINE_BYTES_MAX", 1000)
     parts: list[int] = []
     decode = orjson.loads
 

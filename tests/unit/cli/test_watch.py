@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from gateway.cli import watch
-from gateway.cli.watch import NO_ANSWER, Sight, Watch
-from gateway.client.url import parse_url
-from gateway.data import wire
+from tutti_gateway.cli.group import watch
+from tutti_gateway.cli.group.watch import NO_ANSWER, Sight, Watch
+from tutti.common.address import parse_url
+from tutti.data import client_protocol
 from tests.unit.client.fake import FakeGateway
 
 
@@ -29,7 +29,7 @@ class Gateway:
         self.changed: dict[str, object] = {}
 
     def __call__(self, heard: Any) -> list[Any] | None:
-        if not isinstance(heard, wire.Status):
+        if not isinstance(heard, client_protocol.Status):
             return None
         told = {
             "gateway": self.name,
@@ -40,7 +40,7 @@ class Gateway:
             "lag": {"jfk": 0, "lga": 0, "ewr": 5},
             "gateways": self.gateways,
         } | self.changed
-        return [wire.StatusAnswer(heard.request, json.dumps(told).encode())]
+        return [client_protocol.StatusAnswer(heard.request, json.dumps(told).encode())]
 
 
 def seen(watching: Watch, expected: Callable[[list[Sight]], bool]) -> list[Sight]:
@@ -70,7 +70,7 @@ def test_gateways_that_the_url_does_not_name_are_seen_too() -> None:
 def test_one_that_hangs_is_told_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "ANSWER_S_MAX", 0.3)
     jfk = Gateway("jfk")
-    with FakeGateway(rule=jfk) as one, FakeGateway(rule=lambda heard: [] if isinstance(heard, wire.Status) else None) as mute:
+    with FakeGateway(rule=jfk) as one, FakeGateway(rule=lambda heard: [] if isinstance(heard, client_protocol.Status) else None) as mute:
         watching = Watch([*parse_url(one.url), *parse_url(mute.url)], 0.05)
         try:
             found = seen(watching, lambda sights: len(sights) == 2 and all(sight.reason or sight.gateway for sight in sights))
@@ -101,7 +101,7 @@ def test_one_that_goes_away_is_told_at_once_and_how_it_was_when_it_was_heard_las
 def test_one_whose_answer_is_late_is_told_before_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "ANSWER_S_MAX", 300)
     jfk, stands_still = Gateway("jfk"), False
-    with FakeGateway(rule=lambda heard: [] if stands_still and isinstance(heard, wire.Status) else jfk(heard)) as one:
+    with FakeGateway(rule=lambda heard: [] if stands_still and isinstance(heard, client_protocol.Status) else jfk(heard)) as one:
         watching = Watch(parse_url(one.url), 0.05)
         try:
             seen(watching, lambda sights: [sight.state for sight in sights] == ["primary"])
@@ -143,8 +143,8 @@ def test_a_line_comes_when_something_changed(capsys: pytest.CaptureFixture[str],
             looks += 1
             if looks == 4:
                 jfk.changed = {"state": "minority", "reason": "two of three are away"}
-                asked = len(one.requests(wire.Status))
-            elif len(one.requests(wire.Status)) < asked + 3:
+                asked = len(one.requests(client_protocol.Status))
+            elif len(one.requests(client_protocol.Status)) < asked + 3:
                 looks = min(looks, 10)
             return looks > 12
 
@@ -164,7 +164,7 @@ def test_a_line_comes_when_something_changed(capsys: pytest.CaptureFixture[str],
 
 def test_ctrl_c_ends_it() -> None:
     with FakeGateway(rule=Gateway("jfk")) as one:
-        command = [sys.executable, "-m", "gateway", "status", "--watch", "--json", "--interval", "0.1", "--url", one.url]
+        command = [sys.executable, "-m", "tutti_gateway", "status", "--watch", "--json", "--interval", "0.1", "--url", one.url]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             assert json.loads(process.stdout.readline())["gateways"][0]["gateway"] == "jfk"

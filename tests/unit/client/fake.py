@@ -15,11 +15,11 @@ from typing import Any
 
 import zmq
 
-from gateway.client.producer import Producer
-from gateway.core import limits
-from gateway.data import wire
-from gateway.data.frame import Frame, payload_crc
-from gateway.data.schema import validate_body
+from tutti.producer import Producer
+from tutti import limits
+from tutti.data import client_protocol
+from tutti.data.frames.frame import Frame, payload_crc
+from tutti.data.frames.schema import validate_body
 from tests.ports import free_port
 
 LOG_UUID = "7d1e5a34c0de4c64a43dd3c2c8b0f5aa"
@@ -114,31 +114,31 @@ class Rules:
 
     def answers(self, routing: bytes, parts: list[bytes]) -> list[bytes]:
         form = parts[0][:1]
-        if form in (wire.SUBMIT, wire.SUBMIT_UNORDERED):
+        if form in (client_protocol.SUBMIT, client_protocol.SUBMIT_UNORDERED):
             answers: list[Any] = []
             if routing not in self.known:
-                answers.append(wire.Denied(0, "hello", "say Hello first"))
+                answers.append(client_protocol.Denied(0, "hello", "say Hello first"))
             elif self.forms.setdefault(routing, form) != form:
-                answers.append(wire.Denied(0, "malformed", "a session sends one of both forms"))
+                answers.append(client_protocol.Denied(0, "malformed", "a session sends one of both forms"))
             else:
-                for frame in wire.decode_submit(parts):
-                    answers += self._ruled(frame, self._take if form == wire.SUBMIT else self.take_unordered)
+                for frame in client_protocol.decode_submit(parts):
+                    answers += self._ruled(frame, self._take if form == client_protocol.SUBMIT else self.take_unordered)
         else:
-            request = wire.decode_request(parts[0])
-            if isinstance(request, wire.Hello):
+            request = client_protocol.decode_request(parts[0])
+            if isinstance(request, client_protocol.Hello):
                 self.known.add(routing)
             elif routing not in self.known:
                 self.heard.append(request)
-                return [wire.encode_control(wire.Denied(0, "hello", "say Hello first"))]
+                return [client_protocol.encode_control(client_protocol.Denied(0, "hello", "say Hello first"))]
             answers = self._ruled(request, self._serve)
         out = []
         for answer in answers:
             if isinstance(answer, bytes):
                 out.append(answer)
-            elif isinstance(answer, wire.Committed):
-                out.append(wire.encode_receipts([answer]))
+            elif isinstance(answer, client_protocol.Committed):
+                out.append(client_protocol.encode_receipts([answer]))
             else:
-                out.append(wire.encode_control(answer))
+                out.append(client_protocol.encode_control(answer))
         return out
 
     def _ruled(self, heard: Heard, default: Callable[[Any], list[Any]]) -> list[Any]:
@@ -151,28 +151,28 @@ class Rules:
     def _serve(self, request: Any) -> list[Any]:
         log = self.log
         match request:
-            case wire.Hello():
+            case client_protocol.Hello():
                 return [self.welcome()]
-            case wire.OpenProducer():
+            case client_protocol.OpenProducer():
                 line = log.lines.get(request.name)
                 if line is None:
                     line = log.lines[request.name] = Line(len(log.lines) + 1, request.instance, request.epoch)
                 elif (line.epoch, line.instance) != (request.epoch, request.instance):
                     if request.epoch <= line.epoch:
-                        return [wire.EpochFenced(request.request, line.epoch)]
+                        return [client_protocol.EpochFenced(request.request, line.epoch)]
                     line.epoch, line.instance, line.closed = request.epoch, request.instance, False
-                return [wire.EpochOpened(request.request, line.number, line.epoch, line.sequence, line.progress)]
-            case wire.OpenTopic():
-                return [wire.TopicOpened(request.request, log.topics.setdefault(request.name, len(log.topics) + 1))]
-            case wire.Status() | wire.Producers():
-                return [wire.StatusAnswer(request.request, json.dumps({"state": "primary"}).encode())]
-            case wire.SaveOffset() | wire.Forget() | wire.Fence():
-                return [wire.Done(request.request)]
+                return [client_protocol.EpochOpened(request.request, line.number, line.epoch, line.sequence, line.progress)]
+            case client_protocol.OpenTopic():
+                return [client_protocol.TopicOpened(request.request, log.topics.setdefault(request.name, len(log.topics) + 1))]
+            case client_protocol.Status() | client_protocol.Producers():
+                return [client_protocol.StatusAnswer(request.request, json.dumps({"state": "primary"}).encode())]
+            case client_protocol.SaveOffset() | client_protocol.Forget() | client_protocol.Fence():
+                return [client_protocol.Done(request.request)]
         return []
 
-    def welcome(self) -> wire.Welcome:
-        return wire.Welcome(
-            protocol=wire.PROTOCOL,
+    def welcome(self) -> client_protocol.Welcome:
+        return client_protocol.Welcome(
+            protocol=client_protocol.PROTOCOL,
             gateway=self.name,
             group="test",
             log=self.log.uuid,
@@ -191,25 +191,25 @@ class Rules:
         """A batch for the lane."""
         (answer,) = self.judge(frame)
         if answer is None:
-            answer = wire.Committed(frame.producer, frame.epoch, frame.first_sequence, frame.count, self.decide(frame))
+            answer = client_protocol.Committed(frame.producer, frame.epoch, frame.first_sequence, frame.count, self.decide(frame))
         return [answer]
 
     def judge(self, frame: Frame) -> list[Any]:
-        """As `gateway/core/unordered` judges a batch for the lane; None if it is new and next."""
+        """As `gateway/tutti_gateway/core/lanes` judges a batch for the lane; None if it is new and next."""
         assert self.lane is not None, "a client sends unordered batches only where there is a lane"
         lane, whose = self.lane, (frame.producer, frame.epoch, frame.first_sequence)
         line = next((line for line in self.log.lines.values() if line.number == frame.producer), None)
         if line is None or frame.epoch > line.epoch:
             code = "producer" if line is None else "epoch"
-            return [wire.RefusedAnswer(*whose, code, f"the {code} is not known here", retry=False)]
+            return [client_protocol.RefusedAnswer(*whose, code, f"the {code} is not known here", retry=False)]
         epoch, last = lane.lines.get(frame.producer, (0, 0))
         if frame.epoch == epoch and frame.last_sequence <= last:
-            return [wire.Committed(frame.producer, frame.epoch, frame.first_sequence, frame.count, lane.offsets[whose])]
+            return [client_protocol.Committed(frame.producer, frame.epoch, frame.first_sequence, frame.count, lane.offsets[whose])]
         if frame.epoch < max(epoch, line.epoch):
-            return [wire.FencedAnswer(frame.producer, line.epoch, frame.first_sequence)]
+            return [client_protocol.FencedAnswer(frame.producer, line.epoch, frame.first_sequence)]
         last = last if frame.epoch == epoch else 0
         if frame.first_sequence != last + 1:
-            return [wire.Expected(frame.producer, frame.epoch, last + 1)]
+            return [client_protocol.Expected(frame.producer, frame.epoch, last + 1)]
         return [None]
 
     def decide(self, frame: Frame) -> int:
@@ -226,16 +226,16 @@ class Rules:
     def _take(self, frame: Frame) -> list[Any]:
         line = next((line for line in self.log.lines.values() if line.number == frame.producer), None)
         if line is None or frame.epoch < line.epoch:
-            return [wire.FencedAnswer(frame.producer, line.epoch if line else 1, frame.first_sequence)]
+            return [client_protocol.FencedAnswer(frame.producer, line.epoch if line else 1, frame.first_sequence)]
         if frame.last_sequence <= line.sequence:
             offset = self.log.offsets[frame.producer, frame.first_sequence]
         elif line.closed:
-            return [wire.AbortedAnswer(frame.producer, frame.epoch, frame.first_sequence, frame.count, "closed")]
+            return [client_protocol.AbortedAnswer(frame.producer, frame.epoch, frame.first_sequence, frame.count, "closed")]
         elif frame.first_sequence != line.sequence + 1:
-            return [wire.Expected(frame.producer, frame.epoch, line.sequence + 1)]
+            return [client_protocol.Expected(frame.producer, frame.epoch, line.sequence + 1)]
         else:
             offset = self.commit(frame, line)
-        return [wire.Committed(frame.producer, frame.epoch, frame.first_sequence, frame.count, offset)]
+        return [client_protocol.Committed(frame.producer, frame.epoch, frame.first_sequence, frame.count, offset)]
 
     def commit(self, frame: Frame, line: Line | None = None) -> int:
         """Commit a frame, whoever asks; the offset."""

@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import flight
 
-from gateway.data.columns import COLUMNS, schema_of
-from gateway.data.schema import HEADERS
+from tutti.data.frames.columns import COLUMNS, schema_of
+from tutti.data.frames.schema import HEADERS
 from tests.unit.client.fake import LOG_UUID, FakeGateway
 
 

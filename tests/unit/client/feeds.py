@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.client.encode import check_progress, check_record
-from gateway.client.feed import Feed
-from gateway.client.options import FeedOptions
-from gateway.client.receipt import Failure, Receipt
-from gateway.data.schema import decode_batch
+from tutti.batching.encoder import check_progress, check_record
+from tutti.batching.accumulator import Feed
+from tutti.batching.options import FeedOptions
+from tutti.batching.receipt import Failure, Receipt
+from tutti.data.frames.schema import decode_batch
 
 
 def feed_of(**options: Any) -> Feed:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.client.delivery import Delivery
-from gateway.client.encode import check_record
-from gateway.client.feed import Feed
-from gateway.client.options import FeedOptions
-from gateway.client.receipt import Receipt, Resume
-from gateway.client.session import Identity
-from gateway.core import limits
-from gateway.data import wire
-from gateway.data.frame import Frame
-from gateway.data.schema import decode_batch
+from tutti.delivery.ordered import Delivery
+from tutti.batching.encoder import check_record
+from tutti.batching.accumulator import Feed
+from tutti.batching.options import FeedOptions
+from tutti.batching.receipt import Receipt, Resume
+from tutti.delivery.session import Identity
+from tutti import limits
+from tutti.data import client_protocol
+from tutti.data.frames.frame import Frame
+from tutti.data.frames.schema import decode_batch
 
 NUMBER = 7  # of the producer
 LOG = "a" * 32
@@ -41,10 +41,10 @@ class Rig:
         heard: list[Any] = []
         while self.delivery.outbox:
             parts = [bytes(part) for part in self.delivery.outbox.popleft()]
-            if parts[0][:1] == wire.SUBMIT:
-                heard += wire.decode_submit(parts)
+            if parts[0][:1] == client_protocol.SUBMIT:
+                heard += client_protocol.decode_submit(parts)
             else:
-                heard.append(wire.decode_request(parts[0]))
+                heard.append(client_protocol.decode_request(parts[0]))
         return heard
 
     def hear(self, kind: type) -> Any:
@@ -60,10 +60,10 @@ class Rig:
         return heard
 
     def say(self, answer: Any) -> None:
-        data = wire.encode_receipts([answer]) if isinstance(answer, wire.Committed) else wire.encode_control(answer)
+        data = client_protocol.encode_receipts([answer]) if isinstance(answer, client_protocol.Committed) else client_protocol.encode_control(answer)
         self.delivery.receive(data, self.now)
 
-    def welcome(self, log: str = LOG, **more: Any) -> wire.Welcome:
+    def welcome(self, log: str = LOG, **more: Any) -> client_protocol.Welcome:
         facts: dict[str, Any] = {
             "protocol": 1,
             "gateway": "g1",
@@ -78,18 +78,18 @@ class Rig:
             "frame_bytes_max": limits.BODY_BYTES_MAX,
             "raw_bytes_max": limits.RAW_BYTES_MAX,
         }
-        return wire.Welcome(**{**facts, **more})
+        return client_protocol.Welcome(**{**facts, **more})
 
-    def connect(self, **more: Any) -> wire.OpenProducer:
+    def connect(self, **more: Any) -> client_protocol.OpenProducer:
         """Connect and welcome; what epoch is asked for."""
         self.delivery.connected(self.now)
-        self.hear(wire.Hello)
+        self.hear(client_protocol.Hello)
         self.say(self.welcome(**more))
-        asked: wire.OpenProducer = self.hear(wire.OpenProducer)
+        asked: client_protocol.OpenProducer = self.hear(client_protocol.OpenProducer)
         return asked
 
-    def opened(self, asked: wire.OpenProducer, sequence: int = 0, progress: bytes = b"") -> None:
-        self.say(wire.EpochOpened(asked.request, NUMBER, asked.epoch, sequence, progress))
+    def opened(self, asked: client_protocol.OpenProducer, sequence: int = 0, progress: bytes = b"") -> None:
+        self.say(client_protocol.EpochOpened(asked.request, NUMBER, asked.epoch, sequence, progress))
 
     def ready(self, sequence: int = 0, progress: bytes = b"", **more: Any) -> Rig:
         """In an open epoch; topics get numbers as they are asked for by `topic`."""
@@ -98,10 +98,10 @@ class Rig:
 
     def topic(self, number: int = 1) -> None:
         """Answer the one question for a topic."""
-        self.say(wire.TopicOpened(self.hear(wire.OpenTopic).request, number))
+        self.say(client_protocol.TopicOpened(self.hear(client_protocol.OpenTopic).request, number))
 
     def commit(self, frame: Frame, offset: int) -> None:
-        self.say(wire.Committed(NUMBER, frame.epoch, frame.first_sequence, frame.count, offset))
+        self.say(client_protocol.Committed(NUMBER, frame.epoch, frame.first_sequence, frame.count, offset))
 
     @property
     def committed(self) -> Resume:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gateway.client.producer import Producer
+from tutti.producer import Producer
 from tests.unit.client.fake import FakeGateway
 
 

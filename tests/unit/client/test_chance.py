@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from gateway.client.receipt import Receipt
-from gateway.client.session import State
-from gateway.data import wire
-from gateway.data.frame import Frame
-from gateway.errors import Aborted, Refused
+from tutti.batching.receipt import Receipt
+from tutti.delivery.session import State
+from tutti.data import client_protocol
+from tutti.data.frames.frame import Frame
+from tutti.errors import Aborted, Refused
 from tests.unit.client.fake import Rules
 from tests.unit.client.rig import Rig
 
@@ -44,9 +44,9 @@ class World:
         if fate == "lost":
             return []
         if fate == "refused":
-            return [wire.RefusedAnswer(heard.producer, heard.epoch, heard.first_sequence, "busy", "full", retry=True)]
+            return [client_protocol.RefusedAnswer(heard.producer, heard.epoch, heard.first_sequence, "busy", "full", retry=True)]
         if fate == "malformed":
-            return [wire.RefusedAnswer(heard.producer, heard.epoch, heard.first_sequence, "malformed", "no Arrow", retry=False)]
+            return [client_protocol.RefusedAnswer(heard.producer, heard.epoch, heard.first_sequence, "malformed", "no Arrow", retry=False)]
         line = self.gateway.log.lines["p"]
         if heard.epoch == line.epoch and heard.first_sequence > line.sequence:
             line.closed = True  # an abort; the default answers with it
@@ -86,11 +86,11 @@ class World:
         """An answer arrives: mostly the first, at times a receipt out of order, at times it is lost."""
         if not self.to_client or not self.connected:
             return
-        at = choice % len(self.to_client) if choice % 5 == 0 and self.to_client[0][:1] == wire.RECEIPTS else 0
-        if self.to_client[at][:1] != wire.RECEIPTS:
+        at = choice % len(self.to_client) if choice % 5 == 0 and self.to_client[0][:1] == client_protocol.RECEIPTS else 0
+        if self.to_client[at][:1] != client_protocol.RECEIPTS:
             at = 0
         answer = self.to_client.pop(at)
-        if choice % 11 != 7 or answer[:1] != wire.RECEIPTS:
+        if choice % 11 != 7 or answer[:1] != client_protocol.RECEIPTS:
             self.rig.delivery.receive(answer, self.rig.now)
 
     def break_connection(self, choice: int) -> None:

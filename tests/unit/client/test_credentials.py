@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.client.credentials import Credentials, from_environment, given
-from gateway.errors import ConfigError, UsageError
-from gateway.transport.keys import generate
+from tutti.common.credentials import Credentials, from_environment, given
+from tutti.errors import ConfigError, UsageError
+from tutti_gateway.transport.keys import generate
 
 TOKEN, OTHER = "tutti_" + "s" * 43, "tutti_" + "o" * 43
 

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.client.delivery import Delivery
-from gateway.client.receipt import Receipt
-from gateway.client.session import TRANSITIONS, State, Turn
-from gateway.core import limits
-from gateway.data import wire
-from gateway.errors import ConfigError, FormatError, InvariantViolated, NotAllowed, Refused, Unknown
+from tutti.delivery.ordered import Delivery
+from tutti.batching.receipt import Receipt
+from tutti.delivery.session import TRANSITIONS, State, Turn
+from tutti import limits
+from tutti.data import client_protocol
+from tutti.errors import ConfigError, FormatError, InvariantViolated, NotAllowed, Refused, Unknown
 from tests.unit.client.rig import NUMBER, Rig, in_flight, sequences, values_of
 
 
 def test_from_hello_to_a_committed_record() -> None:
     rig = Rig()
     rig.delivery.connected(rig.now)
-    hello = rig.hear(wire.Hello)
-    assert (hello.protocol, hello.session) == (wire.PROTOCOL, b"s" * 16)
+    hello = rig.hear(client_protocol.Hello)
+    assert (hello.protocol, hello.session) == (client_protocol.PROTOCOL, b"s" * 16)
     rig.say(rig.welcome())
-    asked = rig.hear(wire.OpenProducer)
+    asked = rig.hear(client_protocol.OpenProducer)
     assert (asked.name, asked.instance, asked.epoch) == ("jfk", b"i" * 16, 1)
     rig.opened(asked)
     receipt = rig.send(b"hello")
@@ -51,9 +51,9 @@ def test_one_order_over_all_topics() -> None:
     assert sequences(rig.frames()) == [(1, 1), (2, 1)]
     rig.send(topic="a")
     (asked,) = rig.hears()
-    assert isinstance(asked, wire.OpenTopic)
+    assert isinstance(asked, client_protocol.OpenTopic)
     assert rig.hears() == []  # the next of "a" does not overtake "b", whose number is not known
-    rig.say(wire.TopicOpened(asked.request, 2))
+    rig.say(client_protocol.TopicOpened(asked.request, 2))
     frames = rig.frames()
     assert [(frame.first_sequence, frame.topic) for frame in frames] == [(3, 2)]
     rig.commit(frames[0], 2)
@@ -68,9 +68,9 @@ def test_topics_of_queued_batches_are_asked_for_at_once(monkeypatch: pytest.Monk
     rig.feed.flush(0)
     first, second = rig.hears()
     assert [first.name, second.name] == ["a", "b"], "of the first three batches, each once"
-    rig.say(wire.TopicOpened(second.request, 2))
+    rig.say(client_protocol.TopicOpened(second.request, 2))
     assert rig.hears() == [], "no batch overtakes the one whose topic has no number yet"
-    rig.say(wire.TopicOpened(first.request, 1))
+    rig.say(client_protocol.TopicOpened(first.request, 1))
     third, *frames = rig.hears()
     assert [(frame.first_sequence, frame.topic) for frame in frames] == [(1, 1), (2, 2), (3, 1)]
     assert third.name == "c"
@@ -83,13 +83,13 @@ def test_a_topic_that_is_refused_ahead_of_its_turn_fails_nothing_before_it(progr
     rig.feed.flush(0)
     good, bad, other = rig.hears()
     assert [asked.name for asked in (good, bad, other)] == ["good", "bad", "other"]
-    rig.say(wire.Denied(bad.request, "rights", "may not write it", retry=False))
+    rig.say(client_protocol.Denied(bad.request, "rights", "may not write it", retry=False))
     assert rig.hears() == [], "it is asked for again when it is its turn, and not before"
-    rig.say(wire.TopicOpened(other.request, 3))
-    rig.say(wire.TopicOpened(good.request, 1))
+    rig.say(client_protocol.TopicOpened(other.request, 3))
+    rig.say(client_protocol.TopicOpened(good.request, 1))
     again, frame = rig.hears()
     assert again.name == "bad"
-    rig.say(wire.Denied(again.request, "rights", "may not write it", retry=False))
+    rig.say(client_protocol.Denied(again.request, "rights", "may not write it", retry=False))
     rig.commit(frame, 7)
     assert receipts[0].result(0) == 7
     with pytest.raises(NotAllowed, match="topic 'bad' was refused: may not write it"):
@@ -121,7 +121,7 @@ def test_receipts_out_of_order_are_taken() -> None:
     rig = Rig().ready()
     receipts = [rig.send(b"a"), rig.send(b"b", topic="u"), rig.send(b"c")]
     for number, asked in enumerate(rig.hears(), 1):
-        rig.say(wire.TopicOpened(asked.request, number))
+        rig.say(client_protocol.TopicOpened(asked.request, number))
     rig.feed.flush(0)
     frames = rig.frames()
     for number in (2, 0, 1):
@@ -147,11 +147,11 @@ def test_after_a_reconnect_everything_unanswered_goes_again_in_order_and_as_it_w
 
 def test_a_gateway_that_forgot_the_session_is_greeted_again() -> None:
     rig, frames = in_flight(2)
-    rig.say(wire.Denied(0, "hello", "say Hello first"))
-    rig.say(wire.Denied(0, "hello", "say Hello first"))
-    rig.hear(wire.Hello)
+    rig.say(client_protocol.Denied(0, "hello", "say Hello first"))
+    rig.say(client_protocol.Denied(0, "hello", "say Hello first"))
+    rig.hear(client_protocol.Hello)
     rig.say(rig.welcome())
-    rig.opened(rig.hear(wire.OpenProducer))
+    rig.opened(rig.hear(client_protocol.OpenProducer))
     assert rig.frames() == frames
 
 
@@ -159,7 +159,7 @@ def test_a_gap_makes_everything_go_again_once() -> None:
     rig, frames = in_flight(5)
     rig.commit(frames[0], 0)
     for _ in range(3):
-        rig.say(wire.Expected(NUMBER, 1, 2))
+        rig.say(client_protocol.Expected(NUMBER, 1, 2))
     assert rig.frames() == []  # a little later
     rig.now += 1
     assert rig.frames() == frames[1:]
@@ -175,7 +175,7 @@ def test_an_overlap_is_cut_and_sent_from_there() -> None:
     rig.commit(first, 0)
     (batch,) = rig.frames()
     assert sequences([batch]) == [(2, 5)]
-    rig.say(wire.Expected(NUMBER, 1, 4))
+    rig.say(client_protocol.Expected(NUMBER, 1, 4))
     rig.now += 1
     (rest,) = rig.frames()
     assert sequences([rest]) == [(4, 3)]
@@ -191,7 +191,7 @@ def test_a_gateway_that_expects_what_cannot_be_is_not_written_to(expected: int) 
     rig, frames = in_flight(3)
     rig.commit(frames[0], 0)
     receipt = rig.send()
-    rig.say(wire.Expected(NUMBER, 1, expected))
+    rig.say(client_protocol.Expected(NUMBER, 1, expected))
     assert rig.delivery.state is State.ENDED
     with pytest.raises(Refused, match=f"expects sequence {expected} .* lost committed records"):
         receipt.result(0)
@@ -201,7 +201,7 @@ def test_with_other_gateways_one_that_expects_what_is_committed_is_behind_and_le
     rig, frames = in_flight(3)
     rig.delivery.welcome = rig.welcome(gateways={"g1": "tutti://g1:1", "g2": "tutti://g2:1"})
     rig.commit(frames[0], 0)
-    rig.say(wire.Expected(NUMBER, 1, 1))
+    rig.say(client_protocol.Expected(NUMBER, 1, 1))
     assert rig.delivery.state is not State.ENDED
     assert "g1 cannot take it now" in rig.delivery.drop
     assert "behind its group" in rig.delivery.drop
@@ -211,8 +211,8 @@ def test_a_refusal_for_now_is_followed_by_the_same_again_later_and_later() -> No
     rig, frames = in_flight(2)
     waits = []
     for _ in range(8):
-        rig.say(wire.RefusedAnswer(NUMBER, 1, 1, "space", "the disk is low", retry=True))
-        rig.say(wire.Expected(NUMBER, 1, 1))
+        rig.say(client_protocol.RefusedAnswer(NUMBER, 1, 1, "space", "the disk is low", retry=True))
+        rig.say(client_protocol.Expected(NUMBER, 1, 1))
         began = rig.now
         while not (again := rig.frames()):
             at = rig.delivery.next_time(rig.now)
@@ -233,28 +233,28 @@ def test_a_refusal_for_now_is_followed_by_the_same_again_later_and_later() -> No
 def test_answers_to_old_questions_are_not_taken() -> None:
     rig = Rig()
     asked = rig.connect()
-    rig.say(wire.EpochFenced(asked.request, 4))
-    asked = rig.hear(wire.OpenProducer)
+    rig.say(client_protocol.EpochFenced(asked.request, 4))
+    asked = rig.hear(client_protocol.OpenProducer)
     assert asked.epoch == 5
-    rig.say(wire.EpochOpened(asked.request - 1, NUMBER, 1, 3, b""))
-    rig.say(wire.EpochFenced(asked.request - 1, 3))
-    rig.say(wire.TopicOpened(99, 1))
+    rig.say(client_protocol.EpochOpened(asked.request - 1, NUMBER, 1, 3, b""))
+    rig.say(client_protocol.EpochFenced(asked.request - 1, 3))
+    rig.say(client_protocol.TopicOpened(99, 1))
     assert rig.hears() == []
     assert rig.feed.opened is None
     rig.opened(asked)
     rig.opened(asked)
-    rig.say(wire.Done(3))
+    rig.say(client_protocol.Done(3))
     assert rig.feed.opened == (0, b"")
 
 
 def test_a_gateway_that_is_not_primary_yet_is_asked_again() -> None:
     rig = Rig()
     asked = rig.connect()
-    rig.say(wire.Denied(asked.request, "not_primary", "no primary view yet", retry=True))
+    rig.say(client_protocol.Denied(asked.request, "not_primary", "no primary view yet", retry=True))
     assert rig.hears() == []
     assert not rig.delivery.drop
     rig.now += 1
-    asked = rig.hear(wire.OpenProducer)
+    asked = rig.hear(client_protocol.OpenProducer)
     rig.opened(asked)
     assert rig.delivery.state is State.OPEN
 
@@ -262,22 +262,22 @@ def test_a_gateway_that_is_not_primary_yet_is_asked_again() -> None:
 def test_with_other_gateways_one_that_is_not_primary_is_left() -> None:
     rig = Rig()
     asked = rig.connect(gateways={"g1": "tutti://g1:1", "g2": "tutti://g2:1"})
-    rig.say(wire.Denied(asked.request, "not_primary", "minority", retry=True))
+    rig.say(client_protocol.Denied(asked.request, "not_primary", "minority", retry=True))
     assert "gateway g1 cannot take it now" in rig.delivery.drop
 
 
 @pytest.mark.parametrize(
     ("denied", "error", "said"),
     [
-        (wire.Denied(0, "protocol", "this gateway speaks 9"), ConfigError, "speaks 9"),
-        (wire.Denied(1, "limit", "10000 producers"), Refused, "10000 producers"),
-        (wire.Denied(1, "name", "bad name"), Refused, "bad name"),
+        (client_protocol.Denied(0, "protocol", "this gateway speaks 9"), ConfigError, "speaks 9"),
+        (client_protocol.Denied(1, "limit", "10000 producers"), Refused, "10000 producers"),
+        (client_protocol.Denied(1, "name", "bad name"), Refused, "bad name"),
     ],
 )
-def test_a_producer_that_is_not_taken_hears_why(denied: wire.Denied, error: type[Exception], said: str) -> None:
+def test_a_producer_that_is_not_taken_hears_why(denied: client_protocol.Denied, error: type[Exception], said: str) -> None:
     rig = Rig()
     asked = rig.connect()
-    rig.say(wire.Denied(asked.request if denied.request else 0, denied.code, denied.reason))
+    rig.say(client_protocol.Denied(asked.request if denied.request else 0, denied.code, denied.reason))
     with pytest.raises(error, match=said):
         rig.feed.wait_opened(0)
 
@@ -285,16 +285,16 @@ def test_a_producer_that_is_not_taken_hears_why(denied: wire.Denied, error: type
 def test_a_gateway_with_no_place_for_the_session_is_left() -> None:
     rig = Rig()
     rig.delivery.connected(rig.now)
-    rig.hear(wire.Hello)
-    rig.say(wire.Denied(0, "limit", "4096 clients", retry=True))
+    rig.hear(client_protocol.Hello)
+    rig.say(client_protocol.Denied(0, "limit", "4096 clients", retry=True))
     assert rig.delivery.drop == "4096 clients (limit)"
 
 
 def test_a_topic_that_is_refused_fails_its_records_alone() -> None:
     rig = Rig().ready()
     bad, good = rig.send(topic="bad"), rig.send(topic="good")
-    asked = rig.hear(wire.OpenTopic)
-    rig.say(wire.Denied(asked.request, "limit", "10000 topics"))
+    asked = rig.hear(client_protocol.OpenTopic)
+    rig.say(client_protocol.Denied(asked.request, "limit", "10000 topics"))
     with pytest.raises(Refused, match="10000 topics"):
         bad.result(0)
     rig.topic()
@@ -307,7 +307,7 @@ def test_a_topic_that_is_refused_fails_its_records_alone() -> None:
 def test_a_topic_is_asked_for_again_when_the_gateway_could_not() -> None:
     rig = Rig().ready()
     rig.send()
-    rig.say(wire.Denied(rig.hear(wire.OpenTopic).request, "not_primary", "not yet", retry=True))
+    rig.say(client_protocol.Denied(rig.hear(client_protocol.OpenTopic).request, "not_primary", "not yet", retry=True))
     assert rig.hears() == []
     rig.now += 1
     rig.topic()
@@ -319,7 +319,7 @@ def test_another_log_behind_the_same_url_is_refused() -> None:
     receipt = rig.send()
     rig.delivery.lost()
     rig.delivery.connected(rig.now)
-    rig.hear(wire.Hello)
+    rig.hear(client_protocol.Hello)
     rig.say(rig.welcome(log="b" * 32))
     with pytest.raises(Refused, match="different groups"):
         receipt.result(0)
@@ -328,13 +328,13 @@ def test_another_log_behind_the_same_url_is_refused() -> None:
 def test_a_silent_gateway_is_asked_and_then_left() -> None:
     rig, frames = in_flight(2)
     rig.now += limits.SILENCE_US_MIN / 1e6 + 0.01
-    rig.hear(wire.Hello)
+    rig.hear(client_protocol.Hello)
     rig.say(rig.welcome())
     assert rig.frames() == frames  # its answers may have been lost
     rig.now += 2 * limits.SILENCE_US_MIN / 1e6 - 0.1
     assert rig.hears() == []  # more patience the second time
     rig.now += 0.2
-    rig.hear(wire.Hello)
+    rig.hear(client_protocol.Hello)
     rig.now += limits.SILENCE_US_MAX / 1e6
     assert rig.hears() == []
     assert "no answer" in rig.delivery.drop
@@ -343,7 +343,7 @@ def test_a_silent_gateway_is_asked_and_then_left() -> None:
 def test_a_gateway_that_never_greets_is_left() -> None:
     rig = Rig()
     rig.delivery.connected(rig.now)
-    rig.hear(wire.Hello)
+    rig.hear(client_protocol.Hello)
     rig.now += limits.ADDRESS_TIMEOUT_US / 1e6 - 0.1
     assert rig.hears() == []
     assert not rig.delivery.drop
@@ -403,10 +403,10 @@ def test_a_nameless_producer_that_was_idle_begins_another_epoch() -> None:
     rig.commit(rig.frames()[0], 0)
     rig.now += limits.IDLE_PRODUCER_US / 1e6
     rig.send(b"late")
-    asked = rig.hear(wire.OpenProducer)
+    asked = rig.hear(client_protocol.OpenProducer)
     assert asked.epoch == 2
-    rig.say(wire.EpochFenced(asked.request, 5))  # it was forgotten, and first epochs must exceed 5
-    asked = rig.hear(wire.OpenProducer)
+    rig.say(client_protocol.EpochFenced(asked.request, 5))  # it was forgotten, and first epochs must exceed 5
+    asked = rig.hear(client_protocol.OpenProducer)
     assert asked.epoch == 6
     rig.opened(asked)
     assert sequences(rig.frames()) == [(1, 1)]

@@ -12,23 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.client.encode import (
-    check_progress,
-    check_record,
-    conform,
-    cut,
-    encode_open,
-    encode_whole,
-    largest_record,
-    to_us,
-)
-from gateway.client.feed import Feed
-from gateway.client.options import FeedOptions
-from gateway.client.receipt import Batch
-from gateway.core import limits
-from gateway.data.frame import Flag, Frame, Kind, payload_crc
-from gateway.data.schema import BATCH_SCHEMA, decode_batch, validate_body
-from gateway.errors import UsageError
+from tutti.batching.encoder import (check_progress, check_record, conform, cut, encode_open, encode_whole, largest_record, to_us)
+from tutti.batching.accumulator import Feed
+from tutti.batching.options import FeedOptions
+from tutti.batching.receipt import Batch
+from tutti import limits
+from tutti.data.frames.frame import Flag, Frame, Kind, payload_crc
+from tutti.data.frames.schema import BATCH_SCHEMA, decode_batch, validate_body
+from tutti.errors import UsageError
 
 NOW_US = 1_700_000_000_000_000
 
@@ -259,9 +250,9 @@ def test_the_largest_record() -> None:
 def test_sending_does_not_import_pandas() -> None:
     program = (
         "import sys\n"
-        "from gateway.client.feed import Feed\n"
-        "from gateway.client.options import FeedOptions\n"
-        "from gateway.client.encode import check_record\n"
+        "from tutti.batching.accumulator import Feed\n"
+        "from tutti.batching.options import FeedOptions\n"
+        "from tutti.batching.encoder import check_record\n"
         "feed = Feed(FeedOptions())\n"
         "feed.add('t', check_record(b'v', b'k', None, [('h', b'v')]), b'p', None)\n"
         "print(len(feed.queue), 'pandas' in sys.modules)\n"

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from gateway.client import engine as engines
-from gateway.client.channel import Channel
-from gateway.client.producer import Producer
-from gateway.client.pump import Pump
-from gateway.client.receipt import Receipt
-from gateway.core import limits
-from gateway.errors import Unavailable, Unknown, UsageError
+from tutti.io import io_thread as engines
+from tutti.io.session_connection import Channel
+from tutti.producer import Producer
+from tutti.io.producer_io import Pump
+from tutti.batching.receipt import Receipt
+from tutti import limits
+from tutti.errors import Unavailable, Unknown, UsageError
 from tests.unit.client.fake import FakeGateway, until
 
 

@@ -10,15 +10,16 @@ from typing import Any
 
 import pytest
 
-from gateway.client import channel, session, talk
-from gateway.client.control import Control
-from gateway.client.link import Link
-from gateway.client.producer import Producer
-from gateway.client.session import State
-from gateway.client.url import Address
-from gateway.core import limits
-from gateway.data import wire
-from gateway.data.frame import Frame
+from tutti.io import session_connection, request
+from tutti.delivery import session
+from tutti.io.admin import Control
+from tutti.io.zmtp_connection import Link
+from tutti.producer import Producer
+from tutti.delivery.session import State
+from tutti.common.address import Address
+from tutti import limits
+from tutti.data import client_protocol
+from tutti.data.frames.frame import Frame
 from tests.unit.client.fake import FakeGateway, Heard, Log, Rule, until
 from tests.unit.client.relay import Relay
 from tests.unit.client.rig import NUMBER, Rig, in_flight
@@ -33,7 +34,7 @@ def test_a_gateway_that_takes_nothing_now_is_left_where_there_are_others(code: s
         rig.send()
         rig.topic()
         (frame,) = rig.frames()
-        rig.say(wire.RefusedAnswer(NUMBER, 1, frame.first_sequence, code, "it is so", retry=True))
+        rig.say(client_protocol.RefusedAnswer(NUMBER, 1, frame.first_sequence, code, "it is so", retry=True))
         assert bool(rig.delivery.drop) is left
         assert not left or "g1 cannot take it now: it is so" in rig.delivery.drop
 
@@ -43,7 +44,7 @@ def test_a_gateway_whose_disk_is_low_is_waited_for() -> None:
     rig.send()
     rig.topic()
     (frame,) = rig.frames()
-    rig.say(wire.RefusedAnswer(NUMBER, 1, frame.first_sequence, "busy", "much waits", retry=True))
+    rig.say(client_protocol.RefusedAnswer(NUMBER, 1, frame.first_sequence, "busy", "much waits", retry=True))
     assert not rig.delivery.drop
 
 
@@ -80,7 +81,7 @@ def silence(heard: list[Heard]) -> Rule:
     """A rule: frames are heard and not answered."""
 
     def rule(one: Heard) -> list[Any] | None:
-        if isinstance(one, wire.Hello | wire.OpenProducer | wire.OpenTopic):
+        if isinstance(one, client_protocol.Hello | client_protocol.OpenProducer | client_protocol.OpenTopic):
             return None
         heard.append(one)
         return []
@@ -169,11 +170,11 @@ def test_who_has_no_descriptor_left_tries_again(monkeypatch: pytest.MonkeyPatch)
         return Link(address, credentials)
 
     with FakeGateway() as gateway:
-        monkeypatch.setattr(channel, "Link", none_left_at_first)
+        monkeypatch.setattr(session_connection, "Link", none_left_at_first)
         with Producer(gateway.url) as producer:
             assert producer.send("t", b"x").result(20) == 0
         assert len(missed) == 2
-        monkeypatch.setattr(talk, "Link", none_left_at_first)
+        monkeypatch.setattr(request, "Link", none_left_at_first)
         missed.clear()
         with Control(gateway.url) as control:
             assert control.status() == {"state": "primary"}

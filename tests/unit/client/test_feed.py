@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from gateway.client.feed import Feed
-from gateway.client.options import FeedOptions
-from gateway.client.receipt import Batch, Failure, Receipt, Resume, bringer
-from gateway.core import limits
-from gateway.data.schema import decode_batch
-from gateway.errors import Aborted, BufferFull, TooLarge, TuttiError, Unknown, UsageError
+from tutti.batching.accumulator import Feed
+from tutti.batching.options import FeedOptions
+from tutti.batching.receipt import Batch, Failure, Receipt, Resume, bringer
+from tutti import limits
+from tutti.data.frames.schema import decode_batch
+from tutti.errors import Aborted, BufferFull, TooLarge, TuttiError, Unknown, UsageError
 from tests.unit.client.fake import until
 from tests.unit.client.feeds import closed, deliver, feed_of, send
 
@@ -138,7 +138,7 @@ def _fill(feed: Feed, whole: bool) -> None:
 def _send_whole(feed: Feed, size: int) -> Receipt:
     import pyarrow as pa
 
-    from gateway.client.encode import conform
+    from tutti.batching.encoder import conform
 
     records = conform(pa.record_batch({"value": pa.array([b"v" * size], pa.binary())}), 1)
     return feed.add_whole("t", records, b"", None)

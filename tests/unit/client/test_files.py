@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.client.files import Files
-from gateway.client.reader import Reader
-from gateway.errors import Behind, DirectoryRefused, WrongDirectory
-from gateway.log.scalars import Stored, read_scalars
+from tutti.sources.files import Files
+from tutti.reader import Reader
+from tutti.errors import Behind, DirectoryRefused, WrongDirectory
+from tutti.log.format.hard_state import Stored, read_scalars
 from tests.unit.log.history import History, other_boot, sample, write_log
 
 
@@ -71,7 +71,7 @@ def test_waiting_with_the_gateway_down_looks_at_the_files_now_and_then(tmp_path:
         looks.append(directory)
         return read_scalars(directory)
 
-    monkeypatch.setattr("gateway.log.reader.read_scalars", counted)
+    monkeypatch.setattr("tutti.log.read.reader.read_scalars", counted)
     with Files(stopped(tmp_path / "one", history)) as files:
         assert files.frontier(beyond=len(history.records), timeout=0.55).offset == len(history.records)
     assert 3 <= len(looks) <= 21  # three times a look: which directory is furthest, the answer, and where the log begins

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.client.json_fields import DEPTH_MAX, JsonFields, NoFields, NotJson, check_json, field_bytes
+from tutti.common.json_fields import DEPTH_MAX, JsonFields, NoFields, NotJson, check_json, field_bytes
 
 #: Numbers as JSON has them, of any length: most of them no float holds.
 NUMBERS = st.from_regex(r"-?(0|[1-9][0-9]{0,40})(\.[0-9]{1,40})?([eE][+-]?[0-9]{1,4})?", fullmatch=True)

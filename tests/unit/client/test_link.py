@@ -14,13 +14,13 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from gateway.client import link as client_link
-from gateway.client.link import Link, News
-from gateway.client.url import Address
-from gateway.core import limits
-from gateway.errors import FormatError
-from gateway.names import Names
-from gateway.zmtp.form import COMMAND, GREETING, MORE, PING, frame, ready
+from tutti.io import zmtp_connection as client_link
+from tutti.io.zmtp_connection import Link, News
+from tutti.common.address import Address
+from tutti import limits
+from tutti.errors import FormatError
+from tutti.runtime.dns import Names
+from tutti.zmtp.framing import COMMAND, GREETING, MORE, PING, frame, ready
 from tests.unit.client.fake import until
 
 

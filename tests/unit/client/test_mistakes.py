@@ -10,14 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from gateway.client.producer import Producer
-from gateway.data import wire
-from gateway.errors import (
-    ConfigError,
-    Refused,
-    Unavailable,
-    UsageError,
-)
+from tutti.producer import Producer
+from tutti.data import client_protocol
+from tutti.errors import ConfigError, Refused, Unavailable, UsageError
 from tests.unit.client.fake import FakeGateway
 from tests.unit.client.rig import Rig
 
@@ -37,15 +32,15 @@ def test_unreachable_gateways_are_named_with_what_was_met_and_for_how_long() -> 
 
 def test_a_gateway_that_does_not_let_it_in_says_why(gateway: FakeGateway) -> None:
     def deny(heard: Any) -> list[Any] | None:
-        if isinstance(heard, wire.OpenProducer):
-            return [wire.Denied(heard.request, "not_primary", "two of three gateways are away", retry=True)]
+        if isinstance(heard, client_protocol.OpenProducer):
+            return [client_protocol.Denied(heard.request, "not_primary", "two of three gateways are away", retry=True)]
         return None
 
     gateway.rule = deny
     with pytest.raises(Unavailable, match="two of three gateways are away"):
         Producer(gateway.url, connect_timeout=1.5)
     gateway.rule = lambda heard: (
-        [wire.Denied(heard.request, "limit", "10000 producers")] if isinstance(heard, wire.OpenProducer) else None
+        [client_protocol.Denied(heard.request, "limit", "10000 producers")] if isinstance(heard, client_protocol.OpenProducer) else None
     )
     with pytest.raises(Refused, match="10000 producers"):
         Producer(gateway.url)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from gateway.client.producer import Producer
-from gateway.client.receipt import Receipt
-from gateway.data.frame import Frame
-from gateway.errors import BufferFull, TuttiError, Unknown
+from tutti.producer import Producer
+from tutti.batching.receipt import Receipt
+from tutti.data.frames.frame import Frame
+from tutti.errors import BufferFull, TuttiError, Unknown
 from tests.unit.client.fake import FakeGateway, until
 
 

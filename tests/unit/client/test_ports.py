@@ -15,19 +15,19 @@ import pytest
 import zmq
 from pyarrow import flight
 
-from gateway.client.control import Control
-from gateway.client.link import Link, News
-from gateway.client.peek import misheard, peek
-from gateway.client.producer import Producer
-from gateway.client.reader import Reader
-from gateway.client.url import Address, parse_url
-from gateway.core import limits
-from gateway.data import wire
-from gateway.data.addresses import Address as MeshAddress
-from gateway.errors import ConfigError, Refused, Unavailable
-from gateway.transport.interface import Introduction
-from gateway.transport.keys import Keyring, generate
-from gateway.transport.mesh import Mesh
+from tutti.io.admin import Control
+from tutti.io.zmtp_connection import Link, News
+from tutti.io.port_probe import misheard, peek
+from tutti.producer import Producer
+from tutti.reader import Reader
+from tutti.common.address import Address, parse_url
+from tutti import limits
+from tutti.data import client_protocol
+from tutti.data.addresses import Address as MeshAddress
+from tutti.errors import ConfigError, Refused, Unavailable
+from tutti_gateway.transport.interface import Introduction
+from tutti_gateway.transport.keys import Keyring, generate
+from tutti_gateway.transport.mesh.mesh import Mesh
 from tests.ports import free_port
 from tests.unit.client.fake import FakeGateway, until
 
@@ -256,9 +256,9 @@ def test_control_asks_and_is_answered() -> None:
         control.forget(["a", "~b"])
         control.fence("c")
         control.save_offset("r", 5)
-        assert gateway.requests(wire.Forget)[0].names == ("a", "~b")
-        assert gateway.requests(wire.SaveOffset)[0].offset == 5
-        assert len(gateway.requests(wire.Hello)) == 1
+        assert gateway.requests(client_protocol.Forget)[0].names == ("a", "~b")
+        assert gateway.requests(client_protocol.SaveOffset)[0].offset == 5
+        assert len(gateway.requests(client_protocol.Hello)) == 1
 
 
 def test_control_lives_through_a_restart_and_a_lost_session() -> None:
@@ -273,22 +273,22 @@ def test_control_lives_through_a_restart_and_a_lost_session() -> None:
 
 
 def test_control_waits_out_what_is_so_just_now_and_tells_the_rest() -> None:
-    answers: list[wire.Denied] = []
+    answers: list[client_protocol.Denied] = []
 
     def deny(heard: Any) -> list[Any] | None:
-        if isinstance(heard, wire.Fence) and answers:
+        if isinstance(heard, client_protocol.Fence) and answers:
             denied = answers.pop()
-            return [wire.Denied(heard.request, denied.code, denied.reason, denied.retry)]
+            return [client_protocol.Denied(heard.request, denied.code, denied.reason, denied.retry)]
         return None
 
     with FakeGateway(rule=deny) as gateway, Control(gateway.url, timeout=1) as control:
-        answers += [wire.Denied(0, "busy", "try again", retry=True)] * 3
+        answers += [client_protocol.Denied(0, "busy", "try again", retry=True)] * 3
         control.fence("p")
-        answers.append(wire.Denied(0, "unknown", "no producer is named 'p'"))
+        answers.append(client_protocol.Denied(0, "unknown", "no producer is named 'p'"))
         with pytest.raises(Refused, match="no producer is named 'p'") as caught:
             control.fence("p")
         assert caught.value.code == "unknown"
-        answers += [wire.Denied(0, "not_primary", "two of three are away", retry=True)] * 1000
+        answers += [client_protocol.Denied(0, "not_primary", "two of three are away", retry=True)] * 1000
         with pytest.raises(Unavailable, match=r"within 1 s.*two of three are away"):
             control.fence("p")
 
@@ -297,13 +297,13 @@ def test_control_turns_to_another_gateway_when_one_is_in_no_view_that_decides() 
     asked: list[str] = []
 
     def minority(heard: Any) -> list[Any] | None:
-        if not isinstance(heard, wire.ChangeRoster):
+        if not isinstance(heard, client_protocol.ChangeRoster):
             return None
         asked.append("minority")
-        return [wire.Denied(heard.request, "not_primary", "two of three are away", retry=True)]
+        return [client_protocol.Denied(heard.request, "not_primary", "two of three are away", retry=True)]
 
     def primary(heard: Any) -> list[Any] | None:
-        return [wire.Done(heard.request)] if isinstance(heard, wire.ChangeRoster) else None
+        return [client_protocol.Done(heard.request)] if isinstance(heard, client_protocol.ChangeRoster) else None
 
     with FakeGateway(rule=primary) as other, FakeGateway(rule=minority, gateways={"other": other.url}) as gateway:
         with Control(gateway.url) as control:
@@ -328,6 +328,6 @@ def test_control_says_what_it_met_and_after_how_long() -> None:
 
 
 def test_control_does_not_take_garbage() -> None:
-    garbage = FakeGateway(rule=lambda heard: [b"Cgarbage"] if isinstance(heard, wire.Status) else None)
+    garbage = FakeGateway(rule=lambda heard: [b"Cgarbage"] if isinstance(heard, client_protocol.Status) else None)
     with garbage, Control(garbage.url, timeout=0.5) as control, pytest.raises(Unavailable, match="does not speak as a gateway"):
         control.status()

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from gateway.client.control import Control
-from gateway.client.producer import Producer
-from gateway.data import wire
-from gateway.data.frame import Frame
-from gateway.errors import UsageError
+from tutti.io.admin import Control
+from tutti.producer import Producer
+from tutti.data import client_protocol
+from tutti.data.frames.frame import Frame
+from tutti.errors import UsageError
 from tests.unit.client.fake import FakeGateway, until
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -65,9 +65,9 @@ def test_a_forked_child_asks_by_a_connection_of_its_own(gateway: FakeGateway) ->
             return state
 
         assert _in_child(asks) == "primary"
-        assert len(gateway.requests(wire.Hello)) == 2
+        assert len(gateway.requests(client_protocol.Hello)) == 2
         assert control.status() == {"state": "primary"}
-        assert len(gateway.requests(wire.Hello)) == 2, "the parent's connection stands"
+        assert len(gateway.requests(client_protocol.Hello)) == 2, "the parent's connection stands"
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

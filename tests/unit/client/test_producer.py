@@ -13,20 +13,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from gateway.client.producer import Producer
-from gateway.client.receipt import Receipt
-from gateway.core import limits
-from gateway.data import wire
-from gateway.data.frame import Frame
-from gateway.errors import (
-    Aborted,
-    BufferFull,
-    Fenced,
-    TooLarge,
-    TuttiError,
-    Unknown,
-    UsageError,
-)
+from tutti.producer import Producer
+from tutti.batching.receipt import Receipt
+from tutti import limits
+from tutti.data import client_protocol
+from tutti.data.frames.frame import Frame
+from tutti.errors import Aborted, BufferFull, Fenced, TooLarge, TuttiError, Unknown, UsageError
 from tests.unit.client.fake import FakeGateway, deliver_within, until
 
 
@@ -45,7 +37,7 @@ def test_send_and_result(gateway: FakeGateway) -> None:
         assert len(p) == 0
         assert bool(p)
     assert gateway.log.values() == [b"value", None]
-    until(lambda: gateway.requests(wire.Bye))
+    until(lambda: gateway.requests(client_protocol.Bye))
 
 
 def test_many_records_keep_their_order_and_get_dense_offsets(gateway: FakeGateway) -> None:
@@ -168,7 +160,7 @@ def test_a_refusal_for_now_is_waited_out(gateway: FakeGateway) -> None:
     def refuse(heard: Any) -> list[Any] | None:
         if isinstance(heard, Frame) and len(refused) < 4:
             refused.append(heard)
-            return [wire.RefusedAnswer(heard.producer, heard.epoch, heard.first_sequence, "space", "the disk is low", retry=True)]
+            return [client_protocol.RefusedAnswer(heard.producer, heard.epoch, heard.first_sequence, "space", "the disk is low", retry=True)]
         return None
 
     gateway.rule = refuse
@@ -184,7 +176,7 @@ def test_an_abort_is_told_and_life_goes_on(gateway: FakeGateway) -> None:
         if isinstance(heard, Frame) and heard.epoch == 1 and heard.first_sequence > 1:
             all_sent.wait(10)
             gateway.log.lines["p"].closed = True
-            return [wire.AbortedAnswer(heard.producer, 1, heard.first_sequence, heard.count, "g2 has no space")]
+            return [client_protocol.AbortedAnswer(heard.producer, 1, heard.first_sequence, heard.count, "g2 has no space")]
         return None
 
     gateway.rule = abort
@@ -203,7 +195,7 @@ def test_a_producer_with_progress_resumes_after_an_abort(gateway: FakeGateway) -
     def abort(heard: Any) -> list[Any] | None:
         if isinstance(heard, Frame) and heard.epoch == 1 and heard.first_sequence > 1:
             gateway.log.lines["p"].closed = True
-            return [wire.AbortedAnswer(heard.producer, 1, heard.first_sequence, heard.count, "no space")]
+            return [client_protocol.AbortedAnswer(heard.producer, 1, heard.first_sequence, heard.count, "no space")]
         return None
 
     gateway.rule = abort

@@ -13,12 +13,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from gateway.client.reader import Reader, Record
-from gateway.client.reads import Reads, schema_of
-from gateway.client.source import Frontier, Range, Topic
-from gateway.core import limits
-from gateway.data.columns import COLUMNS
-from gateway.errors import Behind, ConfigError, Damaged, OffsetOutOfRange, Refused, TuttiError, Unavailable, UsageError
+from tutti.reader import Reader, Record
+from tutti.sources.flight import Reads, schema_of
+from tutti.sources.source import Frontier, Range, Topic
+from tutti import limits
+from tutti.data.frames.columns import COLUMNS
+from tutti.errors import (Behind, ConfigError, Damaged, OffsetOutOfRange, Refused, TuttiError, Unavailable, UsageError)
 from tests.ports import free_port
 from tests.unit.client.fake import LOG_UUID
 from tests.unit.client.fake_reads import ReadableGateway, always, error_of, values

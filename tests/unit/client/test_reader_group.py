@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.client import flights
-from gateway.client.reader import Reader
-from gateway.client.reads import Reads
-from gateway.client.url import parse_url
+from tutti.sources import flight_pool
+from tutti.reader import Reader
+from tutti.sources.flight import Reads
+from tutti.common.address import parse_url
 from tests.unit.client.fake_reads import ReadableGateway, values
 from tests.unit.client.relay import Relay
 
@@ -119,7 +119,7 @@ def test_gateways_that_came_later_are_known_to_who_reads_for_long(two: tuple[Rea
 
 def test_a_stream_that_falls_silent_goes_on_at_another_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
     hasty = {"grpc.keepalive_time_ms": 300, "grpc.keepalive_timeout_ms": 300, "grpc.http2.ping_timeout_ms": 300}
-    monkeypatch.setattr(flights, "_OPTIONS", [(name, hasty.get(name, value)) for name, value in flights._OPTIONS])
+    monkeypatch.setattr(flight_pool, "_OPTIONS", [(name, hasty.get(name, value)) for name, value in flight_pool._OPTIONS])
     with ReadableGateway() as far, ReadableGateway() as near, Relay(far.reads.port) as relay:
         far.gateway.reads = f"grpc://127.0.0.1:{relay.port}"
         for gateway in (far, near):

@@ -6,9 +6,9 @@ import logging
 
 import pytest
 
-from gateway.client.reads import Reads
-from gateway.client.source import place_of
-from gateway.errors import Behind, Unavailable
+from tutti.sources.flight import Reads
+from tutti.sources.source import place_of
+from tutti.errors import Behind, Unavailable
 from tests.unit.client.fake_reads import ReadableGateway
 from tutti import Reader
 

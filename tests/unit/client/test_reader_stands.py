@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from gateway.client.reader import Reader
-from gateway.client.reads import Reads
-from gateway.core import limits
-from gateway.data.wire import Hello
-from gateway.errors import Behind, Damaged, OffsetOutOfRange, Refused, Unavailable, UsageError
+from tutti.reader import Reader
+from tutti.sources.flight import Reads
+from tutti import limits
+from tutti.data.client_protocol import Hello
+from tutti.errors import Behind, Damaged, OffsetOutOfRange, Refused, Unavailable, UsageError
 from tests.unit.client.fake_reads import ReadableGateway, always, error_of, values
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gateway.client.reader import Reader
-from gateway.data.columns import COLUMNS, schema_of
-from gateway.errors import OffsetOutOfRange, Unavailable, UsageError
+from tutti.reader import Reader
+from tutti.data.frames.columns import COLUMNS, schema_of
+from tutti.errors import OffsetOutOfRange, Unavailable, UsageError
 from tests.unit.client.fake_reads import ReadableGateway, error_of, values
 
 OLD, NEW, OTHER = "1-" + "0" * 32, "1-" + "1" * 32, "2-" + "2" * 32

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.client.route import Route
-from gateway.client.url import parse_url
-from gateway.core import limits
+from tutti.io.endpoints import Route
+from tutti.common.address import parse_url
+from tutti import limits
 
 
 def route(url: str, chance: float = 0.0) -> Route:

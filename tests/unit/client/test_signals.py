@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from gateway.client import taker
-from gateway.client.producer import Producer
-from gateway.client.receipt import _latches
-from gateway.errors import UsageError
+from tutti.batching import append
+from tutti.producer import Producer
+from tutti.batching.receipt import _latches
+from tutti.errors import UsageError
 from tests.unit.client.fake import FakeGateway, until
 from tests.unit.client.fake_reads import ReadableGateway
 
@@ -82,8 +82,8 @@ def test_a_handler_that_struck_while_the_open_batch_was_out_is_refused(
             told.append(caught.value)
         return time.time()
 
-    monkeypatch.setattr(taker, "swift", None)  # nothing strikes in the middle of what is compiled
-    monkeypatch.setattr(taker, "_clock", clock)
+    monkeypatch.setattr(append, "swift", None)  # nothing strikes in the middle of what is compiled
+    monkeypatch.setattr(append, "_clock", clock)
     with Producer(gateway.url, linger=0.05) as p:
         p.send("t", b"0")
         receipt = p.send("t", b"1")

@@ -8,20 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from gateway.client.producer import Producer
-from gateway.client.spool.word import PROGRESS_ROOM
-from gateway.core import limits
-from gateway.data import wire
-from gateway.data.frame import Frame
-from gateway.errors import (
-    Fenced,
-    NotAllowed,
-    Refused,
-    TooLarge,
-    Unavailable,
-    Unknown,
-    UsageError,
-)
+from tutti.producer import Producer
+from tutti.spool.commit_mark import PROGRESS_ROOM
+from tutti import limits
+from tutti.data import client_protocol
+from tutti.data.frames.frame import Frame
+from tutti.errors import Fenced, NotAllowed, Refused, TooLarge, Unavailable, Unknown, UsageError
 from tests.unit.client.fake import FakeGateway, Log, until
 from tests.unit.client.spools import committed, files, opened
 
@@ -127,7 +119,7 @@ def test_what_the_log_will_not_have_is_put_aside_and_what_follows_goes_on(
 ) -> None:
     def rule(heard: Any) -> list[Any] | None:
         if isinstance(heard, Frame) and b"bad" in bytes(heard.body):
-            return [wire.RefusedAnswer(heard.producer, heard.epoch, heard.first_sequence, "malformed", "it is bad", retry=False)]
+            return [client_protocol.RefusedAnswer(heard.producer, heard.epoch, heard.first_sequence, "malformed", "it is bad", retry=False)]
         return None
 
     gateway.rule = rule
@@ -162,8 +154,8 @@ def test_what_the_log_will_not_have_is_put_aside_and_what_follows_goes_on(
 
 def test_a_topic_that_is_refused_holds_up_nothing(gateway: FakeGateway, spool: Path) -> None:
     def rule(heard: Any) -> list[Any] | None:
-        if isinstance(heard, wire.OpenTopic) and heard.name == "no":
-            return [wire.Denied(heard.request, "topics", "there are too many")]
+        if isinstance(heard, client_protocol.OpenTopic) and heard.name == "no":
+            return [client_protocol.Denied(heard.request, "topics", "there are too many")]
         return None
 
     gateway.rule = rule
@@ -179,8 +171,8 @@ def test_a_topic_that_is_refused_holds_up_nothing(gateway: FakeGateway, spool: P
 
 def test_a_topic_that_the_credentials_do_not_open_ends_the_producer_and_keeps_the_spool(gateway: FakeGateway, spool: Path) -> None:
     def rule(heard: Any) -> list[Any] | None:
-        if isinstance(heard, wire.OpenTopic) and heard.name == "no":
-            return [wire.Denied(heard.request, "rights", "the token may not write there")]
+        if isinstance(heard, client_protocol.OpenTopic) and heard.name == "no":
+            return [client_protocol.Denied(heard.request, "rights", "the token may not write there")]
         return None
 
     gateway.rule = rule
@@ -203,10 +195,10 @@ def test_a_producer_may_put_aside_what_the_credentials_do_not_allow(gateway: Fak
     """Proves that the other topics continue, and that the error names the topic."""
 
     def rule(heard: Any) -> list[Any] | None:
-        if when == "at first" and isinstance(heard, wire.OpenTopic) and heard.name == "no":
-            return [wire.Denied(heard.request, "rights", "may not")]
+        if when == "at first" and isinstance(heard, client_protocol.OpenTopic) and heard.name == "no":
+            return [client_protocol.Denied(heard.request, "rights", "may not")]
         if when == "meanwhile" and isinstance(heard, Frame) and b"no" in bytes(heard.body):
-            return [wire.RefusedAnswer(heard.producer, heard.epoch, heard.first_sequence, "rights", "may not", retry=False)]
+            return [client_protocol.RefusedAnswer(heard.producer, heard.epoch, heard.first_sequence, "rights", "may not", retry=False)]
         return None
 
     class Aside(Producer):
@@ -227,7 +219,7 @@ def test_a_producer_may_put_aside_what_the_credentials_do_not_allow(gateway: Fak
 def test_a_right_that_is_taken_back_meanwhile_ends_the_producer_and_keeps_the_spool(gateway: FakeGateway, spool: Path) -> None:
     def rule(heard: Any) -> list[Any] | None:
         if isinstance(heard, Frame) and b"late" in bytes(heard.body):
-            return [wire.RefusedAnswer(heard.producer, heard.epoch, heard.first_sequence, "rights", "not any more", retry=False)]
+            return [client_protocol.RefusedAnswer(heard.producer, heard.epoch, heard.first_sequence, "rights", "not any more", retry=False)]
         return None
 
     gateway.rule = rule
@@ -298,7 +290,7 @@ def test_another_log_is_refused_before_anything_is_asked_of_it(gateway: FakeGate
         with pytest.raises(Refused, match="belongs to log"):
             p.send("t", b"2")
         p.close()
-        assert not other.requests(wire.OpenProducer)
+        assert not other.requests(client_protocol.OpenProducer)
     with opened(gateway, spool, delivery_timeout=30):
         pass
     assert committed(gateway) == [b"0", b"1"]

@@ -18,18 +18,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from gateway.client.encode import check_record
-from gateway.client.options import FeedOptions
-from gateway.client.receipt import Receipt
-from gateway.client.session import Identity, State
-from gateway.client.spool.delivery import SpooledDelivery
-from gateway.client.spool.feed import SpooledFeed
-from gateway.client.spool.spooler import Spooler
-from gateway.client.spool.store import Store
-from gateway.core import limits
-from gateway.data import wire
-from gateway.data.frame import Frame
-from gateway.errors import DirectoryRefused, DiskFailed, DiskFull, TuttiError
+from tutti.batching.encoder import check_record
+from tutti.batching.options import FeedOptions
+from tutti.batching.receipt import Receipt
+from tutti.delivery.session import Identity, State
+from tutti.spool.delivery import SpooledDelivery
+from tutti.spool.accumulator import SpooledFeed
+from tutti.spool.disk_thread import Spooler
+from tutti.spool.store import Store
+from tutti import limits
+from tutti.data import client_protocol
+from tutti.data.frames.frame import Frame
+from tutti.errors import DirectoryRefused, DiskFailed, DiskFull, TuttiError
 from tests.faults.powerloss.recorder import Filling, Op, chosen, image
 from tests.unit.client.fake import Rules
 
@@ -129,9 +129,9 @@ class World:
         if fate == "lost":
             return []
         if fate == "busy":
-            return [wire.RefusedAnswer(heard.producer, heard.epoch, heard.first_sequence, "busy", "full", retry=True)]
+            return [client_protocol.RefusedAnswer(heard.producer, heard.epoch, heard.first_sequence, "busy", "full", retry=True)]
         if fate == "malformed":
-            return [wire.RefusedAnswer(heard.producer, heard.epoch, heard.first_sequence, "malformed", "no Arrow", retry=False)]
+            return [client_protocol.RefusedAnswer(heard.producer, heard.epoch, heard.first_sequence, "malformed", "no Arrow", retry=False)]
         line = self.gateway.log.lines["p"]
         if heard.epoch == line.epoch and heard.first_sequence > line.sequence:
             line.closed = True  # an abort; the default answers with it

@@ -14,20 +14,11 @@ from typing import Any
 
 import pytest
 
-from gateway.client.producer import Producer
-from gateway.core import limits
-from gateway.data.frame import crc32c
-from gateway.errors import (
-    BufferFull,
-    Damaged,
-    DirectoryRefused,
-    DiskFailed,
-    DiskFull,
-    FormatError,
-    UsageError,
-    WrongDirectory,
-)
-from gateway.log.storage import Storage
+from tutti.producer import Producer
+from tutti import limits
+from tutti.data.frames.frame import crc32c
+from tutti.errors import (BufferFull, Damaged, DirectoryRefused, DiskFailed, DiskFull, FormatError, UsageError, WrongDirectory)
+from tutti.log.files.storage import Storage
 from tests.unit.client.fake import FakeGateway, until
 from tests.unit.client.spools import committed, files, opened
 
@@ -97,7 +88,7 @@ class Trouble(Storage):
 
 @pytest.fixture
 def trouble(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Trouble]]:
-    monkeypatch.setattr("gateway.client.spool.store.Storage", Trouble)
+    monkeypatch.setattr("tutti.spool.store.Storage", Trouble)
     monkeypatch.setattr(limits, "SPOOL_RETRY_US", 10_000)
     yield Trouble
     Trouble.writes = Trouble.syncs = None
@@ -334,8 +325,8 @@ def test_an_error_in_the_block_leaves_the_records_in_the_spool(
 def test_a_program_that_ends_without_closing_loses_nothing_that_it_sent(gateway: FakeGateway, spool: Path) -> None:
     gateway.stop()
     program = f"""
-from gateway.client.producer import Producer
-from gateway.core import limits
+from tutti.producer import Producer
+from tutti_gateway.core import limits
 limits.EXIT_FLUSH_US = 100_000
 p = Producer({gateway.url!r}, producer="jfk", spool={str(spool)!r})
 for number in range(100):

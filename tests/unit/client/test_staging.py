@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.client.session import State
-from gateway.core import limits
-from gateway.data import wire
-from gateway.errors import Aborted, Refused
+from tutti.delivery.session import State
+from tutti_gateway.core import limits
+from tutti import limits as common_limits
+from tutti.data import client_protocol
+from tutti.errors import Aborted, Refused
 from tests.unit.client.rig import NUMBER, Rig, sequences
 
 
@@ -26,22 +27,22 @@ def one_staged() -> Rig:
 
 def forgotten_while_away(rig: Rig) -> None:
     rig.delivery.lost()
-    rig.say(wire.EpochFenced(rig.connect().request, 3))
-    rig.opened(rig.hear(wire.OpenProducer))
+    rig.say(client_protocol.EpochFenced(rig.connect().request, 3))
+    rig.opened(rig.hear(client_protocol.OpenProducer))
 
 
 def aborted(rig: Rig) -> None:
     failing = rig.send()
     rig.frames()
-    rig.say(wire.AbortedAnswer(NUMBER, 1, 2, 1, "no space"))
-    rig.opened(rig.hear(wire.OpenProducer), sequence=1)
+    rig.say(client_protocol.AbortedAnswer(NUMBER, 1, 2, 1, "no space"))
+    rig.opened(rig.hear(client_protocol.OpenProducer), sequence=1)
     with pytest.raises(Aborted, match="no space"):
         failing.result(0)
 
 
 def test_a_pause_of_a_task_however_long_keeps_the_epoch_of_what_it_staged() -> None:
     rig = one_staged()
-    rig.now += limits.IDLE_PRODUCER_US * limits.STAGED_IDLE_FACTOR / 1e6 - 1
+    rig.now += common_limits.IDLE_PRODUCER_US * limits.STAGED_IDLE_FACTOR / 1e6 - 1
     rig.send(b"late")
     (frame,) = rig.frames()
     assert (frame.epoch, sequences([frame])) == (1, [(2, 1)])
@@ -49,9 +50,9 @@ def test_a_pause_of_a_task_however_long_keeps_the_epoch_of_what_it_staged() -> N
 
 def test_who_staged_nothing_yet_begins_another_epoch_after_a_pause() -> None:
     rig = Rig(name="~abc", staged=True).ready()
-    rig.now += limits.IDLE_PRODUCER_US / 1e6
+    rig.now += common_limits.IDLE_PRODUCER_US / 1e6
     rig.send()
-    rig.opened(rig.hear(wire.OpenProducer))
+    rig.opened(rig.hear(client_protocol.OpenProducer))
     rig.topic()
     assert [frame.epoch for frame in rig.frames()] == [2]
 
@@ -59,8 +60,8 @@ def test_who_staged_nothing_yet_begins_another_epoch_after_a_pause() -> None:
 def refused(rig: Rig) -> None:
     failing = rig.send()
     rig.frames()
-    rig.say(wire.RefusedAnswer(NUMBER, 1, 2, "limit", "too many batches wait", retry=False))
-    rig.opened(rig.hear(wire.OpenProducer), sequence=1)
+    rig.say(client_protocol.RefusedAnswer(NUMBER, 1, 2, "limit", "too many batches wait", retry=False))
+    rig.opened(rig.hear(client_protocol.OpenProducer), sequence=1)
     with pytest.raises(Refused, match=r"sequence 2 were refused: too many batches wait$"):
         failing.result(0)
 
@@ -91,8 +92,8 @@ def test_what_only_the_next_epoch_tells_to_be_staged_is_gone_too() -> None:
     rig.send()
     rig.topic()
     rig.frames()
-    rig.say(wire.RefusedAnswer(NUMBER, 1, 1, "malformed", "arrived damaged", retry=False))
-    rig.opened(rig.hear(wire.OpenProducer), sequence=1)  # another copy committed
+    rig.say(client_protocol.RefusedAnswer(NUMBER, 1, 1, "malformed", "arrived damaged", retry=False))
+    rig.opened(rig.hear(client_protocol.OpenProducer), sequence=1)  # another copy committed
     with pytest.raises(Refused, match="stage it again"):
         rig.send()
 
@@ -102,7 +103,7 @@ def test_an_epoch_in_which_nothing_was_staged_ends_as_any_other() -> None:
     rig.send()
     rig.topic()
     rig.frames()
-    rig.say(wire.AbortedAnswer(NUMBER, 1, 1, 1, "no space"))
-    rig.opened(rig.hear(wire.OpenProducer))
+    rig.say(client_protocol.AbortedAnswer(NUMBER, 1, 1, 1, "no space"))
+    rig.opened(rig.hear(client_protocol.OpenProducer))
     rig.send()
     assert [(frame.epoch, frame.first_sequence) for frame in rig.frames()] == [(2, 1)]

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.client import taker
-from gateway.client.encode import RECORD_OVERHEAD_BYTES
-from gateway.client.producer import Producer
-from gateway.client.receipt import Batch, Receipt, Record
-from gateway.client.taker import Put, Taker, generator
+from tutti.batching import append as taker
+from tutti.batching.encoder import RECORD_OVERHEAD_BYTES
+from tutti.producer import Producer
+from tutti.batching.receipt import Batch, Receipt, Record
+from tutti.batching.append import Put, Taker, generator
 
 swift: Any = taker.swift
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from gateway.client import taker
-from gateway.client.producer import Producer
-from gateway.client.receipt import Receipt
-from gateway.data.schema import decode_batch
-from gateway.errors import TuttiError
+from tutti.batching import append
+from tutti.producer import Producer
+from tutti.batching.receipt import Receipt
+from tutti.data.frames.schema import decode_batch
+from tutti.errors import TuttiError
 from tests.unit.client.feeds import closed, deliver, feed_of
 
 
@@ -23,9 +23,9 @@ from tests.unit.client.feeds import closed, deliver, feed_of
 def producer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Producer]:
     """A producer with a feed and no thread behind it; by what is compiled, if that was, and without."""
     if request.param == "python":
-        monkeypatch.setattr(taker, "swift", None)
+        monkeypatch.setattr(append, "swift", None)
     else:
-        assert taker.swift is not None, "setup compiled nothing: apt-get install gcc python3-dev; rm .venv/.ready; make setup"
+        assert append.swift is not None, "setup compiled nothing: apt-get install gcc python3-dev; rm .venv/.ready; make setup"
     with _bare_producer() as bare:
         yield bare
 
@@ -146,7 +146,7 @@ def test_what_a_signal_handler_raises_in_there_is_raised_and_the_record_taken_of
             raise fault
         return 1.0
 
-    monkeypatch.setattr(taker, "_clock", clock)
+    monkeypatch.setattr(append, "_clock", clock)
     for value in (b"0", b"1", b"2"):
         producer.send("t", value)
     due[0] = True

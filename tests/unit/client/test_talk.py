@@ -10,15 +10,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.client import talk as client_talk
-from gateway.client.link import Link
-from gateway.client.producer import Producer
-from gateway.client.talk import Talk
-from gateway.client.url import Address
-from gateway.core import limits
-from gateway.data import wire
-from gateway.errors import Unavailable
-from gateway.zmtp.form import GREETING, MORE, frame, ready
+from tutti.io import request as client_talk
+from tutti.io.zmtp_connection import Link
+from tutti.producer import Producer
+from tutti.io.request import Talk
+from tutti.common.address import Address
+from tutti import limits
+from tutti.data import client_protocol
+from tutti.errors import Unavailable
+from tutti.zmtp.framing import GREETING, MORE, frame, ready
 from tests.unit.client.fake import FakeGateway, until
 
 
@@ -86,7 +86,7 @@ def test_a_connection_that_ended_while_nobody_asked_is_made_again_to_the_same_ga
         if asks == "welcome":
             assert talk.welcome().gateway == "first"
         else:
-            talk.ask(wire.StatusAnswer, wire.Status)
+            talk.ask(client_protocol.StatusAnswer, client_protocol.Status)
 
     with FakeGateway(name="first") as gateway, FakeGateway() as other, Talk(f"{gateway.url},127.0.0.1:{other.port}") as talk:
         asked(talk)
@@ -157,7 +157,7 @@ def test_a_host_that_is_not_known_is_told_as_such_by_all(host: str) -> None:
 
 def _denied(heard: object) -> list[object] | None:
     return (
-        [wire.Denied(heard.request, "roster", "a majority may come back", retry=True)] if isinstance(heard, wire.Status) else None
+        [client_protocol.Denied(heard.request, "roster", "a majority may come back", retry=True)] if isinstance(heard, client_protocol.Status) else None
     )
 
 
@@ -166,13 +166,13 @@ def test_who_answered_and_then_does_not_is_told_of_in_one_sentence() -> None:
     answered: list[object] = []
 
     def once(heard: object) -> list[object] | None:
-        if not isinstance(heard, wire.Status):
+        if not isinstance(heard, client_protocol.Status):
             return None
         answered.append(heard)
         return _denied(heard) if len(answered) == 1 else []
 
     with FakeGateway(rule=once) as gateway, Talk(gateway.url, timeout=3) as talk, pytest.raises(Unavailable) as late:
-        talk.ask(wire.StatusAnswer, wire.Status)
+        talk.ask(client_protocol.StatusAnswer, client_protocol.Status)
     said = f"127.0.0.1:{gateway.port} answered last: a majority may come back (roster)"
     assert str(late.value) == (
         f"it was not done within 3 s: {said}; asked once more, it had not answered yet when the time was over"
@@ -181,13 +181,13 @@ def test_who_answered_and_then_does_not_is_told_of_in_one_sentence() -> None:
 
 def test_what_was_met_at_other_gateways_is_told_beside_an_answer_and_the_answer_once() -> None:
     def away(heard: object) -> list[object] | None:
-        return [wire.Denied(heard.request, "not_primary", "no view", retry=True)] if isinstance(heard, wire.Status) else None
+        return [client_protocol.Denied(heard.request, "not_primary", "no view", retry=True)] if isinstance(heard, client_protocol.Status) else None
 
     with (
         FakeGateway(rule=away) as gateway,
         Talk(f"{gateway.url},127.0.0.1:1", timeout=30, rounds=1) as talk,
         pytest.raises(Unavailable) as late,
     ):
-        talk.ask(wire.StatusAnswer, wire.Status)
+        talk.ask(client_protocol.StatusAnswer, client_protocol.Status)
     said = f"127.0.0.1:{gateway.port} answered last: no view (not_primary); 127.0.0.1:1: connection refused"
     assert str(late.value) == f"it was not done within 30 s: {said}"

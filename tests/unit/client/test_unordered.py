@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from gateway.client.producer import Producer
-from gateway.client.receipt import Receipt
-from gateway.data import wire
-from gateway.data.frame import Frame
-from gateway.errors import Aborted, BufferFull, Fenced, Refused, TooLarge, Unknown, UsageError
+from tutti.producer import Producer
+from tutti.batching.receipt import Receipt
+from tutti.data import client_protocol
+from tutti.data.frames.frame import Frame
+from tutti.errors import Aborted, BufferFull, Fenced, Refused, TooLarge, Unknown, UsageError
 from tests.unit.client.fake import Lane, Line, Rule, deliver_within, until
 from tests.unit.client.two import Two, away, send, silent, turning_away, unordered, values
 
@@ -44,7 +44,7 @@ def test_records_go_into_the_lane_beside_the_ordered_ones(two: Two) -> None:
     assert values(two.g1) == [0, 1, 2, 3, 4]
     assert two.log.values() == [b"ordered"]
     assert {frame.epoch for frame in unordered(two.g1)} == {1}
-    assert set(two.g1.forms.values()) == {wire.SUBMIT, wire.SUBMIT_UNORDERED}, "a session of its own, or it is denied"
+    assert set(two.g1.forms.values()) == {client_protocol.SUBMIT, client_protocol.SUBMIT_UNORDERED}, "a session of its own, or it is denied"
 
 
 def test_neither_kind_waits_for_the_other(two: Two) -> None:
@@ -160,7 +160,7 @@ def test_a_lane_of_which_something_is_unknown_takes_more_in_the_next_epoch(two: 
         until(lambda: send(p, 3)[0].result(20) == 0)
         assert p.epoch == 2
         assert p.send("t", b"ordered").result(20) == 0
-        assert two.g1.take_unordered(first) == [wire.FencedAnswer(first.producer, 2, 1)]
+        assert two.g1.take_unordered(first) == [client_protocol.FencedAnswer(first.producer, 2, 1)]
     assert values(two.g1) == [3]
 
 
@@ -197,7 +197,7 @@ def test_what_it_has_no_room_for_is_sent_again_there(two: Two, code: str) -> Non
         if isinstance(heard, Frame) and two.g1.judge(heard) == [None]:
             count[0] += 1
             if count[0] % 3:
-                return [wire.RefusedAnswer(heard.producer, heard.epoch, heard.first_sequence, code, "it is so", retry=True)]
+                return [client_protocol.RefusedAnswer(heard.producer, heard.epoch, heard.first_sequence, code, "it is so", retry=True)]
         return None
 
     two.g1.rule = rule
@@ -292,7 +292,7 @@ def test_a_log_that_is_a_moment_behind_is_waited_for(two: Two) -> None:
 
     def rule(heard: Any) -> list[Any] | None:
         if isinstance(heard, Frame) and codes:
-            return [wire.RefusedAnswer(heard.producer, heard.epoch, heard.first_sequence, codes.pop(), "not yet", retry=False)]
+            return [client_protocol.RefusedAnswer(heard.producer, heard.epoch, heard.first_sequence, codes.pop(), "not yet", retry=False)]
         return None
 
     two.g1.rule = rule
@@ -371,9 +371,9 @@ def test_what_waits_for_its_gateway_goes_to_no_other_that_is_met_at_its_address(
         for name, lane in (("g9", Lane("9-" + "d" * 32)), ("g1", None)):
             two.g1.stop()
             two.g1.name, two.g1.lane, two.g1.rule = name, lane, None
-            heard = len(two.g1.requests(wire.Hello))
+            heard = len(two.g1.requests(client_protocol.Hello))
             two.g1.start()
-            until(lambda past=heard: len(two.g1.requests(wire.Hello)) > past + 4)  # type: ignore[misc]  # of a default
+            until(lambda past=heard: len(two.g1.requests(client_protocol.Hello)) > past + 4)  # type: ignore[misc]  # of a default
             assert not waits.done()
             assert lane is None or lane.values() == []
         two.g1.stop()

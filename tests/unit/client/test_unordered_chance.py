@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from gateway.client.delivery import Delivery
-from gateway.client.encode import check_record
-from gateway.client.feed import Feed
-from gateway.client.lane import Lane
-from gateway.client.lanes import Lanes
-from gateway.client.options import FeedOptions
-from gateway.client.receipt import Receipt
-from gateway.client.session import Identity, State
-from gateway.data import wire
-from gateway.data.frame import Frame
-from gateway.errors import Aborted, Refused, Unknown
+from tutti.delivery.ordered import Delivery
+from tutti.batching.encoder import check_record
+from tutti.batching.accumulator import Feed
+from tutti.delivery.lane import Lane
+from tutti.delivery.unordered import Lanes
+from tutti.batching.options import FeedOptions
+from tutti.batching.receipt import Receipt
+from tutti.delivery.session import Identity, State
+from tutti.data import client_protocol
+from tutti.data.frames.frame import Frame
+from tutti.errors import Aborted, Refused, Unknown
 from tests.unit.client.fake import Lane as LaneLog
 from tests.unit.client.fake import Log, Rules
 
@@ -81,9 +81,9 @@ class World:
             if not isinstance(heard, Frame) or not code or gateway.lane is None:
                 return None
             (usual,) = gateway.judge(heard)
-            if usual is not None and not isinstance(usual, wire.Expected):
+            if usual is not None and not isinstance(usual, client_protocol.Expected):
                 return [usual]
-            return [wire.RefusedAnswer(heard.producer, heard.epoch, heard.first_sequence, code, "it is so", retry=True)]
+            return [client_protocol.RefusedAnswer(heard.producer, heard.epoch, heard.first_sequence, code, "it is so", retry=True)]
 
         return rule
 

@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from gateway.client.encode import conform
-from gateway.client.feed import Feed
-from gateway.client.options import FeedOptions
-from gateway.data.frame import Frame, Kind
-from gateway.data.wire import Committed, Duplicate, Expected, RefusedAnswer
+from tutti.batching.encoder import conform
+from tutti.batching.accumulator import Feed
+from tutti.batching.options import FeedOptions
+from tutti.data.frames.frame import Frame, Kind
+from tutti.data.client_protocol import Committed, Duplicate, Expected, RefusedAnswer
 from tests.unit.client.fake import Line, Log, Rules
 from tests.unit.core.unordered.rig import Group, answers, group
 

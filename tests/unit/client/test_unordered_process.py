@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.client.producer import Producer
-from gateway.errors import UsageError
+from tutti.producer import Producer
+from tutti.errors import UsageError
 from tests.unit.client.fake import until
 from tests.unit.client.test_process import _in_child
 from tests.unit.client.two import Two, send, silent, unordered, values

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from gateway.client.url import Address, parse_url
-from gateway.core import limits
-from gateway.errors import ConfigError
+from tutti.common.address import Address, parse_url
+from tutti import limits
+from tutti.errors import ConfigError
 
 
 @pytest.mark.parametrize(

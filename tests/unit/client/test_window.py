@@ -8,11 +8,11 @@ from itertools import permutations
 import pyarrow as pa
 import pytest
 
-from gateway.client.producer import Producer
-from gateway.client.receipt import Batch, Failure, Resume
-from gateway.client.window import Window
-from gateway.data.wire import SUBMIT
-from gateway.errors import Aborted
+from tutti.producer import Producer
+from tutti.batching.receipt import Batch, Failure, Resume
+from tutti.delivery.window import Window
+from tutti.data.client_protocol import SUBMIT
+from tutti.errors import Aborted
 from tests.unit.client.fake import FakeGateway, until
 
 

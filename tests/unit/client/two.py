@@ -7,11 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from gateway.client.producer import Producer
-from gateway.client.receipt import Receipt
-from gateway.client.session import State
-from gateway.data import wire
-from gateway.data.frame import Frame
+from tutti.producer import Producer
+from tutti.batching.receipt import Receipt
+from tutti.delivery.session import State
+from tutti.data import client_protocol
+from tutti.data.frames.frame import Frame
 from tests.unit.client.fake import FakeGateway, Log, Rule
 
 LANES = ("1-" + "a" * 32, "2-" + "b" * 32)
@@ -77,6 +77,6 @@ def turning_away(code: str, retry: bool, only: Callable[[Frame], bool] = lambda 
     def rule(heard: Any) -> list[Any] | None:
         if not isinstance(heard, Frame) or not only(heard):
             return None
-        return [wire.RefusedAnswer(heard.producer, heard.epoch, heard.first_sequence, code, "it is so", retry)]
+        return [client_protocol.RefusedAnswer(heard.producer, heard.epoch, heard.first_sequence, code, "it is so", retry)]
 
     return rule

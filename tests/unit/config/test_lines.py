@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 
-from gateway.config.lines import key_lines, line_of
+from tutti.toml.lines import key_lines, line_of
 
 TEXT = '''\
 # a = 1

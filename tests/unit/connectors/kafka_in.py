@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from connectors.kafka import config as configs
-from connectors.kafka.inflow import Connector
-from connectors.kafka.partition import Key
-from connectors.kafka.records import Source
-from connectors.kafka.source import Consumed
-from gateway.errors import Aborted, Fenced, TuttiError
+from tutti_connect.kafka import config as configs
+from tutti_connect.kafka.source.connector import Connector
+from tutti_connect.kafka.source.partition import Key
+from tutti_connect.kafka.source.batches import Source
+from tutti_connect.kafka.source.consumer import Consumed
+from tutti.errors import Aborted, Fenced, TuttiError
 
 CLUSTER, TOPIC = "cluster", "topic-id"
 
@@ -65,7 +65,7 @@ class Kafka:
 
 
 class Member:
-    """As `connectors.kafka.source.KafkaSource`."""
+    """As `tutti_connect.kafka.source.consumer.KafkaSource`."""
 
     def __init__(self, kafka: Kafka) -> None:
         self.kafka = kafka
@@ -160,7 +160,7 @@ class Log:
         return Producer(self, name, self.epochs[name])
 
     def commit(self, name: str, _topic: str, decide: Callable[[bytes], bytes]) -> bytes:
-        """As `gateway.client.transactions.commit_progress`."""
+        """As `tutti.transactions.commit_progress`."""
         self.trouble("commit")
         self.epochs[name] = self.epochs.get(name, 0) + 1
         if progress := decide(self.progress.get(name, b"")):

@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
-from connectors.kafka import limits
-from connectors.kafka.place import Place, note_of
-from gateway.errors import Aborted, BufferFull, ConfigError, Fenced, Unavailable
+from tutti_connect.kafka import limits
+from tutti_connect.kafka.source.progress import Place, note_of
+from tutti.errors import Aborted, BufferFull, ConfigError, Fenced, Unavailable
 from tests.unit.connectors.kafka_in import CLUSTER, TOPIC, Kafka, Log, connector_of, done, run
 
 

@@ -9,14 +9,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from connectors.kafka import limits
-from connectors.kafka.config import load_inflow
-from connectors.kafka.partition import Partition, State, Turn
-from connectors.kafka.place import Place, check_same, producer_name
-from connectors.kafka.records import Cut, records_of
-from gateway.client.encode import TIME_US_MAX, TIME_US_MIN
-from gateway.data.schema import encode_batch
-from gateway.errors import Aborted, BufferFull, ConfigError, Fenced, FormatError, TuttiError
+from tutti_connect.kafka import limits
+from tutti_connect.kafka.config import load_inflow
+from tutti_connect.kafka.source.partition import Partition, State, Turn
+from tutti_connect.kafka.source.progress import Place, check_same, producer_name
+from tutti_connect.kafka.source.batches import Cut, records_of
+from tutti.batching.encoder import TIME_US_MAX, TIME_US_MIN
+from tutti.data.frames.schema import encode_batch
+from tutti.errors import Aborted, BufferFull, ConfigError, Fenced, FormatError, TuttiError
 
 
 class Message:

@@ -11,14 +11,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from connectors.kafka import config as configs
-from connectors.kafka import limits
-from connectors.kafka.client import CAUSE, CLIENT_LOG, Cause
-from connectors.kafka.errors import Again
-from connectors.kafka.log import gateway_asker
-from connectors.kafka.sink import Sink
-from connectors.kafka.source import KafkaSource
-from gateway.errors import Unavailable
+from tutti_connect.kafka import config as configs
+from tutti_connect.kafka import limits
+from tutti_connect.kafka.client import CAUSE, CLIENT_LOG, Cause
+from tutti_connect.kafka.errors import Again
+from tutti_connect.kafka.gateway_clients import gateway_asker
+from tutti_connect.kafka.sink.producer import Sink
+from tutti_connect.kafka.source.consumer import KafkaSource
+from tutti.errors import Unavailable
 
 NOBODY = "127.0.0.1:1"
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from connectors.kafka import limits
-from connectors.kafka.place import Place, note_of
-from gateway.errors import ConfigError, Fenced, Refused, TuttiError, Unavailable
+from tutti_connect.kafka import limits
+from tutti_connect.kafka.source.progress import Place, note_of
+from tutti.errors import ConfigError, Fenced, Refused, TuttiError, Unavailable
 from tests.unit.connectors.kafka_in import CLUSTER, TOPIC, Kafka, Log, connector_of, done, run
 
 

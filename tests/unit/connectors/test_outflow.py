@@ -12,17 +12,17 @@ import pyarrow as pa
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from connectors import limits as shared_limits
-from connectors.kafka import config as configs
-from connectors.kafka import limits
-from connectors.kafka.errors import Again, NotTaken, TopicNotTaken
-from connectors.kafka.metrics import OutflowMetrics
-from connectors.kafka.outflow import Outflow
-from connectors.kafka.outgoing import COLUMNS, Outgoing, sizes
-from connectors.kafka.position import Position
-from gateway.data.columns import schema_of
-from gateway.errors import ConfigError, Fenced, OffsetOutOfRange, Unavailable
-from gateway.waits import Doubling
+from tutti_connect import limits as shared_limits
+from tutti_connect.kafka import config as configs
+from tutti_connect.kafka import limits
+from tutti_connect.kafka.errors import Again, NotTaken, TopicNotTaken
+from tutti_connect.kafka.metrics import OutflowMetrics
+from tutti_connect.kafka.sink.connector import Outflow
+from tutti_connect.kafka.sink.messages import COLUMNS, Outgoing, sizes
+from tutti_connect.kafka.sink.position import Position
+from tutti.data.frames.columns import schema_of
+from tutti.errors import ConfigError, Fenced, OffsetOutOfRange, Unavailable
+from tutti.runtime.backoff import Doubling
 
 LOG = "ab" * 16
 
@@ -47,7 +47,7 @@ class Kafka:
 
 
 class FakeSink:
-    """As `connectors.kafka.sink.Sink`; `trouble(where)` may raise at each step."""
+    """As `tutti_connect.kafka.sink.producer.Sink`; `trouble(where)` may raise at each step."""
 
     def __init__(self, kafka: Kafka, instance: str = "one") -> None:
         self.kafka, self.instance = kafka, instance

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from connectors.kafka import config as configs
-from connectors.kafka import limits
-from connectors.kafka.config import load_outflow
-from connectors.kafka.once import Once
-from connectors.kafka.outgoing import outgoing
-from connectors.kafka.position import Position, check_same_log, decode_position
-from gateway.errors import ConfigError, FormatError
+from tutti_connect.kafka import config as configs
+from tutti_connect.kafka import limits
+from tutti_connect.kafka.config import load_outflow
+from tutti_connect.kafka.repeated_warnings import Once
+from tutti_connect.kafka.sink.messages import outgoing
+from tutti_connect.kafka.sink.position import Position, check_same_log, decode_position
+from tutti.errors import ConfigError, FormatError
 from tests.unit.connectors.test_outflow import LOG, batch
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.errors import ConfigError
+from tutti.errors import ConfigError
 from tests.unit.connectors.test_outflow import FakeLog, Kafka, outflow_of, run
 
 

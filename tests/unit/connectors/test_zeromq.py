@@ -15,20 +15,20 @@ import pyarrow as pa
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from connectors import limits as common
-from connectors.zeromq import flow as flow_module
-from connectors.zeromq import limits, outflow
-from connectors.zeromq.config import Curve, load_inflow, load_outflow
-from connectors.zeromq.flow import Flow
-from connectors.zeromq.inflow import Connector
-from connectors.zeromq.messages import Part, Sorter
-from connectors.zeromq.metrics import InMetrics
-from connectors.zeromq.outflow import Publisher
-from connectors.zeromq.spooled import SpooledFlow
-from gateway.client.source import Frontier
-from gateway.data.schema import HEADERS
-from gateway.errors import Aborted, BufferFull, ConfigError, Fenced, FormatError, NotAllowed, Unavailable
-from gateway.waits import Doubling
+from tutti_connect import limits as common
+from tutti_connect.zeromq import in_flight as flow_module
+from tutti_connect.zeromq import limits, sink
+from tutti_connect.zeromq.config import Curve, load_inflow, load_outflow
+from tutti_connect.zeromq.in_flight import Flow
+from tutti_connect.zeromq.source import Connector
+from tutti_connect.zeromq.batches import Part, Sorter
+from tutti_connect.zeromq.metrics import InMetrics
+from tutti_connect.zeromq.sink import Publisher
+from tutti_connect.zeromq.spooled import SpooledFlow
+from tutti.sources.source import Frontier
+from tutti.data.frames.schema import HEADERS
+from tutti.errors import Aborted, BufferFull, ConfigError, Fenced, FormatError, NotAllowed, Unavailable
+from tutti.runtime.backoff import Doubling
 
 EXAMPLES = Path(__file__).parents[3] / "conf" / "connectors"
 IN = (
@@ -355,7 +355,7 @@ def test_what_is_wrong_in_a_file_of_the_other_is_told(tmp_path: Path, text: str,
 def test_keys_that_do_not_serve_are_told(tmp_path: Path, curve: str) -> None:
     import zmq
 
-    from connectors.zeromq.sockets import opened
+    from tutti_connect.zeromq.sockets import opened
 
     (tmp_path / "k").write_text('curve\n    public-key = "' + "x" * 40 + '"\n')
     file = tmp_path / "in.toml"
@@ -457,7 +457,7 @@ class FakeProgress:
 def test_a_start_at_latest_is_saved_before_it_is_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: dict[str, int], logs: list[tuple[str, int]], after: dict[str, int]
 ) -> None:
-    monkeypatch.setattr(outflow, "Progress", lambda _: FakeProgress(before, logs))
+    monkeypatch.setattr(sink, "Progress", lambda _: FakeProgress(before, logs))
     monkeypatch.setattr(limits, "BEGIN_LOOK_S", 0.001)
     (tmp_path / "out.toml").write_text(OUT.replace("topics", 'start = "latest"\ntopics'))
     publisher = Publisher(load_outflow(str(tmp_path / "out.toml")))
@@ -501,8 +501,8 @@ def test_what_is_committed_never_goes_back(tmp_path: Path) -> None:
 def test_an_address_is_told_as_it_is_written() -> None:
     import zmq
 
-    from connectors.zeromq.config import Curve
-    from connectors.zeromq.sockets import opened
+    from tutti_connect.zeromq.config import Curve
+    from tutti_connect.zeromq.sockets import opened
 
     with opened(zmq.PULL, ["tcp://127.0.0.1:*", "tcp://[::1]:*"], [], Curve(), 10) as (_, (four, six)):
         assert four.startswith("tcp://127.0.0.1:")
@@ -528,7 +528,7 @@ def test_a_subscriber_with_keys_and_the_longest_topic_may_say_it(tmp_path: Path)
     import zmq
     import zmq.auth
 
-    from connectors.zeromq.sockets import opened
+    from tutti_connect.zeromq.sockets import opened
 
     (tmp_path / "clients").mkdir()
     _, ours = zmq.auth.create_certificates(tmp_path, "ours")

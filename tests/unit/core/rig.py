@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from gateway.core.events import EpochAsked, Identity, Recovered, StackConfig, Started, TopicAsked
-from gateway.data.frame import Frame, Kind
-from gateway.data.scalars import Scalars
-from gateway.data.state import LogState
-from gateway.data.wire import Answer
+from tutti_gateway.core.protocol.events import EpochAsked, Identity, Recovered, StackConfig, Started, TopicAsked
+from tutti.data.frames.frame import Frame, Kind
+from tutti.data.hard_state import Scalars
+from tutti.data.log_state import LogState
+from tutti.data.client_protocol import Answer
 from tests.transcripts.group import ENTROPY, Group, Member, incarnation
 
 VIEW = 1 << 16 | 1

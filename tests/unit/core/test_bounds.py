@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.core import limits
-from gateway.core.actions import Persist, Send
-from gateway.core.events import (
-    EpochAsked,
-    ForgetAsked,
-    OffsetsAsked,
-    Submitted,
-    TopicAsked,
-)
-from gateway.core.messages import Order
-from gateway.data.bodies import TickBody, ViewBody
-from gateway.data.frame import Frame, Kind
-from gateway.data.wire import Committed, Denied, Done, RefusedAnswer
-from gateway.errors import InvariantViolated
+from tutti_gateway.core import limits
+from tutti import limits as common_limits
+from tutti_gateway.core.protocol.actions import Persist, Send
+from tutti_gateway.core.protocol.events import EpochAsked, ForgetAsked, OffsetsAsked, Submitted, TopicAsked
+from tutti_gateway.core.protocol.messages import Order
+from tutti.data.frames.bodies import TickBody, ViewBody
+from tutti.data.frames.frame import Frame, Kind
+from tutti.data.client_protocol import Committed, Denied, Done, RefusedAnswer
+from tutti.errors import InvariantViolated
 from tests.transcripts.group import Group, incarnation
 from tests.unit.core.rig import VIEW, alone, answers, batches, opened, three
 
@@ -60,10 +55,10 @@ def test_the_window_of_undecided_frames_is_bounded(monkeypatch: pytest.MonkeyPat
 
 def test_a_drain_waits_for_room_however_little_may_be_undecided() -> None:
     group, member = opened(undecided_bytes_max=limits.UNDECIDED_BYTES_LEAST)
-    window, body = member.stack.layers.context.window, bytes(limits.BODY_BYTES_MAX)
+    window, body = member.stack.layers.context.window, bytes(common_limits.BODY_BYTES_MAX)
     group.step(member, Submitted(1, batches(1, 1, body)))
     assert window.full
-    drained = (limits.DRAIN_BYTES_MAX + limits.MESSAGE_BYTES_MAX) // len(body) + 1
+    drained = (limits.DRAIN_BYTES_MAX + common_limits.MESSAGE_BYTES_MAX) // len(body) + 1
     group.step(member, Submitted(1, batches(2, drained, body)))
     group.step(member, Submitted(1, batches(2 + drained, 1)))
     assert len(window.frames) == 1
@@ -94,13 +89,13 @@ def test_requests_and_ticks_wait_for_room_and_views_do_not(monkeypatch: pytest.M
         group.step(member, TopicAsked(1, 10 + number, f"more{number}"))
         group.step(member, OffsetsAsked(1, 20 + number, f"reader{number}", 0))
     assert len(window.frames) == 3
-    group.advance(10 * limits.TICK_INTERVAL_US)
+    group.advance(10 * common_limits.TICK_INTERVAL_US)
     assert len(window.frames) == 3, "nothing that can wait is ordered while there is no room"
     member.stack.layers.place(Kind.VIEW, ViewBody((1,)))
     assert len(window.frames) == 4
     group.settle()
     for _ in range(5):
-        group.advance(limits.TICK_INTERVAL_US)
+        group.advance(common_limits.TICK_INTERVAL_US)
         group.settle()
     assert len(answers(member, Done)) == 3
     assert {topic.name for topic in member.stack.decided.topics.values()} == {"t", "more0", "more1", "more2"}
@@ -109,7 +104,7 @@ def test_requests_and_ticks_wait_for_room_and_views_do_not(monkeypatch: pytest.M
 
 def test_no_more_is_ever_undecided_than_where_an_abort_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     group, member = opened()
-    monkeypatch.setattr(limits, "UNDECIDED_FRAMES_MAX", 3)
+    monkeypatch.setattr(common_limits, "UNDECIDED_FRAMES_MAX", 3)
     group.step(member, Submitted(1, batches(1, 3)))
     with pytest.raises(InvariantViolated, match="3 frames are undecided, and 1 more are over the bound"):
         member.stack.layers.place(Kind.TICK, TickBody(1, 1))
@@ -236,7 +231,7 @@ def test_a_reader_goes_back_only_when_it_says_so() -> None:
 def test_too_many_or_no_names_are_not_forgotten() -> None:
     group, member = opened()
     group.step(member, ForgetAsked(1, 5, ()))
-    group.step(member, ForgetAsked(1, 6, ("p",) * (limits.FORGET_PRODUCERS_MAX + 1)))
+    group.step(member, ForgetAsked(1, 6, ("p",) * (common_limits.FORGET_PRODUCERS_MAX + 1)))
     assert [(one.request, one.code) for one in answers(member, Denied) if isinstance(one, Denied)] == [
         (5, "unknown"),
         (6, "unknown"),
@@ -244,7 +239,7 @@ def test_too_many_or_no_names_are_not_forgotten() -> None:
 
 
 def test_messages_are_cut_to_what_the_transport_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "FRAMES_A_MESSAGE_MAX", 2)
+    monkeypatch.setattr(common_limits, "FRAMES_A_MESSAGE_MAX", 2)
     group = Group()
     group.start_group(["g1", "g2"], VIEW)
     group.settle()

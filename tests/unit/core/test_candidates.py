@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gateway.core import limits
-from gateway.core.actions import Action, Send, Suspect
-from gateway.core.events import Received
-from gateway.core.life import Phase
-from gateway.core.messages import Heartbeat, Install, Propose, Reject
-from gateway.data.views import counter_of, view_of
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.actions import Action, Send, Suspect
+from tutti_gateway.core.protocol.events import Received
+from tutti_gateway.core.view.lifecycle import Phase
+from tutti_gateway.core.protocol.messages import Heartbeat, Install, Propose, Reject
+from tutti.data.view_id import counter_of, view_of
 from tests.transcripts.whole import Gateway
 from tests.transcripts.whole_script import WholeScript
 

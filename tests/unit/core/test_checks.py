@@ -7,60 +7,18 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from gateway.core import limits
-from gateway.core.checks import _CHECKS, far_ahead, fault
-from gateway.core.messages import (
-    Ask,
-    AskEpoch,
-    AskForget,
-    Asking,
-    AskOffsets,
-    AskRoster,
-    AskTopic,
-    Confirm,
-    Damage,
-    Deny,
-    Echo,
-    Fetch,
-    Fetched,
-    FetchedSnapshot,
-    FetchSnapshot,
-    Forward,
-    Heartbeat,
-    Install,
-    Installed,
-    LaneAsk,
-    LaneBegin,
-    LaneEnd,
-    LaneEnds,
-    LaneFetch,
-    LaneFetched,
-    LaneTail,
-    Message,
-    Missing,
-    No,
-    Order,
-    Post,
-    Posted,
-    Probe,
-    Propose,
-    Refuse,
-    Reject,
-    Repair,
-    Repairing,
-    Resend,
-    Settled,
-    State,
-    Vote,
-)
-from gateway.data.frame import Frame, Kind
+from tutti_gateway.core import limits
+from tutti import limits as common_limits
+from tutti_gateway.core.protocol.message_checks import _CHECKS, far_ahead, fault
+from tutti_gateway.core.protocol.messages import (Ask, AskEpoch, AskForget, Asking, AskOffsets, AskRoster, AskTopic, Confirm, Damage, Deny, Echo, Fetch, Fetched, FetchedSnapshot, FetchSnapshot, Forward, Heartbeat, Install, Installed, LaneAsk, LaneBegin, LaneEnd, LaneEnds, LaneFetch, LaneFetched, LaneTail, Message, Missing, No, Order, Post, Posted, Probe, Propose, Refuse, Reject, Repair, Repairing, Resend, Settled, State, Vote)
+from tutti.data.frames.frame import Frame, Kind
 
 VIEW = 3 << 16 | 1
 ID = b"sixteen bytes ok"
 HUGE = 2**63
 VIEWS = (-1, 1, 0xFFFF, 7 << 16, 2**63 | 1, 2**64)
 POSITIONS = (-1, HUGE, 2**64)
-MEMBERS: tuple[Any, ...] = ((1, 1), (0, 1), (1, 0x10000), (1, -2), tuple(range(1, limits.ROSTER_MAX + 2)))
+MEMBERS: tuple[Any, ...] = ((1, 1), (0, 1), (1, 0x10000), (1, -2), tuple(range(1, common_limits.ROSTER_MAX + 2)))
 RANGES: tuple[Any, ...] = (
     (),
     ((2, 1),),
@@ -100,7 +58,7 @@ RUNS: tuple[Any, ...] = (
     run(2**63, 2**63 + 1),
     (batch(),),
     run(*range(1, limits.FETCHED_FRAMES_MAX + 2)),
-    run(3, body=bytes(limits.BODY_BYTES_MAX + 1)),
+    run(3, body=bytes(common_limits.BODY_BYTES_MAX + 1)),
 )
 GOOD: tuple[Any, ...] = (
     Forward(VIEW, (batch(), batch(first_sequence=3))),
@@ -175,7 +133,7 @@ BATCHES = (
     batch(count=0),
     batch(first_sequence=0),
     batch(first_sequence=2**63 - 1),
-    batch(raw_length=limits.RAW_BYTES_MAX + 1),
+    batch(raw_length=common_limits.RAW_BYTES_MAX + 1),
     *run(3),
 )
 ASKS: tuple[Any, ...] = (
@@ -193,7 +151,7 @@ ASKS: tuple[Any, ...] = (
     AskForget(()),
     AskForget((1, 1)),
     AskForget((0,)),
-    AskForget(tuple(range(1, limits.FORGET_PRODUCERS_MAX + 2))),
+    AskForget(tuple(range(1, common_limits.FORGET_PRODUCERS_MAX + 2))),
     AskRoster("turn", "g4"),
     AskRoster("add", ""),
     AskRoster("add", "g4", "x" * 513),
@@ -201,10 +159,10 @@ ASKS: tuple[Any, ...] = (
 )
 #: By kind and field, what it cannot hold.
 BAD: dict[type, dict[str, tuple[Any, ...]]] = {
-    Forward: {"frames": ((), (batch(),) * (limits.FRAMES_A_MESSAGE_MAX + 1), *((batch(), bad) for bad in BATCHES))},
+    Forward: {"frames": ((), (batch(),) * (common_limits.FRAMES_A_MESSAGE_MAX + 1), *((batch(), bad) for bad in BATCHES))},
     Asking: {"ask": ASKS},
     Order: {"frames": RUNS},
-    Echo: {"headers": (b"", bytes(95), bytes(96 * (limits.FRAMES_A_MESSAGE_MAX + 1)))},
+    Echo: {"headers": (b"", bytes(95), bytes(96 * (common_limits.FRAMES_A_MESSAGE_MAX + 1)))},
     Resend: {"producer": (0, HUGE), "epoch": (0, 2**32), "sequence": (0, *POSITIONS)},
     Refuse: {"producer": (0, HUGE), "epoch": (-1, 2**32), "first_sequence": (0, HUGE), "code": ("x" * 65,), "reason": (LONG,)},
     Deny: {"ask": ASKS, "code": ("x" * 65,), "reason": (LONG,)},

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.core import limits
-from gateway.core.events import EpochAsked, Submitted, TopicAsked
-from gateway.data.frame import Frame
+from tutti_gateway.core import limits
+from tutti import limits as common_limits
+from tutti_gateway.core.protocol.events import EpochAsked, Submitted, TopicAsked
+from tutti.data.frames.frame import Frame
 from tests.transcripts.group import Group, incarnation
 from tests.unit.core.rig import three
 from tests.unit.core.test_transactions import COMMITTER, NAMES, OTHER, STAGER, placed, refused, says, staged, submit, txn
@@ -54,7 +55,7 @@ def test_who_staged_something_may_rest_longer_as_its_transaction_may_come() -> N
 
 
 def test_places_of_who_is_gone_are_free_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "STAGED_BATCHES_MAX", 1)
+    monkeypatch.setattr(common_limits, "STAGED_BATCHES_MAX", 1)
     group = nameless()
     stage(group)
     submit(group, staged(1, producer=OTHER))

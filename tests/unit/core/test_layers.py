@@ -9,10 +9,10 @@ from typing import get_args
 
 import pytest
 
-from gateway.core.messages import Message
+from tutti_gateway.core.protocol.messages import Message
 from tests.unit.core.rig import opened
 
-CORE = Path(__file__).resolve().parents[3] / "gateway/core"
+CORE = Path(__file__).resolve().parents[3] / "gateway/tutti_gateway/core"
 LAYERS = {"atomic", "flush", "membership", "order", "repair", "unordered"}
 ABOVE = {"layers.py", "diagrams.py"}  # wire the layers, and draw them
 
@@ -21,7 +21,7 @@ def layers_seen(path: Path) -> set[str]:
     """The layers that a module imports from."""
     nodes = ast.walk(ast.parse(path.read_text("utf-8")))
     modules = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
-    return {module.split(".")[2] for module in modules if module.startswith("gateway.core.") and module.count(".") > 2}
+    return {module.split(".")[2] for module in modules if module.startswith("tutti_gateway.core.") and module.count(".") > 2}
 
 
 @pytest.mark.parametrize("path", sorted(CORE.rglob("*.py")), ids=lambda path: str(path.relative_to(CORE)))
@@ -39,7 +39,7 @@ def test_no_modules_of_the_core_import_each_other_in_a_circle() -> None:
         name = ".".join(path.relative_to(CORE.parents[1]).with_suffix("").parts)
         nodes = ast.walk(ast.parse(path.read_text("utf-8")))
         imports[name] = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
-    assert "gateway.core.layers" in imports["gateway.core.stack"]
+    assert "tutti_gateway.core.layers" in imports["tutti_gateway.core.stack"]
     TopologicalSorter(imports).prepare()  # raises where there is one, and names it
 
 

@@ -2,36 +2,13 @@
 
 from typing import get_args
 
-from gateway.core.actions import (
-    Action,
-    Deliver,
-    DeliverUnordered,
-    Dropped,
-    Halt,
-    LaneHeld,
-    Mend,
-    MendLane,
-    Peers,
-    Persist,
-    PersistLane,
-    ReadIndex,
-    ReadLane,
-    ReadLog,
-    ReadSnapshot,
-    Relearned,
-    Reply,
-    Send,
-    SetTimer,
-    Stopped,
-    Suspect,
-    ViewInstalled,
-)
-from gateway.core.events import Now
-from gateway.core.messages import Confirm, Vote
-from gateway.core.outbox import Outbox
-from gateway.core.standing import Standing
-from gateway.data.scalars import Scalars
-from gateway.data.wire import Done
+from tutti_gateway.core.protocol.actions import (Action, Deliver, DeliverUnordered, Dropped, Halt, LaneHeld, Mend, MendLane, Peers, Persist, PersistLane, ReadIndex, ReadLane, ReadLog, ReadSnapshot, Relearned, Reply, Send, SetTimer, Stopped, Suspect, ViewInstalled)
+from tutti_gateway.core.protocol.events import Now
+from tutti_gateway.core.protocol.messages import Confirm, Vote
+from tutti_gateway.core.outbox import Outbox
+from tutti_gateway.core.view.view_state import Standing
+from tutti.data.hard_state import Scalars
+from tutti.data.client_protocol import Done
 
 
 def outbox() -> Outbox:

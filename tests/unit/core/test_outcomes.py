@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.core.events import EpochAsked, ForgetAsked, Received, Submitted, TopicAsked, TrimProposed
-from gateway.core.messages import Asking, AskRoster, AskTopic, Forward, No, Vote
-from gateway.data.frame import Frame, Kind
-from gateway.data.wire import Committed, EpochOpened, Expected, FencedAnswer
+from tutti_gateway.core.protocol.events import EpochAsked, ForgetAsked, Received, Submitted, TopicAsked, TrimProposed
+from tutti_gateway.core.protocol.messages import Asking, AskRoster, AskTopic, Forward, No, Vote
+from tutti.data.frames.frame import Frame, Kind
+from tutti.data.client_protocol import Committed, EpochOpened, Expected, FencedAnswer
 from tests.transcripts.group import Group, Member, incarnation
 from tests.transcripts.whole import Gateway
 from tests.transcripts.whole_script import WholeScript

@@ -7,21 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.core import limits
-from gateway.core.actions import Action, ReadIndex
-from gateway.core.events import (
-    ForgetAsked,
-    OffsetsAsked,
-    Persisted,
-    ReadIndexAsked,
-    Received,
-    SessionClosed,
-    Submitted,
-    TimeAdvanced,
-)
-from gateway.core.messages import Confirm, Heartbeat, Probe
-from gateway.core.record import decode_message
-from gateway.data.wire import Denied, Done
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.actions import Action, ReadIndex
+from tutti_gateway.core.protocol.events import (ForgetAsked, OffsetsAsked, Persisted, ReadIndexAsked, Received, SessionClosed, Submitted, TimeAdvanced)
+from tutti_gateway.core.protocol.messages import Confirm, Heartbeat, Probe
+from tutti_gateway.core.protocol.codec import decode_message
+from tutti.data.client_protocol import Denied, Done
 from tests.transcripts.group import Group, Member, incarnation
 from tests.transcripts.whole import Pace
 from tests.transcripts.whole_script import WholeScript

@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-from gateway.core.actions import Relearned, Reply
-from gateway.core.events import EpochAsked, ForgetAsked, OffsetsAsked, Submitted, TopicAsked
-from gateway.data.frame import Frame, Kind
-from gateway.data.state import LogState, Producer, Topic
-from gateway.data.wire import (
-    AbortedAnswer,
-    Answer,
-    Denied,
-    Done,
-    Duplicate,
-    EpochFenced,
-    EpochOpened,
-    FencedAnswer,
-    RequestAnswer,
-    TopicOpened,
-)
+from tutti_gateway.core.protocol.actions import Relearned, Reply
+from tutti_gateway.core.protocol.events import EpochAsked, ForgetAsked, OffsetsAsked, Submitted, TopicAsked
+from tutti.data.frames.frame import Frame, Kind
+from tutti.data.log_state import LogState, Producer, Topic
+from tutti.data.client_protocol import (AbortedAnswer, Answer, Denied, Done, Duplicate, EpochFenced, EpochOpened, FencedAnswer, RequestAnswer, TopicOpened)
 from tests.transcripts.group import Group, Member, incarnation
 from tests.unit.core.rig import three
 

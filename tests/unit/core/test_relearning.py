@@ -7,17 +7,17 @@ from random import Random
 
 import pytest
 
-from gateway.core import limits
-from gateway.core.actions import Persist, Send
-from gateway.core.context import Context
-from gateway.core.events import Identity, Now, StackConfig
-from gateway.core.flush.relearning import Relearning
-from gateway.core.messages import FetchedSnapshot, FetchSnapshot
-from gateway.core.outbox import Outbox
-from gateway.core.standing import Standing
-from gateway.core.window import Stage, Window
-from gateway.data.state import LogState
-from gateway.errors import InvariantViolated
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.actions import Persist, Send
+from tutti_gateway.core.context import Context
+from tutti_gateway.core.protocol.events import Identity, Now, StackConfig
+from tutti_gateway.core.flush.install_snapshot import Relearning
+from tutti_gateway.core.protocol.messages import FetchedSnapshot, FetchSnapshot
+from tutti_gateway.core.outbox import Outbox
+from tutti_gateway.core.view.view_state import Standing
+from tutti_gateway.core.window import Stage, Window
+from tutti.data.log_state import LogState
+from tutti.errors import InvariantViolated
 from tests.unit.log.history import History, sample
 
 VIEW = 7 << 16 | 2

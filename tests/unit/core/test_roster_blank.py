@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
-from gateway.core.actions import Reply
-from gateway.core.events import Now, RosterAsked
-from gateway.core.stack import Stack
-from gateway.data.wire import Denied
+from tutti_gateway.core.protocol.actions import Reply
+from tutti_gateway.core.protocol.events import Now, RosterAsked
+from tutti_gateway.core.stack import Stack
+from tutti.data.client_protocol import Denied
 from tests.unit.core.rig import started
 
 

@@ -4,7 +4,7 @@ removed voter still answers after a restart.
 
 from __future__ import annotations
 
-from gateway.data.frame import Kind
+from tutti.data.frames.frame import Kind
 from tests.transcripts.facts import is_so
 from tests.transcripts.whole_script import WholeScript
 

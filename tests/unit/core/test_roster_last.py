@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.core.events import RosterAsked
-from gateway.data.wire import Denied
+from tutti_gateway.core.protocol.events import RosterAsked
+from tutti.data.client_protocol import Denied
 from tests.transcripts.whole_script import WholeScript
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.core.life import Phase
-from gateway.core.rosters import rosters_of
-from gateway.data.bodies import RosterBody, decode_body, encode_body
-from gateway.data.frame import Frame, Kind
-from gateway.data.state import LogState
-from gateway.data.wire import Denied, Done
+from tutti_gateway.core.view.lifecycle import Phase
+from tutti_gateway.core.view.quorum import rosters_of
+from tutti.data.frames.bodies import RosterBody, decode_body, encode_body
+from tutti.data.frames.frame import Frame, Kind
+from tutti.data.log_state import LogState
+from tutti.data.client_protocol import Denied, Done
 from tests.transcripts.group import ENTROPY, voters
 from tests.transcripts.whole_script import WholeScript
 

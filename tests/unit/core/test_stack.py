@@ -6,25 +6,17 @@ from random import Random
 
 import pytest
 
-from gateway.core import limits
-from gateway.core.actions import Deliver, Dropped, Halt, Peers, Persist, Reply, SetTimer, Suspect
-from gateway.core.events import (
-    EpochAsked,
-    Now,
-    Persisted,
-    Received,
-    Submitted,
-    TimeAdvanced,
-    TopicAsked,
-)
-from gateway.core.life import Phase
-from gateway.core.messages import Asking, AskTopic, Confirm, Forward, Message, No, Order, Vote
-from gateway.core.stack import Stack
-from gateway.data.bodies import RosterBody, TickBody, ViewBody, encode_body
-from gateway.data.frame import Frame, Kind, decode_frame
-from gateway.data.state import LogState
-from gateway.data.wire import Committed
-from gateway.errors import InvariantViolated
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.actions import Deliver, Dropped, Halt, Peers, Persist, Reply, SetTimer, Suspect
+from tutti_gateway.core.protocol.events import EpochAsked, Now, Persisted, Received, Submitted, TimeAdvanced, TopicAsked
+from tutti_gateway.core.view.lifecycle import Phase
+from tutti_gateway.core.protocol.messages import Asking, AskTopic, Confirm, Forward, Message, No, Order, Vote
+from tutti_gateway.core.stack import Stack
+from tutti.data.frames.bodies import RosterBody, TickBody, ViewBody, encode_body
+from tutti.data.frames.frame import Frame, Kind, decode_frame
+from tutti.data.log_state import LogState
+from tutti.data.client_protocol import Committed
+from tutti.errors import InvariantViolated
 from tests.transcripts.group import ENTROPY, Group, incarnation, voters
 from tests.unit.core.rig import VIEW, answers, batches, opened, started, three
 

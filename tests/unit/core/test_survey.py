@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
-from gateway.core.events import EpochAsked, LeaveAsked, RosterAsked, SpaceChanged, StackConfig, Submitted, TopicAsked
-from gateway.core.stack import Stack
-from gateway.core.survey import Member, Survey
-from gateway.errors import disk_remedy
+from tutti_gateway.core.protocol.events import (EpochAsked, LeaveAsked, RosterAsked, SpaceChanged, StackConfig, Submitted, TopicAsked)
+from tutti_gateway.core.stack import Stack
+from tutti_gateway.core.view.group_status import Member, Survey
+from tutti.errors import disk_remedy
 from tests.transcripts.network import rule
 from tests.transcripts.whole import USUAL, Gateway, Whole
 from tests.unit.core.rig import batches

@@ -5,19 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.diagrams import page
-from gateway.core.life import LIFE, Phase, Step
-from gateway.core.machine import Machine
-from gateway.core.order.received import LINE, Line, LineInput, LineState
-from gateway.core.order.verdicts import ENTRANCE, VERDICT, Relation, Seen, Verdict, relation
-from gateway.errors import InvariantViolated
+from tutti_gateway.core.diagrams import page
+from tutti_gateway.core.view.lifecycle import LIFE, Phase, Step
+from tutti_gateway.core.state_machine import Machine
+from tutti_gateway.core.order.received_table import LINE, Line, LineInput, LineState
+from tutti_gateway.core.order.verdicts import ENTRANCE, VERDICT, Relation, Seen, Verdict, relation
+from tutti.errors import InvariantViolated
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_the_page_is_up_to_date() -> None:
     assert (ROOT / "docs/explanation/protocol.md").read_text("utf-8") == page(), (
-        "python -m gateway.core.diagrams > docs/explanation/protocol.md"
+        "python -m tutti_gateway.core.diagrams > docs/explanation/protocol.md"
     )
 
 

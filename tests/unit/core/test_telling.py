@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.core import limits
-from gateway.core.events import EpochAsked, Received, Several, Submitted, TimeAdvanced, TopicAsked
-from gateway.core.messages import Confirm, Echo, Forward, Order
-from gateway.core.record import decode_message
-from gateway.data.views import view_of
+from tutti_gateway.core import limits
+from tutti import limits as common_limits
+from tutti_gateway.core.protocol.events import EpochAsked, Received, Several, Submitted, TimeAdvanced, TopicAsked
+from tutti_gateway.core.protocol.messages import Confirm, Echo, Forward, Order
+from tutti_gateway.core.protocol.codec import decode_message
+from tutti.data.view_id import view_of
 from tests.transcripts.group import Group, Member, incarnation
 from tests.unit.core.rig import batches, three
 
@@ -136,7 +137,7 @@ def test_who_reads_a_frontier_in_a_heartbeat_was_told_of_it(group: Group) -> Non
 def test_echoes_of_much_that_was_placed_at_once_are_several(group: Group) -> None:
     """Each fits into a message."""
     one, two, _ = group.members.values()
-    many = 2 * limits.FRAMES_A_MESSAGE_MAX + 1
+    many = 2 * common_limits.FRAMES_A_MESSAGE_MAX + 1
     group.step(two, Submitted(1, batches(1, many)))
     came = tuple(Received(2, decode_message(data)) for sender, to, data in group.network if (sender, to) == (two, one))
     assert all(isinstance(event.message, Forward) for event in came)

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from gateway.core import limits
-from gateway.core.events import EpochAsked, ForgetAsked, Received, SpaceChanged, Submitted, TopicAsked
-from gateway.core.messages import Forward, Order
-from gateway.data.bodies import AbortBody, Entry, TxnBody, encode_body
-from gateway.data.frame import STAGED, Frame, Kind
-from gateway.data.wire import AbortedAnswer, Committed, Duplicate, RefusedAnswer
+from tutti import limits
+from tutti_gateway.core.protocol.events import EpochAsked, ForgetAsked, Received, SpaceChanged, Submitted, TopicAsked
+from tutti_gateway.core.protocol.messages import Forward, Order
+from tutti.data.frames.bodies import AbortBody, Entry, TxnBody, encode_body
+from tutti.data.frames.frame import STAGED, Frame, Kind
+from tutti.data.client_protocol import AbortedAnswer, Committed, Duplicate, RefusedAnswer
 from tests.transcripts.group import Group, Member, incarnation
 from tests.unit.core.rig import VIEW, answers, three
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.core import limits, record
-from gateway.core.events import EpochAsked, Received, Submitted, TopicAsked
-from gateway.core.messages import Confirm, Order
-from gateway.core.window import Window
-from gateway.data.bodies import TickBody, ViewBody, encode_body
-from gateway.data.frame import Frame, Kind
-from gateway.data.wire import Committed
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol import codec
+from tutti_gateway.core.protocol.events import EpochAsked, Received, Submitted, TopicAsked
+from tutti_gateway.core.protocol.messages import Confirm, Order
+from tutti_gateway.core.window import Window
+from tutti.data.frames.bodies import TickBody, ViewBody, encode_body
+from tutti.data.frames.frame import Frame, Kind
+from tutti.data.client_protocol import Committed
 from tests.transcripts.group import Group, Member, incarnation
 from tests.unit.core.rig import VIEW, answers, batches, three
 
@@ -48,7 +49,7 @@ def settle_without_confirm(group: Group) -> None:
     while group.network or any(member.persists for member in group.members.values()):
         while group.network:
             sender, to, data = group.network.pop(0)
-            if to.name != "g2" or not isinstance(record.decode_message(data), Confirm):
+            if to.name != "g2" or not isinstance(codec.decode_message(data), Confirm):
                 group.hand_over(sender, to, data)
         for member in group.members.values():
             group.persisted(member)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.data.addresses import Address, client_part, is_loopback, parse_host_port, parse_member
-from gateway.errors import UsageError
+from tutti.data.addresses import Address, client_part, is_loopback, parse_host_port, parse_member
+from tutti.errors import UsageError
 
 
 @pytest.mark.parametrize(

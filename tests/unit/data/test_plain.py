@@ -8,21 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from gateway.core import limits
-from gateway.data.frame import Frame, Kind
-from gateway.data.ipc import body_sizes
-from gateway.data.plain import check_plain, encode_plain, encode_plain_batch, raw_length_of
-from gateway.data.schema import (
-    BATCH_SCHEMA,
-    HEADERS,
-    TIMESTAMP,
-    decode_batch,
-    encode_batch,
-    no_headers,
-    timestamp_range,
-    validate_body,
-)
-from gateway.errors import FormatError
+from tutti import limits
+from tutti.data.frames.frame import Frame, Kind
+from tutti.data.frames.arrow_ipc import body_sizes
+from tutti.data.frames.plain_body import check_plain, encode_plain, encode_plain_batch, raw_length_of
+from tutti.data.frames.schema import (BATCH_SCHEMA, HEADERS, TIMESTAMP, decode_batch, encode_batch, no_headers, timestamp_range, validate_body)
+from tutti.errors import FormatError
 
 START_US = 1_700_000_000_000_000
 Values = Sequence[bytes | None]

@@ -7,12 +7,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from gateway.data.columns import check_columns
-from gateway.data.frame import Frame, Kind
-from gateway.data.names import check_name, check_producer
-from gateway.data.plain import raw_length_of
-from gateway.data.schema import BATCH_SCHEMA, compression_flags, encode_batch, validate_body
-from gateway.errors import FormatError, UsageError
+from tutti.data.frames.columns import check_columns
+from tutti.data.frames.frame import Frame, Kind
+from tutti.data.names import check_name, check_producer
+from tutti.data.frames.plain_body import raw_length_of
+from tutti.data.frames.schema import BATCH_SCHEMA, compression_flags, encode_batch, validate_body
+from tutti.errors import FormatError, UsageError
 
 
 def a_batch(values: list[bytes | None], times: list[int | None] | None = None) -> pa.RecordBatch:

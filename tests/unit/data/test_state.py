@@ -5,22 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gateway.data.bodies import (
-    AbortBody,
-    Entry,
-    EpochBody,
-    ForgetBody,
-    OffsetsBody,
-    RosterBody,
-    TickBody,
-    TopicBody,
-    ViewBody,
-    Voter,
-    encode_body,
-)
-from gateway.data.frame import Frame, Kind
-from gateway.data.state import REMOVED_MAX, LogState
-from gateway.errors import Damaged, FormatError, InvariantViolated
+from tutti.data.frames.bodies import (AbortBody, Entry, EpochBody, ForgetBody, OffsetsBody, RosterBody, TickBody, TopicBody, ViewBody, Voter, encode_body)
+from tutti.data.frames.frame import Frame, Kind
+from tutti.data.log_state import REMOVED_MAX, LogState
+from tutti.errors import Damaged, FormatError, InvariantViolated
 
 VIEW = 1 << 16 | 1
 

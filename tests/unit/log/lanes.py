@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.core.actions import DeliverUnordered, PersistLane
-from gateway.core.events import LaneLog
-from gateway.data.bodies import AttemptBody, encode_body
-from gateway.data.frame import Frame, Kind
-from gateway.data.lanes import LaneName
-from gateway.log.lanes import LaneLogs
-from gateway.log.storage import Storage
+from tutti_gateway.core.protocol.actions import DeliverUnordered, PersistLane
+from tutti_gateway.core.protocol.events import LaneLog
+from tutti.data.frames.bodies import AttemptBody, encode_body
+from tutti.data.frames.frame import Frame, Kind
+from tutti.data.lane_name import LaneName
+from tutti_gateway.log.lanes.lane_logs import LaneLogs
+from tutti.log.files.storage import Storage
 from tests.unit.node.fakes import batch_frame
 
 OWN = LaneName(1, bytes(range(16)))

@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from gateway.log.layout import positions_named, snapshot_path
+from tutti.log.files.layout import positions_named, snapshot_path
 from tests.unit.log.history import SMALL, History, opened, write_log
 
 AGE_US = 1_000_000

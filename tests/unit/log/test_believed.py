@@ -14,18 +14,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gateway.data.frame import HEADER_SIZE, Frame, Kind
-from gateway.data.scalars import Scalars
-from gateway.errors import Behind, Damaged, DiskFull
-from gateway.log.index import ROW, IndexWriter, index_sealed, rows_good
-from gateway.log.inspect import inspect
-from gateway.log.lane_reader import LaneReader
-from gateway.log.layout import index_path, segment_path
-from gateway.log.options import LogOptions
-from gateway.log.reader import LogReader
-from gateway.log.scan import scan
-from gateway.log.storage import Storage
-from gateway.log.writer import LogWriter
+from tutti.data.frames.frame import HEADER_SIZE, Frame, Kind
+from tutti.data.hard_state import Scalars
+from tutti.errors import Behind, Damaged, DiskFull
+from tutti.log.format.index import ROW, IndexWriter, index_sealed, rows_good
+from tutti_gateway.log.tools.inspect import inspect
+from tutti.log.read.lane_reader import LaneReader
+from tutti.log.files.layout import index_path, segment_path
+from tutti.log.files.options import LogOptions
+from tutti.log.read.reader import LogReader
+from tutti.log.read.scan import scan
+from tutti.log.files.storage import Storage
+from tutti_gateway.log.writer import LogWriter
 from tests.unit.log import lanes
 from tests.unit.log.history import SMALL, History, decide, opened, sample, seen, write_log
 from tests.unit.log.test_trimming import firsts
@@ -231,8 +231,8 @@ def test_nor_of_a_header_nor_of_progress_that_is(log: tuple[Path, History], byte
 
 _CUT = """
 import os, sys
-from gateway.errors import Damaged
-from gateway.log.reader import LogReader
+from tutti.errors import Damaged
+from tutti.log.read.reader import LogReader
 reader = LogReader(sys.argv[1])
 list(reader.positions(1, reader.frontier().position))
 os.truncate(sys.argv[2], 20480)

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.actions import PersistLane
-from gateway.core.events import LostEnd
-from gateway.data.scalars import Scalars
-from gateway.errors import Damaged, DiskFull
-from gateway.log.lanes_there import lane_path
-from gateway.log.layout import FRAMES_AT, positions_named, segment_path
-from gateway.log.verify import verify
+from tutti_gateway.core.protocol.actions import PersistLane
+from tutti_gateway.core.protocol.events import LostEnd
+from tutti.data.hard_state import Scalars
+from tutti.errors import Damaged, DiskFull
+from tutti.log.files.lane_paths import lane_path
+from tutti.log.files.layout import FRAMES_AT, positions_named, segment_path
+from tutti_gateway.log.tools.verify import verify
 from tests.unit.log.history import opened as open_log
 from tests.unit.log.history import other_boot, write_log
 from tests.unit.log.history import sample as log_sample

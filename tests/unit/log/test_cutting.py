@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from gateway.data.frame import HEADER_SIZE, Buffer, Frame
-from gateway.data.scalars import Scalars
-from gateway.errors import DiskFailed, DiskFull, InvariantViolated
-from gateway.log.layout import FRAMES_AT, MARK_SLOTS, positions_named
-from gateway.log.marks import segment_marks
-from gateway.log.options import LogOptions
-from gateway.log.reader import LogReader
-from gateway.log.scalars import SLOTS, decode_slot
-from gateway.log.scan import scan
-from gateway.log.storage import Storage
-from gateway.log.verify import verify
-from gateway.log.writer import LogWriter
+from tutti.data.frames.frame import HEADER_SIZE, Buffer, Frame
+from tutti.data.hard_state import Scalars
+from tutti.errors import DiskFailed, DiskFull, InvariantViolated
+from tutti.log.files.layout import FRAMES_AT, MARK_SLOTS, positions_named
+from tutti.log.format.vote_mark import segment_marks
+from tutti.log.files.options import LogOptions
+from tutti.log.read.reader import LogReader
+from tutti.log.format.hard_state import SLOTS, decode_slot
+from tutti.log.read.scan import scan
+from tutti.log.files.storage import Storage
+from tutti_gateway.log.tools.verify import verify
+from tutti_gateway.log.writer import LogWriter
 from tests.unit.log.history import VIEW, History, decide, expected, opened, other_boot, sample, seen
 from tests.unit.log.watched import Watched, failing
 

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.events import Recovered
-from gateway.core.messages import Damage
-from gateway.data.scalars import Scalars
-from gateway.errors import Damaged, DiskFull
-from gateway.log.layout import FRAMES_AT, positions_named
-from gateway.log.marks import Mark, newest_mark
-from gateway.log.options import LogOptions
-from gateway.log.reader import LogReader
-from gateway.log.scalars import read_scalars
-from gateway.log.scan import scan
-from gateway.log.verify import verify
+from tutti_gateway.core.protocol.events import Recovered
+from tutti_gateway.core.protocol.messages import Damage
+from tutti.data.hard_state import Scalars
+from tutti.errors import Damaged, DiskFull
+from tutti.log.files.layout import FRAMES_AT, positions_named
+from tutti.log.format.vote_mark import Mark, newest_mark
+from tutti.log.files.options import LogOptions
+from tutti.log.read.reader import LogReader
+from tutti.log.format.hard_state import read_scalars
+from tutti.log.read.scan import scan
+from tutti_gateway.log.tools.verify import verify
 from tests.unit.log.history import History, decide, expected, opened, other_boot, sample, seen
 
 OPTIONS = LogOptions(segment_bytes=64 << 10, prepared_segments=0, reserved_bytes=0, disk_low_bytes=0, snapshot_frames=12)
@@ -289,7 +289,7 @@ def test_there_is_no_room_to_keep_what_is_damaged(tmp_path: Path, monkeypatch: p
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("gateway.log.quarantine.keep_copy", full)
+        patch.setattr("tutti_gateway.log.upkeep.quarantine.keep_copy", full)
         with pytest.raises(DiskFull):
             writer.append(HISTORY.frames[position - 1 :])
         with pytest.raises(DiskFull):

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.log.options import LogOptions
-from gateway.log.tools import digest
+from tutti.log.files.options import LogOptions
+from tutti_gateway.log.tools import digest
 from tests.unit.log.history import COMPRESSIONS, History, write_log
 
 

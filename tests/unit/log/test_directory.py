@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from gateway.data.bodies import RosterBody, Voter, encode_body
-from gateway.data.frame import Frame, Kind
-from gateway.data.scalars import Scalars
-from gateway.errors import Damaged, DirectoryRefused, WrongDirectory
-from gateway.log.directory import lock_directory, moved, open_directory, read_identity
-from gateway.log.reader import LogReader
-from gateway.log.scalars import encode_slot, read_scalars
-from gateway.log.writer import LogWriter
+from tutti.data.frames.bodies import RosterBody, Voter, encode_body
+from tutti.data.frames.frame import Frame, Kind
+from tutti.data.hard_state import Scalars
+from tutti.errors import Damaged, DirectoryRefused, WrongDirectory
+from tutti.log.files.data_directory import lock_directory, moved, open_directory, read_identity
+from tutti.log.read.reader import LogReader
+from tutti.log.format.hard_state import encode_slot, read_scalars
+from tutti_gateway.log.writer import LogWriter
 from tests.unit.log.history import GATEWAY, GROUP, LOG, SMALL, VIEW, History, decide, opened, sample, write_log
 
 
@@ -34,7 +34,7 @@ def test_a_new_directory_becomes_the_gateways_own_and_stays_it(tmp_path: Path) -
 
 def test_a_locked_directory_names_the_process_that_holds_it(tmp_path: Path) -> None:
     code = (
-        "import sys; from gateway.log.directory import open_directory\n"
+        "import sys; from tutti.log.files.data_directory import open_directory\n"
         f"held = open_directory({str(tmp_path)!r}, gateway={GATEWAY!r}, group={GROUP!r})\n"
         "print('held', flush=True); sys.stdin.read()"
     )
@@ -201,7 +201,7 @@ def test_scalars_of_a_newer_release_are_refused(tmp_path: Path, monkeypatch: pyt
     write_log(tmp_path, History())
     found = read_scalars(str(tmp_path))
     assert found is not None
-    monkeypatch.setattr("gateway.log.scalars.FORMAT_VERSION", 9)
+    monkeypatch.setattr("tutti.log.format.hard_state.FORMAT_VERSION", 9)
     newer = encode_slot(found._replace(sequence=found.sequence + 1))
     monkeypatch.undo()
     (tmp_path / "scalars").write_bytes(newer.ljust(8192, b"\0"))

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gateway.data.frame import Kind
-from gateway.log.finding import Run, offsets_of
-from gateway.log.index import ROW, STAGED, Rows
+from tutti.data.frames.frame import Kind
+from tutti.log.read.sequence_lookup import Run, offsets_of
+from tutti.log.format.index import ROW, STAGED, Rows
 
 
 def rows(*lines: tuple[Kind, int, int, int, int]) -> Rows:

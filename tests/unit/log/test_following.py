@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from gateway.client.files import Files
-from gateway.errors import DirectoryRefused
-from gateway.log import live
-from gateway.log.reader import LogReader
-from gateway.log.scan import scan
+from tutti.sources.files import Files
+from tutti.errors import DirectoryRefused
+from tutti.log.files import live_page
+from tutti.log.read.reader import LogReader
+from tutti.log.read.scan import scan
 from tests.unit.log.history import History, decide, opened, other_boot, sample, write_log
 
 FOLLOW = """
 import sys, json
-from gateway.client.files import Files
+from tutti.sources.files import Files
 files = Files(sys.argv[1])
 at, end = 0, int(sys.argv[2])
 values = []
@@ -98,7 +98,7 @@ def test_the_live_page_of_another_boot_or_of_a_copy_is_not_believed(tmp_path: Pa
     assert reader.frontier().offset == len(history.records)
     subprocess.run(["cp", "-r", str(tmp_path / "one"), str(tmp_path / "two")], check=True)
     assert LogReader(tmp_path / "two").frontier().offset == history.offset_after(decided)
-    monkeypatch.setattr(live, "boot_id", lambda: bytes(16))
+    monkeypatch.setattr(live_page, "boot_id", lambda: bytes(16))
     assert LogReader(tmp_path / "one").frontier().offset == history.offset_after(decided)
     assert reader.frontier().offset == len(history.records)  # but one reader's frontier never moves back
     close()
@@ -223,8 +223,8 @@ def test_a_tick_is_never_shown_before_the_offset_that_it_lies_at(
             return words[number]
 
     monkeypatch.setattr(reader._live, "words", Words())
-    monkeypatch.setattr(live.LiveView, "good", True)
-    monkeypatch.setattr(live.LiveView, "alive", True)
+    monkeypatch.setattr(live_page.LiveView, "good", True)
+    monkeypatch.setattr(live_page.LiveView, "alive", True)
     found = reader.frontier()
     assert found.tick == 0 or found.offset == 4
     reader.close()

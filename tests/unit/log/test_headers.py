@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway.data.frame import HEADER_SIZE
-from gateway.errors import Damaged, UsageError
-from gateway.log.layout import FRAMES_AT, SEGMENT_HEADER_SIZE, positions_named
-from gateway.log.repair import Repair
-from gateway.log.tools import repair, verify
+from tutti.data.frames.frame import HEADER_SIZE
+from tutti.errors import Damaged, UsageError
+from tutti.log.files.layout import FRAMES_AT, SEGMENT_HEADER_SIZE, positions_named
+from tutti_gateway.log.tools.repair import Repair
+from tutti_gateway.log.tools import repair, verify
 from tests.unit.log.history import LOG, opened, other_boot, sample, write_log
 from tests.unit.log.test_tools import batches_of, flip, place_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from gateway.log.layout import positions_named
+from tutti.log.files.layout import positions_named
 from tests.unit.log.history import SMALL, decide, opened, sample, write_log
 
 NOW_US = 1_900_000_000_000_000

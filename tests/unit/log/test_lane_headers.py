@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core import limits
-from gateway.core.actions import ReadLane
-from gateway.data.lanes import LaneName
-from gateway.log.lanes_there import lane_path
-from gateway.log.layout import positions_named, segment_path
-from gateway.log.options import LogOptions
-from gateway.log.verify import verify
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.actions import ReadLane
+from tutti.data.lane_name import LaneName
+from tutti.log.files.lane_paths import lane_path
+from tutti.log.files.layout import positions_named, segment_path
+from tutti.log.files.options import LogOptions
+from tutti_gateway.log.tools.verify import verify
 from tests.unit.log.history import other_boot
 from tests.unit.log.lanes import OTHER, OWN
 from tests.unit.log.test_lane_retention import SMALL, begun, kept, long

@@ -9,21 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core import limits
-from gateway.core.actions import LaneHeld, PersistLane, ReadLane
-from gateway.core.events import Event
-from gateway.core.messages import LaneBegin
-from gateway.data.lanes import LaneName
-from gateway.errors import DiskFull, OffsetOutOfRange
-from gateway.log.lanes import LaneLogs
-from gateway.log.lanes_there import lane_path
-from gateway.log.layout import FRAMES_AT, positions_named
-from gateway.log.options import LogOptions
-from gateway.log.reader import LogReader
-from gateway.log.start import Start, read_start
-from gateway.log.storage import Storage
-from gateway.log.verify import verify
-from gateway.node.lanes import LaneDisk
+from tutti_gateway.core import limits
+from tutti import limits as common_limits
+from tutti_gateway.core.protocol.actions import LaneHeld, PersistLane, ReadLane
+from tutti_gateway.core.protocol.events import Event
+from tutti_gateway.core.protocol.messages import LaneBegin
+from tutti.data.lane_name import LaneName
+from tutti.errors import DiskFull, OffsetOutOfRange
+from tutti_gateway.log.lanes.lane_logs import LaneLogs
+from tutti.log.files.lane_paths import lane_path
+from tutti.log.files.layout import FRAMES_AT, positions_named
+from tutti.log.files.options import LogOptions
+from tutti.log.read.reader import LogReader
+from tutti.log.files.log_start import Start, read_start
+from tutti.log.files.storage import Storage
+from tutti_gateway.log.tools.verify import verify
+from tutti_gateway.node.disk.lane_thread import LaneDisk
 from tests.unit.log.history import other_boot
 from tests.unit.log.lanes import OTHER, OWN, LaneHistory, Owner, sample
 from tests.unit.node.fakes import LOG
@@ -198,7 +199,7 @@ def test_nothing_is_let_go_of_a_lane_that_is_being_cut_or_replaced(tmp_path: Pat
         raise OSError(errno.ENOSPC, "no room")
 
     with monkeypatch.context() as patch:
-        patch.setattr("gateway.log.writer.replace_log", full)
+        patch.setattr("tutti_gateway.log.writer.replace_log", full)
         with pytest.raises(DiskFull):
             logs.persist(PersistLane(1, *OTHER, begin=begin))
     logs.held(LaneHeld(*OTHER, 201))
@@ -274,7 +275,7 @@ def test_a_lane_that_is_hardly_used_takes_little_room(tmp_path: Path, monkeypatc
     logs.decided(history.deliver(1, 11))
     logs.close()
     files = [file for file in Path(tmp_path, "lanes").rglob("*") if file.is_file()]
-    assert sum(file.stat().st_blocks * 512 for file in files) < 3 * limits.MIB
+    assert sum(file.stat().st_blocks * 512 for file in files) < 3 * common_limits.MIB
 
 
 @pytest.mark.parametrize("cut", [False, True])

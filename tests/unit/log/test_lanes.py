@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core import limits
-from gateway.core.actions import ReadLane
-from gateway.data.bodies import Voter
-from gateway.data.lanes import LaneName
-from gateway.data.state import LogState, Producer
-from gateway.errors import WrongDirectory
-from gateway.log.directory import lock_directory
-from gateway.log.lane_reader import End, end_told
-from gateway.log.lanes import LaneLogs, LaneWriter
-from gateway.log.lanes_there import lane_path, lanes_there
-from gateway.log.layout import FRAMES_AT
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.actions import ReadLane
+from tutti.data.frames.bodies import Voter
+from tutti.data.lane_name import LaneName
+from tutti.data.log_state import LogState, Producer
+from tutti.errors import WrongDirectory
+from tutti.log.files.data_directory import lock_directory
+from tutti.log.read.lane_reader import End, end_told
+from tutti_gateway.log.lanes.lane_logs import LaneLogs, LaneWriter
+from tutti.log.files.lane_paths import lane_path, lanes_there
+from tutti.log.files.layout import FRAMES_AT
 from tests.unit.log.history import other_boot
 from tests.unit.log.lanes import OTHER, OWN, LaneHistory, Owner, opened, sample, written
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core import limits
-from gateway.data.lanes import LaneName
-from gateway.log.lanes_aside import lanes_aside
-from gateway.log.lanes_there import lane_path, lanes_there
+from tutti_gateway.core import limits
+from tutti.data.lane_name import LaneName
+from tutti_gateway.log.lanes.quarantine import lanes_aside
+from tutti.log.files.lane_paths import lane_path, lanes_there
 from tests.unit.log.history import other_boot
 from tests.unit.log.lanes import OTHER, LaneHistory, opened, sample, written
 from tests.unit.log.test_lanes import rot

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli.main import main
-from gateway.data.lanes import NEW_LANE, LaneName
-from gateway.log.lanes_there import OWN, lane_path
-from gateway.log.layout import positions_named, segment_path
+from tutti_gateway.cli.main import main
+from tutti.data.lane_name import NEW_LANE, LaneName
+from tutti.log.files.lane_paths import OWN, lane_path
+from tutti.log.files.layout import positions_named, segment_path
 from tests.unit.log.history import other_boot, write_log
 from tests.unit.log.history import sample as log_sample
 from tests.unit.log.lanes import opened, sample, written

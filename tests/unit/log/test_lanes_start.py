@@ -9,18 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core import limits
-from gateway.core.actions import ReadLane
-from gateway.data.lanes import LaneName
-from gateway.errors import Damaged, DirectoryRefused, WrongDirectory
-from gateway.log import lane_home, lanes, layout, salvage
-from gateway.log.directory import Identity, read_identity
-from gateway.log.lanes_there import lane_path
-from gateway.log.layout import FRAMES_AT, PAGE, SegmentHeader, positions_named, read_header, segment_path
-from gateway.log.options import LogOptions
-from gateway.log.start import start_path
-from gateway.log.verify import verify
-from gateway.log.writer import LogWriter
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.actions import ReadLane
+from tutti.data.lane_name import LaneName
+from tutti.errors import Damaged, DirectoryRefused, WrongDirectory
+from tutti_gateway.log.lanes import lane_directory, lane_logs, salvage
+from tutti.log.files import layout
+from tutti.log.files.data_directory import Identity, read_identity
+from tutti.log.files.lane_paths import lane_path
+from tutti.log.files.layout import FRAMES_AT, PAGE, SegmentHeader, positions_named, read_header, segment_path
+from tutti.log.files.options import LogOptions
+from tutti.log.files.log_start import start_path
+from tutti_gateway.log.tools.verify import verify
+from tutti_gateway.log.writer import LogWriter
 from tests.unit.log.history import other_boot
 from tests.unit.log.lanes import OTHER, OWN, LaneHistory, opened, sample, written
 from tests.unit.log.test_lane_retention import kept, long
@@ -81,7 +82,7 @@ def test_an_identity_that_the_device_cannot_read_is_written_again(tmp_path: Path
             raise DirectoryRefused(f"{path} cannot be read") from OSError(error.pop(), "no")
         return read_identity(path)
 
-    monkeypatch.setattr(lane_home, "read_identity", failing)
+    monkeypatch.setattr(lane_directory, "read_identity", failing)
     logs, found = opened(tmp_path)
     assert (reads, found[OTHER].position, len(logs.told)) == (1, 6, 1)
     logs.close()
@@ -137,7 +138,7 @@ def no_start(path: str) -> None:
     other_boot(path)
 
 
-def learns(logs: lanes.LaneLogs, history: LaneHistory, begin: int) -> None:
+def learns(logs: lane_logs.LaneLogs, history: LaneHistory, begin: int) -> None:
     """What is left of a lane begins where it did, and goes on."""
     last = len(history.frames)
     for first in range(begin, last + 1):
@@ -188,7 +189,7 @@ def test_what_stands_before_a_gap_is_not_the_lane(tmp_path: Path, monkeypatch: p
             file.seek(FRAMES_AT + 20)
             file.write(b"\xff\xff\xff")
     else:
-        monkeypatch.setattr("gateway.log.salvage.read_header", unreadable)
+        monkeypatch.setattr("tutti_gateway.log.lanes.salvage.read_header", unreadable)
     other_boot(path)
     logs, found = opened(tmp_path)
     log = found[OTHER]
@@ -213,7 +214,7 @@ def test_what_cannot_be_read_of_a_damaged_lane_is_told_and_ends_no_start(
         whole(damaged, writer)
         raise error
 
-    monkeypatch.setattr(lanes, "salvage", short)
+    monkeypatch.setattr(lane_logs, "salvage", short)
     logs, found = opened(tmp_path)
     assert found[OTHER].position + len(found[OTHER].tail) == 201
     assert len(logs.told) == 1

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core import limits
-from gateway.data.lanes import LaneName
-from gateway.errors import DiskFailed, DiskFull
-from gateway.log import lanes
-from gateway.log.lanes import LaneLogs
-from gateway.log.lanes_there import lane_path
-from gateway.log.salvage import salvage
-from gateway.log.verify import verify
-from gateway.log.writer import LogWriter
+from tutti_gateway.core import limits
+from tutti.data.lane_name import LaneName
+from tutti.errors import DiskFailed, DiskFull
+from tutti_gateway.log.lanes import lane_logs
+from tutti_gateway.log.lanes.lane_logs import LaneLogs
+from tutti.log.files.lane_paths import lane_path
+from tutti_gateway.log.lanes.salvage import salvage
+from tutti_gateway.log.tools.verify import verify
+from tutti_gateway.log.writer import LogWriter
 from tests.unit.log.history import other_boot
 from tests.unit.log.lanes import OTHER, OWN, LaneHistory, Owner, opened, sample, written
 from tests.unit.log.test_lanes import rot
@@ -129,7 +129,7 @@ def test_a_damaged_lane_for_which_there_is_no_room_keeps_no_gateway_from_startin
         salvage(directory, lane)
         raise DiskFull("no room for the rest")
 
-    monkeypatch.setattr(lanes, "salvage", full)
+    monkeypatch.setattr(lane_logs, "salvage", full)
     logs, found = opened(tmp_path)
     assert found[OTHER].position == 19
     assert "behind position 19" in logs.told[0]

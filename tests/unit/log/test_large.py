@@ -11,12 +11,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from gateway.core import limits
-from gateway.log import paging, walk
-from gateway.log.options import LogOptions
-from gateway.log.reader import LogReader
-from gateway.log.scan import scan
-from gateway.log.tools import digest
+from tutti import limits
+from tutti.log.files import mapped_pages
+from tutti.log.format import frame_iterator
+from tutti.log.files.options import LogOptions
+from tutti.log.read.reader import LogReader
+from tutti.log.read.scan import scan
+from tutti_gateway.log.tools import digest
 from tests.unit.log.history import Compression, History, expected, seen, write_log
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -104,8 +105,8 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
         return note
 
-    monkeypatch.setattr(walk, "advise", noting("advise", paging.advise))
-    monkeypatch.setattr(walk, "populate", noting("read", paging.populate))
+    monkeypatch.setattr(frame_iterator, "advise", noting("advise", mapped_pages.advise))
+    monkeypatch.setattr(frame_iterator, "populate", noting("read", mapped_pages.populate))
     return noted
 
 
@@ -186,5 +187,5 @@ def test_advice_is_to_read_what_is_named() -> None:
         def madvise(self, *advice: int) -> None:
             told.append(advice)  # type: ignore[arg-type]  # three of them, as is asserted
 
-    paging.advise(Mapped(), 4096, 100)  # type: ignore[arg-type]  # as far as it is used
+    mapped_pages.advise(Mapped(), 4096, 100)  # type: ignore[arg-type]  # as far as it is used
     assert told == [(MADV_WILLNEED, 4096, 100)]

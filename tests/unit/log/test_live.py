@@ -11,22 +11,10 @@ from typing import Any
 
 import pytest
 
-from gateway.data.state import LogState
-from gateway.errors import DiskFailed, DiskFull
-from gateway.log.layout import PAGE
-from gateway.log.live import (
-    FAILED,
-    FRONTIER_OFFSET,
-    FRONTIER_POSITION,
-    GENERATION,
-    HEARTBEAT_US,
-    INDEXED_OFFSET,
-    INDEXED_POSITION,
-    SEGMENT,
-    TICK,
-    LivePage,
-    open_live,
-)
+from tutti.data.log_state import LogState
+from tutti.errors import DiskFailed, DiskFull
+from tutti.log.files.layout import PAGE
+from tutti.log.files.live_page import (FAILED, FRONTIER_OFFSET, FRONTIER_POSITION, GENERATION, HEARTBEAT_US, INDEXED_OFFSET, INDEXED_POSITION, SEGMENT, TICK, LivePage, open_live)
 from tests.unit.log.history import opened, sample, write_log
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gateway.data.frame import Kind
-from gateway.data.schema import decode_batch
-from gateway.data.state import LogState
-from gateway.log import names
-from gateway.log.catalog import Catalog
-from gateway.log.reader import LogReader
+from tutti.data.frames.frame import Kind
+from tutti.data.frames.schema import decode_batch
+from tutti.data.log_state import LogState
+from tutti.log.read import name_registry
+from tutti.log.read.catalog import Catalog
+from tutti.log.read.reader import LogReader
 from tests.unit.log.history import sample, write_log
 
 HISTORY = sample(40)
@@ -69,11 +69,11 @@ def test_nobody_waits_for_anothers_long_look(tmp_path: Path, monkeypatch: pytest
         for snapshot in (tmp_path / "log").glob("*.snap"):
             snapshot.unlink()
     elif what == "offset_for_time":
-        monkeypatch.setattr("gateway.log.reader.decode_batch", gate.before(decode_batch))
+        monkeypatch.setattr("tutti.log.read.reader.decode_batch", gate.before(decode_batch))
     elif what in {"name", "topic_numbers"}:
         for snapshot in (tmp_path / "log").glob("*.snap"):
             snapshot.unlink()
-        monkeypatch.setattr(names, "_registered_by", gate.before(names._registered_by))
+        monkeypatch.setattr(name_registry, "_registered_by", gate.before(name_registry._registered_by))
     else:
         rows, onward = Catalog.rows, Catalog.onward
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from gateway.errors import Damaged
-from gateway.log.digest import digest
-from gateway.log.directory import read_identity
-from gateway.log.layout import FRAMES_AT, MARK_SLOTS, PAGE, positions_named
-from gateway.log.reader import LogReader
-from gateway.log.scalars import read_scalars
-from gateway.log.tools import repair, verify
+from tutti.errors import Damaged
+from tutti_gateway.log.tools.digest import digest
+from tutti.log.files.data_directory import read_identity
+from tutti.log.files.layout import FRAMES_AT, MARK_SLOTS, PAGE, positions_named
+from tutti.log.read.reader import LogReader
+from tutti.log.format.hard_state import read_scalars
+from tutti_gateway.log.tools import repair, verify
 from tests.unit.log.history import decide, opened, other_boot, sample, write_log
 
 HISTORY = sample(120, size=1500)
@@ -141,7 +141,7 @@ def test_a_reader_of_a_gateway_that_begins_meanwhile_sees_no_damage(tmp_path: Pa
         return None
 
     other_boot(tmp_path / "blank")
-    monkeypatch.setattr("gateway.log.reader.read_scalars", begin_meanwhile)
+    monkeypatch.setattr("tutti.log.read.reader.read_scalars", begin_meanwhile)
     assert reader.frontier().offset == len(HISTORY.records)
 
 

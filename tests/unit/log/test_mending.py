@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core import limits
-from gateway.data.frame import HEADER_SIZE, Frame, padded
-from gateway.log.index import index_sealed
-from gateway.log.layout import FRAMES_AT, PAGE, SegmentHeader, index_path, positions_named, read_header
-from gateway.log.mending import Mender
-from gateway.log.quarantine import copies, keep_copy
-from gateway.log.reader import LogReader
-from gateway.log.scan import scan
-from gateway.log.start import Start, write_start
-from gateway.log.storage import Storage
-from gateway.log.tools import verify
-from gateway.log.writer import LogWriter
+from tutti_gateway.core import limits
+from tutti.data.frames.frame import HEADER_SIZE, Frame, padded
+from tutti.log.format.index import index_sealed
+from tutti.log.files.layout import FRAMES_AT, PAGE, SegmentHeader, index_path, positions_named, read_header
+from tutti_gateway.log.upkeep.scrubber import Mender
+from tutti_gateway.log.upkeep.quarantine import copies, keep_copy
+from tutti.log.read.reader import LogReader
+from tutti.log.read.scan import scan
+from tutti.log.files.log_start import Start, write_start
+from tutti.log.files.storage import Storage
+from tutti_gateway.log.tools import verify
+from tutti_gateway.log.writer import LogWriter
 from tests.unit.log.history import SMALL, History, decide, expected, opened, other_boot, sample, seen
 
 OPTIONS = replace(SMALL, snapshot_frames=12)
@@ -303,7 +303,7 @@ def test_the_end_of_a_segment_is_mended_though_the_next_one_s_header_cannot_be_r
         return read_header(directory, first)
 
     with monkeypatch.context() as patch:
-        patch.setattr("gateway.log.mending.read_header", unreadable)
+        patch.setattr("tutti_gateway.log.upkeep.scrubber.read_header", unreadable)
         round_of(writer.mender)
         assert lost_of(writer) == (following - 1, following - 1)
     assert serve(writer)

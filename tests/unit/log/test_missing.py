@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from gateway.errors import Damaged
-from gateway.log.digest import digest
-from gateway.log.inspect import inspect
-from gateway.log.layout import FRAMES_AT, positions_named
-from gateway.log.reader import LogReader
-from gateway.log.scan import scan
-from gateway.log.verify import verify
+from tutti.errors import Damaged
+from tutti_gateway.log.tools.digest import digest
+from tutti_gateway.log.tools.inspect import inspect
+from tutti.log.files.layout import FRAMES_AT, positions_named
+from tutti.log.read.reader import LogReader
+from tutti.log.read.scan import scan
+from tutti_gateway.log.tools.verify import verify
 from tests.unit.log.history import expected, no_change, no_indexes, opened, other_boot, sample, seen, write_log
 
 HISTORY = sample(120, size=1500)

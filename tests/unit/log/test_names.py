@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core import limits
-from gateway.data.frame import Kind
-from gateway.errors import Damaged
-from gateway.log import names
-from gateway.log.catalog import Catalog
-from gateway.log.layout import segment_path
-from gateway.log.reader import LogReader
-from gateway.log.scan import scan
-from gateway.log.view import View
+from tutti import limits
+from tutti.data.frames.frame import Kind
+from tutti.errors import Damaged
+from tutti.log.read import name_registry
+from tutti.log.read.catalog import Catalog
+from tutti.log.files.layout import segment_path
+from tutti.log.read.reader import LogReader
+from tutti.log.read.scan import scan
+from tutti.log.read.segment_view import View
 from tests.unit.log.history import History, write_log
 
 COUNT = 600
@@ -37,7 +37,7 @@ def churned(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_each_segment_is_gone_through_once_for_all_of_its_names(
     churned: Path, monkeypatch: pytest.MonkeyPatch, together: int
 ) -> None:
-    monkeypatch.setattr(names, "_TOGETHER", together)
+    monkeypatch.setattr(name_registry, "_TOGETHER", together)
     frames, looks = [0], [0]
     frame, good_rows = View.frame, Catalog.good_rows
 
@@ -65,7 +65,7 @@ def test_each_segment_is_gone_through_once_for_all_of_its_names(
 
 def test_few_names_are_kept_and_all_are_found(churned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "NAMES_KEPT_MAX", 50)
-    monkeypatch.setattr(names, "_TOGETHER", 16)
+    monkeypatch.setattr(name_registry, "_TOGETHER", 16)
     reader = LogReader(churned)
     for number in [*range(0, COUNT, 7), *reversed(range(COUNT))]:
         assert reader.name_of(Kind.EPOCH, number + 1) == f"~{number}"

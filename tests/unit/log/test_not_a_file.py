@@ -14,10 +14,10 @@ from types import FrameType
 
 import pytest
 
-from gateway.errors import TuttiError
-from gateway.log.directory import open_directory
-from gateway.log.tools import verify
-from gateway.log.writer import LogWriter
+from tutti.errors import TuttiError
+from tutti.log.files.data_directory import open_directory
+from tutti_gateway.log.tools import verify
+from tutti_gateway.log.writer import LogWriter
 from tests.unit.log.history import GATEWAY, GROUP, SMALL, sample, write_log
 
 HISTORY = sample(10, voters=3)

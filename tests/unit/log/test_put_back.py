@@ -16,14 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core import limits
-from gateway.data.frame import Buffer
-from gateway.data.scalars import Scalars
-from gateway.errors import disk_remedy
-from gateway.log.birth import Birth, birth_of
-from gateway.log.directory import Directory, Identity, lock_directory, moved, open_directory, read_identity
-from gateway.log.storage import Storage, SyncFailed
-from gateway.log.writer import LogWriter
+from tutti_gateway.core import limits
+from tutti.data.frames.frame import Buffer
+from tutti.data.hard_state import Scalars
+from tutti.errors import disk_remedy
+from tutti.log.files.file_identity import Birth, birth_of
+from tutti.log.files.data_directory import Directory, Identity, lock_directory, moved, open_directory, read_identity
+from tutti.log.files.storage import Storage, SyncFailed
+from tutti_gateway.log.writer import LogWriter
 from tests.unit.log.history import GATEWAY, GROUP, SMALL, decide, sample, write_log
 from tests.unit.log.test_no_room import Filling
 from tests.unit.log.watched import Watched, failing
@@ -401,8 +401,8 @@ def test_a_file_is_born_later_than_one_that_was_there_before(tmp_path: Path) -> 
 
 
 def test_where_nothing_but_the_number_is_told_the_original_stays_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.log.birth._born", lambda fd: 0)
-    monkeypatch.setattr("gateway.log.birth._generation", lambda fd: 0)
+    monkeypatch.setattr("tutti.log.files.file_identity._born", lambda fd: 0)
+    monkeypatch.setattr("tutti.log.files.file_identity._generation", lambda fd: 0)
     write_log(tmp_path, HISTORY)
     assert start(tmp_path) == ""
     monkeypatch.undo()  # a kernel that tells more
@@ -410,7 +410,7 @@ def test_where_nothing_but_the_number_is_told_the_original_stays_it(tmp_path: Pa
 
 
 def test_where_the_number_is_made_of_the_path_none_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.log.directory.birth_of", lambda path: Birth(zlib.crc32(path.encode()) + 1))
+    monkeypatch.setattr("tutti.log.files.data_directory.birth_of", lambda path: Birth(zlib.crc32(path.encode()) + 1))
     write_log(tmp_path, HISTORY)
     assert identity_of(tmp_path).file is None
     assert start(tmp_path) == ""

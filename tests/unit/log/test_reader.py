@@ -13,14 +13,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from gateway.data.columns import COLUMNS, schema_of
-from gateway.data.frame import Kind
-from gateway.errors import Damaged, DirectoryRefused, OffsetOutOfRange, UsageError
-from gateway.log.index import ROW_SIZE, ROWS_AT
-from gateway.log.layout import positions_named
-from gateway.log.reader import LogReader
-from gateway.log.scan import scan
-from gateway.log.storage import read_file
+from tutti.data.frames.columns import COLUMNS, schema_of
+from tutti.data.frames.frame import Kind
+from tutti.errors import Damaged, DirectoryRefused, OffsetOutOfRange, UsageError
+from tutti.log.format.index import ROW_SIZE, ROWS_AT
+from tutti.log.files.layout import positions_named
+from tutti.log.read.reader import LogReader
+from tutti.log.read.scan import scan
+from tutti.log.files.storage import read_file
 from tests.unit.log.history import (
     LOG,
     History,
@@ -246,9 +246,9 @@ def test_rows_on_sectors_that_cannot_be_read_are_made_from_the_frames(
     decide(writer, history, 1, len(history.frames))
     if sealed:
         close()
-    monkeypatch.setattr("gateway.log.index.populate", unreadable)
+    monkeypatch.setattr("tutti.log.format.index.populate", unreadable)
     if at_its_begin:
-        monkeypatch.setattr("gateway.log.view.read_file", first_page)
+        monkeypatch.setattr("tutti.log.read.segment_view.read_file", first_page)
     reader = LogReader(tmp_path)
     assert seen(scan(reader, 0, len(history.records))) == expected(history)
     assert touched
@@ -417,6 +417,6 @@ def test_too_many_open_files_are_told_as_that(tmp_path: Path, monkeypatch: pytes
 
     write_log(tmp_path, sample(5))
     reader = LogReader(tmp_path)
-    monkeypatch.setattr("gateway.log.reader.open_live", full)
+    monkeypatch.setattr("tutti.log.read.reader.open_live", full)
     with pytest.raises(DirectoryRefused, match=r"Too many open files \(live\); raise the limit of open files"):
         reader.frontier()

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gateway.core.events import Recovered
-from gateway.data import state
-from gateway.data.bodies import RosterBody, Voter, encode_body
-from gateway.data.frame import Frame, Kind
-from gateway.data.scalars import Scalars
-from gateway.data.state import LogState
-from gateway.log.recovery import forgot
-from gateway.log.verify import verify
+from tutti_gateway.core.protocol.events import Recovered
+from tutti.data import log_state
+from tutti.data.frames.bodies import RosterBody, Voter, encode_body
+from tutti.data.frames.frame import Frame, Kind
+from tutti.data.hard_state import Scalars
+from tutti.data.log_state import LogState
+from tutti_gateway.log.write.recovery import forgot
+from tutti_gateway.log.tools.verify import verify
 from tests.unit.log.history import GROUP, LOG, SMALL, History, write_log
 
 MINE, OTHER = b"mine".ljust(16, b"-"), b"other".ljust(16, b"-")
@@ -70,14 +70,14 @@ def test_a_snapshot_verifies_that_lacks_a_voter_whom_an_older_release_removed(
         history.roster(voters=1)
     for number in range(60):
         history.batch("p", "t", [b"%d" % number * 3000])
-    apply = state._APPLY[Kind.ROSTER]
+    apply = log_state._APPLY[Kind.ROSTER]
 
     def older(into: LogState, frame: Frame) -> None:
         apply(into, frame)
         into.removed.pop("g3", None)
 
     with monkeypatch.context() as release:
-        release.setitem(state._APPLY, Kind.ROSTER, older)
+        release.setitem(log_state._APPLY, Kind.ROSTER, older)
         write_log(tmp_path, history, SMALL)
     assert len(list(tmp_path.glob("**/*.snap"))) > 1
     assert verify(str(tmp_path)).damage == []
@@ -90,13 +90,13 @@ def test_a_snapshot_that_names_another_removed_voter_than_the_log_is_damage(
     history.roster(voters=2)
     for number in range(60):
         history.batch("p", "t", [b"%d" % number * 3000])
-    apply = state._APPLY[Kind.ROSTER]
+    apply = log_state._APPLY[Kind.ROSTER]
 
     def wrong(into: LogState, frame: Frame) -> None:
         apply(into, frame)
         into.removed = {name: replace(voter, number=9) for name, voter in into.removed.items()}
 
     with monkeypatch.context() as release:
-        release.setitem(state._APPLY, Kind.ROSTER, wrong)
+        release.setitem(log_state._APPLY, Kind.ROSTER, wrong)
         write_log(tmp_path, history, SMALL)
     assert any("snapshot" in finding.what for finding in verify(str(tmp_path)).damage)

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core import limits
-from gateway.data.scalars import Scalars
-from gateway.data.state import LogState
-from gateway.errors import Damaged, InvariantViolated, OffsetOutOfRange
-from gateway.log.layout import positions_named, snapshot_path
-from gateway.log.reader import LogReader
-from gateway.log.scan import scan
-from gateway.log.snapshot import read_snapshot
-from gateway.log.start import Start, read_start, write_start
-from gateway.log.storage import Storage
-from gateway.log.verify import verify
-from gateway.log.writer import LogWriter
+from tutti_gateway.core import limits
+from tutti.data.hard_state import Scalars
+from tutti.data.log_state import LogState
+from tutti.errors import Damaged, InvariantViolated, OffsetOutOfRange
+from tutti.log.files.layout import positions_named, snapshot_path
+from tutti.log.read.reader import LogReader
+from tutti.log.read.scan import scan
+from tutti.log.format.snapshot import read_snapshot
+from tutti.log.files.log_start import Start, read_start, write_start
+from tutti.log.files.storage import Storage
+from tutti_gateway.log.tools.verify import verify
+from tutti_gateway.log.writer import LogWriter
 from tests.unit.log.history import VIEW, History, decide, expected, opened, other_boot, sample, seen, write_log
 
 

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 import structlog
 
-from gateway.core import limits
-from gateway.core.actions import LaneHeld
-from gateway.core.events import Event
-from gateway.log.lanes_there import lane_path
-from gateway.log.layout import index_path, positions_named, snapshot_path
-from gateway.log.options import LogOptions
-from gateway.log.snapshot import read_snapshot
-from gateway.log.tools import verify
-from gateway.log.writer import LogWriter
-from gateway.node.scrubbing import Scrubbing
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.actions import LaneHeld
+from tutti_gateway.core.protocol.events import Event
+from tutti.log.files.lane_paths import lane_path
+from tutti.log.files.layout import index_path, positions_named, snapshot_path
+from tutti.log.files.options import LogOptions
+from tutti.log.format.snapshot import read_snapshot
+from tutti_gateway.log.tools import verify
+from tutti_gateway.log.writer import LogWriter
+from tutti_gateway.node.disk.scrub_schedule import Scrubbing
 from tests.unit.log.history import SMALL, opened, sample, write_log
 from tests.unit.log.lanes import OTHER
 from tests.unit.log.test_lane_retention import begun, idle, kept, long

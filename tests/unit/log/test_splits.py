@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.core import limits
-from gateway.log import catalog, view
-from gateway.log.reader import LogReader
+from tutti import limits
+from tutti.log.read import catalog, segment_view
+from tutti.log.read.reader import LogReader
 from tests.unit.log.history import History, write_log
 
 BATCHES, ROWS = 240, 10
@@ -62,7 +62,7 @@ def test_a_wide_range_is_cut_without_a_look_at_its_batches(reader: LogReader, mo
     def mapped(path: str) -> None:
         raise AssertionError(f"{path} is looked at")
 
-    monkeypatch.setattr(view, "map_rows", mapped)
+    monkeypatch.setattr(segment_view, "map_rows", mapped)
     monkeypatch.setattr(catalog, "View", mapped)
     for splits in (1, 4, 7):
         plan = reader.plan(0, RECORDS, splits=splits)

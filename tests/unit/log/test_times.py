@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
-from gateway.errors import Damaged
-from gateway.log import view
-from gateway.log.reader import LogReader
+from tutti.errors import Damaged
+from tutti.log.read import segment_view
+from tutti.log.read.reader import LogReader
 from tests.unit.log.history import History, write_log
 from tests.unit.log.test_trimming import firsts
 from tests.unit.log.written import Written
@@ -29,13 +29,13 @@ def batch(history: History, chance: Random, number: int) -> None:
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The segments whose index is opened for its header from now on."""
     noted: list[int] = []
-    header = view.sealed_header
+    header = segment_view.sealed_header
 
     def note(directory: str, first: int) -> object:
         noted.append(first)
         return header(directory, first)
 
-    monkeypatch.setattr("gateway.log.catalog.sealed_header", note)
+    monkeypatch.setattr("tutti.log.read.catalog.sealed_header", note)
     return noted
 
 

@@ -7,9 +7,9 @@ from functools import partial
 
 import pytest
 
-from gateway.core import limits
-from gateway.errors import DiskFailed, DiskFull
-from gateway.log.together import together
+from tutti import limits
+from tutti.errors import DiskFailed, DiskFull
+from tutti.log.files.parallel_fsync import together
 
 
 def failing(error: Exception) -> None:

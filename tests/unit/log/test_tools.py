@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from gateway.data.frame import Buffer, Frame, Kind, crc32c
-from gateway.errors import Damaged, DirectoryRefused, UsageError
-from gateway.log.index import ROW_SIZE, ROWS_AT, Sealed, index_sealed, read_sealed
-from gateway.log.layout import FRAMES_AT, positions_named
-from gateway.log.reader import LogReader
-from gateway.log.scan import scan
-from gateway.log.snapshot import read_snapshot
-from gateway.log.storage import Storage
-from gateway.log.tools import digest, inspect, repair, verify
+from tutti.data.frames.frame import Buffer, Frame, Kind, crc32c
+from tutti.errors import Damaged, DirectoryRefused, UsageError
+from tutti.log.format.index import ROW_SIZE, ROWS_AT, Sealed, index_sealed, read_sealed
+from tutti.log.files.layout import FRAMES_AT, positions_named
+from tutti.log.read.reader import LogReader
+from tutti.log.read.scan import scan
+from tutti.log.format.snapshot import read_snapshot
+from tutti.log.files.storage import Storage
+from tutti_gateway.log.tools import digest, inspect, repair, verify
 from tests.unit.log.history import History, expected, opened, other_boot, sample, seen, write_log
 
 
@@ -112,7 +112,7 @@ def test_an_index_that_is_sealed_while_verify_looks_at_it_is_no_damage(tmp_path:
                 index.write(sealed[:ROWS_AT])
         return index_sealed(path, first)
 
-    monkeypatch.setattr("gateway.log.verify.index_sealed", seal_meanwhile)
+    monkeypatch.setattr("tutti_gateway.log.tools.verify.index_sealed", seal_meanwhile)
     found = verify(tmp_path)
     assert (found.damage, found.notes) == ([], [])
     assert file.read_bytes() == sealed

@@ -8,22 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.order.received import Received
-from gateway.data.bodies import TxnBody, decode_body, encode_body
-from gateway.data.frame import Frame, Kind
-from gateway.data.state import LogState
-from gateway.errors import Damaged, FormatError, OffsetOutOfRange
-from gateway.log import trimming
-from gateway.log.cuts import bytes_end
-from gateway.log.digest import digest
-from gateway.log.finding import Run
-from gateway.log.inspect import inspect
-from gateway.log.layout import positions_named, segment_path
-from gateway.log.reader import LogReader
-from gateway.log.scan import scan
-from gateway.log.snapshot import newest_snapshot
-from gateway.log.verify import verify
-from gateway.log.view import sealed_header
+from tutti_gateway.core.order.received_table import Received
+from tutti.data.frames.bodies import TxnBody, decode_body, encode_body
+from tutti.data.frames.frame import Frame, Kind
+from tutti.data.log_state import LogState
+from tutti.errors import Damaged, FormatError, OffsetOutOfRange
+from tutti_gateway.log.upkeep import retention
+from tutti.log.read.batch_limits import bytes_end
+from tutti_gateway.log.tools.digest import digest
+from tutti.log.read.sequence_lookup import Run
+from tutti_gateway.log.tools.inspect import inspect
+from tutti.log.files.layout import positions_named, segment_path
+from tutti.log.read.reader import LogReader
+from tutti.log.read.scan import scan
+from tutti.log.format.snapshot import newest_snapshot
+from tutti_gateway.log.tools.verify import verify
+from tutti.log.read.segment_view import sealed_header
 from tests.unit.log.history import (
     SMALL,
     History,
@@ -343,7 +343,7 @@ def test_retention_by_time_goes_by_the_last_tick_before_a_transaction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looked_at_once: int
 ) -> None:
     """And not by later ones, though they stand in the same segment."""
-    monkeypatch.setattr(trimming, "LOOKED_AT_ONCE", looked_at_once)
+    monkeypatch.setattr(retention, "LOOKED_AT_ONCE", looked_at_once)
     history, hour = History(), 3_600_000_000
     parts = [history.batch("task", "t", [b"waits"], staged=True) for _ in range(2)]
     history.tick()
@@ -374,7 +374,7 @@ def test_retention_looks_for_transactions_among_some_rows_at_a_time(tmp_path: Pa
     writer, _, close = opened(tmp_path, options)
     proposed = writer.trimming.propose(NOW_US)
     close()
-    monkeypatch.setattr(trimming, "ROWS_AT_ONCE", 50)
+    monkeypatch.setattr(retention, "ROWS_AT_ONCE", 50)
     writer, _, close = opened(tmp_path, options)
     looks = [writer.trimming.propose(NOW_US) for _ in range(-(-len(history.frames) // 50))]
     close()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.log.reader import LogReader
+from tutti.log.read.reader import LogReader
 from tests.unit.log.history import sample, write_log
 from tests.unit.log.test_trimming import trimmed
 

@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core import limits
-from gateway.core.events import TrimProposed
-from gateway.data.frame import Kind
-from gateway.errors import Damaged, OffsetOutOfRange, WrongDirectory
-from gateway.log.digest import digest
-from gateway.log.inspect import inspect
-from gateway.log.layout import FRAMES_AT, positions_named, snapshot_path
-from gateway.log.reader import LogReader
-from gateway.log.repair import repair
-from gateway.log.scan import scan
-from gateway.log.start import Start, read_start, start_path, write_start
-from gateway.log.storage import Storage
-from gateway.log.verify import verify
-from gateway.log.writer import LogWriter
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.events import TrimProposed
+from tutti.data.frames.frame import Kind
+from tutti.errors import Damaged, OffsetOutOfRange, WrongDirectory
+from tutti_gateway.log.tools.digest import digest
+from tutti_gateway.log.tools.inspect import inspect
+from tutti.log.files.layout import FRAMES_AT, positions_named, snapshot_path
+from tutti.log.read.reader import LogReader
+from tutti_gateway.log.tools.repair import repair
+from tutti.log.read.scan import scan
+from tutti.log.files.log_start import Start, read_start, start_path, write_start
+from tutti.log.files.storage import Storage
+from tutti_gateway.log.tools.verify import verify
+from tutti_gateway.log.writer import LogWriter
 from tests.unit.log.history import (
     SMALL,
     History,

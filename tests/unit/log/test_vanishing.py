@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from gateway.errors import Damaged, DirectoryRefused
-from gateway.log.catalog import Catalog
-from gateway.log.finding import Run
-from gateway.log.reader import LogReader
-from gateway.log.scan import scan
+from tutti.errors import Damaged, DirectoryRefused
+from tutti.log.read.catalog import Catalog
+from tutti.log.read.sequence_lookup import Run
+from tutti.log.read.reader import LogReader
+from tutti.log.read.scan import scan
 from tests.unit.log.history import History
 from tests.unit.log.test_trimming import firsts
 from tests.unit.log.written import Written
@@ -152,7 +152,7 @@ def test_whenever_a_file_goes_or_comes_nothing_is_passed_over_or_given_twice(
     log: Written, monkeypatch: pytest.MonkeyPatch, walk: Callable[[LogReader, History], list[Any]], comes: bool
 ) -> None:
     """Proves it for each kind of walk, for each segment, and for each step in which somebody else looks at the files again."""
-    monkeypatch.setattr("gateway.core.limits.PLAN_SEGMENTS_MAX", 2)
+    monkeypatch.setattr("tutti.limits.PLAN_SEGMENTS_MAX", 2)
     path, aside, history = log.path, log.path / "aside", log.history
     steps = Steps(monkeypatch)
     with closing(LogReader(path)) as reader:

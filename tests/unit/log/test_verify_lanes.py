@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli.main import main
-from gateway.core.events import LaneRotted
-from gateway.data.frame import Frame
-from gateway.data.lanes import LaneName
-from gateway.log.lanes_there import OWN, SUSPECT, lane_path
-from gateway.log.reader import LogReader
-from gateway.log.tools import verify, verify_lanes
+from tutti_gateway.cli.main import main
+from tutti_gateway.core.protocol.events import LaneRotted
+from tutti.data.frames.frame import Frame
+from tutti.data.lane_name import LaneName
+from tutti.log.files.lane_paths import OWN, SUSPECT, lane_path
+from tutti.log.read.reader import LogReader
+from tutti_gateway.log.tools import verify, verify_lanes
 from tests.unit.log.history import sample as log_sample
 from tests.unit.log.history import write_log
 from tests.unit.log.lanes import OTHER, LaneHistory, opened, sample, written
@@ -135,8 +135,8 @@ def test_an_own_lane_that_is_gone_or_says_nothing_is_damage(
 def test_a_lane_that_cannot_be_looked_at_is_named(
     tmp_path: Path, own: LaneName, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from gateway.errors import DirectoryRefused
-    from gateway.log import verify as module
+    from tutti.errors import DirectoryRefused
+    from tutti_gateway.log.tools import verify as module
 
     look = module.verify
 

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core import limits
-from gateway.data.frame import Frame, Kind
-from gateway.data.scalars import Scalars
-from gateway.errors import DiskFailed, DiskFull
-from gateway.log.layout import positions_named
-from gateway.log.live import LivePage
-from gateway.log.options import LogOptions
-from gateway.log.scalars import encode_slot, read_scalars
-from gateway.log.writer import LogWriter
+from tutti_gateway.core import limits
+from tutti.data.frames.frame import Frame, Kind
+from tutti.data.hard_state import Scalars
+from tutti.errors import DiskFailed, DiskFull
+from tutti.log.files.layout import positions_named
+from tutti.log.files.live_page import LivePage
+from tutti.log.files.options import LogOptions
+from tutti.log.format.hard_state import encode_slot, read_scalars
+from tutti_gateway.log.writer import LogWriter
 from tests.unit.log.history import VIEW, History, decide, opened, other_boot, sample
 from tests.unit.log.watched import Watched, failing
 

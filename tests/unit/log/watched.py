@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-from gateway.data.frame import Buffer
-from gateway.log.storage import Storage
+from tutti.data.frames.frame import Buffer
+from tutti.log.files.storage import Storage
 
 
 class Watched(Storage):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.data.scalars import Scalars
+from tutti.data.hard_state import Scalars
 from tests.unit.log.history import History, decide, opened
 from tests.unit.log.test_trimming import firsts, fit, settle
 

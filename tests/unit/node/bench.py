@@ -2,23 +2,13 @@
 
 from collections.abc import Sequence
 
-from gateway.core.actions import (
-    Action,
-)
-from gateway.core.events import (
-    Event,
-)
-from gateway.data.frame import Frame
-from gateway.data.wire import (
-    PROTOCOL,
-    Hello,
-    Welcome,
-    encode_control,
-    encode_submit,
-)
-from gateway.node.driver import Driver, Happening
-from gateway.node.meters import Meters
-from gateway.node.port import Message
+from tutti_gateway.core.protocol.actions import Action
+from tutti_gateway.core.protocol.events import Event
+from tutti.data.frames.frame import Frame
+from tutti.data.client_protocol import PROTOCOL, Hello, Welcome, encode_control, encode_submit
+from tutti_gateway.node.driver import Driver, Happening
+from tutti_gateway.node.common.counters import Meters
+from tutti_gateway.node.clients.port import Message
 from tests.unit.node.fakes import LOG, Clients, DiskQueue, HandClock, LaneQueue, Lookups, Script, Wire, message, network, token
 
 A, B = b"routing-a", b"routing-b"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from gateway.core.actions import Deliver, Persist
-from gateway.core.events import Event, Persisted
-from gateway.data.scalars import Scalars
-from gateway.node.disk import Disk
+from tutti_gateway.core.protocol.actions import Deliver, Persist
+from tutti_gateway.core.protocol.events import Event, Persisted
+from tutti.data.hard_state import Scalars
+from tutti_gateway.node.disk.log_thread import Disk
 from tests.unit.node.fakes import LOG, Writer, batch_frame
 
 

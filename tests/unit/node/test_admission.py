@@ -9,29 +9,14 @@ from pathlib import Path
 import pytest
 from zmq.utils import z85
 
-from gateway.access import ANYBODY, Access, Tokens, change_tokens, digest_of
-from gateway.data.frame import Frame, Kind
-from gateway.data.names import nameless_name
-from gateway.data.wire import (
-    SUBMIT_UNORDERED,
-    ChangeRoster,
-    Fence,
-    ForceRoster,
-    Forget,
-    Hello,
-    Leave,
-    Members,
-    OpenProducer,
-    OpenTopic,
-    Producers,
-    SaveOffset,
-    Status,
-    encode_control,
-)
-from gateway.errors import NotAllowed
-from gateway.node.admission import Admission, Asked
-from gateway.node.sessions import Session
-from gateway.zmtp.curve import new_pair
+from tutti.security.tokens import ANYBODY, Access, Tokens, change_tokens, digest_of
+from tutti.data.frames.frame import Frame, Kind
+from tutti.data.names import nameless_name
+from tutti.data.client_protocol import (SUBMIT_UNORDERED, ChangeRoster, Fence, ForceRoster, Forget, Hello, Leave, Members, OpenProducer, OpenTopic, Producers, SaveOffset, Status, encode_control)
+from tutti.errors import NotAllowed
+from tutti_gateway.node.clients.authorization import Admission, Asked
+from tutti_gateway.node.clients.sessions import Session
+from tutti.zmtp.curve import new_pair
 
 GATEWAY, CLIENT = new_pair().public, new_pair().public
 OWN_INSTANCES = (b"i" * 16, b"k" * 16)

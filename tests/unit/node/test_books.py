@@ -5,17 +5,18 @@ from __future__ import annotations
 import pytest
 from msgspec import json
 
-from gateway.config import parse_config
-from gateway.core import limits
-from gateway.core.survey import Member
-from gateway.data.bodies import Voter
-from gateway.data.lanes import LaneName
-from gateway.data.state import LogState, Producer, Topic
-from gateway.log.options import Space
-from gateway.log.trimming import Held
-from gateway.node.books import Books
-from gateway.node.lanes import LaneFacts
-from gateway.node.meters import DiskMeters, Meters
+from tutti_gateway.config import parse_config
+from tutti_gateway.core import limits
+from tutti import limits as common_limits
+from tutti_gateway.core.view.group_status import Member
+from tutti.data.frames.bodies import Voter
+from tutti.data.lane_name import LaneName
+from tutti.data.log_state import LogState, Producer, Topic
+from tutti.log.files.options import Space
+from tutti_gateway.log.upkeep.retention import Held
+from tutti_gateway.node.status.status import Books
+from tutti_gateway.node.disk.lane_thread import LaneFacts
+from tutti_gateway.node.common.counters import DiskMeters, Meters
 
 CONFIG = """
 name = "jfk"
@@ -258,7 +259,7 @@ def test_what_it_waits_for_is_told_when_nothing_else_is_wrong() -> None:
 def test_the_welcome_says_where_everything_is() -> None:
     welcome = Bench().books.welcome()
     assert welcome.gateways == {"jfk": "tutti://127.0.0.9:7500"}
-    assert welcome.window_bytes == limits.WINDOW_BYTES
+    assert welcome.window_bytes == common_limits.WINDOW_BYTES
     assert Bench("\n[limits]\nundecided_bytes = 5000000\n").books.welcome().window_bytes == 5_000_000
     assert welcome.log == bytes(range(16)).hex()
 

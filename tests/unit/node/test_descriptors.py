@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from gateway.core import limits
-from gateway.core.events import LinkChanged, Received
-from gateway.core.messages import Probe
-from gateway.node import memory
-from gateway.node.driver import Happening
-from gateway.node.loop import Loop
-from gateway.node.mailbox import Mailbox
-from gateway.node.port import ClientPort
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.events import LinkChanged, Received
+from tutti_gateway.core.protocol.messages import Probe
+from tutti_gateway.node.common import memory
+from tutti_gateway.node.driver import Happening
+from tutti_gateway.node.loop import Loop
+from tutti_gateway.node.common.mailbox import Mailbox
+from tutti_gateway.node.clients.port import ClientPort
 from tests.unit.node.bench import Bench
 from tests.unit.node.fakes import LOG, Wire
 

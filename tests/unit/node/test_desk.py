@@ -12,14 +12,15 @@ from typing import cast
 import pytest
 from msgspec import json
 
-from gateway.api.gateway import UNKNOWN, GatewayLink
-from gateway.core import limits
-from gateway.core.actions import Persist, ReadIndex
-from gateway.core.events import ReadIndexAsked, Submitted, WriteFailed
-from gateway.data.lanes import LaneName
-from gateway.data.wire import Duplicate
-from gateway.node.desk import Desk, IndexAsked, StatusAsked
-from gateway.node.lanes import LaneFacts
+from tutti_gateway.reads.common.gateway_link import UNKNOWN, GatewayLink
+from tutti_gateway.core import limits
+from tutti import limits as common_limits
+from tutti_gateway.core.protocol.actions import Persist, ReadIndex
+from tutti_gateway.core.protocol.events import ReadIndexAsked, Submitted, WriteFailed
+from tutti.data.lane_name import LaneName
+from tutti.data.client_protocol import Duplicate
+from tutti_gateway.node.status.status_socket import Desk, IndexAsked, StatusAsked
+from tutti_gateway.node.disk.lane_thread import LaneFacts
 from tests.unit.node.bench import A, Bench, placed, submit, takes
 from tests.unit.node.fakes import batch_frame
 from tests.unit.node.test_books import Bench as Told
@@ -118,7 +119,7 @@ def test_a_status_with_all_lanes_that_there_may_be_is_told_whole() -> None:
     """Each disk that an origin ever had leaves a lane, for ever."""
     status = Told()
     for number in range(limits.LANES_MAX):
-        lane = LaneName(1 + number % limits.ROSTER_MAX, os.urandom(16))
+        lane = LaneName(1 + number % common_limits.ROSTER_MAX, os.urandom(16))
         status.lanes.facts[lane] = LaneFacts(number, 2**40 + number)
         status.lanes.damaged[lane] = f"{lane.text}/log/{number:020}.seg cannot be read at byte {number}"
     said = status.books.status()

@@ -9,16 +9,17 @@ from random import Random
 
 import pytest
 
-from gateway.core import limits
-from gateway.core.actions import Persist, ReadLog, ReadSnapshot
-from gateway.core.events import LogRead, Persisted, SnapshotRead, SpaceChanged, StackConfig, TimeAdvanced, TrimProposed, WriteFailed
-from gateway.core.stack import Stack
-from gateway.core.survey import Survey
-from gateway.data.frame import Frame, Kind
-from gateway.data.scalars import Scalars
-from gateway.errors import DiskFull, InvariantViolated
-from gateway.log.options import Space
-from gateway.log.trimming import Held
+from tutti_gateway.core import limits
+from tutti import limits as common_limits
+from tutti_gateway.core.protocol.actions import Persist, ReadLog, ReadSnapshot
+from tutti_gateway.core.protocol.events import (LogRead, Persisted, SnapshotRead, SpaceChanged, StackConfig, TimeAdvanced, TrimProposed, WriteFailed)
+from tutti_gateway.core.stack import Stack
+from tutti_gateway.core.view.group_status import Survey
+from tutti.data.frames.frame import Frame, Kind
+from tutti.data.hard_state import Scalars
+from tutti.errors import DiskFull, InvariantViolated
+from tutti.log.files.options import Space
+from tutti_gateway.log.upkeep.retention import Held
 from tests.unit.core.rig import opened
 from tests.unit.node.disk_bench import Bench, persist, wait_for
 from tests.unit.node.fakes import batch_frame
@@ -324,7 +325,7 @@ def test_the_log_is_closed_by_the_thread_that_uses_it() -> None:
 @pytest.mark.parametrize("hurried", [False, True])
 def test_a_disk_that_hangs_does_not_hold_up_the_stop(monkeypatch: pytest.MonkeyPatch, hurried: bool) -> None:
     monkeypatch.setattr(limits, "DISK_STOP_US_MAX", 60_000_000 if hurried else 1000)
-    monkeypatch.setattr(limits, "POLL_US_MAX", 1000)
+    monkeypatch.setattr(common_limits, "POLL_US_MAX", 1000)
     bench = Bench()
     hangs, goes_on = threading.Event(), threading.Event()
 

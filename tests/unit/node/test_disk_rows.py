@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from gateway.core import limits
-from gateway.core.events import Persisted, SpaceChanged
-from gateway.data.frame import Frame
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.events import Persisted, SpaceChanged
+from tutti.data.frames.frame import Frame
 from tests.unit.node.disk_bench import Bench, persist, run, wait_for
 
 

@@ -4,59 +4,15 @@ receipts leave, decided runs go to the index last, and every bound is a clear an
 
 import pytest
 
-from gateway.core import limits
-from gateway.core.actions import (
-    Deliver,
-    Halt,
-    Persist,
-    ReadIndex,
-    Reply,
-    Send,
-    SetTimer,
-    Stopped,
-)
-from gateway.core.events import (
-    EpochAsked,
-    LeaveAsked,
-    Persisted,
-    ReadIndexAsked,
-    RosterAsked,
-    RosterForced,
-    SessionClosed,
-    Several,
-    Submitted,
-    TimeAdvanced,
-    TopicAsked,
-    WriteFailed,
-)
-from gateway.core.messages import Confirm
-from gateway.data.wire import (
-    PROTOCOL,
-    Bye,
-    ChangeRoster,
-    Committed,
-    Denied,
-    Done,
-    Duplicate,
-    EpochFenced,
-    EpochOpened,
-    Expected,
-    Fence,
-    ForceRoster,
-    Forget,
-    Hello,
-    Leave,
-    OpenProducer,
-    OpenTopic,
-    RefusedAnswer,
-    SaveOffset,
-    Status,
-    StatusAnswer,
-    TopicOpened,
-)
-from gateway.errors import InvariantViolated
-from gateway.node.lookup import Located
-from gateway.node.port import Message, Sent
+from tutti_gateway.core import limits
+from tutti import limits as common_limits
+from tutti_gateway.core.protocol.actions import Deliver, Halt, Persist, ReadIndex, Reply, Send, SetTimer, Stopped
+from tutti_gateway.core.protocol.events import (EpochAsked, LeaveAsked, Persisted, ReadIndexAsked, RosterAsked, RosterForced, SessionClosed, Several, Submitted, TimeAdvanced, TopicAsked, WriteFailed)
+from tutti_gateway.core.protocol.messages import Confirm
+from tutti.data.client_protocol import (PROTOCOL, Bye, ChangeRoster, Committed, Denied, Done, Duplicate, EpochFenced, EpochOpened, Expected, Fence, ForceRoster, Forget, Hello, Leave, OpenProducer, OpenTopic, RefusedAnswer, SaveOffset, Status, StatusAnswer, TopicOpened)
+from tutti.errors import InvariantViolated
+from tutti_gateway.node.clients.duplicate_lookup import Located
+from tutti_gateway.node.clients.port import Message, Sent
 from tests.unit.node.bench import A, B, Bench, Shelf, control, placed, submit, takes
 from tests.unit.node.fakes import batch_frame, message, token
 
@@ -259,12 +215,12 @@ def test_a_request_that_is_asked_again_has_one_place_and_one_answer_frees_it() -
 def test_a_message_that_is_too_large_is_told_what_is_taken() -> None:
     bench = Bench()
     bench.hello()
-    bench.say(Message(A, [], limits.MESSAGE_BYTES_MAX + 1))
+    bench.say(Message(A, [], common_limits.MESSAGE_BYTES_MAX + 1))
     (denied,) = bench.clients.told(A)
     assert isinstance(denied, Denied)
     assert denied.code == "malformed"
-    assert f"{limits.MESSAGE_BYTES_MAX + 1} bytes" in denied.reason
-    assert f"takes up to {limits.MESSAGE_BYTES_MAX} bytes in up to {1 + limits.FRAMES_A_MESSAGE_MAX} parts" in denied.reason
+    assert f"{common_limits.MESSAGE_BYTES_MAX + 1} bytes" in denied.reason
+    assert f"takes up to {common_limits.MESSAGE_BYTES_MAX} bytes in up to {1 + common_limits.FRAMES_A_MESSAGE_MAX} parts" in denied.reason
 
 
 @pytest.mark.parametrize(
@@ -276,7 +232,7 @@ def test_a_message_that_is_too_large_is_told_what_is_taken() -> None:
         OpenProducer(3, "p", b"i" * 16, 0),
         SaveOffset(3, "reader", -1),
         SaveOffset(3, "two words", 1),
-        Forget(3, ("p",) * (limits.FORGET_PRODUCERS_MAX + 1)),
+        Forget(3, ("p",) * (common_limits.FORGET_PRODUCERS_MAX + 1)),
         ChangeRoster(3, "swap", "jfk"),
         ChangeRoster(3, "add", "two words", "127.0.0.1:7400"),
         ChangeRoster(3, "replace", "jfk", incarnation=b"short"),
@@ -450,13 +406,13 @@ def test_timers_come_when_they_are_due() -> None:
     bench.clock.time_us += 2000
     assert bench.driver.wait_us() == 0
     assert bench.happen() == [TimeAdvanced()]
-    assert bench.driver.wait_us() == limits.POLL_US_MAX
+    assert bench.driver.wait_us() == common_limits.POLL_US_MAX
 
 
 def test_a_stack_that_set_no_timer_sees_the_clocks_about_once_a_second() -> None:
     """An idle group of one has nothing else that shows it a leap of its wall clock."""
     bench = Bench()
-    assert bench.driver.wait_us() == limits.POLL_US_MAX
+    assert bench.driver.wait_us() == common_limits.POLL_US_MAX
     bench.clock.time_us += 1_000_000
     bench.answers = {TimeAdvanced: [Persist(1, (batch_frame(),))]}
     bench.driver.sweep()

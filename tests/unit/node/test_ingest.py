@@ -4,11 +4,12 @@ from typing import Literal
 
 import pytest
 
-from gateway.core import limits
-from gateway.data.bodies import TxnBody, encode_body
-from gateway.data.frame import PROGRESS_BYTES_MAX, STAGED, Frame, Kind, payload_crc
-from gateway.errors import FormatError, TooLarge
-from gateway.node.ingest import Gate, check_body, check_header
+from tutti_gateway.core import limits
+from tutti import limits as common_limits
+from tutti.data.frames.bodies import TxnBody, encode_body
+from tutti.data.frames.frame import PROGRESS_BYTES_MAX, STAGED, Frame, Kind, payload_crc
+from tutti.errors import FormatError, TooLarge
+from tutti_gateway.node.clients.batch_validation import Gate, check_body, check_header
 from tests.unit.node.fakes import batch_frame
 
 
@@ -21,7 +22,7 @@ def test_good_batches_pass(compression: Literal["lz4", "zstd"] | None) -> None:
 
 
 def test_the_largest_frame_that_the_gate_takes_is_within_the_bound_of_frames() -> None:
-    frame = Frame(Kind.BATCH, bytes(limits.BODY_BYTES_MAX), progress=bytes(PROGRESS_BYTES_MAX), first_sequence=1, count=1)
+    frame = Frame(Kind.BATCH, bytes(common_limits.BODY_BYTES_MAX), progress=bytes(PROGRESS_BYTES_MAX), first_sequence=1, count=1)
     check_header(frame)
     assert frame.size <= limits.FRAME_BYTES_MAX
 
@@ -110,21 +111,21 @@ def test_damage_with_a_fitting_crc_never_crashes() -> None:
 
 
 def test_a_record_over_the_limit_is_refused_by_its_limit() -> None:
-    with pytest.raises(TooLarge, match=str(limits.RECORD_BYTES_MAX)):
-        check_frame(batch_frame((b"small", bytes(limits.RECORD_BYTES_MAX + 1))))
-    check_frame(batch_frame((bytes(limits.RECORD_BYTES_MAX), bytes(limits.RECORD_BYTES_MAX - 4096))))
+    with pytest.raises(TooLarge, match=str(common_limits.RECORD_BYTES_MAX)):
+        check_frame(batch_frame((b"small", bytes(common_limits.RECORD_BYTES_MAX + 1))))
+    check_frame(batch_frame((bytes(common_limits.RECORD_BYTES_MAX), bytes(common_limits.RECORD_BYTES_MAX - 4096))))
 
 
 def test_a_batch_over_the_limit_is_refused_by_its_limit() -> None:
-    with pytest.raises(TooLarge, match=str(limits.BODY_BYTES_MAX)):
-        check_frame(batch_frame([bytes(limits.MIB)] * 9))
-    with pytest.raises(TooLarge, match=str(limits.RAW_BYTES_MAX)):
-        check_frame(broken(batch_frame(), raw_length=limits.RAW_BYTES_MAX + 1))
+    with pytest.raises(TooLarge, match=str(common_limits.BODY_BYTES_MAX)):
+        check_frame(batch_frame([bytes(common_limits.MIB)] * 9))
+    with pytest.raises(TooLarge, match=str(common_limits.RAW_BYTES_MAX)):
+        check_frame(broken(batch_frame(), raw_length=common_limits.RAW_BYTES_MAX + 1))
 
 
 def test_a_bomb_is_refused_before_it_is_decompressed() -> None:
-    bomb = batch_frame([bytes(limits.MIB)] * 40, compression="zstd")
-    assert bomb.body_length < limits.MIB
+    bomb = batch_frame([bytes(common_limits.MIB)] * 40, compression="zstd")
+    assert bomb.body_length < common_limits.MIB
     bomb.raw_length = 1
     with pytest.raises(FormatError, match="decompressed"):
         check_frame(bomb)
@@ -137,8 +138,8 @@ def test_refusals_carry_identity_and_code() -> None:
 
 
 def test_no_client_has_more_decompressed_in_a_turn_than_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    frames = [batch_frame([bytes(limits.MIB)] * 8, sequence=1 + 8 * number, compression="zstd") for number in range(4)]
-    monkeypatch.setattr(limits, "INFLATED_BYTES_A_TURN_MAX", 20 * limits.MIB)
+    frames = [batch_frame([bytes(common_limits.MIB)] * 8, sequence=1 + 8 * number, compression="zstd") for number in range(4)]
+    monkeypatch.setattr(limits, "INFLATED_BYTES_A_TURN_MAX", 20 * common_limits.MIB)
     gate = Gate()
     good, refused = gate.check(1, frames)
     assert good == frames[:2]

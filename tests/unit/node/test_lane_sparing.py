@@ -8,12 +8,12 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from gateway.core import limits
-from gateway.core.actions import MendLane
-from gateway.core.events import Event, LaneRotted
-from gateway.errors import DiskFull
-from gateway.log.lanes_there import SUSPECT, lane_path
-from gateway.node.lanes import LaneDisk
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.actions import MendLane
+from tutti_gateway.core.protocol.events import Event, LaneRotted
+from tutti.errors import DiskFull
+from tutti.log.files.lane_paths import SUSPECT, lane_path
+from tutti_gateway.node.disk.lane_thread import LaneDisk
 from tests.unit.core.unordered.test_mending import lose, sent
 from tests.unit.log import lanes
 from tests.unit.log.test_lanes import rot

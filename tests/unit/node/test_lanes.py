@@ -8,16 +8,16 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from gateway.core import limits
-from gateway.core.actions import DeliverUnordered, LaneHeld, MendLane, PersistLane, ReadLane
-from gateway.core.events import Event, LaneLog, LanePersisted, LaneRead, LaneRotted, WriteFailed
-from gateway.core.messages import LaneBegin
-from gateway.data.frame import Frame, Kind
-from gateway.data.lanes import LaneName
-from gateway.errors import DiskFailed, DiskFull
-from gateway.log.lane_reader import End
-from gateway.node import lanes
-from gateway.node.lanes import LaneDisk, LaneFacts
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.actions import DeliverUnordered, LaneHeld, MendLane, PersistLane, ReadLane
+from tutti_gateway.core.protocol.events import Event, LaneLog, LanePersisted, LaneRead, LaneRotted, WriteFailed
+from tutti_gateway.core.protocol.messages import LaneBegin
+from tutti.data.frames.frame import Frame, Kind
+from tutti.data.lane_name import LaneName
+from tutti.errors import DiskFailed, DiskFull
+from tutti.log.read.lane_reader import End
+from tutti_gateway.node.disk import lane_thread
+from tutti_gateway.node.disk.lane_thread import LaneDisk, LaneFacts
 from tests.unit.node.fakes import LOG
 
 OWN = LaneName(1, bytes(16))
@@ -285,7 +285,7 @@ def test_a_look_for_damage_ends_no_writing(trouble: Exception, ends: bool, monke
 
 
 def test_a_disk_that_never_rests_looks_for_damage_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "LATE_S", 0.0)
+    monkeypatch.setattr(lane_thread, "LATE_S", 0.0)
     bench = Bench()
     bench.logs.found = [LaneRotted(*OWN, 5, 5)]
     bench.disk.persist(action(1))

@@ -13,7 +13,7 @@ from contextlib import redirect_stderr
 import pytest
 import structlog
 
-from gateway.node import logs
+from tutti_gateway.node.common import logging_setup
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,7 @@ class Disk(io.StringIO):
 def test_lines_that_cannot_be_written_are_counted_in_those_that_can() -> None:
     disk = Disk()
     with redirect_stderr(disk):
-        log = logs.set_up("g1")
+        log = logging_setup.set_up("g1")
         log.info("one")
         disk.full = True
         log.error("two")
@@ -51,7 +51,7 @@ def test_lines_that_cannot_be_written_are_counted_in_those_that_can() -> None:
 def test_a_file_that_is_closed_stops_nobody() -> None:
     file = io.StringIO()
     with redirect_stderr(file):
-        log = logs.set_up("g1")
+        log = logging_setup.set_up("g1")
     file.close()
     log.info("nobody hears this")
 
@@ -60,7 +60,7 @@ def test_a_pipe_that_nobody_reads_stops_nobody() -> None:
     out, into = os.pipe()
     with os.fdopen(out, "rb", buffering=0) as reader, os.fdopen(into, "w") as file:
         with redirect_stderr(file):
-            log = logs.set_up("g1")
+            log = logging_setup.set_up("g1")
         size = fcntl.fcntl(into, fcntl.F_GETPIPE_SZ)
         for number in range(size // 50):  # a line has more bytes than that
             log.info("somebody should read this", number=number)

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from gateway.data.wire import OFFSET_UNKNOWN, Committed, Duplicate
-from gateway.errors import Damaged
-from gateway.log.finding import Run
-from gateway.node.lookup import Located, Lookups
+from tutti.data.client_protocol import OFFSET_UNKNOWN, Committed, Duplicate
+from tutti.errors import Damaged
+from tutti.log.read.sequence_lookup import Run
+from tutti_gateway.node.clients.duplicate_lookup import Located, Lookups
 from tests.unit.node.fakes import LOG
 
 

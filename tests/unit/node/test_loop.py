@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterator
 import pytest
 import zmq
 
-from gateway.core import limits
-from gateway.core.events import SessionClosed
-from gateway.data.wire import PROTOCOL, Duplicate, Hello, encode_control
-from gateway.node import memory
-from gateway.node.driver import Driver, Happening
-from gateway.node.loop import Loop
-from gateway.node.mailbox import Mailbox
-from gateway.node.meters import Meters
-from gateway.node.port import ClientPort
-from gateway.zmtp.form import GREETING, ready
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.events import SessionClosed
+from tutti.data.client_protocol import PROTOCOL, Duplicate, Hello, encode_control
+from tutti_gateway.node.common import memory
+from tutti_gateway.node.driver import Driver, Happening
+from tutti_gateway.node.loop import Loop
+from tutti_gateway.node.common.mailbox import Mailbox
+from tutti_gateway.node.common.counters import Meters
+from tutti_gateway.node.clients.port import ClientPort
+from tutti.zmtp.framing import GREETING, ready
 from tests.ports import free_port
 from tests.unit.node.bench import Shelf
 from tests.unit.node.fakes import LOG, DiskQueue, HandClock, LaneQueue, Lookups, Script, Wire, network, token

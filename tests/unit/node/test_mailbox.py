@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from gateway.core import limits
-from gateway.node.mailbox import Mailbox
+from tutti_gateway.core import limits
+from tutti_gateway.node.common.mailbox import Mailbox
 
 
 def test_items_come_out_in_order_and_within_the_bound() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gateway.config import load_config
-from gateway.log.directory import open_directory
-from gateway.node import main
+from tutti_gateway.config import load_config
+from tutti.log.files.data_directory import open_directory
+from tutti_gateway.node import main
 
 
 class Reads:
@@ -41,7 +41,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(main, "Supervisor", Reads)
     monkeypatch.setattr(main, "wait_free", lambda _: None)
     monkeypatch.setattr(main, "raise_limit", lambda: None)
-    monkeypatch.setattr("gateway.node.process.Gateway", refuse)
+    monkeypatch.setattr("tutti_gateway.node.process.Gateway", refuse)
 
     def start_it(name: str, group: str) -> int:
         """How often reads were started before the directory is opened."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from gateway.core.events import TimeAdvanced
-from gateway.data.wire import Welcome
+from tutti_gateway.core.protocol.events import TimeAdvanced
+from tutti.data.client_protocol import Welcome
 from tests.unit.node.bench import WELCOME, A, B, Bench, Shelf
 
 

@@ -9,9 +9,10 @@ from typing import Protocol
 import pytest
 import zmq
 
-from gateway.core import limits
-from gateway.node.port import ClientPort, Message, Sent
-from gateway.node.ports import PortInUse
+from tutti_gateway.core import limits
+from tutti import limits as common_limits
+from tutti_gateway.node.clients.port import ClientPort, Message, Sent
+from tutti_gateway.node.common.ports import PortInUse
 from tests.ports import free_port
 
 
@@ -90,19 +91,19 @@ def test_a_drain_takes_no_more_messages_than_told(port: ClientPort, connect: Con
 
 def test_a_message_of_too_many_parts_is_emptied_and_the_next_one_is_whole(port: ClientPort, connect: Connect) -> None:
     client = connect(endpoint(port))
-    client.send_multipart([b"x"] * (limits.FRAMES_A_MESSAGE_MAX + 5))
-    client.send_multipart([b"y"] * (limits.FRAMES_A_MESSAGE_MAX + 1))
+    client.send_multipart([b"x"] * (common_limits.FRAMES_A_MESSAGE_MAX + 5))
+    client.send_multipart([b"y"] * (common_limits.FRAMES_A_MESSAGE_MAX + 1))
     many, most = drained(port, 2)
     assert many.parts == []
-    assert len(most.parts) == limits.FRAMES_A_MESSAGE_MAX + 1
+    assert len(most.parts) == common_limits.FRAMES_A_MESSAGE_MAX + 1
 
 
 def test_parts_that_are_too_large_in_sum_are_dropped(port: ClientPort, connect: Connect) -> None:
     client = connect(endpoint(port))
-    client.send_multipart([bytes(limits.MESSAGE_BYTES_MAX // 2)] * 3)
+    client.send_multipart([bytes(common_limits.MESSAGE_BYTES_MAX // 2)] * 3)
     (message,) = drained(port, 1)
     assert message.parts == []
-    assert message.size > limits.MESSAGE_BYTES_MAX
+    assert message.size > common_limits.MESSAGE_BYTES_MAX
 
 
 def test_answers_tell_where_they_went(port: ClientPort, connect: Connect) -> None:

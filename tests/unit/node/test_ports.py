@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
-from gateway.config import Address
-from gateway.core import limits
-from gateway.errors import TuttiError
-from gateway.node.ports import PortInUse, wait_free
+from tutti_gateway.config import Address
+from tutti_gateway.core import limits
+from tutti.errors import TuttiError
+from tutti_gateway.node.common.ports import PortInUse, wait_free
 
 
 def test_a_port_that_a_dying_process_gives_back_is_waited_for() -> None:

@@ -8,16 +8,16 @@ from typing import cast
 
 import pytest
 
-from gateway.core import limits
-from gateway.core.context import Context
-from gateway.core.membership.leaving import Leaving, Others
-from gateway.core.peers import Peers
-from gateway.errors import DiskFull
-from gateway.log.directory import open_directory
-from gateway.log.layout import RESERVE
-from gateway.log.options import LogOptions
-from gateway.log.storage import Storage
-from gateway.node.process import check_room_to_begin, stop_us_max
+from tutti import limits
+from tutti_gateway.core.context import Context
+from tutti_gateway.core.membership.leaving import Leaving, Others
+from tutti_gateway.core.view.peers import Peers
+from tutti.errors import DiskFull
+from tutti.log.files.data_directory import open_directory
+from tutti.log.files.layout import RESERVE
+from tutti.log.files.options import LogOptions
+from tutti.log.files.storage import Storage
+from tutti_gateway.node.process import check_room_to_begin, stop_us_max
 
 MIB = 1 << 20
 

@@ -13,15 +13,16 @@ from random import Random
 import msgspec
 import pytest
 
-from gateway.core import limits, record
-from gateway.core.actions import Action, Dropped, SetTimer
-from gateway.core.events import Event, Now, StackConfig, Submitted, TimeAdvanced
-from gateway.core.stack import Stack
-from gateway.errors import ConfigError, Damaged, FormatError, InvariantViolated, UsageError
-from gateway.node.edges import Stack as AnyStack
-from gateway.node.recorder import Recorder, header_of
-from gateway.node.recording import Closed, Header, Item, Recording, Stepped, block_bytes, item_bytes, start_bytes
-from gateway.node.rerun import rerun
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol import codec
+from tutti_gateway.core.protocol.actions import Action, Dropped, SetTimer
+from tutti_gateway.core.protocol.events import Event, Now, StackConfig, Submitted, TimeAdvanced
+from tutti_gateway.core.stack import Stack
+from tutti.errors import ConfigError, Damaged, FormatError, InvariantViolated, UsageError
+from tutti_gateway.node.common.interfaces import Stack as AnyStack
+from tutti_gateway.node.replay.recorder import Recorder, header_of
+from tutti_gateway.node.replay.recording_format import Closed, Header, Item, Recording, Stepped, block_bytes, item_bytes, start_bytes
+from tutti_gateway.node.replay.replay import rerun
 from tests.unit.core.rig import batches, opened
 from tests.unit.node.fakes import LOG, Script
 
@@ -39,7 +40,7 @@ def history() -> list[tuple[Event, Now]]:
         group.mono_us += 200_000
         group.step(member, TimeAdvanced())
         group.settle()
-    return [(record.decode_event(data), now) for data, now, _ in member.history]
+    return [(codec.decode_event(data), now) for data, now, _ in member.history]
 
 
 def recorded(path: Path, events: Sequence[tuple[Event, Now]], stack: AnyStack | None = None) -> Path:
@@ -82,7 +83,7 @@ def test_a_recorded_run_runs_again_the_same(run: Path) -> None:
 
 def test_no_value_of_a_client_is_in_it(run: Path) -> None:
     steps = [item for item in items(run) if isinstance(item, Stepped)]
-    assert any(isinstance(record.decode_lean_event(step.event), Submitted) for step in steps)
+    assert any(isinstance(codec.decode_lean_event(step.event), Submitted) for step in steps)
     assert not any(BODY in bytes(part) for step in steps for part in (step.event, step.actions))
 
 
@@ -91,12 +92,12 @@ def test_the_first_answer_that_differs_is_shown_with_both_answers(run: Path, tmp
     number = next(place for place, item in enumerate(changed) if isinstance(item, Stepped) and len(item.actions) > 200)
     step = changed[number]
     assert isinstance(step, Stepped)
-    actions = [*record.decode_lean_actions(step.actions), Dropped("Vote", 7, "a reason", 3)]
-    changed[number] = msgspec.structs.replace(step, actions=msgspec.Raw(record.encode_lean_actions(actions)))
+    actions = [*codec.decode_lean_actions(step.actions), Dropped("Vote", 7, "a reason", 3)]
+    changed[number] = msgspec.structs.replace(step, actions=msgspec.Raw(codec.encode_lean_actions(actions)))
     difference = rerun(write(tmp_path / "changed.run", changed)).difference
     assert difference is not None
     assert difference.number == number
-    assert difference.event.startswith(type(record.decode_lean_event(step.event)).__name__)
+    assert difference.event.startswith(type(codec.decode_lean_event(step.event)).__name__)
     assert difference.recorded[:-1] == difference.again
     assert difference.recorded[-1] == repr(actions[-1])
 

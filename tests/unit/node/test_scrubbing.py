@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.core.actions import Mend, ReadLog
-from gateway.core.events import Event, LogRead, Persisted, Rotted, WriteFailed
-from gateway.node import scrubbing
+from tutti_gateway.core.protocol.actions import Mend, ReadLog
+from tutti_gateway.core.protocol.events import Event, LogRead, Persisted, Rotted, WriteFailed
+from tutti_gateway.node.disk import scrub_schedule
 from tests.unit.node.disk_bench import Bench, persist
 from tests.unit.node.fakes import batch_frame
 
@@ -25,7 +25,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(scrubbing, "time", clock)
+    monkeypatch.setattr(scrub_schedule, "time", clock)
     return clock
 
 

@@ -1,7 +1,7 @@
 """Proves that clients keep their number over reconnects, that places are bounded, and that only idle clients make room."""
 
-from gateway.core import limits
-from gateway.node.sessions import Sessions
+from tutti_gateway.core import limits
+from tutti_gateway.node.clients.sessions import Sessions
 from tests.unit.node.fakes import token
 
 

@@ -5,11 +5,11 @@ import time
 
 import pytest
 
-from gateway.core import limits
-from gateway.data.histograms import Histogram
-from gateway.node import memory
-from gateway.node.clock import Clock
-from gateway.node.meters import Meters
+from tutti_gateway.core import limits
+from tutti.data.histograms import Histogram
+from tutti_gateway.node.common import memory
+from tutti_gateway.node.common.clock import Clock
+from tutti_gateway.node.common.counters import Meters
 
 
 def test_a_clock_that_goes_back_is_absorbed(monkeypatch: pytest.MonkeyPatch) -> None:

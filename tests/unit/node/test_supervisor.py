@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from gateway.core import limits
-from gateway.node.supervisor import Notifier, Supervisor
+from tutti_gateway.core import limits
+from tutti_gateway.node.status.reads_supervisor import Notifier, Supervisor
 from tests.certificates import certificate
 from tests.ports import free_port
 from tests.unit.node.fakes import LOG

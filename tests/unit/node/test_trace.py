@@ -9,15 +9,15 @@ from contextlib import redirect_stderr
 
 import pytest
 
-from gateway.core.actions import Action, Deliver, DeliverUnordered, Persist, PersistLane, Reply
-from gateway.core.events import Event, LanePersisted, Now, Persisted, Received, Submitted, SubmittedUnordered, TimeAdvanced
-from gateway.core.messages import Confirm, Fetched, LaneFetched, No, Order, Post, Posted, Settled, Vote
-from gateway.data.frame import Frame
-from gateway.data.lanes import LaneName
-from gateway.data.state import LogState, Producer, Topic
-from gateway.data.wire import Committed
-from gateway.node import logs
-from gateway.node.trace import Tracer
+from tutti_gateway.core.protocol.actions import Action, Deliver, DeliverUnordered, Persist, PersistLane, Reply
+from tutti_gateway.core.protocol.events import (Event, LanePersisted, Now, Persisted, Received, Submitted, SubmittedUnordered, TimeAdvanced)
+from tutti_gateway.core.protocol.messages import Confirm, Fetched, LaneFetched, No, Order, Post, Posted, Settled, Vote
+from tutti.data.frames.frame import Frame
+from tutti.data.lane_name import LaneName
+from tutti.data.log_state import LogState, Producer, Topic
+from tutti.data.client_protocol import Committed
+from tutti_gateway.node.common import logging_setup
+from tutti_gateway.node.status.trace import Tracer
 from tests.unit.node.bench import placed
 from tests.unit.node.fakes import batch_frame
 
@@ -49,7 +49,7 @@ class Rig:
     def lines(self, event: Event, *actions: Action) -> list[dict[str, object]]:
         said = io.StringIO()
         with redirect_stderr(said):
-            tracer = Tracer(self.stack, lambda: self.state, lambda: OWN, logs.set_up("g1", "debug"))
+            tracer = Tracer(self.stack, lambda: self.state, lambda: OWN, logging_setup.set_up("g1", "debug"))
             self.stack.actions = actions
             assert tracer.step(event, NOW) == actions
             assert self.stack.events[-1] == (event, NOW)
@@ -175,7 +175,7 @@ def test_a_producer_that_is_not_known_yet_has_its_number() -> None:
 def test_level_info_is_silent_below() -> None:
     said = io.StringIO()
     with redirect_stderr(said):
-        log = logs.set_up("g1")
+        log = logging_setup.set_up("g1")
         log.debug("no")
         log.info("yes")
     assert [json.loads(line)["event"] for line in said.getvalue().splitlines()] == ["yes"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.core import limits
-from gateway.core.actions import Dropped, Peers, Suspect, ViewInstalled
-from gateway.core.events import Persisted, SpaceChanged
-from gateway.data.wire import Denied, Producers, StatusAnswer
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.actions import Dropped, Peers, Suspect, ViewInstalled
+from tutti_gateway.core.protocol.events import Persisted, SpaceChanged
+from tutti.data.client_protocol import Denied, Producers, StatusAnswer
 from tests.unit.node.bench import A, B, Bench, Shelf, control
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.actions import Persist, ReadLog
-from gateway.core.events import Persisted, TimeAdvanced
-from gateway.data.frame import Frame, Kind
-from gateway.node.underway import UnderWay
+from tutti_gateway.core.protocol.actions import Persist, ReadLog
+from tutti_gateway.core.protocol.events import Persisted, TimeAdvanced
+from tutti.data.frames.frame import Frame, Kind
+from tutti_gateway.node.clients.in_flight import UnderWay
 from tests.unit.node.bench import Bench, placed
 from tests.unit.node.fakes import batch_frame
 

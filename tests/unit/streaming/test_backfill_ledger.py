@@ -20,9 +20,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from gateway.errors import Damaged, UsageError
-from streaming.backfill.ledger import LOCK, RUNS, About, Ledger, Lost, Step, close_claim, joined, missing, read
-from streaming.backfill.tables import DeltaTable
+from tutti.errors import Damaged, UsageError
+from tutti_spark.backfill.ledger import LOCK, RUNS, About, Ledger, Lost, Step, close_claim, joined, missing, read
+from tutti_spark.backfill.tables import DeltaTable
 
 ABOUT = About("aa", "delta", "")
 SPANS = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 10)).map(lambda span: (span[0], span[0] + span[1])), max_size=8)
@@ -116,7 +116,7 @@ def test_a_run_that_begins_while_the_table_is_exchanged_lives(tmp_path: Path) ->
 def test_what_a_killed_run_left_is_settled_by_the_next(tmp_path: Path) -> None:
     """Proves that a claim is known for a dead run's after SIGKILL, not before, and that the dead cannot finish it any more."""
     code = (
-        "import sys, time; from pathlib import Path; from streaming.backfill.ledger import LOCK, RUNS, About, Ledger; "
+        "import sys, time; from pathlib import Path; from tutti_spark.backfill.ledger import LOCK, RUNS, About, Ledger; "
         "ledger = Ledger(Path(sys.argv[1]), About('aa', 'delta', '')); ledger.step(0, 10); "
         "print('claimed', flush=True); time.sleep(600)"
     )

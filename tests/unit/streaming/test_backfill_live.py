@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from gateway.errors import UsageError
-from streaming import origin
-from streaming.backfill.ranges import Live, Stream, live_query
-from streaming.backfill.run import Backfill, Plan
+from tutti.errors import UsageError
+from tutti_spark.source import origin
+from tutti_spark.backfill.ranges import Live, Stream, live_query
+from tutti_spark.backfill.run import Backfill, Plan
 from tests.unit.streaming.fakes import FakeLog
 
 LOG = "log-1"

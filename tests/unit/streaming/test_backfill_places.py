@@ -6,8 +6,8 @@ from datetime import datetime
 
 import pytest
 
-from gateway.errors import ConfigError
-from streaming.backfill.ranges import Tick, parse_place
+from tutti.errors import ConfigError
+from tutti_spark.backfill.ranges import Tick, parse_place
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from gateway.errors import UsageError
-from streaming.backfill import job
-from streaming.backfill.command import cause
+from tutti.errors import UsageError
+from tutti_spark.backfill import job
+from tutti_spark.backfill.command import cause
 
 _INTERRUPTED = """
 import signal
 from types import SimpleNamespace
-from streaming.backfill import command, session
+from tutti_spark.backfill import command, session
 
 def of_spark(*_):
     signal.signal(signal.SIGINT, lambda *_: print("Spark's"))

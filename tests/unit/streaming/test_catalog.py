@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql.types import StructType
 
-from gateway.errors import UsageError
-from streaming.catalog import with_table
-from streaming.shape import spark_schema
-from streaming.source import TuttiDataSource
+from tutti.errors import UsageError
+from tutti_spark.source.catalog import with_table
+from tutti_spark.common.spark_schema import spark_schema
+from tutti_spark.source.data_source import TuttiDataSource
 
 URL = "tutti://127.0.0.1:7400"
 #: What Spark adds to the options when it creates a table.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from streaming.jobs import counters
+from tutti_spark.jobs import counters
 
 
 def test_counters_of_another_topic_are_refused(tmp_path: Path) -> None:

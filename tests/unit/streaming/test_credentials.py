@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from gateway.errors import UsageError
-from gateway.transport.keys import generate
-from streaming import options, sink_options
+from tutti.errors import UsageError
+from tutti_gateway.transport.keys import generate
+from tutti_spark.common import options
+from tutti_spark.sink import options as sink_options
 
 TOKEN, OTHER = "tutti_" + "s" * 43, "tutti_" + "o" * 43
 URL = {"gateways": "tutti://h:1"}

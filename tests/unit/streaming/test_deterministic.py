@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkAttributeError
 
-from gateway.errors import UsageError
-from streaming.deterministic import Finding, deterministic
+from tutti.errors import UsageError
+from tutti_spark.plan.deterministic import Finding, deterministic
 
 
 class Remote:

@@ -16,11 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from gateway.errors import Unavailable, UsageError
-from streaming import lockstep, stream
-from streaming.lockstep import Lockstep
-from streaming.options import ReadOptions
-from streaming.stream import StreamReader
+from tutti.errors import Unavailable, UsageError
+from tutti_spark.source import lockstep, stream
+from tutti_spark.source.lockstep import Lockstep
+from tutti_spark.common.options import ReadOptions
+from tutti_spark.source.stream import StreamReader
 from tests.unit.streaming.fakes import FakeLog
 
 TERMS = {"cut": "tick:1"}
@@ -132,7 +132,7 @@ def test_one_that_joined_a_run_that_never_began_does_not_matter(tmp_path: Path) 
 def test_a_process_that_is_killed_is_no_member(tmp_path: Path) -> None:
     """Proves that SIGKILL ends a membership, and nothing else does while the process lives."""
     code = (
-        "import sys; from pathlib import Path; from streaming.lockstep import Lockstep; s = Lockstep('x', Path(sys.argv[1])); "
+        "import sys; from pathlib import Path; from tutti_spark.source.lockstep import Lockstep; s = Lockstep('x', Path(sys.argv[1])); "
         "s.join(); s.end({}, 'log', 0, lambda: 4); print('asked', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:

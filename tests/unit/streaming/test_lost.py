@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from gateway.client.source import Piece
-from gateway.errors import OffsetOutOfRange
-from streaming import origin, stream
-from streaming.options import ReadOptions
-from streaming.planning import RecordsPartition, partitions
-from streaming.stream import StreamReader
+from tutti.sources.source import Piece
+from tutti.errors import OffsetOutOfRange
+from tutti_spark.source import origin, stream
+from tutti_spark.common.options import ReadOptions
+from tutti_spark.source.planning import RecordsPartition, partitions
+from tutti_spark.source.stream import StreamReader
 from tests.unit.streaming.fakes import FakeLog, wait_until
 
 

@@ -13,23 +13,23 @@ from pathlib import Path
 import pytest
 from pyspark.sql.datasource import InputPartition
 
-from gateway.errors import UsageError
-from streaming import needs
-from streaming.needs import Need
-from streaming.options import parse
-from streaming.planning import RecordsPartition
-from streaming.records import read_partition
-from streaming.source import TuttiDataSource
+from tutti.errors import UsageError
+from tutti_spark.launch import requirements
+from tutti_spark.launch.requirements import Need
+from tutti_spark.common.options import parse
+from tutti_spark.source.planning import RecordsPartition
+from tutti_spark.source.partition_reader import read_partition
+from tutti_spark.source.data_source import TuttiDataSource
 
-ROOT = Path(needs.__file__).parents[1]
+ROOT = Path(requirements.__file__).parents[1]
 
 
 @pytest.fixture(autouse=True)
 def _asked_anew() -> Iterator[None]:
     """What a process was asked once is kept by it."""
-    needs.check.cache_clear()
+    requirements.check.cache_clear()
     yield
-    needs.check.cache_clear()
+    requirements.check.cache_clear()
 
 
 def test_the_table_is_what_the_project_asks_for() -> None:
@@ -40,10 +40,10 @@ def test_the_table_is_what_the_project_asks_for() -> None:
         found = re.fullmatch(r"([a-z0-9-]+)>=([0-9.]+)(?:,<([0-9.]+))?", line)
         assert found is not None, line
         asked[found[1]] = Need(found[2], found[3] or "")
-    assert {name: asked[name] for name in needs.PACKAGES} == needs.PACKAGES
-    assert {name: asked[name] for name in needs.OPTIONAL} == needs.OPTIONAL
-    assert asked["pyspark"] == needs.SPARK
-    assert project["requires-python"] == f">={needs.PYTHON.least},<{needs.PYTHON.below}"
+    assert {name: asked[name] for name in requirements.PACKAGES} == requirements.PACKAGES
+    assert {name: asked[name] for name in requirements.OPTIONAL} == requirements.OPTIONAL
+    assert asked["pyspark"] == requirements.SPARK
+    assert project["requires-python"] == f">={requirements.PYTHON.least},<{requirements.PYTHON.below}"
 
 
 @pytest.mark.parametrize(
@@ -67,14 +67,14 @@ def test_versions_are_compared_by_their_numbers(need: Need, found: str, fits: bo
 
 def test_this_environment_fits() -> None:
     """Proves that what the tests run in is not refused."""
-    assert needs.misfits(needs.told()) == []
-    needs.check()
+    assert requirements.misfits(requirements.told()) == []
+    requirements.check()
 
 
 def _with(monkeypatch: pytest.MonkeyPatch, **versions: str) -> None:
-    found = needs.told()
+    found = requirements.told()
     found["packages"].update({name.replace("_", "-"): version for name, version in versions.items()})
-    monkeypatch.setattr(needs, "told", lambda optional=True: found)
+    monkeypatch.setattr(requirements, "told", lambda optional=True: found)
 
 
 def test_a_library_that_is_too_old_is_named_with_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,34 +102,34 @@ def test_another_spark_is_refused(monkeypatch: pytest.MonkeyPatch, spark: str) -
     """Proves that the version of Spark counts, whose pyspark its Python processes have."""
     monkeypatch.setattr("pyspark.__version__", spark)
     with pytest.raises(UsageError, match=re.escape(f"pyspark is {spark} (4.2 or newer, below 4.4 is needed)")):
-        needs.check()
+        requirements.check()
 
 
 def test_another_python_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Proves that the version of Python counts."""
     monkeypatch.setattr("platform.python_version", lambda: "3.10.12")
     with pytest.raises(UsageError, match=re.escape("it is Python 3.10.12 (3.11 or newer, below 3.14 is needed)")):
-        needs.check()
+        requirements.check()
 
 
 def test_pandas_counts_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Proves that reading does not need what only a job's own functions use, and that the doctor names it."""
     _with(monkeypatch, pandas="3.0.1", protobuf="")
-    assert needs.misfits(needs.told()) == ["pandas is 3.0.1 (2.2 or newer, below 3 is needed)"]
+    assert requirements.misfits(requirements.told()) == ["pandas is 3.0.1 (2.2 or newer, below 3 is needed)"]
 
 
 def test_a_bare_python_tells_what_it_lacks() -> None:
     """Proves that the file's text is enough to ask any Python, with nothing installed in it."""
-    text = Path(needs.__file__).read_text()
+    text = Path(requirements.__file__).read_text()
     run = subprocess.run([sys.executable, "-I", "-S", "-c", text], capture_output=True, text=True, check=True, cwd="/")
     found = json.loads(run.stdout)
-    assert found["missing"] == list(needs.MODULES)
-    assert needs.misfits(found) == [f"{name} is missing ({need} is needed)" for name, need in needs.PACKAGES.items()]
+    assert found["missing"] == list(requirements.MODULES)
+    assert requirements.misfits(found) == [f"{name} is missing ({need} is needed)" for name, need in requirements.PACKAGES.items()]
 
 
 def test_a_library_without_its_metadata_is_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Proves that what came by other ways than pip is asked itself."""
     (tmp_path / "metadatafree.py").write_text("__version__ = '1.2'\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert needs._version("metadatafree") == "1.2"
-    assert needs._version("no-such-package") == ""
+    assert requirements._version("metadatafree") == "1.2"
+    assert requirements._version("no-such-package") == ""

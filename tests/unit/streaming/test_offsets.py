@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.errors import UsageError
-from streaming.offsets import StreamOffset, batch_range, check_log, next_end
+from tutti.errors import UsageError
+from tutti_spark.source.offsets import StreamOffset, batch_range, check_log, next_end
 
 
 def test_the_form_in_the_checkpoint() -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.errors import UsageError
-from streaming.options import ALIASES, TAKES, Kind, ReadOptions, parse
+from tutti.errors import UsageError
+from tutti_spark.common.options import ALIASES, TAKES, Kind, ReadOptions, parse
 
 GATEWAYS = {"gateways": "tutti://127.0.0.1:7400"}
 

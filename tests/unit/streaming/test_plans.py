@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from pyspark.sql.datasource import InputPartition
 
-from gateway.core import limits
-from gateway.errors import Unavailable, UsageError
-from streaming import batch
-from streaming.batch import BatchReader
-from streaming.options import ReadOptions
-from streaming.planning import RecordsPartition, partitions
+from tutti import limits
+from tutti.errors import Unavailable, UsageError
+from tutti_spark.source import batch
+from tutti_spark.source.batch import BatchReader
+from tutti_spark.common.options import ReadOptions
+from tutti_spark.source.planning import RecordsPartition, partitions
 from tests.unit.streaming.fakes import FakeLog
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from streaming import reporting, stream
-from streaming.options import ReadOptions
-from streaming.positions import SharedPosition
-from streaming.stream import StreamReader
+from tutti_spark.source import query_reports, stream
+from tutti_spark.common.options import ReadOptions
+from tutti_spark.source.query_positions import SharedPosition
+from tutti_spark.source.stream import StreamReader
 from tests.unit.streaming.fakes import FakeLog, wait_until
 from tests.unit.streaming.test_reporting import FakeGateways
 
@@ -35,7 +35,7 @@ def test_the_least_of_all_streams_counts(tmp_path: Path) -> None:
 def test_streams_of_one_name_report_the_least_position(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Proves that no report of a query passes a record which one of its streams has not processed."""
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
-    monkeypatch.setattr(reporting, "_gateways_of", lambda source, options: source)
+    monkeypatch.setattr(query_reports, "_gateways_of", lambda source, options: source)
     log: FakeLog = FakeGateways(100)
     monkeypatch.setattr(stream, "source_of", lambda options: log)
     readers = [StreamReader(ReadOptions(gateways="tutti://h:1", start=0, query_name="q")) for _ in range(2)]

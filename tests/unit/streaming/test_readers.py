@@ -13,17 +13,17 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
-from gateway.client.hosts import is_here
-from gateway.client.source import Piece
-from gateway.client.url import Address
-from gateway.core import limits
-from gateway.errors import Damaged, OffsetOutOfRange, Refused, TuttiError, Unavailable, UsageError
-from streaming import batch, origin, records, stream
-from streaming.batch import BatchReader
-from streaming.options import ReadOptions, parse
-from streaming.origin import source_of_log
-from streaming.planning import RecordsPartition, partitions, splits_of
-from streaming.stream import StreamReader
+from tutti.sources.locality import is_here
+from tutti.sources.source import Piece
+from tutti.common.address import Address
+from tutti import limits
+from tutti.errors import Damaged, OffsetOutOfRange, Refused, TuttiError, Unavailable, UsageError
+from tutti_spark.source import batch, origin, partition_reader, stream
+from tutti_spark.source.batch import BatchReader
+from tutti_spark.common.options import ReadOptions, parse
+from tutti_spark.source.origin import source_of_log
+from tutti_spark.source.planning import RecordsPartition, partitions, splits_of
+from tutti_spark.source.stream import StreamReader
 from tests.unit.streaming.fakes import FakeLog, wait_until
 
 ALL = ReadAllAvailable()
@@ -404,11 +404,11 @@ def test_a_partition_is_read_on_its_own_log(log: FakeLog, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(origin, "source_of_log", source)
     options = ReadOptions(gateways="tutti://h:1", columns=("offset",))
-    batches = list(records.read_partition(options, RecordsPartition("log-1", 3, 6, ("a",), (("k", 2),))))
+    batches = list(partition_reader.read_partition(options, RecordsPartition("log-1", 3, 6, ("a",), (("k", 2),))))
     assert [batch.column("offset").to_pylist() for batch in batches] == [[3, 4, 5]]
     assert opened == [("log-1", 6, (("k", 2),))]
     assert log.asked[-1] == ("pieces", 3, 6, ("a",), ("offset",), True)
-    assert list(records.read_partition(options, InputPartition(None))) == []
+    assert list(partition_reader.read_partition(options, InputPartition(None))) == []
 
 
 @pytest.mark.parametrize(
@@ -430,7 +430,7 @@ def test_what_a_task_could_not_read_is_said(log: FakeLog, monkeypatch: pytest.Mo
     log.addresses = (Address("far.example", 2), Address("h", 1))
     monkeypatch.setattr(log, "pieces", pieces)
     monkeypatch.setattr(origin, "source_of_log", lambda *_: log)
-    reading = records.read_partition(ReadOptions(gateways="tutti://h:1"), RecordsPartition("log-1", 30, 90, ("a", "b")))
+    reading = partition_reader.read_partition(ReadOptions(gateways="tutti://h:1"), RecordsPartition("log-1", 30, 90, ("a", "b")))
     assert next(reading).num_rows == 20
     with pytest.raises(type(error), match=advice) as raised:
         next(reading)

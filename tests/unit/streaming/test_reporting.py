@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from gateway.core import limits
-from gateway.errors import Refused, TuttiError, Unavailable, UsageError
-from streaming import reporting, stream
-from streaming.options import ReadOptions, parse
-from streaming.reporting import Reporter, driver_label
+from tutti import limits
+from tutti.errors import Refused, TuttiError, Unavailable, UsageError
+from tutti_spark.source import query_reports, stream
+from tutti_spark.common.options import ReadOptions, parse
+from tutti_spark.source.query_reports import Reporter, driver_label
 from tests.unit.streaming.fakes import FakeLog, wait_until
 
 GATEWAYS = {"gateways": "tutti://h:1"}
@@ -46,7 +46,7 @@ class FakeGateways(FakeLog):
 @pytest.fixture
 def gateways(monkeypatch: pytest.MonkeyPatch) -> FakeGateways:
     fake = FakeGateways(100)
-    monkeypatch.setattr(reporting, "_gateways_of", lambda source, options: source)
+    monkeypatch.setattr(query_reports, "_gateways_of", lambda source, options: source)
     monkeypatch.setattr(stream, "source_of", lambda options: fake)
     return fake
 
@@ -106,7 +106,7 @@ def test_only_the_newest_word_is_told(gateways: FakeGateways, reporter: Reporter
 
 def test_a_query_that_stands_still_is_heard_of(gateways: FakeGateways, reporter: Reporter, monkeypatch: pytest.MonkeyPatch) -> None:
     """Proves that the same word comes again, under the same run."""
-    monkeypatch.setattr(reporting, "_ALIVE_S", 0.01)
+    monkeypatch.setattr(query_reports, "_ALIVE_S", 0.01)
     reporter.processed(5)
     wait_until(lambda: len(gateways.reports) > 2)
     assert {(report["run"], report["offset"]) for report in gateways.reports} == {(gateways.reports[0]["run"], 5)}
@@ -117,8 +117,8 @@ def test_what_fails_ends_nothing_and_is_tried_again(
     gateways: FakeGateways, reporter: Reporter, monkeypatch: pytest.MonkeyPatch, error: TuttiError
 ) -> None:
     """Proves that a hint that does not get through is given again, and who is in a hurry does not wait for ever."""
-    monkeypatch.setattr(reporting, "_ALIVE_S", 0.01)
-    monkeypatch.setattr(reporting, "_NOT_KNOWN_S", 0.01)
+    monkeypatch.setattr(query_reports, "_ALIVE_S", 0.01)
+    monkeypatch.setattr(query_reports, "_NOT_KNOWN_S", 0.01)
     gateways.error = error
     reporter.processed(5)
     reporter.flush(0.01)
@@ -183,8 +183,8 @@ def test_a_driver_is_known_by_what_it_runs(
     monkeypatch: pytest.MonkeyPatch, driver: list[str], parent: list[str], what: str
 ) -> None:
     """Proves that people see the script, or the name that spark-submit was given, however the driver was started."""
-    monkeypatch.setattr(reporting, "_command", lambda process: driver if process == os.getppid() else parent)
-    monkeypatch.setattr(reporting, "_parent", lambda process: 1)
+    monkeypatch.setattr(query_reports, "_command", lambda process: driver if process == os.getppid() else parent)
+    monkeypatch.setattr(query_reports, "_parent", lambda process: 1)
     assert driver_label().startswith(f"{what}@")
     assert driver_label().endswith(f":{os.getppid()}")
     assert limits.SPARK_REPORT_US < limits.SPARK_ALIVE_US

@@ -25,15 +25,15 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from gateway.client import transactions
-from gateway.client.encode import conform
-from gateway.client.transactions import Part
-from gateway.core import limits
-from gateway.errors import Refused, Unknown, UsageError
-from streaming import accumulator, sink
-from streaming.accumulator import Accumulator, by_topic
-from streaming.sink import BatchSink, Staged, StreamSink
-from streaming.sink_options import SinkOptions, check_columns, parse
+from tutti import transactions
+from tutti.batching.encoder import conform
+from tutti.transactions import Part
+from tutti import limits
+from tutti.errors import Refused, Unknown, UsageError
+from tutti_spark.sink import accumulator, sink
+from tutti_spark.sink.accumulator import Accumulator, by_topic
+from tutti_spark.sink.sink import BatchSink, Staged, StreamSink
+from tutti_spark.sink.options import SinkOptions, check_columns, parse
 
 NOW_US = 1_700_000_000_000_000
 URL = "tutti://h:1"

@@ -7,11 +7,11 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.client.encode import check_progress
-from gateway.data.names import NAME_BYTES_MAX
-from gateway.errors import Fenced, Refused
-from streaming.sink_options import WRITE_ID_MAX
-from streaming.sink_repeats import Write, digests, standing
+from tutti.batching.encoder import check_progress
+from tutti.data.names import NAME_BYTES_MAX
+from tutti.errors import Fenced, Refused
+from tutti_spark.sink.options import WRITE_ID_MAX
+from tutti_spark.sink.repeated_writes import Write, digests, standing
 
 
 def test_a_write_is_known_again_whatever_order_its_tasks_ended_in() -> None:

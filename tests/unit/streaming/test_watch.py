@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core import limits
-from gateway.errors import Refused, Unavailable
-from streaming import watch
-from streaming.watch import FrontierWatch, Lag
+from tutti import limits
+from tutti.errors import Refused, Unavailable
+from tutti_spark.source import frontier_watch
+from tutti_spark.source.frontier_watch import FrontierWatch, Lag
 from tests.unit.streaming.fakes import FakeLog, wait_until
 
 
@@ -52,7 +52,7 @@ def test_it_waits_for_the_log_to_begin_and_for_what_was_seen_before() -> None:
 
 @pytest.mark.parametrize(("log", "at_least", "words"), [("", 0, "has not begun"), ("log-1", 9, "committed only 4")])
 def test_it_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch, log: str, at_least: int, words: str) -> None:
-    monkeypatch.setattr(watch, "_PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(frontier_watch, "_PATIENCE_SECONDS", 0.05)
     watching = FrontierWatch(FakeLog(4, log), "here", poll_seconds=0.01)
     with pytest.raises(Unavailable, match=words):
         watching.frontier(at_least)

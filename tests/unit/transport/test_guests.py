@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from gateway.core import limits
-from gateway.transport.guests import Guests
-from gateway.transport.interface import Introduction
+from tutti_gateway.core import limits
+from tutti_gateway.transport.inbound_peers import Guests
+from tutti_gateway.transport.interface import Introduction
 
 LOG, OTHER_LOG = b"l" * 16, b"o" * 16
 ME = Introduction(group="g", gateway="jfk", incarnation=b"j" * 16, number=1, log=LOG, process=b"pppppppp", address="h:7400")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gateway.core import limits
-from gateway.errors import disk_remedy
-from gateway.transport.handshake import copied, differences, malformed, refusal
-from gateway.transport.interface import Introduction
+from tutti import limits
+from tutti.errors import disk_remedy
+from tutti_gateway.transport.handshake import copied, differences, malformed, refusal
+from tutti_gateway.transport.interface import Introduction
 
 LOG = b"l" * 16
 MEMBERS = {"jfk": "10.0.0.1:7400", "lga": "10.0.0.2:7400"}

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import zmq
 
-from gateway.core import limits
-from gateway.errors import ConfigError, UsageError
-from gateway.transport.keys import Keyring, generate, new_keys, read_either, read_public, read_secret, write_public
+from tutti import limits
+from tutti.errors import ConfigError, UsageError
+from tutti_gateway.transport.keys import Keyring, generate, new_keys, read_either, read_public, read_secret, write_public
 
 
 @pytest.fixture

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.core.events import LinkChanged, Received
-from gateway.core.messages import Forward, Order, Probe, Vote
-from gateway.data.frame import Frame, Kind
-from gateway.transport.interface import Introduction
-from gateway.transport.memory import MemoryTransport, Wires
+from tutti_gateway.core.protocol.events import LinkChanged, Received
+from tutti_gateway.core.protocol.messages import Forward, Order, Probe, Vote
+from tutti.data.frames.frame import Frame, Kind
+from tutti_gateway.transport.interface import Introduction
+from tutti_gateway.transport.in_memory import MemoryTransport, Wires
 
 LOG = b"l" * 16
 NAMES = ("ewr", "jfk", "lga")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from gateway.core import limits
-from gateway.transport.interface import Introduction
-from gateway.transport.mesh import Mesh
-from gateway.transport.multicast import Multicast
-from gateway.transport.multicast_socket import MulticastSocket
+from tutti_gateway.core import limits
+from tutti_gateway.transport.interface import Introduction
+from tutti_gateway.transport.mesh.mesh import Mesh
+from tutti_gateway.transport.multicast.multicast import Multicast
+from tutti_gateway.transport.multicast.socket import MulticastSocket
 
 
 class FakeMesh:

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.core import limits
-from gateway.data.addresses import Address
-from gateway.transport.link import Link
-from gateway.transport.sockets import Sockets
-from gateway.transport.wire import Kind
-from gateway.zmtp.form import COMMAND, GREETING, PING, Formed, frame, ready
+from tutti_gateway.core import limits
+from tutti.data.addresses import Address
+from tutti_gateway.transport.mesh.peer_link import Link
+from tutti_gateway.transport.mesh.socket_backend import Sockets
+from tutti_gateway.transport.mesh.backend import Kind
+from tutti.zmtp.framing import COMMAND, GREETING, PING, Formed, frame, ready
 from tests.ports import free_ports
 
 BEAT_US = limits.MESH_BEAT_MS * 1000

@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from gateway.core import limits
-from gateway.data.addresses import Address
-from gateway.transport.link import Away, Link
-from gateway.transport.socket_line import SocketLine
-from gateway.transport.wire import Kind, News
-from gateway.zmtp.form import GREETING, form, ready
-from gateway.zmtp.stream import SCRATCH_BYTES
+from tutti_gateway.core import limits
+from tutti import limits as common_limits
+from tutti.data.addresses import Address
+from tutti_gateway.transport.mesh.peer_link import Away, Link
+from tutti_gateway.transport.mesh.socket_connection import SocketLine
+from tutti_gateway.transport.mesh.backend import Kind, News
+from tutti.zmtp.framing import GREETING, form, ready
+from tutti.zmtp.frame_reader import SCRATCH_BYTES
 
 WAIT_S = 30.0
 
@@ -129,7 +130,7 @@ def test_who_does_not_finish_the_handshake_is_given_up(wire: Wire, server: socke
     there, _ = server.accept()
     first_us = wire.line.due_us
     wire.look(lambda: wire.line.due_us != first_us)
-    assert wire.line.due_us == wire.now_us + limits.HANDSHAKE_MS_MAX * 1000
+    assert wire.line.due_us == wire.now_us + common_limits.HANDSHAKE_MS_MAX * 1000
     wire.now_us = wire.line.due_us
     assert list(wire.line.tick()) == [News(wire.link, Kind.AWAY, why=Away.BROKEN_OFF)]
     there.close()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from gateway.core import limits
-from gateway.transport.interface import Trouble
-from gateway.transport.troubles import Troubles
+from tutti_gateway.core import limits
+from tutti import limits as common_limits
+from tutti_gateway.transport.interface import Trouble
+from tutti_gateway.transport.warnings_limited import Troubles
 
-LATER = limits.TROUBLE_TELL_US
+LATER = common_limits.TROUBLE_TELL_US
 
 
 def test_the_same_trouble_is_told_once_and_again_when_it_lasts() -> None:

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from gateway.zmtp.caller import Terms
-from gateway.zmtp.callers import Callers
-from gateway.zmtp.form import GREETING, ready
-from gateway.zmtp.listening import open_port
+from tutti.zmtp.connection import Terms
+from tutti.zmtp.server import Callers
+from tutti.zmtp.framing import GREETING, ready
+from tutti.zmtp.listener import open_port
 
 TERMS = Terms(
     name="port",

@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from gateway.zmtp.callers import Sent
-from gateway.zmtp.form import GREETING, frame, ready
+from tutti.zmtp.server import Sent
+from tutti.zmtp.framing import GREETING, frame, ready
 from tests.unit.zmtp.port import DEADLINE_S, HELLO, SHOOK, TERMS, Port, read_all
 
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from gateway.core import limits
-from gateway.zmtp.callers import Sent
-from gateway.zmtp.form import COMMAND, GREETING, PING, frame, ready
-from gateway.zmtp.listening import lowest_free
+from tutti import limits
+from tutti.zmtp.server import Sent
+from tutti.zmtp.framing import COMMAND, GREETING, PING, frame, ready
+from tutti.zmtp.listener import lowest_free
 from tests.unit.zmtp.port import HELLO, SHOOK, TERMS, WAIT_S, Port, read_all
 
 PONG = frame(b"\x04PONG", COMMAND)

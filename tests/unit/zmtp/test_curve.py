@@ -14,11 +14,11 @@ import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.errors import FormatError
-from gateway.zmtp.curve import Box, Calling, Listening, Pair, greeting, new_pair
-from gateway.zmtp.form import GREETING, MORE, PING, Formed, Mismatch, form, ready
-from gateway.zmtp.sealed import Opening, Sealing
-from gateway.zmtp.stream import SCRATCH_BYTES, Ended, Stream
+from tutti.errors import FormatError
+from tutti.zmtp.curve import Box, Calling, Listening, Pair, greeting, new_pair
+from tutti.zmtp.framing import GREETING, MORE, PING, Formed, Mismatch, form, ready
+from tutti.zmtp.curve_stream import Opening, Sealing
+from tutti.zmtp.frame_reader import SCRATCH_BYTES, Ended, Stream
 
 SERVER, OTHER = new_pair(), new_pair()
 

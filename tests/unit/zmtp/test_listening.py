@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from gateway.zmtp.listening import open_port
+from tutti.zmtp.listener import open_port
 
 
 def test_the_whole_address_is_taken_as_the_system_says_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.zmtp.form import form
-from gateway.zmtp.outgoing import Outgoing
+from tutti.zmtp.framing import form
+from tutti.zmtp.send_queue import Outgoing
 
 Ends = tuple[socket.socket, socket.socket]
 

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core import limits
-from gateway.errors import FormatError
-from gateway.zmtp import stream
-from gateway.zmtp.form import COMMAND, GREETING, MORE, Handshake, Mismatch, form, frame, ready
-from gateway.zmtp.stream import SCRATCH_BYTES, Ended, Stream, TooLarge
+from tutti import limits
+from tutti.errors import FormatError
+from tutti.zmtp import frame_reader
+from tutti.zmtp.framing import COMMAND, GREETING, MORE, Handshake, Mismatch, form, frame, ready
+from tutti.zmtp.frame_reader import SCRATCH_BYTES, Ended, Stream, TooLarge
 
 SIZES = st.one_of(st.integers(0, 300), st.integers(2000, 5000), st.integers(60_000, 70_000), st.integers(200_000, 300_000))
 PARTS_MAX = 20
@@ -115,8 +115,8 @@ def test_what_is_out_of_bounds_ends_the_connection(data: bytes, error: type[Exce
 
 
 def test_a_message_that_never_ends_is_not_forgiven(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "_WHOLE_MAX", 1 << 20)
-    monkeypatch.setattr(stream, "_ENDLESS", 2 << 20)
+    monkeypatch.setattr(frame_reader, "_WHOLE_MAX", 1 << 20)
+    monkeypatch.setattr(frame_reader, "_ENDLESS", 2 << 20)
     with ends() as pair:
         reader = Reader(pair, forgives=True)
         reader.take(frame(bytes(1 << 20), MORE) + frame(bytes(500_000)) + frame(b"next"), 65_536)

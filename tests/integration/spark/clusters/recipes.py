@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from gateway.children import ending_with_this
-from streaming.launch import spark_home
+from tutti.runtime.child_processes import ending_with_this
+from tutti_spark.launch.spark_submit import spark_home
 from tests import shared_classes
 
 ROOT = Path(__file__).resolve().parents[4]

@@ -10,7 +10,7 @@ import urllib.request
 from pathlib import Path
 from typing import Self
 
-from gateway.children import ending_with_this
+from tutti.runtime.child_processes import ending_with_this
 from tests import shared_classes
 from tests.integration.spark.clusters import recipes
 from tests.ports import free_ports

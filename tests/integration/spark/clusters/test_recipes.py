@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.client.reads import Reads
+from tutti.sources.flight import Reads
 from tests.faults.three import Three
 from tests.integration.spark.clusters import recipes
 from tests.integration.spark.clusters.conftest import COUNT, send_all
@@ -82,7 +82,7 @@ def test_shipped_with_py_files(group: Three, cluster: Standalone, shared: Path, 
     python = recipes.environment_without_package(tmp_path / "libraries")
     recipe = names(group, shared, **{MASTER: cluster.url, "/opt/libraries/bin/python": str(python)})
     script = recipes.submitted("Shipped with the job: `--py-files`", recipe, "REGISTER")
-    assert script.startswith("python -m streaming.launch --zip tutti.zip\n")
+    assert script.startswith("python -m tutti_spark.launch.spark_submit --zip tutti.zip\n")
     found = recipes.told(recipes.start(script, tmp_path))
     assert (found["BATCH"], found["STREAM"]) == (all_of(group), all_of(group))
     for place in found["WHERE"].split():
@@ -170,7 +170,7 @@ def test_kubernetes_is_asked_for_a_driver_that_runs_the_job(tmp_path: Path) -> N
 def test_the_doctor_asks_the_executors_of_a_cluster(cluster: Standalone, tmp_path: Path) -> None:
     """Proves that `tutti doctor` finds on a cluster what its hosts lack, before a job does."""
     python = recipes.environment_without_package(tmp_path / "libraries")
-    command = f"export PYSPARK_PYTHON={python}; {sys.executable} -m gateway doctor --spark --master {cluster.url} --json"
+    command = f"export PYSPARK_PYTHON={python}; {sys.executable} -m tutti_gateway doctor --spark --master {cluster.url} --json"
     process = recipes.start(f"{command} --data {tmp_path} --port {free_base()} || test $? = 1", tmp_path)
     try:
         findings = json.loads(process.communicate(timeout=recipes.WAIT_S)[0])["findings"]

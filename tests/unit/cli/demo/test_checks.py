@@ -11,11 +11,11 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from gateway.cli.demo.checks import Check, check_logs, check_records, check_results, check_same, load_times, speed
-from gateway.cli.demo.departures import Departures
-from gateway.cli.demo.picture import Kill, mean_delays, write_picture
-from gateway.log.reader import Frontier
-from gateway.log.verify import Finding, Verified
+from tutti_gateway.cli.demo.checks import Check, check_logs, check_records, check_results, check_same, load_times, speed
+from tutti_gateway.cli.demo.departures import Departures
+from tutti_gateway.cli.demo.picture import Kill, mean_delays, write_picture
+from tutti.log.read.reader import Frontier
+from tutti_gateway.log.tools.verify import Finding, Verified
 
 CLOSING = b"closing"
 Record = tuple[bytes | None, bytes]

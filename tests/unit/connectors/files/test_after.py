@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 import pytest
 
-from connectors.files import after as after_module
-from gateway.durable import sync_directory
+from tutti_connect.files import disposal as after_module
+from tutti.runtime.fsync import sync_directory
 from tests.unit.connectors.files.model import Rig
 
 
@@ -157,7 +157,7 @@ def test_a_file_that_is_written_to_while_it_stands_aside_is_not_deleted(
             real(folder)
             writer.write(b"2\n")
 
-        patch.setattr("connectors.files.after.sync_directory", late)
+        patch.setattr("tutti_connect.files.disposal.sync_directory", late)
         rig.turns()
     ((aside, content),) = contents(rig.incoming).items()
     assert (content, aside in caplog.text) == (b"1\n2\n", True)

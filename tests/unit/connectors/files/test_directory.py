@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from connectors.files import limits
-from connectors.files import session as session_module
-from connectors.files.config import load_inflow
-from connectors.files.directory import Directory
-from connectors.files.source import Source
-from gateway.client.encode import TIME_US_MIN
-from gateway.errors import Aborted, ConfigError, Damaged, Fenced, FormatError, Unavailable, WrongDirectory
+from tutti_connect.files import limits
+from tutti_connect.files import session as session_module
+from tutti_connect.files.config import load_inflow
+from tutti_connect.files.discovery.directory import Directory
+from tutti_connect.files.formats.file_reader import Source
+from tutti.batching.encoder import TIME_US_MIN
+from tutti.errors import Aborted, ConfigError, Damaged, Fenced, FormatError, Unavailable, WrongDirectory
 from tests.unit.connectors.files.model import Log, Rig
 
 

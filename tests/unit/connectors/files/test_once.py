@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from connectors.files import limits
+from tutti_connect.files import limits
 from tests.unit.connectors.files.model import Log, Rig
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from connectors.files.directory import Directory
-from connectors.files.inflow import Connector
-from gateway.errors import ConfigError
+from tutti_connect.files.discovery.directory import Directory
+from tutti_connect.files.connector import Connector
+from tutti.errors import ConfigError
 from tests.unit.connectors.files.model import Rig
 
 

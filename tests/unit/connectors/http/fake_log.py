@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from connectors.http.bodies import JSON, Records, parse
-from connectors.http.history import History
-from connectors.http.problems import Problem
-from gateway.client.receipt import Resume
-from gateway.errors import Aborted, Fenced, TuttiError, Unavailable, Unknown
+from tutti_connect.http.produce.bodies import JSON, Records, parse
+from tutti_connect.http.produce.post_history import History
+from tutti_connect.http.interface.problems import Problem
+from tutti.batching.receipt import Resume
+from tutti.errors import Aborted, Fenced, TuttiError, Unavailable, Unknown
 
 Told = Callable[[TuttiError | None, Any], None]
 
@@ -115,7 +115,7 @@ class FakeLog:
 
 
 class FakeProducer:
-    """As `gateway.client.Producer`, as far as the connector uses it."""
+    """As `tutti.Producer`, as far as the connector uses it."""
 
     def __init__(self, log: FakeLog, name: str) -> None:
         if log.away:

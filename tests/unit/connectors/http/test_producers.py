@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from connectors.http import limits, producers
-from connectors.http.problems import Problem
-from connectors.http.producers import Outcome, Producers
-from gateway.errors import Aborted, Fenced, NotAllowed, Refused, TuttiError, Unavailable, Unknown
+from tutti_connect.http import limits
+from tutti_connect.http.produce import producers
+from tutti_connect.http.interface.problems import Problem
+from tutti_connect.http.produce.producers import Outcome, Producers
+from tutti.errors import Aborted, Fenced, NotAllowed, Refused, TuttiError, Unavailable, Unknown
 from tests.unit.connectors.http.fake_log import FakeLog, FakeProducer, a_post
 
 REPEATED = (Unknown, Fenced, Aborted, Unavailable)

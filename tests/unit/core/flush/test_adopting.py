@@ -8,17 +8,17 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.core.actions import Persist, Send
-from gateway.core.context import Context
-from gateway.core.events import Identity, Now, StackConfig
-from gateway.core.flush.adopt import Adopting
-from gateway.core.flush.logs import Extent
-from gateway.core.flush.relearning import Relearning
-from gateway.core.messages import Damage, Fetch, FetchedSnapshot
-from gateway.core.outbox import Outbox
-from gateway.core.standing import Standing
-from gateway.core.window import Window
-from gateway.data.state import LogState
+from tutti_gateway.core.protocol.actions import Persist, Send
+from tutti_gateway.core.context import Context
+from tutti_gateway.core.protocol.events import Identity, Now, StackConfig
+from tutti_gateway.core.flush.log_adoption import Adopting
+from tutti_gateway.core.flush.log_compare import Extent
+from tutti_gateway.core.flush.install_snapshot import Relearning
+from tutti_gateway.core.protocol.messages import Damage, Fetch, FetchedSnapshot
+from tutti_gateway.core.outbox import Outbox
+from tutti_gateway.core.view.view_state import Standing
+from tutti_gateway.core.window import Window
+from tutti.data.log_state import LogState
 from tests.unit.log.history import sample
 
 VIEW = 7 << 16 | 2

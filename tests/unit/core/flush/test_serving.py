@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.core import limits
-from gateway.core.actions import Action, ReadLog, Send
-from gateway.core.events import LogRead, Received, SnapshotRead
-from gateway.core.messages import Fetch, Fetched, FetchedSnapshot, FetchSnapshot, Heartbeat, Propose, Reject
-from gateway.data.views import view_of
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.actions import Action, ReadLog, Send
+from tutti_gateway.core.protocol.events import LogRead, Received, SnapshotRead
+from tutti_gateway.core.protocol.messages import Fetch, Fetched, FetchedSnapshot, FetchSnapshot, Heartbeat, Propose, Reject
+from tutti.data.view_id import view_of
 from tests.transcripts.whole import Gateway
 from tests.transcripts.whole_script import WholeScript
 

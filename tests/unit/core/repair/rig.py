@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from gateway.core.actions import ReadLog, Send
-from gateway.core.events import Now
-from gateway.core.messages import Heartbeat, Message, Missing, Order, Repair, Repairing
-from gateway.core.window import Stage
-from gateway.data.frame import Frame, Kind
+from tutti_gateway.core.protocol.actions import ReadLog, Send
+from tutti_gateway.core.protocol.events import Now
+from tutti_gateway.core.protocol.messages import Heartbeat, Message, Missing, Order, Repair, Repairing
+from tutti_gateway.core.window import Stage
+from tutti.data.frames.frame import Frame, Kind
 from tests.sim.storm import VIEW, Node
 
 MS = 1_000

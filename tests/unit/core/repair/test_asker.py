@@ -6,10 +6,10 @@ from itertools import pairwise
 
 import pytest
 
-from gateway.core import limits
-from gateway.core.messages import Message, Missing, Order, Repair, Repairing
-from gateway.core.window import Stage
-from gateway.data.frame import decode_frame
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.messages import Message, Missing, Order, Repair, Repairing
+from tutti_gateway.core.window import Stage
+from tutti.data.frames.frame import decode_frame
 from tests.sim.storm import VIEW
 from tests.unit.core.repair.rig import LARGE, MS, Bench, D, chain
 

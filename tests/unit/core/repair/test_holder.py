@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.core import limits
-from gateway.core.events import LogRead
-from gateway.core.messages import Missing, Repair, Repairing
-from gateway.core.repair.bucket import Bucket
-from gateway.data.frame import Frame
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.events import LogRead
+from tutti_gateway.core.protocol.messages import Missing, Repair, Repairing
+from tutti_gateway.core.repair.token_bucket import Bucket
+from tutti.data.frames.frame import Frame
 from tests.sim.storm import VIEW
 from tests.unit.core.repair.rig import LARGE, MS, Bench, D, chain
 

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core import limits
-from gateway.core.events import Received
-from gateway.core.messages import Echo, Order, Repair
-from gateway.core.order.receiver import Receiver
-from gateway.core.window import Window
-from gateway.data.bodies import TickBody, encode_body
-from gateway.data.frame import Frame, Kind, decode_frame
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.events import Received
+from tutti_gateway.core.protocol.messages import Echo, Order, Repair
+from tutti_gateway.core.order.receiver import Receiver
+from tutti_gateway.core.window import Window
+from tutti.data.frames.bodies import TickBody, encode_body
+from tutti.data.frames.frame import Frame, Kind, decode_frame
 from tests.transcripts.group import Group, Member
 from tests.unit.core.rig import VIEW, three
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.core.messages import Heartbeat, Message, Repair
+from tutti_gateway.core.protocol.messages import Heartbeat, Message, Repair
 from tests.sim.storm import Storm, common, independent
 
 

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.core import record
-from gateway.core.events import EpochAsked, Submitted, TopicAsked
-from gateway.core.messages import Echo, Message, Order, Repair
-from gateway.data.wire import Committed
+from tutti_gateway.core.protocol import codec
+from tutti_gateway.core.protocol.events import EpochAsked, Submitted, TopicAsked
+from tutti_gateway.core.protocol.messages import Echo, Message, Order, Repair
+from tutti.data.client_protocol import Committed
 from tests.transcripts.group import Group, incarnation
 from tests.unit.core.rig import answers, batches, three
 
 
 def lose(group: Group, to: str, kinds: tuple[type[Message], ...]) -> int:
     """Take messages of these kinds to a member out of the network; how many there were."""
-    lost = [letter for letter in group.network if letter[1].name == to and isinstance(record.decode_message(letter[2]), kinds)]
+    lost = [letter for letter in group.network if letter[1].name == to and isinstance(codec.decode_message(letter[2]), kinds)]
     group.network = [letter for letter in group.network if letter not in lost]
     return len(lost)
 
 
 def sent(group: Group, kind: type[Message]) -> list[str]:
     """From whom messages of one kind are on their way."""
-    return [sender.name for sender, _, data in group.network if isinstance(record.decode_message(data), kind)]
+    return [sender.name for sender, _, data in group.network if isinstance(codec.decode_message(data), kind)]
 
 
 @pytest.mark.parametrize("body", [b"small", bytes(8192)])

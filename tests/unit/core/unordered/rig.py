@@ -9,18 +9,18 @@ from typing import cast
 
 import msgspec
 
-from gateway.core.actions import DeliverUnordered, Dropped, LaneHeld, MendLane, PersistLane, ReadLane, Reply, Send, Suspect
-from gateway.core.context import Context
-from gateway.core.events import Identity, LaneRead, StackConfig
-from gateway.core.messages import LaneBegin, LaneMessage, Post, Posted
-from gateway.core.outbox import Outbox
-from gateway.core.standing import Standing
-from gateway.core.unordered.layer import Unordered
-from gateway.core.window import Window
-from gateway.data.bodies import ViewBody, Voter, decode_body
-from gateway.data.frame import Frame, Kind, decode_frame
-from gateway.data.state import LogState, Producer, Topic
-from gateway.data.wire import Answer, Committed, Duplicate, RefusedAnswer
+from tutti_gateway.core.protocol.actions import (DeliverUnordered, Dropped, LaneHeld, MendLane, PersistLane, ReadLane, Reply, Send, Suspect)
+from tutti_gateway.core.context import Context
+from tutti_gateway.core.protocol.events import Identity, LaneRead, StackConfig
+from tutti_gateway.core.protocol.messages import LaneBegin, LaneMessage, Post, Posted
+from tutti_gateway.core.outbox import Outbox
+from tutti_gateway.core.view.view_state import Standing
+from tutti_gateway.core.lanes.layer import Unordered
+from tutti_gateway.core.window import Window
+from tutti.data.frames.bodies import ViewBody, Voter, decode_body
+from tutti.data.frames.frame import Frame, Kind, decode_frame
+from tutti.data.log_state import LogState, Producer, Topic
+from tutti.data.client_protocol import Answer, Committed, Duplicate, RefusedAnswer
 from tests.unit.core.unordered.lane_disk import Key, LaneDisk
 
 PRODUCERS = 3

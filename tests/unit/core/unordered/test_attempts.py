@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.core import limits
-from gateway.core.messages import LaneEnds, LaneMessage, Post, Posted, Settled
-from gateway.core.unordered.phases import ATTEMPT, Input, Phase
-from gateway.data.bodies import Voter
-from gateway.data.frame import Kind
-from gateway.data.wire import Committed, Duplicate
+from tutti_gateway.core import limits
+from tutti import limits as common_limits
+from tutti_gateway.core.protocol.messages import LaneEnds, LaneMessage, Post, Posted, Settled
+from tutti_gateway.core.lanes.phases import ATTEMPT, Input, Phase
+from tutti.data.frames.bodies import Voter
+from tutti.data.frames.frame import Kind
+from tutti.data.client_protocol import Committed, Duplicate
 from tests.unit.core.unordered.lane_disk import LaneDisk
 from tests.unit.core.unordered.rig import Group, answers, arrive, group, incarnation_key, members, under_way
 
@@ -193,7 +194,7 @@ def test_an_attempt_that_could_begin_alone_waits_for_who_came_back_meanwhile() -
 
 
 def test_who_catches_up_asks_for_the_next_part_when_the_last_one_is_durable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "FRAMES_A_MESSAGE_MAX", 2)
+    monkeypatch.setattr(common_limits, "FRAMES_A_MESSAGE_MAX", 2)
     made = group()
     made.crash(3)
     made.settle()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.core import limits
-from gateway.core.messages import Post, Posted
-from gateway.data.wire import Committed, Duplicate, Expected, FencedAnswer, RefusedAnswer
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.messages import Post, Posted
+from tutti.data.client_protocol import Committed, Duplicate, Expected, FencedAnswer, RefusedAnswer
 from tests.unit.core.unordered.rig import answers, group, quiet, under_way
 
 

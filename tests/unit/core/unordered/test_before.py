@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.core.actions import Dropped
-from gateway.core.events import Now, Received, StackConfig
-from gateway.core.messages import LaneEnds
+from tutti_gateway.core.protocol.actions import Dropped
+from tutti_gateway.core.protocol.events import Now, Received, StackConfig
+from tutti_gateway.core.protocol.messages import LaneEnds
 from tests.transcripts.whole import USUAL, Whole
 
 NAMES = ("g1", "g2", "g3")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.core import limits
-from gateway.core.messages import LaneEnd, LaneEnds, LaneMessage, Post, Posted
-from gateway.data.wire import RefusedAnswer
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.messages import LaneEnd, LaneEnds, LaneMessage, Post, Posted
+from tutti.data.client_protocol import RefusedAnswer
 from tests.unit.core.unordered.lane_disk import LaneDisk
 from tests.unit.core.unordered.rig import Group, answers, group, quiet, under_way
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gateway.core import limits
-from gateway.core.messages import LaneAsk, LaneTail, Settled
-from gateway.data.wire import Committed, Duplicate, RefusedAnswer
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.messages import LaneAsk, LaneTail, Settled
+from tutti.data.client_protocol import Committed, Duplicate, RefusedAnswer
 from tests.unit.core.unordered.lane_disk import LaneDisk
 from tests.unit.core.unordered.rig import Group, answers, arrive, group, under_way
 

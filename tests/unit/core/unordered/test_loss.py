@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from gateway.core import limits
-from gateway.core.messages import LaneEnd, LaneEnds, LaneFetched, LaneMessage, Post, Posted, Settled
-from gateway.data.frame import Kind, decode_frame
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.messages import LaneEnd, LaneEnds, LaneFetched, LaneMessage, Post, Posted, Settled
+from tutti.data.frames.frame import Kind, decode_frame
 from tests.unit.core.unordered.rig import arrive, group
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.core import limits
-from gateway.core.actions import MendLane
-from gateway.core.events import LaneRotted
-from gateway.core.messages import LaneFetch, LaneFetched
-from gateway.data.frame import Frame
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.actions import MendLane
+from tutti_gateway.core.protocol.events import LaneRotted
+from tutti_gateway.core.protocol.messages import LaneFetch, LaneFetched
+from tutti.data.frames.frame import Frame
 from tests.unit.core.unordered.rig import Group, group, under_way
 
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from random import Random
 
-from gateway.core.actions import DeliverUnordered, Send
-from gateway.core.context import Context
-from gateway.core.events import Identity, LaneLog, StackConfig, SubmittedUnordered
-from gateway.core.messages import LaneEnds
-from gateway.core.outbox import Outbox
-from gateway.core.standing import Standing
-from gateway.core.unordered.lanes import Lanes
-from gateway.core.window import Window
-from gateway.data.bodies import ViewBody, Voter, encode_body
-from gateway.data.frame import Frame, Kind
-from gateway.data.state import LogState
-from gateway.data.wire import RefusedAnswer
+from tutti_gateway.core.protocol.actions import DeliverUnordered, Send
+from tutti_gateway.core.context import Context
+from tutti_gateway.core.protocol.events import Identity, LaneLog, StackConfig, SubmittedUnordered
+from tutti_gateway.core.protocol.messages import LaneEnds
+from tutti_gateway.core.outbox import Outbox
+from tutti_gateway.core.view.view_state import Standing
+from tutti_gateway.core.lanes.lanes import Lanes
+from tutti_gateway.core.window import Window
+from tutti.data.frames.bodies import ViewBody, Voter, encode_body
+from tutti.data.frames.frame import Frame, Kind
+from tutti.data.log_state import LogState
+from tutti.data.client_protocol import RefusedAnswer
 from tests.unit.core.unordered.rig import Near, incarnation
 
 

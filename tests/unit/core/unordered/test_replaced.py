@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.core import limits
-from gateway.core.messages import LaneEnds, LaneFetch, LaneMessage, Post
-from gateway.data.bodies import AttemptBody, Voter, decode_body
-from gateway.data.frame import Kind
-from gateway.data.wire import Committed, Duplicate
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.messages import LaneEnds, LaneFetch, LaneMessage, Post
+from tutti.data.frames.bodies import AttemptBody, Voter, decode_body
+from tutti.data.frames.frame import Kind
+from tutti.data.client_protocol import Committed, Duplicate
 from tests.unit.core.unordered.lane_disk import Key
 from tests.unit.core.unordered.rig import Group, answers, group, incarnation, under_way
 from tests.unit.core.unordered.test_healing import halted

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.core import limits
-from gateway.core.events import LaneRead, StackConfig
-from gateway.core.messages import LaneFetch, LaneFetched, LaneMessage
-from gateway.data.wire import Committed
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.events import LaneRead, StackConfig
+from tutti_gateway.core.protocol.messages import LaneFetch, LaneFetched, LaneMessage
+from tutti.data.client_protocol import Committed
 from tests.unit.core.unordered.rig import Gateway, Group, answers, arrive, members
 
 PERIOD = StackConfig().atomic_period_heartbeats

@@ -1,0 +1,19 @@
+"""`tutti connect`: the connectors, each a command."""
+
+from __future__ import annotations
+
+import click
+
+from tutti_connect.files.command import files
+from tutti_connect.http.command import http
+from tutti_connect.kafka.command import kafka_in, kafka_out
+from tutti_connect.zeromq.command import zeromq_in, zeromq_out
+
+
+@click.group()
+def connect() -> None:
+    """Bring records into the log from elsewhere, and out of it."""
+
+
+for command in (files, http, kafka_in, kafka_out, zeromq_in, zeromq_out):
+    connect.add_command(command)

@@ -1,0 +1,143 @@
+"""What is in the directory, and which of it is to be taken, in order."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from tutti_connect.files import limits
+from tutti.data.names import is_name
+from tutti.runtime.fsync import make_directory
+from tutti.errors import ConfigError, Unavailable, remedy
+
+if TYPE_CHECKING:
+    from tutti_connect.files.config import Inflow
+
+#: What names of files begin with that are put away at this moment: nobody takes them.
+ASIDE = ".tutti-"
+_GZIP = ".gz"
+_BESIDE = "a file beside the directories of topics; move it into that of its topic, or set topic"
+
+
+class Seen(NamedTuple):
+    """A file as it is in the directory now: its name below it, its topic, and what the system says of it."""
+
+    name: str
+    topic: str
+    inode: int
+    size: int
+    changed_ns: int
+    wanted: bool
+
+
+class Directory:
+    """Looks into the directory of a configuration."""
+
+    def __init__(self, config: Inflow) -> None:
+        """Nothing is looked at yet."""
+        self._config = config
+        self.root = Path(config.files.directory)
+        self._pattern = re.compile(fnmatch.translate(config.files.pattern))
+        self._hidden = config.files.pattern.startswith(".")
+        self.strange: set[str] = set()  # names that are passed by, with the reason
+
+    def check(self) -> None:
+        """See at the start that it is there, and that files can be moved where they are to be.
+
+        Raises:
+            ConfigError: what is wrong, and what to do.
+        """
+        files = self._config.files
+        try:
+            with os.scandir(self.root):
+                pass
+            if files.after != "keep" and not os.access(self.root, os.W_OK | os.X_OK):
+                raise ConfigError(f'files.directory {self.root} cannot be changed, and after is "{files.after}": give the right to')
+            if files.done:
+                done = Path(files.done)
+                make_directory(done)
+                if done.stat().st_dev != self.root.stat().st_dev:
+                    raise ConfigError(f"files.done {done} is on another file system than {self.root}: name one on the same")
+                if done.resolve() == self.root.resolve():
+                    raise ConfigError(f"files.done {done} is the directory itself: name another one")
+            for key, place in (("state", self._config.state), ("quarantine", self._config.quarantine)):
+                if self._is_looked_into(Path(place).resolve()):
+                    raise ConfigError(f"{key} {place} is where files are looked for: name a directory outside of {self.root}")
+        except OSError as error:
+            advice = "make it, or name a directory that can be read" + (
+                ", and one for done that can be written" if files.done else ""
+            )
+            raise ConfigError(
+                f"files.directory {error.filename}: {(error.strerror or str(error)).lower()}: {remedy(error, advice)}"
+            ) from error
+
+    def look(self) -> list[Seen]:
+        """Every file that is there, in the order in which they are to be taken; those that nobody wants last.
+
+        Raises:
+            Unavailable: the directory cannot be read now.
+        """
+        self.strange = set()
+        try:
+            found = list(islice(self._all(), limits.FILES_MAX + 1))
+        except OSError as error:
+            raise Unavailable(f"{error.filename or self.root}: {(error.strerror or str(error)).lower()}") from error
+        if len(found) > limits.FILES_MAX:
+            raise Unavailable(f"{self.root} has more than {limits.FILES_MAX} files, as many as are taken: move some away")
+        if self._config.files.order == "time":
+            return sorted(found, key=lambda seen: (not seen.wanted, seen.changed_ns, seen.name.encode()))
+        return sorted(found, key=lambda seen: (not seen.wanted, seen.name.encode()))
+
+    def _all(self) -> Iterator[Seen]:
+        yield from self._files(self.root, "", self._config.topic)
+        if not self._config.topic:
+            for folder in self._folders():
+                yield from self._files(self.root / folder, f"{folder}/", folder)
+
+    def _is_looked_into(self, place: Path) -> bool:
+        root = self.root.resolve()
+        return place == root or (not self._config.topic and place.parent == root and not place.name.startswith("."))
+
+    def _folders(self) -> list[str]:
+        with os.scandir(self.root) as entries:
+            names = [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
+        done = Path(self._config.files.done).resolve() if self._config.files.done else None
+        names = [name for name in names if (self.root / name).resolve() != done]
+        self.strange |= {f"{_shown(name)}/: is no name of a topic" for name in names if not is_name(name)}
+        return [name for name in names if is_name(name)]
+
+    def _files(self, folder: Path, before: str, topic: str) -> Iterator[Seen]:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                name = entry.name
+                try:
+                    if not entry.is_file():
+                        continue
+                    status = entry.stat()
+                except FileNotFoundError:
+                    continue  # it went while it was looked at
+                if not name.isprintable():  # also what is not UTF-8
+                    self.strange.add(f"{before}{_shown(name)}: its name has characters that cannot be shown")
+                    continue
+                wanted = bool(topic) and self._wants(name)
+                if not topic and self._wants(name):
+                    self.strange.add(_BESIDE)
+                yield Seen(before + name, topic, status.st_ino, status.st_size, status.st_mtime_ns, wanted)
+
+    def _wants(self, name: str) -> bool:
+        shown = (self._hidden or not name.startswith(".")) and not name.startswith(ASIDE)
+        return shown and self._pattern.match(name) is not None
+
+
+def _shown(name: str) -> str:
+    return ascii(name)[1:-1]
+
+
+def is_opaque(name: str, form: str) -> bool:
+    """Whether a place in the file is no place among its bytes on the disk."""
+    return form == "parquet" or name.lower().endswith(_GZIP)

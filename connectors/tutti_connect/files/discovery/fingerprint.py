@@ -1,0 +1,86 @@
+"""What tells whether a file still has what was read of it: a digest of its beginning and of what lies before a place."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+
+from tutti_connect.files import limits
+
+_MARK_BYTES = 8
+
+
+def mark_of(descriptor: int, at: int) -> str:
+    """The mark of what a file has now in its first `at` bytes.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    return _mark(lambda count, begin: os.pread(descriptor, count, begin), at)
+
+
+def _mark(read: Callable[[int, int], bytes], at: int) -> str:
+    """A digest of the first and the last bytes before `at`; `read` gives so many from a position."""
+    if not at:
+        return ""
+    digest = hashlib.blake2b(digest_size=_MARK_BYTES)
+    head = min(at, limits.WINDOW_BYTES)
+    digest.update(read(head, 0))
+    begin = max(head, at - limits.WINDOW_BYTES)
+    digest.update(read(at - begin, begin))
+    return digest.hexdigest()
+
+
+class Trail:
+    """The bytes of a file that were read, as far as marks need them.
+
+    Marks are made of these, never of what the file has by now: one that was cut and written anew meanwhile would be taken for the
+    one that was read.
+    """
+
+    def __init__(self, descriptor: int, at: int) -> None:
+        """Of a file that is read from a position on.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        self._descriptor = descriptor
+        self._head = os.pread(descriptor, min(at, limits.WINDOW_BYTES), 0)
+        self._start = max(0, at - limits.WINDOW_BYTES)
+        self._kept = bytearray(os.pread(descriptor, at - self._start, self._start))
+        self._end = at
+        self._last = at, _mark(self._bytes, at)
+
+    def holds(self) -> bool:
+        """Whether the file still has what was read: a block that was read behind that is of the same file then.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        return mark_of(self._descriptor, self._end) == _mark(self._bytes, self._end)
+
+    def add(self, block: bytes) -> None:
+        """A block was read."""
+        self._head += block[: max(0, limits.WINDOW_BYTES - len(self._head))]
+        self._kept += block
+        self._end += len(block)
+        if len(self._kept) > 2 * (limits.ROW_BYTES_MAX + limits.BLOCK_BYTES) + limits.WINDOW_BYTES:
+            self._drop(self._end - limits.BLOCK_BYTES)  # inside of a row that is too long
+
+    def behind(self, at: int) -> None:
+        """No place before `at` is asked for any more."""
+        self._last = at, self.mark(at)
+        self._drop(at)
+
+    def mark(self, at: int) -> str:
+        """The mark of what was read up to `at`."""
+        return self._last[1] if at == self._last[0] else _mark(self._bytes, at)
+
+    def _drop(self, at: int) -> None:
+        count = max(0, at - limits.WINDOW_BYTES - self._start)
+        del self._kept[:count]
+        self._start += count
+
+    def _bytes(self, count: int, begin: int) -> bytes:
+        return self._head[:count] if begin == 0 else bytes(self._kept[begin - self._start : begin - self._start + count])

@@ -1,0 +1,358 @@
+"""The files that were seen, and the pieces of them in the order in which they go into the log: a SQLite file.
+
+It is a plan, never the truth: which piece begins, and where those before it ended, is durable here *before* a frame that names the
+piece is sent, and the log's progress alone says how far that plan was carried out (`Ledger.begin`).
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tutti_connect.config import writable_directory
+from tutti_connect.files import limits
+from tutti_connect.files.progress import Place
+from tutti.errors import ConfigError, Damaged, Fenced, Unavailable, WrongDirectory, invariant
+
+Kind = TypeVar("Kind")
+_VERSION = 1
+_AGAIN_S = 0.05
+_TABLES = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE files (id INTEGER PRIMARY KEY, name TEXT, inode INTEGER, size INTEGER, changed_ns INTEGER, done INTEGER, row INTEGER,
+    mark TEXT, state TEXT, bad INTEGER);
+CREATE TABLE pieces (number INTEGER PRIMARY KEY, file INTEGER, ended INTEGER, at INTEGER, row INTEGER, mark TEXT, state TEXT,
+    bad INTEGER);
+"""
+
+
+class State(StrEnum):
+    """What becomes of a file."""
+
+    OPEN = "open"  # there is, or may come, more of it
+    TAKEN = "taken"  # all of it is in the log, or in quarantine
+    REFUSED = "refused"  # the rest of it cannot be read
+    CHANGED = "changed"  # it is another one than what was taken, which was told
+    GONE = "gone"  # it was seen, and is not there any more
+    AWAY = "away"  # taken, and aside: it is deleted or moved, and its name is free
+
+
+@dataclass(slots=True)
+class File:
+    """One file.
+
+    Attributes:
+        id: number in the ledger; never used again.
+        name: path below the directory.
+        inode, size, changed_ns: as it was last seen, its size when it was taken.
+        done: position up to which it is in the log: bytes after decompression, or rows of Parquet.
+        row: lines, or rows, up to there.
+        mark: tells whether the file still has what it had before `done`.
+        bad: rows of it that are in quarantine.
+    """
+
+    id: int
+    name: str
+    inode: int = 0
+    size: int = 0
+    changed_ns: int = 0
+    done: int = 0
+    row: int = 0
+    mark: str = ""
+    state: State = State.OPEN
+    bad: int = 0
+
+
+@dataclass(slots=True)
+class Piece:
+    """Part of a file from where the file's `done` was to `at`, as soon as it has `ended`; `state`, `bad`: the file's then."""
+
+    number: int
+    file: int
+    ended: bool = False
+    at: int = 0
+    row: int = 0
+    mark: str = ""
+    state: State = State.OPEN
+    bad: int = 0
+
+
+class Ledger:
+    """What stands in the ledger. `files` is all of it in memory; changes become durable by `write`. One thread uses it."""
+
+    def __init__(self, directory: str, name: str, *, grows: bool) -> None:
+        """Open or make it.
+
+        Raises:
+            ConfigError: the directory cannot be written, or the ledger is of files that are read otherwise.
+            Unavailable: another process keeps it, or its disk takes nothing.
+            Damaged: the file is no ledger any more.
+        """
+        self._path = writable_directory("state", directory) / f"{name}.ledger"
+        self.files: dict[int, File] = {}
+        self._epoch = 0
+        self._files: dict[int, File | None] = {}
+        self._pieces: dict[int, Piece | None] = {}
+        try:
+            self._base = sqlite3.connect(self._path, timeout=limits.LEDGER_WAIT_S, isolation_level=None, check_same_thread=False)
+        except sqlite3.OperationalError as error:
+            raise ConfigError(
+                f"state {directory}: {self._path}: {error}: check that it is a file, its owner and its mode"
+            ) from error
+        try:
+            with self._explained():
+                self._log_ahead()
+                self._base.execute("PRAGMA synchronous=FULL")  # a transaction is on the disk when it is committed
+                self._made("growing" if grows else "complete")
+                self.id = str(self._meta("id"))
+        except BaseException:
+            self._base.close()
+            raise
+
+    def _log_ahead(self) -> None:
+        """Have SQLite write ahead; of another process that keeps the file it tells at once here, and not after its timeout."""
+        deadline = time.monotonic() + limits.LEDGER_WAIT_S
+        while True:
+            try:
+                self._base.execute("PRAGMA journal_mode=WAL")
+            except sqlite3.OperationalError as error:
+                if not _is_busy(error) or time.monotonic() >= deadline:
+                    raise
+                time.sleep(_AGAIN_S)
+            else:
+                return
+
+    def _made(self, kind: str) -> None:
+        with self._transaction():
+            version = self._base.execute("PRAGMA user_version").fetchone()[0]
+            if version == 0:
+                for statement in _TABLES.split(";"):
+                    self._base.execute(statement)
+                first = {"id": secrets.token_hex(8), "kind": kind, "epoch": 0, "piece": 0, "file": 0, "sent": 0}
+                self._base.executemany("INSERT INTO meta VALUES (?, ?)", first.items())
+                self._base.execute(f"PRAGMA user_version = {_VERSION}")
+        if version > _VERSION:
+            raise WrongDirectory(f"{self._path} has version {version}, and this release knows {_VERSION}: use the newer one")
+        if self._meta("kind") != kind:
+            raise ConfigError(
+                f"{self._path} is of files that are {self._meta('kind')}, and these are {kind} (files.grows): "
+                f"give the connector another `name`"
+            )
+
+    def begin(self, place: Place | None, epoch: int, producer: str) -> None:
+        """Take the ledger over for an epoch of the producer, and learn from the log's progress what of it came about.
+
+        Raises:
+            Fenced: a newer instance has it.
+            Unavailable: another process keeps it, or its disk takes nothing.
+            WrongDirectory: it is not the ledger that the log's progress is about.
+        """
+        with self._explained():
+            # First of all: no older instance writes in it any more, and what one did write is of frames that the log refuses.
+            with self._transaction():
+                self._next_file, self._next_piece, self._sent = (int(self._meta(name)) for name in ("file", "piece", "sent"))
+                self._check(place, producer)
+                if int(self._meta("epoch")) > epoch:
+                    raise Fenced(
+                        f"{self._path}: a newer instance of the connector has taken over, or it was used with another log: "
+                        "let one of that name run"
+                    )
+                self._base.execute("UPDATE meta SET value = ? WHERE name = 'epoch'", (epoch,))
+            self._epoch = epoch
+            self._files, self._pieces = {}, {}
+            rows = self._base.execute("SELECT * FROM files ORDER BY id")
+            self.files = {row[0]: _file_of(*row) for row in rows}
+            rows = self._base.execute("SELECT * FROM pieces ORDER BY number")
+            pieces = [_piece_of(*row) for row in rows]
+        for piece in pieces:
+            self._settle_old(piece, place)
+        self.write()
+
+    def _settle_old(self, piece: Piece, place: Place | None) -> None:
+        if place is not None and piece.number < place.piece:
+            invariant(piece.ended, f"piece {piece.number} has no end, and the log has records of piece {place.piece}")
+            self.settle(piece, sent=True)
+        elif place is not None and piece.number == place.piece:
+            # Where it ended does not count: behind the last record may be what is to be looked at again.
+            self.settle(Piece(piece.number, piece.file, True, place.at, place.row, place.mark, bad=piece.bad), sent=True)
+        else:
+            self._pieces[piece.number] = None
+
+    def _check(self, place: Place | None, producer: str) -> None:
+        """Refuse a ledger that the log's progress is not about."""
+        forget = (
+            f"or have the log forget the producer, tutti producers forget {producer}, and remove the ledger, to take in all again"
+        )
+        if place is None:
+            if self._sent:
+                raise WrongDirectory(
+                    f"{self._path} says that files are in the log, and the log knows nothing of producer {producer}: it is "
+                    f"another log, or the producer was forgotten. To take in all files again, remove the ledger; else name the "
+                    f"right gateways"
+                )
+        elif place.ledger != self.id:
+            raise WrongDirectory(
+                f"{self._path} is another ledger than the one that the log's progress is about (file {place.file}, row "
+                f"{place.row}): put that one back, {forget}"
+            )
+        elif not self._sent <= place.piece <= self._next_piece:
+            age = "an older copy of the ledger" if place.piece > self._next_piece else "a newer ledger than the log"
+            raise WrongDirectory(
+                f"{self._path} is {age}: it has pieces {self._sent} to {self._next_piece}, and the log has piece {place.piece} "
+                f"(file {place.file}): put the right one back, {forget}"
+            )
+
+    def new_file(self, name: str) -> File:
+        """A file that was not known."""
+        self._next_file += 1
+        file = File(self._next_file, name)
+        self.files[file.id] = file
+        self.put(file)
+        return file
+
+    def put(self, file: File) -> None:
+        """Note what has changed of a file."""
+        self._files[file.id] = file
+
+    def forget(self, file: File) -> None:
+        """Let go of a file."""
+        self.files.pop(file.id, None)
+        self._files[file.id] = None
+
+    def new_piece(self, file: File) -> Piece:
+        """The next piece, which begins where the file is done."""
+        self._next_piece += 1
+        piece = Piece(self._next_piece, file.id, at=file.done, row=file.row, mark=file.mark, bad=file.bad)
+        self.put_piece(piece)
+        return piece
+
+    def put_piece(self, piece: Piece) -> None:
+        """Note what has changed of a piece."""
+        self._pieces[piece.number] = piece
+
+    def settle(self, piece: Piece, *, sent: bool) -> File | None:
+        """A piece is in the log, or has nothing for it; `sent`: it had records. Its file, as it is now."""
+        self._pieces[piece.number] = None
+        if sent:
+            self._sent = max(self._sent, piece.number)
+        file = self.files.get(piece.file)
+        if file is not None:
+            file.done, file.row, file.mark, file.state, file.bad = piece.at, piece.row, piece.mark, piece.state, piece.bad
+            self.put(file)
+        return file
+
+    @property
+    def pending(self) -> bool:
+        """Whether something waits for `write`."""
+        return bool(self._files or self._pieces)
+
+    def write(self) -> None:
+        """Make all that was noted durable, at once.
+
+        Raises:
+            Fenced: a newer instance has it.
+            Unavailable: another process keeps it, or its disk takes nothing.
+        """
+        if not self.pending:
+            return
+        files, pieces = self._files, self._pieces
+        with self._explained(), self._transaction():
+            if int(self._meta("epoch")) != self._epoch:
+                raise Fenced(f"{self._path}: a newer instance of the connector has taken over: let one of that name run")
+            self._base.executemany("DELETE FROM files WHERE id = ?", [(key,) for key, file in files.items() if file is None])
+            self._base.executemany("INSERT OR REPLACE INTO files VALUES (?,?,?,?,?,?,?,?,?,?)", _rows(files.values(), _file_row))
+            self._base.executemany("DELETE FROM pieces WHERE number = ?", [(key,) for key, one in pieces.items() if one is None])
+            self._base.executemany("INSERT OR REPLACE INTO pieces VALUES (?,?,?,?,?,?,?,?)", _rows(pieces.values(), _piece_row))
+            numbers = [(self._next_file, "file"), (self._next_piece, "piece"), (self._sent, "sent")]
+            self._base.executemany("UPDATE meta SET value = ? WHERE name = ?", numbers)
+        self._files, self._pieces = {}, {}
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._base.close()
+
+    def _meta(self, name: str) -> str | int:
+        found: str | int = self._base.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()[0]
+        return found
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._base.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._base.execute("COMMIT")
+        except BaseException:
+            if self._base.in_transaction:  # SQLite has rolled back itself where the disk failed, mostly
+                self._base.execute("ROLLBACK")
+            raise
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """SQLite's errors in the project's terms."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            if _is_busy(error):
+                raise Unavailable(
+                    f"{self._path}: another process has kept it for {limits.LEDGER_WAIT_S:g} s{self._holders()}: if it is "
+                    f"suspended, let it go on, or kill it"
+                ) from error
+            raise Unavailable(f"{self._path}: {error}: is its disk full, or read-only?") from error
+        except (sqlite3.DatabaseError, TypeError, ValueError) as error:
+            raise Damaged(
+                f"{self._path} is no ledger any more ({error}): put a copy of it back that is as new as the log"
+            ) from error
+
+    def _holders(self) -> str:
+        """The processes that have locks on it, as words of a sentence; nothing where the kernel tells of none."""
+        # Never by fcntl: a file that is closed takes with it the locks that this process has by other descriptors.
+        files: set[str] = set()
+        pids: set[int] = set()
+        for name in (self._path, f"{self._path}-shm"):
+            with suppress(OSError):
+                found = os.stat(name)
+                files.add(f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}")
+        with suppress(OSError):
+            fields = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+            pids = {int(one[-4]) for one in fields if one[-5] == "WRITE" and one[-3] in files} - {os.getpid()}
+        named = " and ".join(str(pid) for pid in sorted(pids) if pid > 0)
+        return f" (process {named})" if named else ""
+
+
+def _is_busy(error: sqlite3.OperationalError) -> bool:
+    """Whether another process has it; of one that stands still where it was the first to open it SQLite says PROTOCOL."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_PROTOCOL)
+
+
+def _rows(given: Iterable[Kind | None], row: Callable[[Kind], tuple[object, ...]]) -> list[tuple[object, ...]]:
+    return [row(one) for one in given if one is not None]
+
+
+def _file_of(*row: Any) -> File:
+    *plain, state, bad = row
+    file = File(*plain)
+    file.state, file.bad = State(state), bad
+    return file
+
+
+def _piece_of(*row: Any) -> Piece:
+    number, file, ended, at, lines, mark, state, bad = row
+    return Piece(number, file, bool(ended), at, lines, mark, State(state), bad)
+
+
+def _file_row(file: File) -> tuple[object, ...]:
+    return (
+        file.id, file.name, file.inode, file.size, file.changed_ns, file.done, file.row, file.mark, str(file.state), file.bad,
+    )  # fmt: skip
+
+
+def _piece_row(piece: Piece) -> tuple[object, ...]:
+    return piece.number, piece.file, piece.ended, piece.at, piece.row, piece.mark, str(piece.state), piece.bad

@@ -1,0 +1,113 @@
+"""From rows of files to record batches, one a frame, each with the place behind its last record."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from tutti_connect.files import limits
+from tutti_connect.files.progress import Place, shortened
+from tutti_connect.files.formats.rows import NOW
+from tutti.data.frames.schema import TIMESTAMP
+
+if TYPE_CHECKING:
+    from tutti_connect.files.discovery.ledger import Piece
+    from tutti_connect.files.formats.rows import Rows
+    from tutti_connect.files.formats.file_reader import Source
+
+_BINARY = pa.binary()
+
+
+class Frame(NamedTuple):
+    """Records for one frame, of one topic; `number` counts frames of a session from 1."""
+
+    number: int
+    topic: str
+    records: pa.RecordBatch
+    place: Place
+
+
+class Builder:
+    """Collects rows of one file after another, small files together, and cuts frames off."""
+
+    def __init__(self, ledger: str) -> None:
+        """`ledger` is the id for places."""
+        self._ledger = ledger
+        self._topic = ""
+        self._place: Place | None = None  # behind the last record that waits
+        self._empty()
+        self.cut = 0  # frames that were cut off
+
+    def _empty(self) -> None:
+        self._values: list[bytes | None] = []
+        self._keys: list[bytes | None] = []
+        self._times: list[int] = []
+        self._bytes = 0
+
+    @property
+    def last(self) -> int:
+        """The number of the frame that has, or will have, the last record that was added; 0 if there is none."""
+        return self.cut + 1 if self._values else self.cut
+
+    def add(self, rows: Rows, topic: str, name: str, piece: Piece, source: Source) -> Iterator[Frame]:
+        """Add the good rows of a piece; gives the frames that are full.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        if not rows.values:
+            return
+        if topic != self._topic:
+            yield from self.rest()
+            self._topic = topic
+        sizes = np.fromiter(map(_length, rows.values), np.int64, len(rows.values))
+        sizes += np.fromiter(map(_length, rows.keys), np.int64, len(rows.keys)) + limits.RECORD_OVERHEAD_BYTES
+        totals = np.cumsum(sizes)
+        start, count = 0, len(rows.values)
+        while start < count:
+            done = int(totals[start - 1]) if start else 0
+            end = int(np.searchsorted(totals, done + limits.FRAME_BYTES - self._bytes, "right"))
+            end = min(end, start + limits.FRAME_RECORDS - len(self._values))
+            if end <= start and self._values:
+                yield from self.rest()  # the next record has no room beside those that wait
+                continue
+            end = max(end, start + 1)
+            self._values += rows.values[start:end]
+            self._keys += rows.keys[start:end]
+            self._times += rows.times[start:end]
+            self._bytes += int(totals[end - 1]) - done
+            at = rows.ends[end - 1]
+            self._place = Place(self._ledger, piece.number, at, rows.numbers[end - 1], source.mark(at), shortened(name))
+            start = end
+            if start < count:
+                yield from self.rest()
+
+    def rest(self) -> Iterator[Frame]:
+        """What waits, as a frame."""
+        if not self._values or self._place is None:
+            return
+        records = pa.RecordBatch.from_arrays(
+            [_column(self._keys), _column(self._values), _times(self._times)], names=["key", "value", "timestamp"]
+        )
+        self._empty()
+        self.cut += 1
+        yield Frame(self.cut, self._topic, records, self._place)
+
+
+def _length(data: bytes | None) -> int:
+    return 0 if data is None else len(data)
+
+
+def _column(values: list[bytes | None]) -> pa.Array[Any]:
+    return pa.array(values, _BINARY)
+
+
+def _times(times: list[int]) -> pa.Array[Any]:
+    """The column of times; those of records that have none are the present."""
+    stamps = np.array(times, np.int64)
+    stamps[stamps == NOW] = time.time_ns() // 1000
+    return pa.array(stamps).cast(TIMESTAMP)

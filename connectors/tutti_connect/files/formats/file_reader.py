@@ -1,0 +1,234 @@
+"""One file, opened: its rows from a place on, block by block."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, cast
+
+import pyarrow as pa
+
+from tutti_connect.files import limits
+from tutti_connect.files.discovery.directory import is_opaque
+from tutti_connect.files.formats.parquet import ParquetFile
+from tutti_connect.files.formats.rows import BadRow, CsvRows, Form, JsonLines, Picker, PlainLines, Rows, Unreadable, header
+from tutti_connect.files.discovery.fingerprint import Trail, mark_of
+
+if TYPE_CHECKING:
+    from tutti_connect.files.config import Inflow
+
+_BOM = b"\xef\xbb\xbf"
+_WIDE = (b"\xff\xfe", b"\xfe\xff")
+
+
+class Source:
+    """A file that is read. A context manager; what the system says of it (`status`) is as it was when it was opened."""
+
+    def __init__(self, path: str, config: Inflow) -> None:
+        """Open it.
+
+        Raises:
+            OSError: it cannot be opened.
+        """
+        self._config = config
+        self._form = config.files.format
+        self._file: IO[bytes] = open(path, "rb", buffering=0)  # noqa: SIM115 - closed by __exit__
+        self.status = os.fstat(self._file.fileno())
+        self._opaque = is_opaque(path, self._form)
+        self._zipped = self._opaque and self._form != "parquet"
+        self._trail: Trail | None = None
+        self._whole = self._taken = ""
+
+    def mark(self, at: int) -> str:
+        """What tells whether it still has what was read of it up to `at`; of gzip and Parquet, what it had when reading began.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        if self._trail is not None:
+            return self._trail.mark(at)
+        return self._whole if at and self._whole else self._mark_now(at)
+
+    def _mark_now(self, at: int) -> str:
+        return mark_of(self._file.fileno(), self.status.st_size if self._opaque and at else at)
+
+    def same_as_taken(self, at: int, mark: str) -> bool:
+        """Whether it still has what `mark` was made of."""
+        self._taken = mark
+        return (self._opaque or self.status.st_size >= at) and self._mark_now(at) == mark
+
+    def changed(self) -> bool:
+        """Whether it was written to since it was opened."""
+        now = os.fstat(self._file.fileno())
+        return (now.st_size, now.st_mtime_ns) != (self.status.st_size, self.status.st_mtime_ns)
+
+    def rows(self, at: int, row: int) -> Iterator[Rows]:
+        """Rows from a place on, to where it ends now.
+
+        Raises:
+            Unreadable: the rest of it makes no sense.
+            OSError: it cannot be read now.
+        """
+        if self._form == "parquet":
+            return self._parquet(at)
+        return self._text(at, row)
+
+    def _text(self, at: int, row: int) -> Iterator[Rows]:
+        stream: IO[bytes] = cast("IO[bytes]", gzip.GzipFile(fileobj=self._file)) if self._zipped else self._file
+        complete = not self._config.files.grows
+        end = None if complete else min(self.status.st_size, at + limits.PIECE_BYTES)
+        with _explained():
+            begin, lines, form = self._begun(stream)
+            if form is None:
+                return
+            if at > begin:
+                begin, lines = at, row
+            _skip_to(stream, begin)
+            room = None if end is None else end - begin
+            if self._zipped:
+                self._whole = self._mark_now(self.status.st_size)
+                yield from text_rows(stream.read, form, begin, lines, room, complete=complete)
+                return
+            trail = self._trail = Trail(self._file.fileno(), begin)
+
+            def read(count: int) -> bytes:
+                block = stream.read(count)
+                if not complete and not trail.holds():
+                    return b""  # it was cut: the next look tells; of a complete one that is told behind its end
+                trail.add(block)
+                return block
+
+            if not complete and at and at == begin and trail.mark(at) != self._taken:
+                return  # likewise
+            for rows in text_rows(read, form, begin, lines, room, complete=complete):
+                yield rows
+                trail.behind(rows.at)
+
+    def _begun(self, stream: IO[bytes]) -> tuple[int, int, Form | None]:
+        """Where its rows begin, how many lines stand before them, and how they are read; None if its header is not there yet."""
+        config = self._config
+        start = _read_some(stream.read, len(_BOM))
+        if start[:2] in _WIDE and config.files.format != "lines":
+            raise Unreadable("it begins as UTF-16 does: convert it to UTF-8")
+        if config.files.format == "lines":
+            return 0, 0, PlainLines()
+        encoding = config.files.encoding
+        begin = len(_BOM) if start == _BOM and encoding == "utf-8" else 0
+        picker = Picker(config.record)
+        if config.files.format == "jsonl":
+            return begin, 0, JsonLines(picker, encoding)
+        if config.csv.columns:
+            return begin, 0, CsvRows(picker, encoding, config.csv.delimiter, config.csv.columns)
+        data, found = start[begin:], None
+        while found is None:
+            block = stream.read(limits.BLOCK_BYTES)
+            if not block and not config.files.grows and data and not data.endswith(b"\n"):
+                block = b"\n"
+            data += block
+            found = header(data, encoding, config.csv.delimiter)
+            if found is None and not block:
+                if data.strip() and not config.files.grows:
+                    raise Unreadable("its header has a quote that is not closed")
+                return begin, 0, None
+            if found is None and len(data) > limits.HEADER_BYTES_MAX:
+                raise Unreadable(f"it has no header in its first {limits.HEADER_BYTES_MAX} bytes")
+        names, behind, lines = found
+        picker.check(names, "its header")
+        return begin + behind, lines, CsvRows(picker, encoding, config.csv.delimiter, names)
+
+    def _parquet(self, at: int) -> Iterator[Rows]:
+        picker = Picker(self._config.record)
+        with _explained():
+            file = ParquetFile(self._file, picker)
+            self._whole = self._mark_now(self.status.st_size)
+            yield from file.rows(at)
+
+    def __enter__(self) -> Source:
+        """It is open."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self._file.close()
+
+
+def text_rows(read: Callable[[int], bytes], form: Form, at: int, row: int, room: int | None, *, complete: bool) -> Iterator[Rows]:
+    """The rows of a stream that stands at position `at`, behind line `row`.
+
+    Args:
+        read: up to so many bytes; none at its end.
+        form: how it is read.
+        at, row: where the stream stands.
+        room: bytes that are read at most; all without it.
+        complete: whether nothing comes behind its end, so that a last line without a newline is one.
+    """
+    held = b""
+    while True:
+        block = read(limits.BLOCK_BYTES if room is None else min(limits.BLOCK_BYTES, room))
+        room = None if room is None else room - len(block)
+        held += block
+        final = not block
+        if not held or (final and not complete):
+            return
+        rows = form.parse(held, at, row, final=final)
+        held = held[rows.at - at :]
+        at, row = rows.at, rows.row
+        yield rows
+        if len(held) > limits.ROW_BYTES_MAX:
+            line = _first_line(read, held, complete=complete)
+            if line is None:
+                return  # the end of its line is not there yet
+            kept, size, held = line
+            reason = f"its row does not end within {limits.ROW_BYTES_MAX} bytes; a record has at most {limits.RECORD_BYTES_MAX}"
+            bad = BadRow(row + 1, at, kept, reason, size)
+            at, row = at + size, row + 1
+            yield Rows([], [], [], [], [], [bad], at, row)
+        if final:
+            return
+
+
+def _first_line(read: Callable[[int], bytes], held: bytes, *, complete: bool) -> tuple[bytes, int, bytes] | None:
+    """The beginning of the line that `held` begins with, its size and what is behind it; None if its end is not there yet."""
+    kept, size = held[: limits.KEPT_BYTES_MAX], 0
+    while (newline := held.find(b"\n")) < 0:
+        size += len(held)
+        held = read(limits.BLOCK_BYTES)
+        if not held:
+            return (kept, size, b"") if complete else None
+    return kept[: size + newline], size + newline + 1, held[newline + 1 :]
+
+
+def _read_some(read: Callable[[int], bytes], count: int) -> bytes:
+    """So many bytes, or all that there are."""
+    data = b""
+    while len(data) < count and (block := read(count - len(data))):
+        data += block
+    return data
+
+
+def _skip_to(stream: IO[bytes], at: int) -> None:
+    """Have it stand at a position; what is compressed is read from where it stands, or from its beginning."""
+    if stream.seek(at) < at:
+        raise Unreadable(f"it ends before byte {at}, up to where it was taken")
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """What is wrong with the file itself, as `Unreadable`; what the system did not do now stays an `OSError`."""
+    try:
+        yield
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise Unreadable(f"it is no whole gzip file ({error})") from error
+    except pa.ArrowException as error:
+        raise Unreadable(f"it is no Parquet file that can be read ({_line(error)})") from error
+    except OSError as error:
+        if error.errno is None:  # Arrow's, of what the file holds
+            raise Unreadable(f"it is no Parquet file that can be read ({_line(error)})") from error
+        raise
+
+
+def _line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]

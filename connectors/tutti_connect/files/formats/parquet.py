@@ -1,0 +1,369 @@
+"""From rows of Parquet files to records.
+
+Arrow's way to Python loses what Python has no type for: nanoseconds, a time of day beyond the day, INT96 outside of the years 1677
+to 2262 (it wraps around). JSON has no NaN and no infinity. So each value has one exact form here. A row with a value that has none
+goes to quarantine, with the column and the value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tutti_connect.files import limits
+from tutti_connect.files.formats.rows import BadRow, Picker, Rows, Unreadable, to_json, to_json_exactly
+from tutti_connect.quarantine import as_base64
+from tutti.data.frames.schema import TIME_US_MAX, TIME_US_MIN
+
+if TYPE_CHECKING:
+    from typing import IO
+
+_types = pa.types
+#: What Arrow raises where Python has no such value.
+_NOT_HELD = (ValueError, OverflowError, TypeError, pa.ArrowException)
+_PER_S = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
+_DAY_S, _DAY_MS = 86_400, 86_400_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NAMES_OF_FLOATS = {math.inf: "Infinity", -math.inf: "-Infinity"}
+_INT64 = 1 << 64
+_NOT_IN_CALENDAR = "it is outside of the years 1 to 9999"
+
+
+class ParquetFile:
+    """A Parquet file whose schema was checked."""
+
+    def __init__(self, file: IO[bytes], picker: Picker) -> None:
+        """Open it.
+
+        Raises:
+            Unreadable: its schema lacks a column, or has what has no one meaning as JSON.
+            pa.ArrowException, OSError: it is no Parquet file that can be read.
+        """
+        self._picker = picker
+        self._table = pq.ParquetFile(file, pre_buffer=False)
+        schema = self._table.schema_arrow
+        picker.check(schema.names, "its schema")
+        _check_fields(list(schema), "")
+        self._int96: list[str] = []
+        if any(self._table.schema.column(number).physical_type == "INT96" for number in range(len(self._table.schema))):
+            # In nanoseconds INT96 wraps around; the same in seconds says how often.
+            self._seconds = pq.ParquetFile(file, pre_buffer=False, coerce_int96_timestamp_unit="s")
+            self._int96 = [
+                one.name for one, other in zip(schema, self._seconds.schema_arrow, strict=True) if one.type != other.type
+            ]
+            for name in self._int96:
+                if not _types.is_timestamp(schema.field(name).type):
+                    raise Unreadable(f"its column {name!r} has INT96 inside of {schema.field(name).type}: write it as TIMESTAMP")
+
+    def rows(self, at: int) -> Iterator[Rows]:
+        """The rows behind the first `at` ones."""
+        begin = 0
+        for group in range(self._table.metadata.num_row_groups):
+            behind = begin + self._table.metadata.row_group(group).num_rows
+            if behind > at:
+                for batch, seconds in self._batches(group):
+                    skipped = min(batch.num_rows, max(0, at - begin))
+                    begin += batch.num_rows
+                    if skipped < batch.num_rows:
+                        left = seconds and {name: column.slice(skipped) for name, column in seconds.items()}
+                        yield parquet_rows(batch.slice(skipped), begin - batch.num_rows + skipped, self._picker, left)
+            begin = behind
+
+    def _batches(self, group: int) -> Iterator[tuple[pa.RecordBatch, Mapping[str, pa.Array[Any]] | None]]:
+        """The batches of a row group, each with its columns of INT96 in seconds."""
+        batches = self._table.iter_batches(limits.PARQUET_ROWS, row_groups=[group], use_threads=False)
+        if not self._int96:
+            yield from ((batch, None) for batch in batches)
+            return
+        seconds = self._seconds.iter_batches(limits.PARQUET_ROWS, row_groups=[group], columns=self._int96, use_threads=False)
+        for batch, other in zip(batches, seconds, strict=True):
+            if batch.num_rows != other.num_rows:
+                raise Unreadable(f"its columns of INT96 come in other batches than the others ({other.num_rows}, {batch.num_rows})")
+            yield batch, {name: other.column(name) for name in self._int96}
+
+
+def parquet_rows(batch: pa.RecordBatch, at: int, picker: Picker, int96_seconds: Mapping[str, pa.Array[Any]] | None = None) -> Rows:
+    """The rows of a batch that stands behind `at` rows of its file; `int96_seconds`: its columns of INT96, in seconds."""
+    names = batch.schema.names
+    given = int96_seconds or {}
+    columns = [
+        _int96_texts(batch.column(number), given[name]) if name in given else _values_of(batch.column(number))
+        for number, name in enumerate(names)
+    ]
+    held = all(whole for _, whole in columns)
+    encode = to_json_exactly if any(_written_otherwise(field.type) for field in batch.schema) else to_json
+    # A timestamp says its unit by its type, and comes as a datetime or ISO 8601.
+    form = "iso" if picker.timestamp in names and _types.is_timestamp(batch.schema.field(picker.timestamp).type) else picker.form
+    values: list[bytes | None] = []
+    keys: list[bytes | None] = []
+    times: list[int] = []
+    ends: list[int] = []
+    bad: list[BadRow] = []
+    for number, fields in enumerate(zip(*(some for some, _ in columns), strict=True), at + 1):
+        found = dict(zip(names, fields, strict=True))
+        try:
+            if not held:
+                _check_row(found)
+            key, value, stamp = picker.pick(found, lambda: encode(found), form)  # noqa: B023 - called at once
+        except (ValueError, TypeError) as error:
+            text = to_json_exactly({name: one.shown if isinstance(one, _NoValue) else one for name, one in found.items()})
+            bad.append(BadRow(number, number - 1, text[: limits.KEPT_BYTES_MAX], str(error), len(text)))
+            continue
+        values.append(value)
+        keys.append(key)
+        times.append(stamp)
+        ends.append(number)
+    return Rows(values, keys, times, ends, list(ends), bad, at + batch.num_rows, at + batch.num_rows)
+
+
+class _NoValue(NamedTuple):
+    """Stands for a field with a value that has no exact form.
+
+    `shown`: the field for quarantine, where such a value is the number or the bytes (base64) that the file has. `reason`: why.
+    """
+
+    shown: object
+    reason: str
+
+
+def _values_of(column: pa.Array[Any]) -> tuple[list[Any], bool]:
+    """The values of a column, and whether all have an exact form: text that is none, or the year 20000, is a `_NoValue`."""
+    try:
+        return _exact(column), True
+    except _NOT_HELD:
+        return [_value_of(column.slice(row, 1)) for row in range(len(column))], False
+
+
+def _value_of(one: pa.Array[Any]) -> object:
+    reasons: list[str] = []
+    [shown] = _shown(one, reasons)
+    return _NoValue(shown, reasons[0]) if reasons else shown
+
+
+def _shown(column: pa.Array[Any], reasons: list[str]) -> list[Any]:
+    """The values of a column, in their forms or as they are stored. `reasons` gets why each of the latter has no form."""
+    try:
+        return _exact(column)
+    except _NOT_HELD as error:
+        if len(column) > 1:  # halves: a list may have millions of values, and one without a form
+            half = len(column) // 2
+            return _shown(column.slice(0, half), reasons) + _shown(column.slice(half), reasons)
+        if column.null_count:
+            return [None]  # its type's dictionary has such a value
+        if column.type.num_fields or isinstance(column, pa.ExtensionArray | pa.DictionaryArray):
+            return [_shown_parts(column, reasons)]
+        return [_stored(column, error, reasons)]
+
+
+def _shown_parts(one: pa.Array[Any], reasons: list[str]) -> object:
+    """One value that has others in it, as `_shown`."""
+    kind: Any = one.type
+    if isinstance(one, pa.ExtensionArray):
+        return _shown(one.storage, reasons)[0]
+    if isinstance(one, pa.DictionaryArray):
+        return _shown(one.dictionary_decode(), reasons)[0]
+    if isinstance(one, pa.StructArray):
+        return {field.name: _shown(part, reasons)[0] for field, part in zip(kind, one.flatten(), strict=True)}
+    if isinstance(one, pa.MapArray):
+        pairs: Any = one.cast(pa.list_(kind.field(0)))
+        keys, values = pairs.flatten().flatten()
+        return list(zip(_shown(keys, reasons), _shown(values, reasons), strict=True))
+    return _shown(one.flatten(), reasons)  # type: ignore[attr-defined]  # of lists
+
+
+def _stored(one: pa.Array[Any], error: Exception, reasons: list[str]) -> object:
+    """What the file has of a value without a form: the bytes of text in base64, or the number of a time."""
+    kind = one.type
+    if _types.is_string(kind) or _types.is_large_string(kind) or _types.is_string_view(kind):
+        text = as_base64(bytes(one.cast(pa.large_binary())[0].as_py())) or ""
+        reasons.append(f"it is not UTF-8 ({text[:60]} in base64)")
+        return text
+    number: int = one.cast(pa.int32() if kind.bit_width == 32 else pa.int64())[0].as_py()
+    reasons.append(f"{error if isinstance(error, _Inexact) else _NOT_IN_CALENDAR} ({number} ({kind}))")
+    return number
+
+
+def _check_row(row: Mapping[str, Any]) -> None:
+    """Refuse a row with a field that has no exact form.
+
+    Raises:
+        ValueError: which one, and why.
+    """
+    for name, value in row.items():
+        if isinstance(value, _NoValue):
+            raise ValueError(f"column {name!r}: {value.reason}")
+
+
+class _Inexact(ValueError):
+    """A value that has no exact form; why."""
+
+
+def _exact(column: pa.Array[Any]) -> list[Any]:
+    """The values of a column.
+
+    Raises:
+        _NOT_HELD: one of them has no exact form.
+    """
+    plain, finite = column, True
+    for leaf in _leaves(column):
+        _check_leaf(leaf)
+        finite = finite and not (_types.is_floating(leaf.type) and pc.any(pc.invert(pc.is_finite(leaf))).as_py())
+    kind = _plain_type(column.type)
+    if kind != column.type:
+        plain = column.cast(kind)
+    values: list[Any] = plain.to_pylist()
+    return values if finite else [_named(value) for value in values]
+
+
+def _named(value: Any) -> Any:
+    """A value whose floats that JSON lacks have names."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else _NAMES_OF_FLOATS.get(value, "NaN")
+    if isinstance(value, dict):
+        return {name: _named(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_named(one) for one in value]
+    return value
+
+
+def _leaves(column: pa.Array[Any]) -> Iterator[pa.Array[Any]]:
+    """The arrays of numbers, texts and bytes in a column."""
+    kind = column.type
+    if isinstance(column, pa.ExtensionArray):
+        yield from _leaves(column.storage)
+    elif isinstance(column, pa.DictionaryArray):
+        yield from _leaves(column.dictionary)
+    elif isinstance(column, pa.StructArray):
+        for part in column.flatten():
+            yield from _leaves(part)
+    elif isinstance(column, pa.MapArray):
+        yield from _leaves(column.cast(pa.list_(kind.field(0))))
+    elif kind.num_fields:
+        yield from _leaves(column.flatten())  # type: ignore[attr-defined]  # of lists
+    else:
+        yield column
+
+
+def _check_leaf(leaf: pa.Array[Any]) -> None:
+    """Refuse what Arrow turns into another value without a word.
+
+    Raises:
+        _Inexact: why.
+    """
+    kind: Any = leaf.type
+    if _types.is_time(kind):
+        low, high = _range(leaf, pa.int32() if _types.is_time32(kind) else pa.int64())
+        if low < 0 or high >= _DAY_S * _PER_S[kind.unit]:
+            raise _Inexact("it is no time of a day")
+    elif _types.is_date64(kind):
+        if any(number is not None and number % _DAY_MS for number in leaf.cast(pa.int64()).to_pylist()):
+            raise _Inexact("it is no whole day")
+    elif _types.is_timestamp(kind) and kind.unit == "ns" and kind.tz:
+        _check_offsets(leaf)
+
+
+def _range(leaf: pa.Array[Any], kind: pa.DataType) -> tuple[int, int]:
+    bounds: Any = pc.min_max(leaf.cast(kind))
+    low, high = bounds["min"].as_py(), bounds["max"].as_py()
+    return (0, 0) if low is None else (low, high)
+
+
+def _check_offsets(leaf: pa.Array[Any]) -> None:
+    """Refuse nanoseconds whose text would be another time: Arrow cuts an offset of +00:19:32 to +0019."""
+    low, high = _range(leaf, pa.int64())
+    if min(low + _INT64 // 2, _INT64 // 2 - 1 - high) < _DAY_S * _PER_S["ns"]:
+        raise _Inexact("its time of day in its zone is outside of what 64 bits hold in nanoseconds")
+    times: Any = leaf
+    local: Any = pc.local_timestamp(times)
+    offsets: Any = pc.subtract(local.cast(pa.int64()), leaf.cast(pa.int64()))
+    minute = 60 * _PER_S["ns"]
+    if any(offset is not None and offset % minute for offset in pc.unique(offsets).to_pylist()):
+        raise _Inexact("its zone was no whole minutes from UTC then: write it in UTC")
+
+
+def _plain_type(kind: Any) -> Any:
+    """The type that a column is cast to, so that Python has all of its values: nanoseconds, which it has not, are text."""
+    if _types.is_timestamp(kind) and kind.unit == "ns":
+        return pa.string()
+    if _types.is_duration(kind) or (_types.is_time64(kind) and kind.unit == "ns"):
+        return pa.int64()
+    if _types.is_dictionary(kind):
+        return _plain_type(kind.value_type)
+    inner = [kind.field(number) for number in range(kind.num_fields)]
+    plain = [field.with_type(_plain_type(field.type)) for field in inner]
+    if plain == inner:
+        return kind
+    if _types.is_map(kind):
+        return pa.map_(*(field.type for field in plain[0].type))
+    if _types.is_struct(kind):
+        return pa.struct(plain)
+    if _types.is_fixed_size_list(kind):
+        return pa.list_(plain[0], kind.list_size)
+    return pa.large_list(plain[0]) if _types.is_large_list(kind) else pa.list_(plain[0])
+
+
+def _int96_texts(nanos: pa.Array[Any], seconds: pa.Array[Any]) -> tuple[list[Any], bool]:
+    """A column of INT96, which was read in nanoseconds modulo 2**64 and in whole seconds, as text; and whether all have one."""
+    found: list[Any] = []
+    whole = True
+    for wrapped, second in zip(nanos.cast(pa.int64()).to_pylist(), seconds.cast(pa.int64()).to_pylist(), strict=True):
+        if wrapped is None or second is None:
+            found.append(None)
+            continue
+        time_ns = second * _PER_S["ns"] + (wrapped - second * _PER_S["ns"]) % _INT64
+        time_us, part = divmod(time_ns, 1000)
+        if TIME_US_MIN <= time_us <= TIME_US_MAX:
+            stamp = (_EPOCH + timedelta(microseconds=time_us)).replace(tzinfo=None)
+            found.append(f"{stamp.isoformat(' ', 'microseconds')}{part:03}")
+        else:
+            shown = f"{Decimal(time_ns).scaleb(-9):f} s since 1970"
+            found.append(_NoValue(shown, f"{_NOT_IN_CALENDAR} ({shown})"))
+            whole = False
+    return found, whole
+
+
+def _check_fields(fields: Sequence[pa.Field[Any]], parent: str) -> None:
+    """Refuse what has no one meaning as JSON; `parent` is the name of what the fields lie in."""
+    names = [field.name for field in fields]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise Unreadable(f"its {f'column {parent!r}' if parent else 'schema'} has the column {twice!r} twice")
+    for field in fields:
+        _check_type(field.type, parent or field.name)
+
+
+def _check_type(kind: Any, name: str) -> None:
+    if _types.is_timestamp(kind) and not _has_zone(kind):
+        raise Unreadable(f"its column {name!r} has the time zone {kind.tz!r}, which is not known here")
+    if _types.is_dictionary(kind):
+        _check_type(kind.value_type, name)
+    elif _types.is_struct(kind):
+        _check_fields(list(kind), name)
+    else:
+        for number in range(kind.num_fields):
+            _check_type(kind.field(number).type, name)
+
+
+def _has_zone(kind: Any) -> bool:
+    """Whether the time zone of a timestamp is one that is known here, if it has one."""
+    try:
+        pa.scalar(0, pa.int64()).cast(kind).as_py()
+    except (LookupError, ValueError):
+        return False
+    return True
+
+
+def _written_otherwise(kind: Any) -> bool:
+    """True if orjson writes another value: of a time of day (0.010 s becomes 0.10), or in a region's zone before 1972."""
+    if _types.is_timestamp(kind):
+        return bool(kind.tz) and kind.tz != "UTC"
+    if _types.is_dictionary(kind):
+        return _written_otherwise(kind.value_type)
+    return _types.is_time(kind) or any(_written_otherwise(kind.field(number).type) for number in range(kind.num_fields))

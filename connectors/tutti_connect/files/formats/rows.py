@@ -1,0 +1,390 @@
+"""From lines of text to rows: what is the key, the value and the time of a record, and which rows no log takes.
+
+What a row is, and whether it is a good one, follows from the file's bytes from its beginning on, never from where a block or a run
+ended: the same file gives the same records.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from datetime import date, time
+from decimal import Decimal
+from itertools import accumulate, islice
+from typing import Any, NamedTuple, Protocol
+
+import orjson
+
+from tutti_connect.files import limits
+from tutti_connect.files.config import Columns, TimeForm
+from tutti_connect.files.formats.times import DIGITS_MAX, UNITS_US, time_us
+from tutti.common.json_fields import JsonFields, check_json, field_bytes, text_of
+from tutti.data.frames.schema import TIME_US_MAX, TIME_US_MIN
+from tutti.errors import FormatError
+
+#: One field may fill a row; the module would refuse it at 128 KiB.
+csv.field_size_limit(limits.ROW_BYTES_MAX)
+
+#: In place of a time: the present, when the record is sent.
+NOW = TIME_US_MIN - 1
+_NOT_TEXT = "it is not text of the encoding that is configured"
+Record = tuple[bytes | None, bytes | None, int]  # key, value, time
+
+
+class Unreadable(FormatError):
+    """The rest of a file cannot be read, whatever is tried."""
+
+
+class BadRow(NamedTuple):
+    """A row that no log takes: its number (from 1), where it begins, its bytes as they stand there, and why.
+
+    `size`: of the row, where `data` is only its beginning.
+    """
+
+    row: int
+    at: int
+    data: bytes
+    reason: str
+    size: int = 0
+
+
+class Rows(NamedTuple):
+    """Rows that follow each other.
+
+    `values`, `keys`, `times` (us, or `NOW`): of the good ones; `ends`, `numbers`: the position behind each of them, and lines or
+    rows up to there. `at`, `row`: the same behind all that was looked at. `bad`: the others.
+    """
+
+    values: list[bytes | None]
+    keys: list[bytes | None]
+    times: list[int]
+    ends: list[int]
+    numbers: list[int]
+    bad: list[BadRow]
+    at: int
+    row: int
+
+
+class Form(Protocol):
+    """How the text of a file is read."""
+
+    def parse(self, data: bytes, at: int, row: int, *, final: bool) -> Rows:
+        """The rows in `data`, which begins at position `at` behind line `row`; `final`: nothing comes behind it.
+
+        Where it is not final, what may be an incomplete row is left: `Rows.at` is where to go on.
+        """
+
+
+class Picker:
+    """Takes key, value and time out of a row, by the names of their columns."""
+
+    def __init__(self, columns: Columns) -> None:
+        """See `Columns`."""
+        self.key, self.value, self.timestamp = columns.key, columns.value, columns.timestamp
+        self.form: TimeForm = columns.time
+        self.whole = not (columns.key or columns.value or columns.timestamp)  # a row is its record's value, and nothing else
+
+    def check(self, names: list[str], what: str) -> None:
+        """Refuse columns that lack one that is asked for.
+
+        Raises:
+            Unreadable: which one.
+        """
+        for use, name in (("key", self.key), ("value", self.value), ("timestamp", self.timestamp)):
+            if name and name not in names:
+                raise Unreadable(f"{what} has no column {name!r}, which record.{use} names: it has {', '.join(names)[:500]}")
+
+    def pick(self, row: dict[str, Any], encoded: Callable[[], bytes], form: TimeForm | None = None) -> Record:
+        """Key, value and time of a row; `encoded` gives all of it as JSON. `form`: of its time, where the row's type says it.
+
+        Raises:
+            ValueError: the reason why it is no record.
+        """
+        key = _bytes_of(row.get(self.key)) if self.key else None
+        if not self.value:
+            value: bytes | None = encoded()
+        elif self.value in row:
+            value = _bytes_of(row[self.value])
+        else:
+            raise self.lacks_value()
+        stamp = time_us(row.get(self.timestamp), form or self.form, self.timestamp) if self.timestamp else NOW
+        if len(value or b"") + len(key or b"") > limits.RECORD_BYTES_MAX:
+            check_size(key, value)
+        return key, value, stamp
+
+    def lacks_value(self) -> ValueError:
+        """Return why a row without the field of the value cannot be a record."""
+        return ValueError(f"it has no field {self.value!r}, which record.value names")
+
+
+def check_size(key: bytes | None, value: bytes | None) -> None:
+    """Refuse a record that is too large.
+
+    Raises:
+        ValueError: with its size.
+    """
+    size = len(value or b"") + len(key or b"")
+    if size > limits.RECORD_BYTES_MAX:
+        raise ValueError(f"key and value take {size} bytes; a record has at most {limits.RECORD_BYTES_MAX}")
+
+
+def _bytes_of(value: object) -> bytes | None:
+    """A field as bytes: text as it is, anything else as JSON."""
+    if value is None or isinstance(value, bytes):
+        return value
+    return value.encode() if isinstance(value, str) else to_json_exactly(value)
+
+
+def to_json(value: object) -> bytes:
+    """As JSON: times ISO 8601, decimals as text, bytes as base64."""
+    return orjson.dumps(value, _plain)
+
+
+def to_json_exactly(value: object) -> bytes:
+    """The same of times that orjson writes wrong: it rounds an offset of +00:19:32, and drops zeros of a time of day (0.010 s)."""
+    return orjson.dumps(value, _plain, orjson.OPT_PASSTHROUGH_DATETIME)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, bytes):
+        from base64 import b64encode  # noqa: PLC0415 - few files have bytes
+
+        return b64encode(value).decode()
+    if isinstance(value, date | time):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return f"{value:f}"  # all digits, where `str` writes 1E-7
+    return str(value)
+
+
+class _Made:
+    """Rows as they are collected."""
+
+    def __init__(self) -> None:
+        self.values: list[bytes | None] = []
+        self.keys: list[bytes | None] = []
+        self.times: list[int] = []
+        self.ends: list[int] = []
+        self.numbers: list[int] = []
+        self.bad: list[BadRow] = []
+
+    def rows(self, at: int, row: int) -> Rows:
+        return Rows(self.values, self.keys, self.times, self.ends, self.numbers, self.bad, at, row)
+
+
+def _lines(data: bytes, at: int, *, final: bool) -> tuple[bytes, list[bytes], list[int]]:
+    """What is whole of it, its lines without their newlines, and the positions behind them."""
+    whole = data if final else data[: data.rfind(b"\n") + 1]
+    lines = whole.split(b"\n")
+    ends = list(accumulate((len(line) + 1 for line in lines), initial=at))[1:]
+    if not lines[-1]:
+        lines.pop()
+        ends.pop()
+    else:
+        ends[-1] -= 1
+    return whole, lines, ends
+
+
+class PlainLines:
+    """Each line is a value, as it is; its bytes need be no text."""
+
+    def parse(self, data: bytes, at: int, row: int, *, final: bool) -> Rows:
+        """See `Form`."""
+        _, lines, ends = _lines(data, at, final=final)
+        numbers = list(range(row + 1, row + len(lines) + 1))
+        count, end = len(lines), ends[-1] if ends else at
+        if max(map(len, lines), default=0) <= limits.RECORD_BYTES_MAX:
+            return Rows(list(lines), [None] * count, [NOW] * count, ends, numbers, [], end, row + count)
+        made, begin = _Made(), at
+        for line, behind, number in zip(lines, ends, numbers, strict=True):
+            if len(line) > limits.RECORD_BYTES_MAX:
+                made.bad.append(BadRow(number, begin, line, _too_large(len(line))))
+            else:
+                made.values.append(line)
+                made.keys.append(None)
+                made.times.append(NOW)
+                made.ends.append(behind)
+                made.numbers.append(number)
+            begin = behind
+        return made.rows(end, row + count)
+
+
+def _too_large(size: int) -> str:
+    return f"it takes {size} bytes; a record has at most {limits.RECORD_BYTES_MAX}"
+
+
+class JsonLines:
+    """Each line is a JSON value; blank ones are passed over."""
+
+    def __init__(self, picker: Picker, encoding: str) -> None:
+        """Fields are taken out by `picker`."""
+        self._picker, self._encoding = picker, encoding
+        names = (picker.key, picker.value, picker.timestamp)
+        self._fields = JsonFields([name for name in names if name])
+        self._value_at = 1 if picker.key else 0
+        self._unit_us = UNITS_US.get(picker.form, 0)
+
+    def parse(self, data: bytes, at: int, row: int, *, final: bool) -> Rows:
+        """See `Form`."""
+        whole, lines, ends = _lines(data, at, final=final)
+        recoded = self._encoding != "utf-8" or not _is_utf8(whole)
+        made, begin = _Made(), at
+        for number, (line, end) in enumerate(zip(lines, ends, strict=True), row + 1):
+            text = line.strip()
+            if text:
+                try:
+                    if recoded:
+                        text = text.decode(self._encoding).encode()
+                    key, value, stamp = self._record(text)
+                except ValueError as error:
+                    made.bad.append(BadRow(number, begin, line, _said(error)))
+                else:
+                    made.values.append(value)
+                    made.keys.append(key)
+                    made.times.append(stamp)
+                    made.ends.append(end)
+                    made.numbers.append(number)
+            begin = end
+        return made.rows(ends[-1] if ends else at, row + len(lines))
+
+    def _record(self, text: bytes) -> Record:
+        picker = self._picker
+        if picker.whole:
+            check_json(text)
+            check_size(None, text)
+            return None, text, NOW
+        fields = self._fields.of(text)
+        key = field_bytes(fields[0]) if picker.key else None
+        value: bytes | None = text
+        if picker.value:
+            field = fields[self._value_at]
+            if not field:
+                raise picker.lacks_value()
+            value = field_bytes(field)
+        if 2 * len(text) > limits.RECORD_BYTES_MAX:
+            check_size(key, value)
+        return key, value, self._time(fields[-1]) if picker.timestamp else NOW
+
+    def _time(self, field: bytes) -> int:
+        if not field:
+            raise ValueError(f"{self._picker.timestamp} is missing, the field that record.timestamp names")
+        if self._unit_us and field.isdigit() and len(field) < DIGITS_MAX:
+            stamp = int(field) * self._unit_us
+            if stamp <= TIME_US_MAX:
+                return stamp
+        return time_us(_number_or_text(field), self._picker.form, self._picker.timestamp)
+
+
+def _number_or_text(field: bytes) -> object:
+    """A field of JSON that may be a time: a number as it is written, or text."""
+    if field == b"null":
+        return None
+    if field[0] in b"-0123456789":
+        return Decimal(field.decode())
+    return text_of(field)
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _said(error: ValueError) -> str:
+    """Why a row is bad, in words."""
+    return _NOT_TEXT if isinstance(error, UnicodeError) else str(error)
+
+
+class CsvRows:
+    """Rows of CSV, of the columns that are told. A quoted field may have newlines in it."""
+
+    def __init__(self, picker: Picker, encoding: str, delimiter: str, names: list[str]) -> None:
+        """`names` are those of the columns."""
+        self._picker, self._encoding, self._delimiter, self._names = picker, encoding, delimiter, names
+
+    def parse(self, data: bytes, at: int, row: int, *, final: bool) -> Rows:
+        """See `Form`."""
+        whole, lines, ends = _lines(data, at, final=final)
+        texts = decoded(whole, lines, self._encoding)
+        made, begins = _Made(), [at, *ends]
+        first = 0  # the line that the next row begins with
+        while first < len(texts):
+            reader = csv.reader(islice(texts, first, None), delimiter=self._delimiter, strict=True)
+            begun = first
+            try:
+                for fields in reader:
+                    begin, first = first, begun + reader.line_num
+                    if not fields:
+                        continue
+                    try:
+                        key, value, stamp = self._record(fields)
+                    except (ValueError, TypeError) as error:  # orjson tells of what is no text by a TypeError
+                        reason = _said(error) if isinstance(error, ValueError) else _NOT_TEXT
+                        made.bad.append(BadRow(row + begin + 1, begins[begin], b"\n".join(lines[begin:first]), reason))
+                        continue
+                    made.values.append(value)
+                    made.keys.append(key)
+                    made.times.append(stamp)
+                    made.ends.append(begins[first])
+                    made.numbers.append(row + first)
+            except csv.Error as error:
+                if begun + reader.line_num == len(texts) and not final and _is_open(error):
+                    break  # the row goes on in what comes
+                # The first line alone: of an open quote nobody knows how much it was to hold.
+                reason = f"it is no CSV ({error}): is a quote open there?"
+                made.bad.append(BadRow(row + first + 1, begins[first], lines[first], reason))
+                first += 1
+        return made.rows(begins[first], row + first)
+
+    def _record(self, fields: list[str]) -> Record:
+        if len(fields) != len(self._names):
+            raise ValueError(f"it has {len(fields)} fields, and there are {len(self._names)} columns")
+        found = dict(zip(self._names, fields, strict=True))
+        return self._picker.pick(found, lambda: orjson.dumps(found))
+
+
+def _is_open(error: csv.Error) -> bool:
+    return "unexpected end of data" in str(error)
+
+
+def decoded(whole: bytes, lines: list[bytes], encoding: str) -> list[str]:
+    """Lines as text, each with its newline; what is no text is marked by what JSON does not take."""
+    try:
+        texts = whole.decode(encoding).split("\n")
+    except UnicodeDecodeError:
+        texts = [line.decode(encoding, "surrogateescape") for line in lines]
+    return [text + "\n" for text in texts[: len(lines)]]
+
+
+def header(data: bytes, encoding: str, delimiter: str) -> tuple[list[str], int, int] | None:
+    """The names in the first row that is not blank, the position behind it and its lines; None if it may be incomplete.
+
+    Raises:
+        Unreadable: it is no header.
+    """
+    _, lines, ends = _lines(data, 0, final=False)
+    texts = decoded(b"", lines, encoding) if not lines else decoded(b"\n".join(lines), lines, encoding)
+    reader = csv.reader(texts, delimiter=delimiter, strict=True)
+    try:
+        for names in reader:
+            if names:
+                _check_header(names)
+                return names, ends[reader.line_num - 1], reader.line_num
+    except csv.Error as error:
+        if not _is_open(error):
+            raise Unreadable(f"its first row is no CSV ({error})") from error
+    return None
+
+
+def _check_header(names: list[str]) -> None:
+    if len(names) > limits.COLUMNS_MAX:
+        raise Unreadable(f"its header has {len(names)} columns: at most {limits.COLUMNS_MAX} are taken")
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise Unreadable(f"its header has the column {twice!r} twice")
+    try:
+        "".join(names).encode()
+    except UnicodeEncodeError:
+        raise Unreadable("its header is not text of the encoding that is configured") from None

@@ -1,0 +1,84 @@
+"""Times in files: ISO 8601 or numbers, as microseconds since 1970."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, ROUND_HALF_EVEN, Context, Decimal
+
+from tutti_connect.files.config import TimeForm
+from tutti.data.frames.schema import TIME_US_MAX, TIME_US_MIN
+
+UNITS_US = {"s": 1_000_000, "ms": 1000, "us": 1}
+DIGITS_MAX = 25  # of a number before its point: one with more is no time, whatever its unit
+_EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
+
+
+def time_us(value: object, form: TimeForm, name: str) -> int:
+    """Microseconds since 1970.
+
+    Raises:
+        ValueError: it is no time, or none of the years 1 to 9999.
+    """
+    if value is None:
+        raise ValueError(f"{name} is null, and has to be a time ({_FORMS[form]})")
+    try:
+        if isinstance(value, datetime):
+            stamp = value
+        elif form == "iso":
+            stamp = datetime.fromisoformat(value)  # type: ignore[arg-type]  # what is no text is told below
+        else:
+            return _checked(_number_us(value, UNITS_US[form]), value, name)
+        aware = stamp if stamp.tzinfo else stamp.replace(tzinfo=UTC)
+        return _checked((aware - _EPOCH) // _MICROSECOND, value, name)
+    except (TypeError, ValueError, ArithmeticError) as error:
+        if isinstance(error, _Range):
+            raise
+        raise ValueError(f"{name} is {str(value)[:60]!r}, which is no time ({_FORMS[form]})") from error
+
+
+_FORMS = {
+    "iso": "ISO 8601, as 2026-01-31T12:00:00Z",
+    "s": "seconds since 1970",
+    "ms": "milliseconds since 1970",
+    "us": "microseconds since 1970",
+}
+
+
+class _Range(ValueError):
+    """A time that is one, and too early or too late."""
+
+
+def _checked(stamp_us: int, value: object, name: str) -> int:
+    if not TIME_US_MIN <= stamp_us <= TIME_US_MAX:
+        raise _Range(f"{name} is {str(value)[:60]!r}, which is outside of the years 1 to 9999")
+    return stamp_us
+
+
+def _number_us(value: object, unit_us: int) -> int:
+    """A number of a unit in us: exact, and rounded to the nearest one if it has more digits.
+
+    A float of 64 bits does not hold microseconds of every year, so none is multiplied: the digits that it is written with count.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value) * unit_us
+    if isinstance(value, str):
+        text = value.strip()
+        if len(text) < DIGITS_MAX and text.isascii() and text.isdigit():
+            return int(text) * unit_us
+        if not _NUMBER.fullmatch(text):
+            raise ValueError
+        number = Decimal(text)
+    elif isinstance(value, float):
+        number = Decimal(repr(value))
+    elif isinstance(value, Decimal):
+        number = value
+    else:
+        raise TypeError
+    if not number.is_finite():
+        raise ValueError
+    if number and number.adjusted() > DIGITS_MAX:
+        return TIME_US_MAX + 1
+    return int(_EXACT.multiply(number, unit_us).to_integral_value(ROUND_HALF_EVEN, _EXACT))

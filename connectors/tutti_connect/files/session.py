@@ -1,0 +1,330 @@
+"""From one epoch of the producer to its end: files are looked for, read, and sent in order, and what came of it is noted."""
+
+from __future__ import annotations
+
+import collections
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from tutti_connect.files import limits
+from tutti_connect.files.disposal import After
+from tutti_connect.files.discovery.directory import Seen, is_opaque
+from tutti_connect.files.formats.batches import Builder, Frame
+from tutti_connect.files.discovery.candidates import Candidate, Known
+from tutti_connect.files.discovery.ledger import File, Ledger, Piece, State
+from tutti_connect.files.progress import Place
+from tutti_connect.files.formats.rows import BadRow, Rows, Unreadable
+from tutti_connect.files.formats.file_reader import Source
+from tutti_connect.quarantine import as_base64
+from tutti.producer import Producer
+from tutti.batching.receipt import Receipt
+from tutti.errors import BufferFull, TuttiError
+
+if TYPE_CHECKING:
+    from tutti_connect.files.connector import Connector
+
+LOG = logging.getLogger("tutti.files")
+
+
+class _Ended(NamedTuple):
+    """A piece that was read to its end; it is settled as soon as frame `last` is in the log. `sent`: it has records."""
+
+    piece: Piece
+    last: int
+    sent: bool
+
+
+class Session:
+    """Used by one thread; outcomes come in the producer's (`heard`)."""
+
+    def __init__(self, connector: Connector, ledger: Ledger, stop: threading.Event) -> None:
+        """Begin an epoch of the producer, which fences an older instance, and learn where to go on.
+
+        Raises:
+            Unavailable: no gateway answers.
+            Fenced: a newer instance has taken over.
+            FormatError, WrongDirectory: progress, or ledger, are not of this connector.
+        """
+        self._connector, self._ledger, self._stop = connector, ledger, stop
+        config = connector.config
+        self._config = config
+        self._producer = Producer(
+            config.gateways,
+            producer=config.name,
+            buffer_bytes=limits.BUFFER_BYTES,
+            on_full="raise",
+            delivery_timeout=limits.DELIVERY_S,
+        )
+        try:
+            progress = self._producer.resume().progress
+            place = Place.decode(progress, config.name) if progress else None
+            ledger.begin(place, self._producer.epoch, config.name)
+        except BaseException:
+            self._producer.close()
+            raise
+        self._known = Known(config, ledger)
+        self._after = After(config, ledger)
+        self._builder = Builder(ledger.id)
+        self._ended: collections.deque[_Ended] = collections.deque()
+        self._outcomes: collections.deque[tuple[TuttiError | None, int, int]] = collections.deque()
+        self._news = threading.Event()
+        self._committed = 0  # frames
+        self._settle_at = 0.0
+        self._later: dict[str, float] = {}  # files that could not be read -> when they are tried again
+        self._more = False  # whether a file was left before its end, for others to have their turn
+
+    def run(self) -> None:
+        """Until it is to stop; what was taken is delivered then.
+
+        Raises:
+            TuttiError: something failed: what is not in the log is to be read again, by another session.
+        """
+        self._after.carry_out()
+        while not self._stop.is_set():
+            began = time.monotonic()
+            self._round()
+            self._wait(began + max(self._config.files.poll_ms / 1000, self._looked_s / limits.LOOK_SHARE))
+        self._finish()
+
+    def close(self) -> None:
+        """Let go of the producer."""
+        self._producer.close()
+
+    def _round(self) -> None:
+        """Look into the directory, and take what is there."""
+        connector, began = self._connector, time.monotonic()
+        found = connector.directory.look()
+        connector.tell_strange()
+        candidates = self._known.candidates(found)
+        for file in self._known.renamed:
+            self._after.add(file)
+        self._looked_s = time.monotonic() - began
+        connector.waiting = sum(map(self._left, candidates))
+        self._more = False
+        # What was read of these is not settled yet: where they go on is known as soon as it is.
+        busy = {ended.piece.file for ended in self._ended}
+        for candidate in candidates:
+            if self._stop.is_set():
+                return
+            free = candidate.file is None or candidate.file.id not in busy
+            if free and self._later.get(candidate.seen.name, 0.0) <= began:
+                self._take(candidate)
+                connector.waiting = max(0, connector.waiting - self._left(candidate))
+        for frame in self._builder.rest():
+            self._send(frame)
+
+    def _left(self, candidate: Candidate) -> int:
+        """Bytes of a file that are not taken yet; all of one where a place is none among its bytes."""
+        size, file = candidate.seen.size, candidate.file
+        return size if file is None or is_opaque(candidate.seen.name, self._config.files.format) else max(0, size - file.done)
+
+    def _take(self, candidate: Candidate) -> None:
+        """One file, as far as it goes now."""
+        seen = candidate.seen
+        try:
+            source = Source(str(self._connector.directory.root / seen.name), self._config)
+        except OSError as error:
+            self._try_later(seen.name, error)
+            return
+        with source:
+            file = self._file(source, seen, candidate.file)
+            if file is not None:
+                self._read(source, file, seen.topic)
+
+    def _try_later(self, name: str, error: OSError) -> None:
+        now = time.monotonic()
+        self._later = {other: at for other, at in self._later.items() if at > now}
+        self._later[name] = now + limits.AGAIN_S
+        self._connector.failures += 1
+        LOG.warning("%s: %s: it is tried again in %g s", name, (error.strerror or str(error)).lower(), limits.AGAIN_S)
+
+    def _file(self, source: Source, seen: Seen, file: File | None) -> File | None:
+        """What the ledger is to have of a file that was opened; None if nothing of it is to be taken."""
+        status = source.status
+        if (status.st_ino, status.st_mtime_ns) != (seen.inode, seen.changed_ns) and not self._config.files.grows:
+            return None  # it was replaced since the look: the next one sees what is there
+        if file is not None and not self._goes_on(source, seen, file):
+            return None if file.state is State.CHANGED else self._file(source, seen, None)
+        if file is None:
+            file = self._ledger.new_file(seen.name)
+        elif file.state is State.TAKEN:
+            self._after.touched(file)
+            return None
+        file.name, file.state = seen.name, State.OPEN
+        file.inode, file.size, file.changed_ns = status.st_ino, status.st_size, status.st_mtime_ns
+        self._ledger.put(file)
+        if self._config.files.grows and file.done == status.st_size:
+            self._known.looked[file.id] = (status.st_size, status.st_mtime_ns)
+            return None
+        return file
+
+    def _goes_on(self, source: Source, seen: Seen, file: File) -> bool:
+        """Whether it is the file that the ledger knows. If not, the ledger has forgotten that, or has noted that this was told."""
+        status, files = source.status, self._config.files
+        taken = file.state in (State.TAKEN, State.REFUSED, State.CHANGED)
+        if source.same_as_taken(file.done, file.mark) and not (
+            taken and (file.size != status.st_size or file.state != State.TAKEN)
+        ):
+            if taken:  # touched, or put back: what is in it is what was taken
+                file.inode, file.changed_ns = status.st_ino, status.st_mtime_ns
+                self._ledger.put(file)
+            return True
+        if file.state is State.REFUSED and not file.done:
+            self._ledger.forget(file)  # nothing of it is in the log
+            return False
+        if file.done or taken:
+            self._tell_changed(seen, file)
+        if files.grows or files.changed == "take" or not (file.done or taken):
+            self._ledger.forget(file)
+            return False
+        file.inode, file.size, file.changed_ns, file.state = status.st_ino, status.st_size, status.st_mtime_ns, State.CHANGED
+        self._ledger.put(file)
+        return False
+
+    def _tell_changed(self, seen: Seen, file: File) -> None:
+        self._connector.changed += 1
+        grows, take = self._config.files.grows, self._config.files.changed == "take"
+        what = 'nothing more of it is taken; give it another name, or set changed = "take"'
+        if grows or take:
+            what = "it is read from its beginning"
+        LOG.warning("%s is another file than what is in the log up to row %d of it: %s", seen.name, file.row, what)
+
+    def _read(self, source: Source, file: File, topic: str) -> None:
+        piece = self._ledger.new_piece(file)
+        sent = False
+        blocks = source.rows(file.done, file.row)
+        while (rows := self._next(blocks, file, piece)) is not None:
+            self._put_aside(rows.bad, file, piece)
+            for frame in self._builder.add(rows, topic, file.name, piece, source):
+                self._send(frame)
+            sent = sent or bool(rows.values)
+            self._connector.bytes += rows.at - piece.at
+            piece.at, piece.row = rows.at, rows.row
+            if self._stop.is_set():
+                piece.state = State.OPEN
+                break
+        piece.mark, piece.ended = source.mark(piece.at), True
+        self._ledger.put_piece(piece)
+        self._ended.append(_Ended(piece, self._builder.last, sent))
+        if self._config.files.grows:
+            status = source.status
+            self._known.looked[file.id] = (status.st_size, status.st_mtime_ns)
+            self._more = self._more or status.st_size - piece.at > limits.ROW_BYTES_MAX
+        elif source.changed():
+            LOG.warning("%s was changed while it was read: write it elsewhere, and rename it when it is complete", file.name)
+
+    def _next(self, blocks: Iterator[Rows], file: File, piece: Piece) -> Rows | None:
+        """The next rows of a file; None at its end, and where it cannot be read on: what becomes of it then is in `piece.state`."""
+        piece.state = State.OPEN
+        try:
+            rows = next(blocks, None)
+        except Unreadable as error:
+            self._refuse(file, piece, error)
+            piece.state = State.REFUSED
+        except OSError as error:
+            self._try_later(file.name, error)
+        else:
+            if rows is None and not self._config.files.grows:
+                piece.state = State.TAKEN
+            return rows
+        return None
+
+    def _put_aside(self, bad: list[BadRow], file: File, piece: Piece) -> None:
+        """Keep rows that no log takes; they are on the disk before anything behind them is sent."""
+        for one in bad:
+            size = one.size or len(one.data)
+            told = {
+                "file": file.name,
+                "row": one.row,
+                "at": one.at,
+                "bytes": size,
+                "row_base64": as_base64(one.data[: limits.KEPT_BYTES_MAX]),
+            }
+            if self._connector.quarantine.put(f"{file.name}-{one.row}", (self._ledger.id, str(file.id)), one.reason, told):
+                LOG.warning("%s row %d: quarantined: %s", file.name, one.row, one.reason)
+            piece.bad += 1
+            self._ledger.put_piece(piece)
+
+    def _refuse(self, file: File, piece: Piece, error: Unreadable) -> None:
+        """The rest of a file cannot be read: that is told, and the others go on."""
+        told = {"file": file.name, "rows_taken": piece.row, "at": piece.at, "bytes": file.size}
+        self._connector.quarantine.put(f"{file.name}-file", (self._ledger.id, str(file.id)), str(error), told)
+        LOG.warning("%s cannot be read behind row %d: %s", file.name, piece.row, error)
+        piece.bad += 1
+
+    # What is on its way.
+
+    def _send(self, frame: Frame) -> None:
+        """Hand a frame to the producer, when there is room; not any more when it is to stop.
+
+        Raises:
+            TuttiError: an earlier frame failed.
+        """
+        self._ledger.write()  # first the plan, then what refers to it
+        outcome = partial(self.heard, frame.number)
+        while not self._stop.is_set():
+            self._drain()
+            try:
+                receipt = self._producer.send_batch(frame.topic, frame.records, frame.place.encode(), outcome)
+            except BufferFull:
+                self._news.wait(limits.WAIT_S)
+                continue
+            if receipt.done() and receipt.error is not None:
+                raise receipt.error  # before anything is sent whose place lies behind it
+            return
+
+    def heard(self, number: int, error: TuttiError | None, receipt: Receipt) -> None:
+        """The outcome of a frame, in an I/O thread of the client."""
+        self._outcomes.append((error, number, receipt.count))
+        self._news.set()
+
+    def _drain(self) -> None:
+        """Note outcomes.
+
+        Raises:
+            TuttiError: a frame failed.
+        """
+        self._news.clear()
+        while self._outcomes:
+            error, number, count = self._outcomes.popleft()
+            if error is not None:
+                raise error
+            self._committed = max(self._committed, number)
+            self._connector.records += count
+            self._connector.well()
+        while self._ended and self._ended[0].last <= self._committed:
+            ended = self._ended.popleft()
+            file = self._ledger.settle(ended.piece, sent=ended.sent)
+            if file is not None and file.state is State.TAKEN:
+                self._connector.files += 1
+                self._after.add(file)
+
+    def _tidy(self) -> None:
+        """Write what was settled, and do what comes after."""
+        self._ledger.write()
+        self._after.carry_out()
+
+    def _wait(self, until: float) -> None:
+        """Until it is time to look again."""
+        while not self._stop.is_set():
+            self._drain()
+            now = time.monotonic()
+            if now >= self._settle_at or not self._ended:
+                self._settle_at = now + limits.SETTLE_S
+                self._tidy()
+            if now >= until or (self._more and not self._ended):
+                return
+            if self._ended:
+                self._news.wait(min(limits.WAIT_S, until - now))
+            else:
+                self._stop.wait(until - now)
+
+    def _finish(self) -> None:
+        """Deliver what was sent; what is not delivered in time is read again by the next instance."""
+        self._producer.flush(limits.DELIVERY_S)
+        self._drain()
+        self._tidy()

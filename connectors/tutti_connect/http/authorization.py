@@ -1,0 +1,111 @@
+"""Who may do what: bearer tokens, by a file of the form that gateways take (docs/how-to/security.md)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+
+from starlette.requests import Request
+
+from tutti_connect.http.interface.problems import Problem
+from tutti.security.tokens import ANYBODY, Access, Tokens
+from tutti.errors import NotAllowed
+
+LOG = logging.getLogger("tutti.http")
+_BEARER = "bearer"
+
+
+class Guard:
+    """Knows who asks. `tokens`: None where everybody may do everything."""
+
+    def __init__(self, path: str, name: str) -> None:
+        """Read the file of tokens; none if `path` is empty. `name` is the connector's.
+
+        Raises:
+            ConfigError: it cannot be read, or something in it is wrong.
+        """
+        self.tokens = Tokens(path) if path else None
+        self._name = name
+        self._told = ""
+
+    def look(self) -> None:
+        """See whether the file has changed, and tell in the log where it cannot be read any more; called once in a while."""
+        if self.tokens is None:
+            return
+        self.tokens.refresh()
+        told, self._told = self._told, self.tokens.trouble
+        if self._told and self._told != told:
+            LOG.error("%s", self._told)
+        elif told and not self._told:
+            LOG.info("the file of tokens was read")
+
+    @property
+    def trouble(self) -> str:
+        """Why the file of tokens could not be read again, empty if it could; what was read before holds."""
+        return self.tokens.trouble if self.tokens is not None else ""
+
+    @property
+    def refused(self) -> Mapping[str, int]:
+        """How often somebody was refused, by why."""
+        return self.tokens.refused if self.tokens is not None else {}
+
+    def known(self, request: Request) -> Access:
+        """Who asks.
+
+        Raises:
+            Problem: 401: nobody is known by what came.
+        """
+        if self.tokens is None:
+            return ANYBODY
+        kind, _, token = request.headers.get("authorization", "").partition(" ")
+        try:
+            return self.tokens.who(token.strip() if kind.lower() == _BEARER else None)
+        except NotAllowed as error:
+            told = str(error) if token else "a token is wanted here: send the header Authorization: Bearer TOKEN"
+            raise Problem(401, told, close=True) from error
+
+    def produce(self, request: Request, topic: str, producer: str | None) -> None:
+        """Refuse who may not write to a topic, or under a producer's name.
+
+        Raises:
+            Problem: 401, 403.
+        """
+        access = self.known(request)
+        self._check(lambda: access.require_produce(topic))
+        if producer is not None:
+            self._check(lambda: access.require_producer(f"{self._name}.{producer}"))
+
+    def resume(self, request: Request, producer: str) -> None:
+        """Refuse who may not write under a producer's name.
+
+        Raises:
+            Problem: 401, 403.
+        """
+        access = self.known(request)
+        self._check(lambda: access.require_producer(f"{self._name}.{producer}"))
+
+    def read(self, request: Request, topics: Iterable[str] | None) -> Callable[[], bool]:
+        """Refuse who may not read topics (None: all); what is returned says whether they still may.
+
+        Raises:
+            Problem: 401, 403.
+        """
+        access, tokens = self.known(request), self.tokens
+        self._check(lambda: access.require_read(topics))
+
+        def still() -> bool:
+            if tokens is None:
+                return True
+            tokens.refresh()
+            now = tokens.still(access)
+            return now is not None and (now.may_read_all if topics is None else all(map(now.may_read, topics)))
+
+        return still
+
+    def _check(self, required: Callable[[], None]) -> None:
+        try:
+            required()
+        except NotAllowed as error:
+            if self.tokens is not None:
+                self.tokens.count_refused(error)
+            raise Problem(403, str(error)) from error

@@ -1,0 +1,95 @@
+"""The description of the interface by OpenAPI 3.1, made from the table of operations and the types of records."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import msgspec
+import orjson
+
+from tutti_connect.http.produce.bodies import JSON, Record
+from tutti_connect.http.interface.operations import OPERATIONS, Operation
+
+#: What any request may be answered with.
+ALWAYS = {
+    401: "A token is missing, or not known.",
+    403: "The token may not do this.",
+    408: "The request did not come in time.",
+    429: "More is under way than there is room for: come again after Retry-After.",
+    503: "No majority of the group answers: come again after Retry-After. `committed` says what is known of a post.",
+}
+
+
+@functools.cache
+def description() -> bytes:
+    """All of it, as JSON."""
+    paths: dict[str, dict[str, Any]] = {}
+    for operation in OPERATIONS:
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation)
+    told = {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Tutti over HTTP",
+            "version": "1",
+            "description": "Posts commit to one globally ordered log; reads give it back. Errors are JSON (Problem).",
+        },
+        "paths": paths,
+        "components": {"schemas": schemas(), "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
+    }
+    return orjson.dumps(told)
+
+
+def schemas() -> dict[str, Any]:
+    """The types, by name."""
+    (_, found) = msgspec.json.schema_components([Record], ref_template="#/components/schemas/{name}")
+    text, number, nothing = {"type": "string"}, {"type": "integer"}, {"type": "null"}
+    outcome = {
+        "topic": text,
+        "offset": {"anyOf": [number, nothing], "description": "of the first record; null where only the place is not known"},
+        "count": number,
+        "producer": text,
+        "sequence": number,
+        "repeated": {"type": "boolean", "description": "whether it had been committed before"},
+    }
+    where = dict.fromkeys(("record", "line", "column"), number) | {"field": text}
+    problem = {
+        "error": text,
+        "message": text,
+        "where": {"type": "object", "properties": where},
+        "expected": number,
+        "conflict": {"enum": ["gap", "overlap", "different", "unverified", "foreign"]},
+        "committed": {"enum": ["no", "unknown"]},
+    }
+    receipt = {"id": text, "state": {"enum": ["pending", "committed", "failed"]}}
+    return {
+        **found,
+        "Outcome": {"type": "object", "properties": outcome, "required": ["topic", "offset", "count"]},
+        "Problem": {"type": "object", "properties": problem, "required": ["error", "message"]},
+        "Receipt": {"type": "object", "properties": receipt, "required": ["id", "state"]},
+    }
+
+
+def _operation(operation: Operation) -> dict[str, Any]:
+    answers = {str(status): _answer(operation, status, about) for status, about in operation.answers.items()}
+    if not operation.open:
+        answers |= {str(status): _answer(operation, status, about) for status, about in ALWAYS.items()}
+    told: dict[str, Any] = {"summary": operation.summary, "operationId": operation.handler, "responses": answers}
+    if operation.about:
+        told["description"] = operation.about
+    if operation.parameters:
+        told["parameters"] = [
+            {"name": one.name, "in": one.where, "description": one.about, "schema": one.schema, "required": one.required}
+            for one in operation.parameters
+        ]
+    if operation.bodies:
+        told["requestBody"] = {"required": True, "content": {kind: {"schema": schema} for kind, schema in operation.bodies.items()}}
+    told["security"] = [{}] if operation.open else [{"token": []}, {}]
+    return told
+
+
+def _answer(operation: Operation, status: int, about: str) -> dict[str, Any]:
+    if status >= 400:
+        return {"description": about, "content": {JSON: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
+    schema = operation.answer if operation.media == (JSON,) else {"type": "string"}
+    return {"description": about, "content": {media: {"schema": schema} for media in operation.media}}

@@ -1,0 +1,65 @@
+"""What is answered when something is wrong: a status, and JSON that says what, where and what to do."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+
+from tutti_connect.http import limits
+from tutti.errors import (Aborted, BufferFull, Fenced, NotAllowed, OffsetOutOfRange, Refused, TooLarge, TuttiError, Unavailable, Unknown, UsageError)
+
+_SPOOL = "spool"  # of a spool and a log that do not belong together: which of its records are committed cannot be known
+
+
+class Problem(Exception):
+    """An answer that is an error.
+
+    Attributes:
+        status: of HTTP.
+        message: for people.
+        fields: more of the JSON: `where` (record, line, column, field), `expected`, `conflict`, `committed`.
+        close: whether the connection ends with it, as the rest of the request is not read.
+    """
+
+    def __init__(self, status: int, message: str, *, close: bool = False, **fields: Any) -> None:
+        super().__init__(message)
+        self.status, self.message, self.close, self.fields = HTTPStatus(status), message, close, fields
+
+    def body(self) -> bytes:
+        """Its JSON."""
+        return orjson.dumps({"error": self.status.phrase, "message": self.message, **self.fields})
+
+    def headers(self) -> dict[str, str]:
+        """What goes with it."""
+        found = {"connection": "close"} if self.close else {}
+        if self.status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
+            found["retry-after"] = str(limits.RETRY_AFTER_S)
+        if self.status is HTTPStatus.UNAUTHORIZED:
+            found["www-authenticate"] = "Bearer"
+        return found
+
+
+def problem_of(error: TuttiError) -> Problem:
+    """How an error of the client is answered. `committed` says what is known of a post: "no", or "unknown"."""
+    text = str(error)
+    if isinstance(error, TooLarge):
+        return Problem(413, text)
+    if isinstance(error, BufferFull):
+        return Problem(429, f"more posts wait for the log than there is room for: {text}", committed="no")
+    if isinstance(error, Unknown | Fenced):
+        return Problem(503, text, committed="unknown")
+    if isinstance(error, Aborted):
+        return Problem(503, text, committed="no")
+    if isinstance(error, NotAllowed):
+        return Problem(503, f"the gateways do not let the connector do this: {text}", committed="no")
+    if isinstance(error, Unavailable):
+        return Problem(503, text)
+    if isinstance(error, OffsetOutOfRange):
+        return Problem(416, text)
+    if isinstance(error, Refused):
+        return Problem(422, text, committed="unknown" if error.code == _SPOOL else "no")
+    if isinstance(error, UsageError):
+        return Problem(400, text)
+    return Problem(500, text)

@@ -1,0 +1,134 @@
+"""Server-sent events: records as they commit, to as many as there are places for, as fast as each takes them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
+
+import pyarrow as pa
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from tutti_connect.http import limits
+from tutti_connect.http.interface.operations import EVENTS
+from tutti_connect.http.interface.problems import Problem, problem_of
+from tutti_connect.http.read.queries import events
+from tutti.reader import Reader
+from tutti.reading.json_lines import with_key
+from tutti.errors import TuttiError
+from tutti.runtime.http_server import HALF_CLOSED
+
+Open = Callable[[], Reader]
+Result = TypeVar("Result")
+
+
+class Streams:
+    """The places. Used in the event loop; each stream waits in a thread of its own."""
+
+    def __init__(self) -> None:
+        """None is open."""
+        self.open = 0
+        self.ending = False
+        self._threads = ThreadPoolExecutor(limits.STREAMS_MAX, "stream")
+
+    async def begin(self, opened: Open, key: bytes | None, still: Callable[[], bool]) -> EventStream:
+        """A stream, once its reader stands; it ends when `still` says that its caller may not read any more.
+
+        Raises:
+            Problem: 429: all places are taken.
+            TuttiError: as `Reader`.
+        """
+        if self.open >= limits.STREAMS_MAX:
+            raise Problem(429, f"all {limits.STREAMS_MAX} streams of this process are in use: come again, or to another process")
+        self.open += 1
+        try:
+            return EventStream(self, await self.in_thread(opened), key, still)
+        except BaseException:
+            self.open -= 1
+            raise
+
+    async def in_thread(self, act: Callable[[], Result]) -> Result:
+        """Do what blocks."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, act)
+
+    def end(self) -> None:
+        """Have all end: at their next look."""
+        self.ending = True
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class EventStream(Response):
+    """One stream, as an answer. What waits for a slow reader is one batch: the next is asked for when it was taken.
+
+    Who takes nothing is cut by the connection (`server.py`).
+    """
+
+    media_type = EVENTS
+
+    def __init__(self, streams: Streams, reader: Reader, key: bytes | None, still: Callable[[], bool]) -> None:
+        """Nothing is sent yet."""
+        super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self._streams, self._reader, self._key, self._still = streams, reader, key, still
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send until the other side goes away."""
+        gone = asyncio.ensure_future(_gone(receive))
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            with contextlib.suppress(RuntimeError):  # its threads have ended: so does it
+                await self._follow(send, gone, scope["state"])
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            gone.cancel()
+            self._streams.open -= 1
+            self._reader.close()
+
+    async def _follow(self, send: Send, gone: asyncio.Future[None], state: Mapping[str, object]) -> None:
+        poll = partial(self._reader.poll, limits.STREAM_POLL_S)
+        sent = time.monotonic()
+        # With the id a client that loses the connection before the first record continues here, and not at a later "latest".
+        await send(_part(b"retry: %d\nid: %d\n\n" % (int(limits.RETRY_AFTER_S * 1000), self._reader.position - 1)))
+        while not (gone.done() or self._streams.ending) and self._still():
+            try:
+                batch = await self._streams.in_thread(poll)
+            except TuttiError as error:
+                problem = problem_of(error)
+                await send(_part(b"event: error\ndata: " + problem.body() + b"\n\n"))
+                return
+            for part in () if batch is None else _parts(batch):
+                rows = with_key(part, self._key)
+                if gone.done():
+                    return
+                if rows.num_rows:
+                    sent = time.monotonic()
+                    await send(_part(events(rows)))
+            # A caller that has closed its side may be gone: writing shows it, so its place is not held for long.
+            silence_s = limits.STREAM_POLL_S if state[HALF_CLOSED] else limits.HEARTBEAT_S
+            if time.monotonic() - sent >= silence_s:
+                sent = time.monotonic()
+                await send(_part(_heartbeat(self._reader.position)))
+
+
+def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Cut it into what is sent together."""
+    return (batch.slice(at, limits.STREAM_ROWS) for at in range(0, batch.num_rows, limits.STREAM_ROWS))
+
+
+def _heartbeat(position: int) -> bytes:
+    """A comment; and, as an event without data does by the standard, where to go on: what lies below was not wanted."""
+    return b": heartbeat\nid: %d\n\n" % (position - 1)
+
+
+def _part(body: bytes) -> dict[str, object]:
+    return {"type": "http.response.body", "body": body, "more_body": True}
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,347 @@
+"""The answers. Each method answers one operation (`operations.py`); what blocks is done in threads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+from urllib.parse import urlencode
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tutti_connect.http import limits
+from tutti_connect.http.interface import docs_page
+from tutti_connect.http.read import queries
+from tutti_connect.http.authorization import Guard
+from tutti_connect.http.produce.bodies import ARROW, CONTENT_TYPES, JSON, NDJSON, Records, parse
+from tutti_connect.http.config import Http
+from tutti_connect.http.health import Health
+from tutti_connect.http.produce.body_intake import Held, Intake
+from tutti_connect.http.metrics import Metrics
+from tutti_connect.http.interface.openapi import description
+from tutti_connect.http.interface.operations import METRICS
+from tutti_connect.http.interface.problems import Problem, problem_of
+from tutti_connect.http.produce.producers import Outcome, Producers
+from tutti_connect.http.produce.receipts import Receipts
+from tutti_connect.http.interface.requests import (Query, bound, flag, number, producer_and_sequence, single, topic_named, topics_of)
+from tutti_connect.http.produce.spool import STAYS, Spool
+from tutti_connect.http.read.streams import Streams
+from tutti.reader import Reader
+from tutti.reading.positions import Bound
+from tutti.sources.flight import Reads
+from tutti.errors import TuttiError, Unavailable
+
+Result = TypeVar("Result")
+
+
+class Service:
+    """Everything that requests share. Made in the event loop."""
+
+    def __init__(self, config: Http, guard: Guard, reads: Reads, health: Health, spool: Spool | None) -> None:
+        """Nothing is connected that was not before."""
+        self.name, self.guard, self.reads, self.health, self.spool = config.name, guard, reads, health, spool
+        self._url = config.gateways
+        self.producers = Producers(config.gateways, config.name, partial(queries.search, reads))
+        self.intake, self.receipts, self.streams = Intake(), Receipts(time.monotonic), Streams()
+        self.metrics = Metrics(self)
+        self.posts = 0  # in hand
+        self._reading = 0
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._parsers = ThreadPoolExecutor(limits.PARSERS, "parser")
+        self._readers = ThreadPoolExecutor(limits.READERS, "reader")
+
+    # Posts.
+
+    async def post(self, request: Request, query: Query) -> Response:
+        """Commit records."""
+        topic = topic_named(request.path_params["topic"])
+        named = producer_and_sequence(single(request.headers, "tutti-producer", "tutti-sequence"))
+        self.guard.produce(request, topic, named and named[0])
+        wait, plain = flag(query, "wait", True), flag(query, "plain", False)
+        content_type = _content_type(request, plain)
+        spool = self.spool if named is None and not wait else None
+        if not self.health.ready and spool is None:
+            raise Problem(503, self.health.message, committed="no")
+        held = Held(self.intake, request.client.host if request.client else "")
+        began = time.monotonic()
+        try:
+            body = await self.intake.body(request, held)  # a caller who is slow with it takes no place of others
+            with self._in_hand():
+                records = await self._parsed(body, topic, content_type, plain, held)
+                del body
+                if wait:
+                    return _committed(records, await self._commit(records, named, _nobody), named)
+                if spool is not None:
+                    return await self._spooled(spool, records, held)
+                return await self._begun(records, named, held)
+        except BaseException:
+            held.release()
+            raise
+        finally:
+            if wait:
+                held.release()
+                self.metrics.posts.observe(time.monotonic() - began)
+
+    @contextlib.contextmanager
+    def _in_hand(self) -> Iterator[None]:
+        """Count a post whose body is whole.
+
+        Raises:
+            Problem: 429: there are too many.
+        """
+        if self.posts >= limits.POSTS_MAX:
+            raise Problem(429, f"{self.posts} posts are in hand: come again", committed="no")
+        self.posts += 1
+        try:
+            yield
+        finally:
+            self.posts -= 1
+
+    async def _parsed(self, body: bytes, topic: str, content_type: str, plain: bool, held: Held) -> Records:
+        if len(body) > limits.LOOP_BYTES_MAX:
+            self.health.busy = True
+            records = await self._in(self._parsers, partial(parse, topic, content_type, body, plain))
+        else:
+            records = parse(topic, content_type, body, plain)
+        held.grow(records.batch.nbytes)
+        return records
+
+    async def _commit(self, records: Records, named: tuple[str, int] | None, sent: Callable[[], None]) -> Outcome:
+        try:
+            if named is None:
+                outcome = await self.producers.post(records, sent)
+            else:
+                outcome = await self.producers.post_once(*named, records, sent)
+        except Unavailable as error:
+            raise Problem(503, str(error), committed="no") from error  # others say `Unknown` once anything was sent
+        if outcome.offset is not None:
+            self.reads.saw(outcome.offset + records.count)  # who reads here is shown no less
+        if not outcome.repeated:
+            self.metrics.records.inc(records.count)
+        return outcome
+
+    async def _begun(self, records: Records, named: tuple[str, int] | None, held: Held) -> Response:
+        """A post that does not wait: answered when it is on its way, or at once when its outcome is known."""
+        name = self.receipts.open()
+        sent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def on_its_way() -> None:
+            if not sent.done():
+                sent.set_result(None)
+
+        task = asyncio.create_task(self._commit(records, named, on_its_way))
+        self._tasks.add(task)
+
+        def known(done: asyncio.Task[Outcome]) -> None:
+            self._tasks.discard(done)
+            held.release()
+            self.receipts.settle(name, _told(records, done, named))
+
+        task.add_done_callback(known)
+        either: set[asyncio.Future[Any]] = {task, sent}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return _committed(records, task.result(), named)
+        told = {"id": name, "topic": records.topic, "count": records.count}
+        return _json(told, 202, {"location": f"/v1/receipts/{name}"})
+
+    async def _spooled(self, spool: Spool, records: Records, held: Held) -> Response:
+        """A post that does not wait and is safe on the disk."""
+        name = self.receipts.open_spooled()
+
+        def known(outcome: Outcome | TuttiError) -> None:
+            if isinstance(outcome, Outcome):
+                self.metrics.records.inc(records.count)
+                self.receipts.settle(name, {"state": "committed", **_fields(records, outcome, None)})
+            elif not isinstance(outcome, STAYS):
+                problem = problem_of(outcome)
+                self.receipts.settle(name, {"state": "failed", "status": int(problem.status), **orjson.loads(problem.body())})
+
+        try:
+            await spool.post(records, known)
+        except BaseException:
+            self.receipts.drop(name)  # nobody is told of it
+            raise
+        finally:
+            held.release()
+        told = {"id": name, "topic": records.topic, "count": records.count, "spooled": True}
+        return _json(told, 202, {"location": f"/v1/receipts/{name}"})
+
+    async def receipt(self, request: Request, _query: Query) -> Response:
+        """What became of a post."""
+        self.guard.known(request)
+        return _json(self.receipts.look(request.path_params["id"]))
+
+    async def producer(self, request: Request, _query: Query) -> Response:
+        """Where a producer goes on."""
+        name = request.path_params["producer"]
+        producer_and_sequence({"tutti-producer": name, "tutti-sequence": "1"})
+        self.guard.resume(request, name)
+        return _json({"producer": name, "expected": await self.producers.expected(name)})
+
+    # Reads.
+
+    async def records(self, request: Request, query: Query) -> Response:
+        """A page."""
+        topics = topics_of(query)
+        self.guard.read(request, topics)
+        form = _form(request.headers.get("accept", "*/*"))
+        start: Bound = "earliest" if "start" not in query else _given(query, "start")
+        limit = number(query, "limit", limits.PAGE_RECORDS, limits.PAGE_RECORDS_MAX)
+        question = queries.Question(start, bound(query, "end"), topics, _key(query), limit, form)
+        found = await self._read(partial(queries.page, self.reads, question))
+        headers = {"cache-control": "no-store"}
+        if found.next is not None:
+            more = dict(query) | {"start": str(found.next), "end": str(found.end)}
+            headers |= {"tutti-next": str(found.next), "link": f'</v1/records?{urlencode(more)}>; rel="next"'}
+        return Response(found.body, 200, headers, ARROW if form == "arrow" else NDJSON)
+
+    async def stream(self, request: Request, query: Query) -> Response:
+        """Records as they commit."""
+        topics = topics_of(query)
+        still = self.guard.read(request, topics)
+        self.health.busy = True
+        last = request.headers.get("last-event-id")
+        start: Bound = "latest" if "start" not in query else _given(query, "start")
+        if last:
+            if not ((last.isascii() and last.isdigit()) or last == "-1") or len(last) > 18:
+                raise Problem(400, f"Last-Event-ID is {last[:40]!r}: it is the offset of the last event")
+            start = int(last) + 1
+        make = partial(Reader, self._url, topics, start, follow=True, connect_timeout=limits.READ_S)
+        return await self.streams.begin(make, _key(query), still)
+
+    async def topics(self, request: Request, _query: Query) -> Response:
+        """The topics that may be read."""
+        mine = self.guard.known(request).may_read
+        return Response(await self._read(partial(queries.topics, self.reads, mine)), 200, media_type=JSON)
+
+    async def _read(self, act: Callable[[], Result]) -> Result:
+        if self._reading >= limits.READERS + limits.READS_WAITING_MAX:
+            raise Problem(429, f"{self._reading} reads are in hand: come again")
+        self._reading += 1
+        self.health.busy = True
+        try:
+            return await self._in(self._readers, act)
+        finally:
+            self._reading -= 1
+
+    # About itself.
+
+    async def openapi(self, _request: Request, _query: Query) -> Response:
+        """The description."""
+        return Response(description(), 200, media_type=JSON)
+
+    async def docs(self, _request: Request, _query: Query) -> Response:
+        """The description as a page."""
+        return Response(docs_page.html(), 200, docs_page.HEADERS, "text/html")
+
+    async def healthz(self, _request: Request, _query: Query) -> Response:
+        """It answers."""
+        return _json({"status": "ok"})
+
+    async def readyz(self, _request: Request, _query: Query) -> Response:
+        """Whether posts can be committed."""
+        told = {"ready": self.health.ready, "state": self.health.state, "message": self.health.message}
+        return _json(told, 200 if self.health.ready else 503)
+
+    async def metrics_page(self, request: Request, _query: Query) -> Response:
+        """For Prometheus."""
+        self.guard.known(request)
+        return Response(self.metrics.page(), 200, media_type=METRICS)
+
+    # Its end.
+
+    async def _in(self, pool: ThreadPoolExecutor, act: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(pool, act)
+
+    def end(self) -> None:
+        """Have streams end; what was posted goes on."""
+        self.streams.end()
+
+    async def finish(self) -> None:
+        """Wait for posts that did not wait, within a bound; then let go of everything."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=limits.STOP_S)
+        await asyncio.to_thread(self.producers.close)
+        if self.spool is not None:
+            await asyncio.to_thread(self.spool.close)
+        for pool in (self._parsers, self._readers):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _nobody() -> None:
+    """Nobody waits for it."""
+
+
+def _content_type(request: Request, plain: bool) -> str:
+    """What the body is.
+
+    Raises:
+        Problem: 415: it is not taken.
+    """
+    found = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if found not in CONTENT_TYPES:
+        raise Problem(415, f"the content type {found[:80]!r} is not taken: use {', '.join(sorted(CONTENT_TYPES))}")
+    coding = request.headers.get("content-encoding", "identity").lower()
+    if coding != "identity":
+        raise Problem(415, f"the content encoding {coding[:40]!r} is not taken: send the body as it is")
+    if plain and found != NDJSON:
+        raise Problem(400, f"plain=true is for {NDJSON}: each line is a value")
+    return found
+
+
+def _form(accept: str) -> queries.Form:
+    """The form of a page.
+
+    Raises:
+        Problem: 406: neither is accepted.
+    """
+    taken = [one.partition(";")[0].strip().lower() for one in accept.split(",")]
+    if ARROW in taken:
+        return "arrow"
+    if {NDJSON, JSON, "*/*", "application/*", ""} & set(taken):
+        return "json"
+    raise Problem(406, f"Accept is {accept[:80]!r}: there are {NDJSON} and {ARROW}")
+
+
+def _given(query: Query, name: str) -> Bound:
+    found = bound(query, name)
+    return "earliest" if found is None else found
+
+
+def _key(query: Query) -> bytes | None:
+    return query["key"].encode() if "key" in query else None
+
+
+def _fields(records: Records, outcome: Outcome, named: tuple[str, int] | None) -> dict[str, Any]:
+    told: dict[str, Any] = {"topic": records.topic, "offset": outcome.offset, "count": records.count}
+    if named is not None:
+        told |= {"producer": named[0], "sequence": named[1], "repeated": outcome.repeated}
+    return told
+
+
+def _committed(records: Records, outcome: Outcome, named: tuple[str, int] | None) -> Response:
+    return _json(_fields(records, outcome, named))
+
+
+def _told(records: Records, done: asyncio.Task[Outcome], named: tuple[str, int] | None) -> dict[str, Any]:
+    """The outcome of a post that did not wait, as its receipt has it."""
+    if done.cancelled():
+        return {"state": "failed", "status": 503, "message": "the process ended before the outcome", "committed": "unknown"}
+    error = done.exception()
+    if error is None:
+        return {"state": "committed", **_fields(records, done.result(), named)}
+    problem = (
+        error if isinstance(error, Problem) else problem_of(error) if isinstance(error, TuttiError) else Problem(500, str(error))
+    )
+    return {"state": "failed", "status": int(problem.status), **orjson.loads(problem.body())}
+
+
+def _json(value: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(orjson.dumps(value), status, headers, JSON)

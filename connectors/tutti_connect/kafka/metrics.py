@@ -1,0 +1,79 @@
+"""What the connectors from and to Kafka say of themselves to Prometheus, collected when they are asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from tutti_connect.kafka.source.partition import State
+
+if TYPE_CHECKING:
+    from tutti_connect.kafka.source.connector import Connector
+    from tutti_connect.kafka.sink.connector import Outflow
+
+_LABELS = ["connector", "topic", "partition"]
+
+
+class InflowMetrics(Collector):
+    """Collector of one connector from Kafka."""
+
+    def __init__(self, connector: Connector) -> None:
+        """Look at it from another thread; nothing is changed."""
+        self._connector = connector
+
+    def collect(self) -> Iterator[Metric]:
+        """All families."""
+        records = CounterMetricFamily("tutti_kafka_in_records", "Records committed by this instance.", labels=_LABELS)
+        place = GaugeMetricFamily("tutti_kafka_in_offset", "Offset of Kafka up to which the log has the partition.", labels=_LABELS)
+        lag = GaugeMetricFamily("tutti_kafka_in_lag", "Messages of Kafka that are not in the log yet.", labels=_LABELS)
+        up = GaugeMetricFamily("tutti_kafka_in_flowing", "1 while the partition flows, 0 while it waits.", labels=_LABELS)
+        failures = CounterMetricFamily("tutti_kafka_in_failures", "Times that a partition had to begin again.", labels=_LABELS)
+        name = self._connector.config.name
+        for partition in list(self._connector.partitions.values()):
+            labels = [name, partition.topic, str(partition.number)]
+            records.add_metric(labels, partition.records)
+            up.add_metric(labels, float(partition.state is State.FLOWING))
+            failures.add_metric(labels, partition.failures)
+            if partition.state is State.FLOWING:
+                place.add_metric(labels, partition.committed)
+                if partition.high >= 0:
+                    lag.add_metric(labels, max(0, partition.high - partition.committed))
+        quarantined = GaugeMetricFamily("tutti_kafka_in_quarantined", "Records in quarantine.", labels=_LABELS[:1])
+        quarantined.add_metric([name], self._connector.quarantine.count)
+        yield from (records, place, lag, up, failures, quarantined)
+
+
+class OutflowMetrics(Collector):
+    """Collector of one connector to Kafka."""
+
+    def __init__(self, connector: Outflow) -> None:
+        """Look at it from another thread; nothing is changed."""
+        self._connector = connector
+
+    def collect(self) -> Iterator[Metric]:
+        """All families."""
+        one, labels = self._connector, _LABELS[:1]
+        counters = {
+            "records": ("Records committed by this instance.", one.records),
+            "transactions": ("Transactions committed by this instance.", one.transactions),
+            "failures": ("Times that it had to begin again.", one.failures),
+        }
+        for name, (about, value) in counters.items():
+            family = CounterMetricFamily(f"tutti_kafka_out_{name}", about, labels=labels)
+            family.add_metric([one.config.name], value)
+            yield family
+        gauges: dict[str, tuple[str, float]] = {
+            "flowing": ("1 while it flows, 0 while it waits.", float(one.flowing)),
+            "quarantined": ("Records in quarantine.", one.quarantine.count),
+        }
+        following, frontier = one.next, one.frontier
+        if following >= 0:
+            gauges["offset"] = ("Offset of the log up to which Kafka has it.", following)
+            gauges["lag"] = ("Records of the log, of all topics, that were not looked at yet.", max(0, frontier - following))
+        for name, (about, level) in gauges.items():
+            gauge = GaugeMetricFamily(f"tutti_kafka_out_{name}", about, labels=labels)
+            gauge.add_metric([one.config.name], level)
+            yield gauge

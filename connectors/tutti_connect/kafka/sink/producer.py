@@ -1,0 +1,416 @@
+"""Kafka's side of the way out: a transactional producer, and the position that it commits with the records.
+
+What may happen is said by the errors: `Again` (begin anew with `open`, which tells what is in Kafka), `NotTaken` (the same, because
+some record is refused), `Fenced` (another instance of the connector has taken over), `ConfigError`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._resource import ResourceType
+from confluent_kafka.cimpl import NewTopic
+
+from tutti_connect.kafka import limits
+from tutti_connect.kafka.client import (LOG, NEVER, NO_TOPIC, end_of, explained, made, passed_by, settings_of, with_cause)
+from tutti_connect.kafka.config import INTERNAL_TOPICS
+from tutti_connect.kafka.errors import Again, NotTaken, TopicNotTaken
+from tutti_connect.kafka.sink.position import Position, decode_position
+from tutti.errors import ConfigError, Fenced, TuttiError
+
+if TYPE_CHECKING:
+    from tutti_connect.kafka.config import Outflow
+    from tutti_connect.kafka.sink.messages import Outgoing
+
+#: Of the broker's answers: one record is what it does not take, not all of them.
+_OF_A_RECORD = {
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.INVALID_MSG_SIZE,
+    KafkaError.INVALID_RECORD,
+    KafkaError.INVALID_TIMESTAMP,
+}
+#: Likewise: the topic of one record takes none from this client.
+_OF_A_TOPIC = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.TOPIC_EXCEPTION}
+#: Of the answers about a topic that is asked for or created: trying again does not help.
+_NEVER_WRITTEN = NEVER | {KafkaError.INVALID_REQUEST, KafkaError.INVALID_PARTITIONS, KafkaError.INVALID_CONFIG}
+_NO_RIGHT = NEVER - NO_TOPIC - {KafkaError._UNKNOWN_PARTITION}
+_POSITION_SETTINGS = {"cleanup.policy": "compact", "segment.bytes": str(limits.POSITION_SEGMENT_BYTES)}
+_TOTAL_PARTITION = 0
+
+
+class Sink:
+    """One transactional producer after another under one id, so that the newest fences those before it, in any process.
+
+    Used by one thread.
+
+    Attributes:
+        instance: this one's id, in each position that it commits.
+        batch_bytes: what Kafka takes at once: a record that has more, without compression, may be refused.
+    """
+
+    def __init__(self, config: Outflow) -> None:
+        """Prepare; nothing is connected yet.
+
+        Raises:
+            ConfigError: a setting of Kafka's client is wrong, or one that the connector decides.
+        """
+        self.instance = secrets.token_hex(8)
+        self._name, self._kafka, self._where = config.name, config.kafka, f"Kafka at {config.kafka.servers}"
+        self._position_topic = config.position_topic
+        self._partition = _TOTAL_PARTITION if config.kafka.order == "total" else -1
+        fixed: dict[str, Any] = {
+            "transactional.id": f"tutti-{config.name}",
+            "enable.idempotence": True,
+            "acks": "all",
+            "partitioner": "murmur2",  # Java's; records without a key go where an empty key would, so that they stay in order
+            # The largest transaction has room, so that nobody waits for it.
+            "queue.buffering.max.messages": 2 * limits.TRANSACTION_RECORDS_MAX,
+            "queue.buffering.max.kbytes": 2 * limits.TRANSACTION_BYTES_MAX // 1024,
+        }
+        defaults: dict[str, Any] = {
+            "message.max.bytes": limits.MESSAGE_BYTES_MAX,
+            "batch.size": 1_000_000,  # what a broker takes that was told nothing; a larger record goes alone
+            "linger.ms": 5,
+        }
+        self._settings = settings_of(config.kafka.servers, config.kafka.settings, fixed, defaults)
+        self._settings["error_cb"] = passed_by  # without one, `poll` raises
+        other = {key: value for key, value in self._settings.items() if key not in {*fixed, *defaults, *_OF_PRODUCERS}}
+        other["error_cb"] = passed_by
+        self._reading = {
+            **other,
+            "group.id": f"tutti-{config.name}",  # asked for, and not joined
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+        }
+        self._admin = made(AdminClient, other)
+        self._producer: Any = None
+        self.batch_bytes = int(self._settings["batch.size"])
+        self._there: set[str] = set()
+        self._claimed = False
+        self._asked_at = 0.0  # when what is asked now was begun (monotonic)
+
+    def open(self) -> Position | None:
+        """Fence who had the id before, and learn what is in Kafka: nothing of an older transaction is undecided any more.
+
+        Raises:
+            Again: Kafka does not answer.
+            Fenced: another instance has taken over since this one began.
+            ConfigError, FormatError: the position's topic is not what it has to be.
+        """
+        self.give_up()
+        self._ask()
+        try:
+            if self._claimed:  # nothing is made anew that was removed meanwhile
+                there = self._described(self._position_topic) is not None
+                self._check_own(self._read(IsolationLevel.READ_COMMITTED) if there else None)  # before the newer one is fenced
+            self._ensure_position_topic()
+            self._producer = made(Producer, {**self._settings, "batch.size": self.batch_bytes})
+            self._producer.init_transactions(limits.KAFKA_S)
+        except KafkaException as error:
+            raise self._away(error) from error
+        position = self._read(IsolationLevel.READ_UNCOMMITTED)
+        if self._claimed:
+            self._check_own(position)
+        return position
+
+    def target_of(self, topic: str) -> str:
+        """The topic in Kafka for one of the log, which is there when this returns.
+
+        Raises:
+            TopicNotTaken: it is not and is not created, or no record can go there.
+            Again: Kafka does not answer, or wants smaller batches, which another producer has to make.
+        """
+        target = self._kafka.topic or self._kafka.names.get(topic, topic)
+        if target not in self._there:
+            if target == self._position_topic:
+                raise TopicNotTaken(f"topic {target} has the connector's position")
+            if target in INTERNAL_TOPICS:
+                raise TopicNotTaken(f"Kafka keeps topic {target} for itself")
+            self._ask()
+            try:
+                self._ensure(target)
+                most = int(self._told_of(target)["max.message.bytes"].value) - limits.BATCH_OVERHEAD_BYTES
+            except KafkaException as error:
+                told: KafkaError = error.args[0]
+                if told.code() in _NEVER_WRITTEN:
+                    raise TopicNotTaken(f"{self._where}, topic {target}: {told.str()}") from error
+                raise self._away(error, f", topic {target}") from error
+            if len(self._there) >= limits.TARGETS_MAX:
+                self._there.clear()
+            if most < self.batch_bytes:
+                self.batch_bytes = max(1, most)
+                raise Again(f"{self._where}: topic {target} takes {most} bytes at once: batches are made smaller from now on")
+            self._there.add(target)
+        return target
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+        try:
+            self._producer.begin_transaction()
+        except KafkaException as error:
+            raise self._failed(error) from error
+
+    def add(self, target: str, records: Iterable[Outgoing]) -> list[tuple[Outgoing, str]]:
+        """Records of one topic, in order. Returns those that can never be sent, and why; they are in no transaction for it.
+
+        Raises:
+            Again, Fenced: the transaction is over.
+        """
+        produce, partition = self._producer.produce, self._partition
+        refused = []
+        for record in records:
+            if record.time_ms < 0:
+                refused.append((record, record.reason))
+                continue
+            try:
+                # Kafka's client takes a time of 0 for none, and would put the present one there.
+                produce(target, record.value, record.key, partition, timestamp=record.time_ms or 1, headers=record.headers)
+            except (KafkaException, BufferError) as error:
+                if not _is_of_a_record(error):
+                    raise self._failed(self._reason(error)) from error
+                refused.append((record, error.args[0].str()))
+        _poll(self._producer)
+        return refused
+
+    def commit(self, log: str, following: int, stop: threading.Event) -> None:
+        """Commit what was added, with the position behind it.
+
+        Raises:
+            NotTaken: it is not, because of a record, or (TopicNotTaken) of the topic of one. `open` again.
+            Again: it is not known whether it is committed, or it is not.
+            Fenced: it is not, and another instance has taken over.
+        """
+        self._ask()
+        value = Position(log, following, self.instance).encode()
+        began, told, end_at = time.monotonic(), False, 0.0
+        try:
+            self._producer.produce(self._position_topic, value, self._name, 0)
+        except (KafkaException, BufferError) as error:
+            raise self._failed(self._reason(error)) from error
+        while True:
+            try:
+                self._producer.commit_transaction(limits.COMMIT_S)
+            except KafkaException as error:
+                if not error.args[0].retriable():
+                    raise self._failed(error) from error
+                now = time.monotonic()
+                end_at = end_at or (now + limits.END_S if stop.is_set() else 0.0)
+                if end_at and now >= end_at:
+                    raise Again(f"{self._where}: {self._told(error.args[0])}") from error
+                if not told and now >= began + limits.TELL_S:
+                    LOG.warning("%s: a transaction waits: %s", self._where, self._told(error.args[0]))
+                    told = True
+            else:
+                self._claimed = True
+                if told:
+                    LOG.info("%s: the transaction is through after %.0f s", self._where, time.monotonic() - began)
+                return
+
+    def give_up(self) -> None:
+        """Let go of the producer and of what it has; the next one under its id aborts its transaction."""
+        producer, self._producer = self._producer, None
+        self._there.clear()
+        if producer is not None:
+            with contextlib.suppress(KafkaException):  # of one that was fenced
+                producer.purge()
+
+    # -- what went wrong
+
+    def _ask(self) -> None:
+        """From now on what Kafka's client says of its connections is why something fails."""
+        self._hear()
+        self._asked_at = time.monotonic()
+
+    def _hear(self) -> None:
+        for client in (self._admin, self._producer):
+            if client is not None:
+                _poll(client)  # what it logs is heard then
+
+    def _told(self, error: KafkaError) -> str:
+        """An error in words, with its cause where that is known."""
+        self._hear()
+        return with_cause(error, self._asked_at)
+
+    def _away(self, error: KafkaException, what: str = "") -> TuttiError:
+        told: KafkaError = error.args[0]
+        if told.code() in NEVER:
+            return explained(error, f"{self._where}{what}")
+        return Again(f"{self._where}{what}: {self._told(told)}")
+
+    def _failed(self, error: Exception) -> TuttiError:
+        """The transaction is over, by what error; the next producer has it taken back."""
+        if not isinstance(error, KafkaException):
+            return Again(f"{self._where}: {error}")
+        told: KafkaError = error.args[0]
+        if told.code() in _OF_A_TOPIC:
+            return TopicNotTaken(f"{self._where}: {told.str()}")
+        if told.code() in _NO_RIGHT:
+            return explained(error, self._where)
+        if told.code() in _OF_A_RECORD:
+            return NotTaken(told.str())
+        return Again(f"{self._where}: {self._told(told)}")
+
+    def _reason(self, error: Exception) -> Exception:
+        """Why nothing can be added: where a transaction has failed already, only its commit says by what."""
+        if isinstance(error, KafkaException) and error.args[0].code() in {KafkaError._STATE, KafkaError._FATAL}:
+            try:
+                self._producer.commit_transaction(limits.COMMIT_S)
+            except KafkaException as told:
+                return told
+        return error
+
+    def _check_own(self, position: Position | None) -> None:
+        """Refuse to go on where another instance has begun since.
+
+        Raises:
+            Fenced: it has.
+            ConfigError: the position is gone.
+        """
+        if position is None:
+            raise ConfigError(
+                f"{self._where}: the position that was in topic {self._position_topic} is gone: find out who removed it before you "
+                f"start again, which would begin at `start`"
+            )
+        if position.instance != self.instance:
+            raise Fenced(
+                f"another instance of connector {self._name!r} has taken over at offset {position.next}: let one of that name run"
+            )
+
+    # -- topics
+
+    def _ensure(self, target: str) -> None:
+        """Create a topic unless it is there.
+
+        Raises:
+            TopicNotTaken: it is not there and is not to be created, or is Kafka's own.
+        """
+        there = self._described(target)
+        if there is not None and there.is_internal:
+            raise TopicNotTaken(f"Kafka keeps topic {target} for itself")
+        if there is not None:
+            return
+        if not self._kafka.partitions:
+            raise TopicNotTaken(
+                f"{self._where} has no topic {target!r}: create it, or have the connector create the topics that are not there "
+                f"(kafka.partitions)"
+            )
+        self._make(NewTopic(target, self._kafka.partitions, -1))
+        LOG.info("%s: topic %s was made with %d partitions", self._where, target, self._kafka.partitions)
+
+    def _ensure_position_topic(self) -> None:
+        name = self._position_topic
+        try:
+            if self._described(name) is None:
+                self._make(NewTopic(name, 1, -1, config=_POSITION_SETTINGS))
+                LOG.info("%s: topic %s was made for the position", self._where, name)
+            policy = self._told_of(name)["cleanup.policy"].value
+        except KafkaException as error:
+            raise self._away(error, f", position topic {name}") from error
+        if policy != "compact":
+            raise ConfigError(
+                f"{self._where}: topic {name}, where the position is kept, has cleanup.policy={policy}, which would remove it some "
+                f"day: set cleanup.policy=compact, or name another one, kafka.position_topic"
+            )
+
+    def _told_of(self, name: str) -> Any:
+        """The configuration of a topic; not every broker knows one that was made just now."""
+        asked, until = ConfigResource(ResourceType.TOPIC, name), time.monotonic() + limits.MADE_S
+        while True:
+            try:
+                return self._admin.describe_configs([asked], request_timeout=limits.KAFKA_S)[asked].result()
+            except KafkaException as error:
+                if error.args[0].code() not in NO_TOPIC or time.monotonic() >= until:
+                    raise
+            time.sleep(limits.MADE_AGAIN_S)
+
+    def _described(self, name: str) -> Any:
+        """What Kafka says of a topic; None where it is not there."""
+        try:
+            asked = self._admin.describe_topics(TopicCollection([name]), request_timeout=limits.KAFKA_S)
+            return asked[name].result()
+        except KafkaException as error:
+            if error.args[0].code() in NO_TOPIC:
+                return None
+            raise
+
+    def _make(self, topic: Any) -> None:
+        try:
+            for future in self._admin.create_topics([topic], request_timeout=limits.KAFKA_S).values():
+                future.result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+
+    # -- the position
+
+    def _read(self, isolation: Any) -> Position | None:
+        """The last position that is committed, among what is decided (READ_COMMITTED), or once all is decided that there is.
+
+        Raises:
+            Again: Kafka does not answer.
+            FormatError: something else stands there.
+        """
+        one = TopicPartition(self._position_topic, 0)
+        consumer = made(Consumer, self._reading)
+        try:
+            high = end_of(self._admin, one, isolation)
+            low, _ = consumer.get_watermark_offsets(one, timeout=limits.KAFKA_S)
+            back = limits.POSITION_LOOK_BACK
+            while True:
+                start = max(low, high - back)
+                position = self._last(consumer, start, high)
+                if position is not None or start == low:
+                    return position
+                back *= 16
+        except KafkaException as error:
+            raise self._away(error, f", position topic {self._position_topic}") from error
+        finally:
+            consumer.close()
+
+    def _last(self, consumer: Any, start: int, high: int) -> Position | None:
+        """The last position among the messages of its topic in [start, high)."""
+        deadline = time.monotonic() + limits.KAFKA_S
+        consumer.assign([TopicPartition(self._position_topic, 0, start)])
+        found = None
+        reached = start
+        while reached < high:
+            if time.monotonic() > deadline:
+                raise Again(f"{self._where}: the position in {self._position_topic} is not read to its end, {reached} of {high}")
+            for message in consumer.consume(1000, 0.2):
+                error = message.error()
+                if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                    raise KafkaException(error)
+                reached = max(reached, message.offset() + (error is None))
+                if error is None and message.key() == self._name.encode():
+                    found = decode_position(message.value() or b"", self._position_topic)
+                    deadline = time.monotonic() + limits.KAFKA_S  # it goes on
+        return found
+
+
+def _poll(client: Any) -> None:
+    """Have it tell what it has to tell; what is fatal is raised by that, and by each call about the transaction, too."""
+    with contextlib.suppress(KafkaException):
+        client.poll(0)
+
+
+def _is_of_a_record(error: Exception) -> bool:
+    return isinstance(error, KafkaException) and error.args[0].code() in _OF_A_RECORD
+
+
+#: Settings that consumers and admins do not know, and would complain of.
+_OF_PRODUCERS = {
+    "compression.type", "compression.codec", "compression.level", "batch.num.messages", "queue.buffering.max.ms", "retries",
+    "message.send.max.retries", "retry.backoff.ms", "message.timeout.ms", "delivery.timeout.ms", "request.timeout.ms",
+    "request.required.acks", "transaction.timeout.ms", "max.in.flight", "max.in.flight.requests.per.connection",
+    "sticky.partitioning.linger.ms", "delivery.report.only.error", "dr_cb", "dr_msg_cb",
+}  # fmt: skip

@@ -1,0 +1,156 @@
+"""From Kafka's messages to batches of records, column by column; and which of them no log takes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tutti_connect.kafka import limits
+from tutti_connect.quarantine import as_base64
+from tutti.data.frames.schema import HEADERS, TIME_US_MAX, TIME_US_MIN, TIMESTAMP
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+Headers = list[tuple[str, bytes | None]] | None
+_TIME_MS_MIN, _TIME_MS_MAX = TIME_US_MIN // 1000, TIME_US_MAX // 1000
+_NO_TIME_MS = -1  # as who sent it without a time may have it in Kafka
+
+
+class Source(NamedTuple):
+    """Where records come from: Kafka's id, that of the topic, and its name."""
+
+    cluster: str
+    topic_id: str
+    topic: str
+
+
+class Poison(NamedTuple):
+    """A message that no log takes, and why."""
+
+    message: Message
+    reason: str
+
+    @property
+    def place(self) -> str:
+        """Where it is in its topic: partition and offset."""
+        return f"{self.message.partition()}-{self.message.offset()}"
+
+    def told(self, source: Source) -> dict[str, Any]:
+        """All there is of it, for quarantine."""
+        message = self.message
+        try:
+            headers = [[name, as_base64(value)] for name, value in headers_of(message)]
+        except UnicodeDecodeError:
+            headers = None  # no client of Python reads them
+        return {
+            "cluster": source.cluster,
+            "topic": source.topic,
+            "topic_id": source.topic_id,
+            "partition": message.partition(),
+            "offset": message.offset(),
+            "timestamp_ms": message.timestamp()[1],
+            "key_base64": as_base64(message.key()),
+            "value_base64": as_base64(message.value()),
+            "headers": headers,
+        }
+
+
+class Cut(NamedTuple):
+    """Records for one frame.
+
+    `records`: columns key, value, timestamp and headers. `next`: the offset behind the last of them.
+    """
+
+    records: pa.RecordBatch
+    next: int
+
+
+def records_of(messages: Sequence[Message]) -> tuple[list[Cut], list[Poison]]:
+    """Messages of one partition, in its order, as records for as many frames as they need; and those that no log takes.
+
+    Column by column: a call a message and column is what costs here, and least of all as the class has it.
+    """
+    kind = type(messages[0])
+    headers, unread = _headers_of(messages)
+    kinds, times = np.fromiter(chain.from_iterable(map(kind.timestamp, messages)), np.int64, 2 * len(messages)).reshape(-1, 2).T
+    millis = np.where((kinds == 0) | (times == _NO_TIME_MS), time.time_ns() // 1_000_000, times)
+    keys: Any = pa.array(list(map(kind.key, messages)), pa.binary())
+    values: Any = pa.array(list(map(kind.value, messages)), pa.binary())
+    sizes = pc.binary_length(keys).fill_null(0).to_numpy().astype(np.int64) + pc.binary_length(values).fill_null(0).to_numpy()
+    if headers is not None:
+        sizes += np.fromiter(map(_size_of, headers), np.int64, len(messages))
+    bad = (sizes > limits.RECORD_BYTES_MAX) | (millis < _TIME_MS_MIN) | (millis > _TIME_MS_MAX)
+    bad[list(unread)] = True
+    poison = [
+        Poison(messages[row], unread.get(row) or _reason(int(sizes[row]), int(millis[row]))) for row in np.flatnonzero(bad).tolist()
+    ]
+    millis[bad] = 0
+    columns = [keys, values, pa.array(millis * 1000).cast(TIMESTAMP), _headers(headers, len(messages))]
+    records = pa.RecordBatch.from_arrays(columns, names=["key", "value", "timestamp", "headers"])
+    if poison:
+        good = np.flatnonzero(~bad)  # of whole numbers also where it has none
+        return _cut(records.take(good), sizes[good], [messages[row] for row in good.tolist()]), poison
+    return _cut(records, sizes, messages), poison
+
+
+def _reason(size: int, time_ms: int) -> str:
+    if size > limits.RECORD_BYTES_MAX:
+        return f"key, value and headers take {size} bytes; a record has at most {limits.RECORD_BYTES_MAX}"
+    return f"its timestamp is {time_ms} ms since 1970, which is outside of the years 1 to 9999"
+
+
+def _cut(records: pa.RecordBatch, sizes: Any, messages: Sequence[Message]) -> list[Cut]:
+    ends = np.cumsum(sizes + limits.RECORD_OVERHEAD_BYTES)
+    cuts, start, done = list[Cut](), 0, 0
+    while start < len(messages):
+        end = max(int(np.searchsorted(ends, done + limits.FRAME_BYTES, "right")), start + 1)
+        cuts.append(Cut(records.slice(start, end - start), offset_of(messages[end - 1]) + 1))
+        start, done = end, int(ends[end - 1])
+    return cuts
+
+
+def offset_of(message: Message) -> int:
+    """Its offset; every message that came from a broker has one."""
+    offset = message.offset()
+    return -1 if offset is None else offset
+
+
+def headers_of(message: Message) -> list[tuple[str, bytes | None]]:
+    """Its headers; none and no list of them are the same."""
+    return cast("list[tuple[str, bytes | None]]", message.headers() or [])
+
+
+def _headers_of(messages: Sequence[Message]) -> tuple[list[Headers] | None, dict[int, str]]:
+    """The headers of each message, None where no message has any; and why those of some cannot be read, by row."""
+    try:
+        given: Any = list(map(type(messages[0]).headers, messages))
+        return (given if any(given) else None), {}
+    except UnicodeDecodeError:
+        pass
+    read: list[Headers] = []
+    unread = dict[int, str]()
+    for row, message in enumerate(messages):
+        try:
+            read.append(headers_of(message))
+        except UnicodeDecodeError as error:
+            read.append(None)
+            unread[row] = f"the name of a header is not UTF-8 ({error.reason} at byte {error.start})"
+    return read, unread
+
+
+def _size_of(headers: Headers) -> int:
+    """Bytes of headers; what columns take for one beside its bytes is counted too."""
+    return sum(len(name.encode()) + len(value or b"") + limits.HEADER_OVERHEAD_BYTES for name, value in headers or ())
+
+
+def _headers(given: list[Headers] | None, count: int) -> pa.Array[Any]:
+    if given is None:
+        return pa.nulls(count, HEADERS)
+    return pa.array([None if not pairs else [{"key": k, "value": v} for k, v in pairs] for pairs in given], HEADERS)

@@ -1,0 +1,136 @@
+"""From ZeroMQ's messages to record batches, one a topic, and which messages no log takes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from tutti_connect.zeromq import limits
+from tutti.data.names import NAME_BYTES_MAX, is_name
+from tutti.data.frames.schema import TIMESTAMP
+
+if TYPE_CHECKING:
+    from tutti_connect.zeromq.config import Role
+
+Message = list[bytes]
+_BINARY = pa.binary()
+
+
+class Bad(NamedTuple):
+    """A message that no log takes, and why."""
+
+    message: Message
+    reason: str
+
+
+class Part(NamedTuple):
+    """Records of one topic for one frame; `size` is about what they take, bytes."""
+
+    topic: str
+    records: pa.RecordBatch
+    size: int
+
+
+#: Takes a topic that the log refuses, the reason, and the records of it that are held: they do not go to the log.
+OnRefused = Callable[[str, str, Sequence[Part]], None]
+
+
+class _Column:
+    """Records of one topic, as they are collected."""
+
+    __slots__ = ("keys", "sizes", "values")
+
+    def __init__(self) -> None:
+        self.keys: list[bytes | None] = []
+        self.values: list[bytes] = []
+        self.sizes: list[int] = []
+
+
+class Sorter:
+    """Knows what the frames of a message are, and which topics there were."""
+
+    def __init__(self, frames: Sequence[Role], topic: str) -> None:
+        """`topic` is that of all, where no frame is it."""
+        self._frames = tuple(frames)
+        self._count = len(frames)
+        self._topic_at, self._key_at, self._value_at = (
+            frames.index(role) if role in frames else -1 for role in ("topic", "key", "value")
+        )
+        self._fixed = topic
+        self._topics: dict[bytes, str] = {}
+        self._refused: dict[bytes, str] = {}  # topic -> reason
+
+    def refuse(self, topic: str, reason: str) -> None:
+        """Make no more records of a topic that messages name."""
+        self._topics.pop(topic.encode(), None)
+        self._refused[topic.encode()] = reason
+
+    def messages(self, part: Part) -> Iterator[Message]:
+        """The messages that became these records. Frames that are skipped are empty."""
+        for row in part.records.to_pylist():
+            yield [part.topic.encode() if role == "topic" else row.get(role) or b"" for role in self._frames]
+
+    def sorted(self, messages: Sequence[Message]) -> tuple[list[Part], list[Bad]]:
+        """Messages in the order in which they came: each topic's records stay in it; the time is the present."""
+        columns: dict[str, _Column] = {}
+        bad: list[Bad] = []
+        for message in messages:
+            try:
+                topic, key, value = self._record(message)
+            except ValueError as error:
+                bad.append(Bad(message, str(error)))
+                continue
+            column = columns.get(topic)
+            if column is None:
+                column = columns[topic] = _Column()
+            column.keys.append(key)
+            column.values.append(value)
+            column.sizes.append(len(value) + (len(key) if key else 0) + limits.RECORD_OVERHEAD_BYTES)
+        now_us = time.time_ns() // 1000
+        return [part for topic, column in columns.items() for part in _parts(topic, column, now_us)], bad
+
+    def _record(self, message: Message) -> tuple[str, bytes | None, bytes]:
+        if len(message) != self._count:
+            raise ValueError(f"it has {len(message)} frames, and zeromq.frames names {self._count}")
+        value = message[self._value_at]
+        key = message[self._key_at] if self._key_at >= 0 else None
+        size = len(value) + (len(key) if key else 0)
+        if size > limits.RECORD_BYTES_MAX:
+            raise ValueError(f"key and value take {size} bytes; a record has at most {limits.RECORD_BYTES_MAX}")
+        if self._topic_at < 0:
+            return self._fixed, key, value
+        topic = self._topics.get(message[self._topic_at])
+        return topic or self._new_topic(message[self._topic_at]), key, value
+
+    def _new_topic(self, name: bytes) -> str:
+        if name in self._refused:
+            raise ValueError(self._refused[name])
+        text = name[: NAME_BYTES_MAX + 1].decode("ascii", "replace")
+        if not is_name(text):
+            raise ValueError(f"its topic is {text[:60]!r}: a topic has 1 to {NAME_BYTES_MAX} letters, digits, '.', '_' and '-'")
+        if len(self._topics) + len(self._refused) >= limits.TOPICS_MAX:
+            raise ValueError(f"its topic {text!r} is one more than {limits.TOPICS_MAX}, as many as messages may name")
+        self._topics[name] = text
+        return text
+
+
+def _parts(topic: str, column: _Column, now_us: int) -> Iterator[Part]:
+    count = len(column.values)
+    records = pa.RecordBatch.from_arrays(
+        [_bytes(column.keys), _bytes(column.values), pa.array(np.full(count, now_us, np.int64)).cast(TIMESTAMP)],
+        names=["key", "value", "timestamp"],
+    )
+    ends = np.cumsum(np.array(column.sizes, np.int64))
+    start, done = 0, 0
+    while start < count:
+        end = max(int(np.searchsorted(ends, done + limits.FRAME_BYTES, "right")), start + 1)
+        yield Part(topic, records.slice(start, end - start), int(ends[end - 1]) - done)
+        start, done = end, int(ends[end - 1])
+
+
+def _bytes(values: Sequence[bytes | None]) -> pa.Array[Any]:
+    return pa.array(values, _BINARY)

@@ -1,0 +1,232 @@
+"""What was taken and is not committed: held, sent, and sent again under a new epoch after a failure, each record once.
+
+The place of a part, counted in this run, is its frame's progress. So after a failure the log tells what of it is committed, as long
+as this process lives. With a spool all of that is the producer's (`spooled.py`), and outlives the process.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+import secrets
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from tutti_connect.progress import JsonProgress
+from tutti_connect.zeromq import limits
+from tutti.producer import Producer
+from tutti.batching.receipt import Receipt
+from tutti.errors import BufferFull, ConfigError, Fenced, FormatError, Refused, TuttiError, UsageError
+from tutti.runtime.backoff import Doubling
+
+if TYPE_CHECKING:
+    from tutti_connect.zeromq.config import Inflow
+    from tutti_connect.zeromq.batches import OnRefused, Part
+
+LOG = logging.getLogger("tutti.zeromq")
+FINAL = (ConfigError, Fenced, FormatError, UsageError)
+
+
+class Mark(JsonProgress, frozen=True):
+    """How many records of a run of the connector are committed."""
+
+    run: str
+    count: int
+
+
+class _Held(NamedTuple):
+    """A part, and how many records of the run there are up to its end."""
+
+    part: Part
+    end: int
+
+
+class Flow:
+    """Used by one thread; outcomes come in the producer's.
+
+    Attributes:
+        records: committed by this instance.
+        failures: times that it had to begin again.
+    """
+
+    def __init__(self, config: Inflow, on_refused: OnRefused) -> None:
+        """Nothing is connected yet."""
+        self._config = config
+        self._on_refused = on_refused
+        self._refused: dict[str, str] = {}  # topic -> reason, until it is known which of its records are in the log
+        self._removed = 0  # records of refused topics that were taken
+        self._run = secrets.token_hex(8)
+        self._held: collections.deque[_Held] = collections.deque()
+        self._held_bytes = 0
+        self._taken = 0
+        self._sent = 0  # of what is held
+        self._producer: Producer | None = None
+        self._outcomes: collections.deque[tuple[Producer, TuttiError | None, int]] = collections.deque()
+        self._pool = ThreadPoolExecutor(1, "opener")
+        self._opening: Future[tuple[Producer, int]] | None = None
+        self._retry_at = 0.0
+        self._waits = Doubling(limits.RETRY_S_MIN, limits.RETRY_S_MAX)
+        self._trouble = ""
+        self._news = threading.Event()
+        self.records = self.failures = 0
+
+    @property
+    def flowing(self) -> bool:
+        """Whether it has a producer; it waits to begin again otherwise."""
+        return self._producer is not None
+
+    @property
+    def waiting(self) -> int:
+        """Records that were taken and are not committed."""
+        return self._taken - self._removed - self.records
+
+    @property
+    def room(self) -> bool:
+        """Whether more may be taken."""
+        return self._held_bytes < limits.HELD_BYTES_MAX
+
+    def open(self) -> None:
+        """Connect, at the start.
+
+        Raises:
+            TuttiError: no gateway lets it in.
+        """
+        self._producer, _ = self._opened()
+
+    def add(self, parts: list[Part]) -> None:
+        """Take records over."""
+        for part in parts:
+            self._taken += part.records.num_rows
+            self._held.append(_Held(part, self._taken))
+            self._held_bytes += part.size
+
+    def tend(self, now: float) -> None:
+        """Note outcomes, open a producer where there is none, and send what it has room for.
+
+        Raises:
+            TuttiError: what trying again cannot mend.
+        """
+        self._news.clear()
+        try:
+            self._settle()
+            if self._producer is None:
+                self._reopen(now)
+            self._push()
+        except FINAL:
+            raise
+        except TuttiError as error:
+            self._fail(error, now)
+
+    def wait(self, seconds: float) -> None:
+        """Until there is an outcome, or so long."""
+        self._news.wait(seconds)
+
+    def close(self, seconds: float) -> int:
+        """Deliver what is held, for so long at most; how many records are left, in no log or not known to be.
+
+        Raises:
+            TuttiError: what trying again cannot mend.
+        """
+        deadline = time.monotonic() + seconds
+        try:
+            while self._held and time.monotonic() < deadline:
+                self.tend(time.monotonic())
+                self.wait(limits.TURN_S)
+        finally:
+            if self._producer is not None:
+                self._pool.submit(self._producer.close)
+            self._pool.shutdown(wait=True)
+        return sum(held.part.records.num_rows for held in self._held)
+
+    def _settle(self) -> None:
+        while self._outcomes:
+            producer, error, end = self._outcomes.popleft()
+            if producer is not self._producer:
+                continue
+            if error is not None:
+                raise error
+            self._committed(end)
+            self._waits.reset()
+            self._trouble = ""
+
+    def _committed(self, end: int) -> None:
+        """All up to there is in the log."""
+        while self._held and self._held[0].end <= end:
+            held = self._held.popleft()
+            self._held_bytes -= held.part.size
+            self._sent = max(0, self._sent - 1)
+            self.records += held.part.records.num_rows
+
+    def _reopen(self, now: float) -> None:
+        if self._opening is None:
+            if now >= self._retry_at:
+                self._opening = self._pool.submit(self._opened)
+        elif self._opening.done():
+            opening, self._opening = self._opening, None
+            self._producer, end = opening.result()
+            self._sent = 0
+            self._committed(end)
+            self._remove_refused()
+
+    def _remove_refused(self) -> None:
+        """Give up the records of refused topics that are not in the log; the others continue."""
+        for topic, reason in self._refused.items():
+            parts = [held.part for held in self._held if held.part.topic == topic]
+            self._on_refused(topic, reason, parts)
+            self._held = collections.deque(held for held in self._held if held.part.topic != topic)
+            self._held_bytes -= sum(part.size for part in parts)
+            self._removed += sum(part.records.num_rows for part in parts)
+        self._refused.clear()
+
+    def _opened(self) -> tuple[Producer, int]:
+        """Begin an epoch; and how many records of this run are committed."""
+        producer = Producer(
+            self._config.gateways,
+            producer=self._config.name,
+            buffer_bytes=limits.HELD_BYTES_MAX,
+            on_full="raise",
+            delivery_timeout=limits.DELIVERY_S,
+        )
+        try:
+            progress = producer.resume().progress
+            mark = Mark.decode(progress, self._config.name) if progress else Mark("", 0)
+        except BaseException:
+            producer.close()
+            raise
+        return producer, mark.count if mark.run == self._run else 0
+
+    def _push(self) -> None:
+        producer = self._producer
+        while producer is not None and self._sent < len(self._held):
+            part, end = self._held[self._sent]
+            try:
+                progress = Mark(self._run, end).encode()
+                receipt = producer.send_batch(part.topic, part.records, progress, partial(self.heard, producer, end))
+            except BufferFull:
+                return
+            if receipt.done() and receipt.error is not None:
+                raise receipt.error  # before anything is sent whose place lies behind it
+            self._sent += 1
+
+    def _fail(self, error: TuttiError, now: float) -> None:
+        self.failures += 1
+        if isinstance(error, Refused) and error.topic and not self._config.topic:
+            self._refused[error.topic] = str(error)  # messages name topics: one that is refused must not hold up the others
+            self._retry_at = now
+        else:
+            self._retry_at = now + self._waits.next_s()
+            trouble = f"{type(error).__name__}: {error}"
+            if trouble != self._trouble:
+                LOG.warning("%s: begins again behind what is in the log: %s", self._config.name, trouble)
+            self._trouble = trouble
+        left, self._producer = self._producer, None
+        if left is not None:
+            self._pool.submit(left.close)
+
+    def heard(self, producer: Producer, end: int, error: TuttiError | None, _receipt: Receipt) -> None:
+        """The outcome of one frame, in an I/O thread of the client."""
+        self._outcomes.append((producer, error, end))
+        self._news.set()

@@ -1,0 +1,225 @@
+"""From the log to subscribers of ZeroMQ: committed records in their one order."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pyarrow as pa
+import zmq
+
+from tutti_connect.quarantine import as_base64
+from tutti_connect.zeromq import limits
+from tutti_connect.zeromq.sockets import Socket, opened
+from tutti.reader import Reader
+from tutti.sources.query_progress import Progress
+from tutti.errors import OffsetOutOfRange, Unavailable
+
+if TYPE_CHECKING:
+    from tutti_connect.zeromq.config import Outflow
+
+LOG = logging.getLogger("tutti.zeromq")
+_COLUMNS = ["offset", "topic", "key", "value", "timestamp", "headers"]
+
+
+class Publisher:
+    """Publishes the log. `run` belongs to one thread; the figures may be looked at by others (metrics).
+
+    Attributes:
+        records: published by this instance, whoever got them.
+        failures: times that no gateway answered, or that the reader had to begin again.
+        position: the offset behind the last record that was published.
+        subscriptions: how many prefixes somebody subscribes to: ZeroMQ tells each once, and when the last one is gone.
+    """
+
+    def __init__(self, config: Outflow) -> None:
+        """Prepare; nothing is connected yet."""
+        self.config = config
+        self.records = self.failures = self.position = 0
+        self.subscriptions = 0
+        self.told: dict[str, object] = {}
+        self._since = 0  # all from there on was published, and none of it is of a topic that is not in `_previous`
+        self._previous: dict[str, int] = {}
+        self._saved = -1
+        self._save_at = 0.0
+
+    def run(self, stop: threading.Event, ready: Callable[[], None]) -> None:
+        """Until `stop`, or something that trying again cannot mend.
+
+        Raises:
+            ConfigError: an endpoint or keys do not serve.
+            Unavailable: no gateway answered at the start.
+            OffsetOutOfRange: retention has removed what was not published.
+            Refused: another instance of the name is further.
+        """
+        target = self.config.zeromq
+        if self.config.start == "latest":
+            self._resolve_latest(stop)
+            if stop.is_set():
+                return
+        reader = self._reader(None)
+        try:
+            mark, linger = target.high_water_mark, limits.LINGER_MS
+            with opened(zmq.XPUB, target.bind, target.connect, self.config.curve, mark, linger) as (socket, addresses):
+                if target.slow == "wait":
+                    socket.set(zmq.XPUB_NODROP, 1)
+                self.told["bound"] = addresses
+                ready()
+                while not stop.is_set():
+                    self._hear(socket, 0)
+                    if target.nobody == "wait" and not self.subscriptions:
+                        self._save(reader)
+                        self._hear(socket, int(limits.POLL_S * 1000))
+                        continue
+                    try:
+                        batch = reader.poll(limits.POLL_S)
+                    except OffsetOutOfRange as error:
+                        reader.close()
+                        reader = self._skipped(error)
+                        continue
+                    except Unavailable as error:
+                        self.failures += 1
+                        LOG.warning("%s: %s: it looks on", self.config.name, error)
+                        continue
+                    if batch is not None and not self._publish(socket, batch, stop):
+                        return  # what is saved is behind it: it comes again
+                    self._save(reader, at_once=batch is None)
+                self._save(reader, at_once=True)
+        finally:
+            reader.close()
+
+    def _resolve_latest(self, stop: threading.Event) -> None:
+        """Save the end of the log under the name, unless an offset is saved there: a restart skips no later record.
+
+        Before its group is founded there is no log in which to save it. This instance waits for the log, and is not ready before.
+
+        Raises:
+            Unavailable: no gateway answers.
+        """
+        with Progress(self.config.gateways) as progress:
+            awaited = False
+            while not (frontier := progress.frontier()).log:
+                if not awaited:
+                    LOG.info("%s: waits for the log to begin", self.config.name)
+                awaited = True
+                if stop.wait(limits.BEGIN_LOOK_S):
+                    return
+            if self.config.name not in progress.readers():
+                # All records of a log that began after this start came after it, too.
+                progress.save_offset(self.config.name, frontier.start if awaited else frontier.offset)
+
+    def _reader(self, start: str | None) -> Reader:
+        config = self.config
+        try:
+            reader = Reader(
+                config.gateways,
+                topics=config.topics or None,
+                start=start,
+                follow=True,
+                columns=_COLUMNS,
+                name=config.name,
+                patience=limits.READER_PATIENCE_S,
+            )
+        except OffsetOutOfRange as error:
+            return self._skipped(error)
+        self.position = self._since = int(reader.position)
+        self._previous.clear()
+        return reader
+
+    def _skipped(self, error: OffsetOutOfRange) -> Reader:
+        """A reader behind what was removed, if that may be."""
+        if self.config.lost == "fail":
+            raise OffsetOutOfRange(f'{error}. To publish what is there, set lost = "skip" at the top of the file') from error
+        self.failures += 1
+        LOG.warning("%s: %s: it goes on behind that", self.config.name, error)
+        return self._reader("earliest")
+
+    def _hear(self, socket: Socket, wait_ms: int) -> None:
+        """Who subscribes, and who does not any more; of a flood some, so that records go on."""
+        for _ in range(limits.HEARD_A_TURN):
+            if not socket.poll(wait_ms):
+                return
+            first = socket.recv()[:1]
+            self.subscriptions = max(0, self.subscriptions + (first == b"\1") - (first == b"\0"))
+            wait_ms = 0
+
+    def _publish(self, socket: Socket, batch: pa.RecordBatch, stop: threading.Event) -> bool:
+        """All records of a batch; False if it is to stop before the end of it."""
+        for number, (offset, message) in enumerate(self._messages(batch)):
+            if number % limits.HEAR_RECORDS == 0:
+                self._hear(socket, 0)
+            wait_ms = 1
+            while not self._sent(socket, message):  # a slow one, or anybody, is waited for
+                self._hear(socket, wait_ms)
+                wait_ms = min(2 * wait_ms, limits.SLOW_MS_MAX)
+                if stop.is_set():
+                    return False
+            self.records += 1
+            self.position = offset + 1
+        return True
+
+    def _sent(self, socket: Socket, message: list[bytes]) -> bool:
+        if not self.subscriptions and self.config.zeromq.nobody == "wait":
+            return False
+        try:
+            socket.send_multipart(message, zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
+
+    def _messages(self, batch: pa.RecordBatch) -> Iterator[tuple[int, list[bytes]]]:
+        """Topic, key, value, and as JSON what else there is of each record."""
+        columns: list[Any] = [batch.column(name).to_pylist() for name in _COLUMNS]
+        for offset, topic, key, value, stamp, headers in zip(*columns, strict=True):
+            told: dict[str, Any] = {"offset": offset, "timestamp": _time(stamp)}
+            previous = self._previous.get(topic)
+            if previous is None:
+                told["since"] = self._since  # of this topic, none was there from there on
+            else:
+                told["previous"] = previous
+            null = [name for name, data in (("key", key), ("value", value)) if data is None]
+            if null:
+                told["null"] = null
+            if headers:
+                told["headers"] = [[header["key"], _text(header["value"])] for header in headers]
+            self._note(topic, offset)
+            yield offset, [topic.encode(), key or b"", value or b"", orjson.dumps(told)]
+
+    def _note(self, topic: str, offset: int) -> None:
+        """Know the last offset of a topic. The oldest is forgotten for it: of no topic that is not known did any come since."""
+        self._previous.pop(topic, None)
+        self._previous[topic] = offset  # at the end: they are in the order of their offsets
+        if len(self._previous) > limits.PREVIOUS_MAX:
+            self._since = 1 + self._previous.pop(next(iter(self._previous)))
+
+    def _save(self, reader: Reader, *, at_once: bool = False) -> None:
+        """Note in the log how far it is."""
+        now = time.monotonic()
+        position = int(reader.position)
+        if position == self._saved or (now < self._save_at and not at_once):
+            return
+        self._save_at = now + limits.SAVE_S
+        try:
+            reader.save()
+        except Unavailable as error:
+            self.failures += 1
+            LOG.warning("%s: its position is not saved: %s", self.config.name, error)
+            return
+        self._saved = position
+
+
+def _time(stamp: datetime) -> str:
+    return stamp.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _text(data: bytes | None) -> str | dict[str, str | None] | None:
+    """Bytes as text where they are UTF-8; else, so that no text stands for other bytes, as `{"base64": ...}`."""
+    try:
+        return None if data is None else data.decode()
+    except UnicodeDecodeError:
+        return {"base64": as_base64(data)}

@@ -1,0 +1,143 @@
+"""From ZeroMQ into the log: one thread takes messages from the socket as long as there is room for them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import zmq
+
+from tutti_connect.quarantine import QuarantineLog, as_base64
+from tutti_connect.zeromq import limits
+from tutti_connect.zeromq.in_flight import Flow
+from tutti_connect.zeromq.batches import Bad, Message, Part, Sorter
+from tutti_connect.zeromq.sockets import Socket, opened
+from tutti_connect.zeromq.spooled import SpooledFlow
+
+if TYPE_CHECKING:
+    from tutti_connect.zeromq.config import Inflow
+
+LOG = logging.getLogger("tutti.zeromq")
+
+
+class Connector:
+    """Brings messages into the log. `run` belongs to one thread; the figures may be looked at by others (metrics).
+
+    Attributes:
+        messages, bytes: taken from the socket by this instance.
+        dropped: of these, those that there was no room for ("sub" alone).
+        flow: what of them is on its way.
+    """
+
+    def __init__(self, config: Inflow) -> None:
+        """Prepare; nothing is connected yet.
+
+        Raises:
+            ConfigError: the quarantine cannot be written.
+        """
+        self.config = config
+        self.quarantine = QuarantineLog(config.quarantine, config.name)
+        self.flow: Flow | SpooledFlow = (SpooledFlow if config.spool else Flow)(config, self._refuse_topic)
+        self.messages = self.bytes = self.dropped = 0
+        self.told: dict[str, object] = {}
+        self._sorter = Sorter(config.zeromq.frames, config.topic)
+        self._dropping = False
+
+    def run(self, stop: threading.Event, ready: Callable[[], None]) -> None:
+        """Until `stop`, or something that trying again cannot mend.
+
+        Raises:
+            ConfigError: an endpoint or keys do not serve.
+            Unavailable: no gateway answered at the start.
+            Fenced: another instance of the name has taken over.
+        """
+        source = self.config.zeromq
+        pull = source.socket == "pull"
+        self.flow.open()
+        patience_s = 0.0  # where it ends by an error, nothing more can be delivered
+        try:
+            kind = zmq.PULL if pull else zmq.SUB
+            with opened(kind, source.bind, source.connect, self.config.curve, source.high_water_mark) as (socket, addresses):
+                for prefix in source.subscribe or ([] if pull else [""]):
+                    socket.set(zmq.SUBSCRIBE, prefix.encode())
+                self.told["bound"] = addresses
+                ready()
+                while not stop.is_set():
+                    self._turn(socket, pull=pull)
+                self._drain(socket)
+            patience_s = limits.DELIVERY_S
+        finally:
+            left = self.flow.close(patience_s)
+            if left:
+                LOG.error("%s: %d records that were taken are not in the log, or it is not known", self.config.name, left)
+
+    def _turn(self, socket: Socket, *, pull: bool) -> None:
+        self.flow.tend(time.monotonic())
+        room = self.flow.room
+        if pull and not room:
+            self.flow.wait(limits.TURN_S)  # ZeroMQ holds them back, and those who push with it
+            return
+        if not socket.poll(int(limits.TURN_S * 1000)):
+            return
+        messages = self._taken(socket)
+        if room:
+            self._take(messages)
+            self._dropping = False
+            return
+        self.dropped += len(messages)
+        if not self._dropping:
+            LOG.warning("%s: there is no room for what comes: it is dropped, and counted", self.config.name)
+        self._dropping = True
+
+    def _taken(self, socket: Socket) -> list[Message]:
+        """What is there, within bounds."""
+        messages: list[Message] = []
+        size = 0
+        while len(messages) < limits.MESSAGES_A_TURN and size < limits.BYTES_A_TURN:
+            try:
+                message = socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            messages.append(message)
+            size += sum(map(len, message))
+        self.messages += len(messages)
+        self.bytes += size
+        return messages
+
+    def _take(self, messages: list[Message]) -> None:
+        parts, bad = self._sorter.sorted(messages)
+        self._quarantine(bad)
+        self.flow.add(parts)
+        self.flow.tend(time.monotonic())
+
+    def _quarantine(self, bad: list[Bad]) -> None:
+        """Keep messages that no log takes. Any stranger can send them: they never hold the flow, and cost one write a turn."""
+        if bad:
+            self.quarantine.append([(one.reason, _shown(one.message)) for one in bad])
+
+    def _refuse_topic(self, topic: str, reason: str, parts: Sequence[Part]) -> None:
+        """Quarantine what messages bring to a topic that the log refuses; the other topics continue."""
+        LOG.warning(
+            "%s: messages to topic %s go to quarantine: %s. Once the log takes the topic, start the connector again",
+            self.config.name, topic, reason,
+        )  # fmt: skip
+        self._sorter.refuse(topic, reason)
+        for part in parts:
+            self._quarantine([Bad(message, reason) for message in self._sorter.messages(part)])
+
+    def _drain(self, socket: Socket) -> None:
+        """Take what ZeroMQ holds already, for a moment."""
+        deadline = time.monotonic() + limits.DRAIN_S
+        while time.monotonic() < deadline and self.flow.room and socket.poll(int(limits.TURN_S * 1000)):
+            self._take(self._taken(socket))
+
+
+def _shown(message: Message) -> dict[str, Any]:
+    """A message for quarantine: how many frames it has, and the first bytes of the first of them."""
+    frames = [
+        {"bytes": len(frame), "base64": as_base64(frame[: limits.KEPT_BYTES_MAX])} for frame in message[: limits.KEPT_FRAMES_MAX]
+    ]
+    return {"frames": frames, "count": len(message)}

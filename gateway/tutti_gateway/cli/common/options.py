@@ -1,0 +1,85 @@
+"""Options that several commands share, and what turns their text into values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, TypeVar
+
+import click
+
+from tutti.reading.positions import Bound, parse_bound, parse_time
+from tutti.errors import UsageError
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+def url_option(function: Function) -> Function:
+    """`--url`, by default from $TUTTI_URL, or from the group of commands that this one belongs to."""
+    return _url(callback=lambda context, _option, url: needed_url(context, url))(function)
+
+
+def group_url_option(function: Function) -> Function:
+    """`--url` of a group of commands: its commands may do without one of their own."""
+    return _url()(function)
+
+
+def needed_url(context: click.Context, url: str | None) -> str | None:
+    """The url that was given, to the command or to its group.
+
+    Raises:
+        click.UsageError: none was.
+    """
+    if url is None and context.parent is not None:
+        url = context.parent.params.get("url")
+    if url is None and not context.resilient_parsing:
+        raise click.UsageError("no gateway is named: give --url tutti://HOST:PORT or set TUTTI_URL", context)
+    return url
+
+
+def _url(**options: Any) -> Callable[[Function], Function]:
+    text = "A gateway or several: tutti://HOST:PORT[,HOST:PORT...] ($TUTTI_URL by default)."
+    return click.option("--url", envvar="TUTTI_URL", metavar="URL", help=text, **options)
+
+
+def json_option(function: Function) -> Function:
+    """`--json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Report as one line of JSON.")(function)
+
+
+class NumberRange(click.FloatRange):
+    """A number in a range. Click's own also takes NaN, which no comparison finds outside of a range, and infinity."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """As click's."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number", param, ctx)
+        return number
+
+
+class _BoundType(click.ParamType[Bound]):
+    name = "place"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Bound:
+        if not isinstance(value, str):
+            return value  # type: ignore[return-value]  # click hands defaults over as they are
+        try:
+            return parse_bound(value)
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
+
+
+class _TimeType(click.ParamType[datetime]):
+    name = "time"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        try:
+            return parse_time(str(value))
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
+
+
+BOUND = _BoundType()
+TIME = _TimeType()

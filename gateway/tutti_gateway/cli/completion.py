@@ -1,0 +1,24 @@
+"""`tutti completion`: what a shell needs to complete commands and options."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print what a shell needs to complete commands and options.
+
+    \b
+    bash: eval "$(tutti completion bash)"           in ~/.bashrc
+    zsh:  eval "$(tutti completion zsh)"            in ~/.zshrc
+    fish: tutti completion fish > ~/.config/fish/completions/tutti.fish
+    """
+    from tutti_gateway.cli.commands import COMPLETION_VARIABLE, tutti
+
+    kind = get_completion_class(shell)
+    if kind is None:
+        raise click.UsageError(f"there is no completion for {shell}")
+    print(kind(tutti, {}, "tutti", COMPLETION_VARIABLE).source())

@@ -1,0 +1,38 @@
+"""`tutti config`: what is wrong with a configuration file."""
+
+from __future__ import annotations
+
+import click
+
+from tutti_gateway.cli.common.options import json_option
+from tutti_gateway.cli.common.output import print_json
+
+LOOK_UP_S_MAX = 5.0  # for the names of hosts
+
+
+@click.group()
+def config() -> None:
+    """Check a configuration file."""
+
+
+@config.command()
+@click.argument("file")
+@json_option
+def check(file: str, as_json: bool) -> int:
+    """Explain every mistake in FILE: where, what, what to do. Exit code 2 if there is any; advice alone is none."""
+    from tutti_gateway.config import advice, check_config, unknown_hosts
+
+    config, mistakes = check_config(file)
+    advised = [*advice(config), *unknown_hosts(config, LOOK_UP_S_MAX)] if config is not None else []
+    if as_json:
+        told = {"mistakes": [one._asdict() for one in mistakes], "advice": [one._asdict() for one in advised]}
+        print_json({"file": file, "ok": not mistakes, **told})
+    elif config is None:
+        for mistake in mistakes:
+            print(mistake.text(file))
+    else:
+        places = f"clients at {config.client_address}, reads at {config.reads_address}, admin at {config.admin_address}"
+        print(f"{file}: good: gateway {config.name} of group {config.group.name}, {places}, data in {config.data}")
+        for one in advised:
+            print(f"advice: {one.text(file)}")
+    return 2 if mistakes else 0

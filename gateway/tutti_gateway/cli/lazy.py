@@ -1,0 +1,57 @@
+"""A click group that imports a command when it is run, so that `tutti --help` starts in a blink."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import click
+
+from tutti_gateway.cli.common.interrupts import Loading
+
+
+class Place(NamedTuple):
+    """Where a command lives, as `module:attribute`, and what the list of commands says of it."""
+
+    target: str
+    summary: str
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are named by their places."""
+
+    def __init__(self, *arguments: Any, places: Mapping[str, Place], **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.places = places
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names, in the order of the table."""
+        return list(self.places)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, imported now; None if there is none."""
+        place = self.places.get(cmd_name)
+        if place is None:
+            return None
+        module, _, attribute = place.target.partition(":")
+        with Loading():
+            command = getattr(import_module(module), attribute)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{place.target} is no command but {type(command).__name__}")
+        return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click's, but a name that does not exist is answered with the nearest ones."""
+        name = args[0]
+        if name not in self.places and not name.startswith("-"):
+            near = difflib.get_close_matches(name, self.places, n=3)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(self.places)}"
+            raise click.UsageError(f"no command {name!r}: {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of commands from the table, without importing any."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, place.summary) for name, place in self.places.items()])

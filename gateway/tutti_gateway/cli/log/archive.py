@@ -1,0 +1,124 @@
+"""`tutti archive`: bring the log into an archive, and look at one."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import click
+
+from tutti_gateway.cli.common.options import json_option
+from tutti_gateway.cli.common.output import counted, note, print_json, print_table, progress
+
+_NICE = 10
+_COLUMNS = ("first", "end", "records", "ticks", "files", "bytes", "topics")
+
+
+@click.group()
+def archive() -> None:
+    """Bring the log into an archive of Parquet files, and look at one."""
+
+
+@archive.command()
+@click.option("--config", "path", required=True, metavar="FILE", help="Its TOML file; conf/archive/archive.toml is an example.")
+@click.option("--once", is_flag=True, help="Archive what is closed by now, and end.")
+@json_option
+def run(path: str, once: bool, as_json: bool) -> int:
+    """Archive the log, range after range, as they close.
+
+    What is in the archive its manifests say; it goes on there, whenever it was killed. Behind each range the named reader of the
+    configuration commits its offset, so that gateways with that name in [retention] keep_for remove only what is archived. One
+    line of JSON on standard output says that it is there; logs go to standard error. SIGTERM or Ctrl-C: the range that is being
+    written is finished, and it ends.
+    """
+    from tutti.archive.archiver import Archiver, Settings
+    from tutti.archive.catalog import Archive
+    from tutti.archive.metrics import Metrics
+    from tutti.sources.archiver_input import LogOfGateways
+    from tutti.archive.config import load_archiving
+    from tutti.runtime.worker import run as run_until_told
+
+    config = load_archiving(path)
+    if config.priority == "idle":
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # what commits goes first, at once: niceness alone let it wait
+    else:
+        os.nice(_NICE)
+    log = LogOfGateways(config.gateways)
+    held = Archive(config.archive, log.frontier().log, make=True)
+    settings = Settings(config.name, config.ranges.ticks, config.ranges.bytes, config.lost == "skip")
+    archiver = Archiver(log, held, settings)
+    if not once:
+        told = {"name": config.name, "archive": held.where, "log": held.log, "offset": held.end}
+        return run_until_told(archiver, told, config.metrics, Metrics(archiver), insecure=config.insecure, file=path)
+    began = time.monotonic()
+    archiver.run_once()
+    seconds = round(time.monotonic() - began, 3)
+    if as_json:
+        added = {"ranges": archiver.ranges, "records": archiver.records, "bytes": archiver.bytes, "seconds": seconds}
+        print_json({"archive": held.where, "log": held.log, "first": held.first, "end": held.end, **added})
+    else:
+        note(f"{counted(archiver.records, 'record')} added to {held.where}, which holds [{held.first}, {held.end}) now")
+    return 0
+
+
+@archive.command("list")
+@click.argument("archive")
+@json_option
+def list_ranges(archive: str, as_json: bool) -> None:
+    """The ranges of ARCHIVE, a directory or a URL, with their records, ticks, files, bytes and topics."""
+    from tutti.archive.catalog import Archive
+
+    held = Archive(archive)
+    lines = []
+    for span in held.spans:
+        manifest = held.manifest(span)
+        names = ",".join(sorted({name for file in manifest.files for name in file.topics}))
+        ticks = f"{manifest.tick_first}-{manifest.tick_last}"
+        lines.append([span.first, span.end, span.end - span.first, ticks, len(manifest.files), manifest.bytes, names])
+    if as_json:
+        ranges = [dict(zip(_COLUMNS, line, strict=True)) for line in lines]
+        print_json({"archive": held.where, "log": held.log, "first": held.first, "end": held.end, "ranges": ranges})
+        return
+    print_table(_COLUMNS, lines, empty="no range yet")
+    note(f"{held.where}: log {held.log}, [{held.first}, {held.end}) without a hole")
+
+
+@archive.command()
+@click.argument("archive")
+@click.option(
+    "--remove-orphans", is_flag=True, help="Remove files that no range names, if they are a day old and ranges have their records."
+)
+@json_option
+def verify(archive: str, remove_orphans: bool, as_json: bool) -> int:
+    """Read all of ARCHIVE: each file's SHA-256, each record, each range's digest, and whether a range is missing.
+
+    Exit code 4 if anything is damaged or missing. Files that no range names are left by an archiver that was killed, and harmless;
+    those of a range that is missing may be all that is left of it, and stay.
+    """
+    from tutti.archive.catalog import Archive
+    from tutti.archive.verify import verify as check
+
+    held = Archive(archive)
+    with progress("verify", sum(span.end - span.first for span in held.spans)) as meter:
+        found = check(held, meter.advance)
+    if remove_orphans:
+        for path in found.orphans:
+            held.store.remove(path)
+    if as_json:
+        print_json(
+            {"archive": held.where, "log": held.log, "first": held.first, "end": held.end, "ok": found.good, **found._asdict()}
+        )
+        return 0 if found.good else 4
+    for wrong in found.wrong:
+        print(wrong)
+    for first, end in found.holes:
+        print(f"records {first} to {end - 1} are missing in {held.where}: no range has them")
+    if found.orphans:
+        done = "removed" if remove_orphans else "--remove-orphans removes what is there"
+        print(f"{counted(len(found.orphans), 'file')} in no range: {done}")
+    state = "good" if found.good else "damaged"
+    records, files = counted(found.records, "record"), counted(found.files, "file")
+    print(
+        f"{held.where}: {state}: {records} of [{held.first}, {held.end}) in {files}, {found.bytes} bytes, are as they were written"
+    )
+    return 0 if found.good else 4

@@ -1,0 +1,95 @@
+"""`tutti log rerun`: what `tutti serve --record` recorded, run again and compared."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from tutti_gateway.cli.common.options import json_option
+from tutti_gateway.cli.common.output import counted, note, print_json, progress
+from tutti.reading.positions import time_text
+
+if TYPE_CHECKING:
+    from tutti_gateway.node.replay.replay import Difference, Rerun
+
+
+@click.command()
+@click.argument("file")
+@json_option
+def rerun(file: str, as_json: bool) -> int:
+    """Run a recorded run again.
+
+    FILE is one that tutti serve --record made. A fresh protocol takes its events, and must answer each as it did then; the first
+    one that it answers differently is shown with both answers, and ends with exit code 1. A record that was cut short by a kill is
+    taken as far as it goes.
+    """
+    from tutti_gateway.node.status.status import release
+    from tutti_gateway.node.replay.replay import rerun as run_again
+
+    with progress("rerun", None, unit="bytes") as meter:
+        found = run_again(file, meter.reach)
+    here = release()
+    if as_json:
+        print_json(_fields(found, here))
+    else:
+        _print(found, here)
+    return 1 if found.difference else 0
+
+
+def _fields(found: Rerun, here: str) -> dict[str, object]:
+    """For JSON."""
+    difference = found.difference
+    return {
+        "identical": difference is None,
+        "events": found.events,
+        "gateway": found.header.gateway,
+        "release": found.header.release,
+        "release_here": here,
+        "started": time_text(found.header.started_us),
+        "first": time_text(found.first_us) if found.first_us else None,
+        "last": time_text(found.last_us) if found.last_us else None,
+        "torn": found.torn,
+        "closed": found.closed or None,
+        "raised": found.raised or None,
+        "difference": None if difference is None else _difference(difference),
+    }
+
+
+def _difference(difference: Difference) -> dict[str, object]:
+    return {
+        "event": difference.number,
+        "time": time_text(difference.wall_us),
+        "happened": difference.event,
+        "recorded": list(difference.recorded),
+        "again": list(difference.again),
+    }
+
+
+def _print(found: Rerun, here: str) -> None:
+    header = found.header
+    note(f"gateway {header.gateway}, release {header.release}, from {time_text(header.started_us)} on")
+    if header.release != here:
+        note(f"this is release {here}: it may rightly answer differently")
+    difference = found.difference
+    if difference is not None:
+        print(f"DIFFERENCE at event {difference.number}, {time_text(difference.wall_us)}: {difference.event}")
+        _print_both(difference)
+        return
+    print(f"{counted(found.events, 'event')}, identical")
+    if found.raised:
+        print(f"the stack ended, then and now: {found.raised}")
+    if found.torn:
+        last = f"; its last event is of {time_text(found.last_us)}" if found.events else ""
+        print(f"the record is cut short, as by a kill{last}")
+    else:
+        print(f"the record ends because {found.closed}")
+
+
+def _print_both(difference: Difference) -> None:
+    """Both answers, what they share once: `-` recorded, `+` now."""
+    from difflib import ndiff
+
+    for line in ndiff(difference.recorded, difference.again):
+        if not line.startswith("?"):
+            print(f"  {line}")

@@ -1,0 +1,120 @@
+"""Sends an input that cannot be read again, by a spool: what `tutti produce --spool` does between reading and reporting."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from tutti_gateway.cli.records.inputs import Chunk
+from tutti_gateway.cli.common.output import counted
+from tutti_gateway.cli.records.input_batches import Pieces, batch_of
+from tutti import limits
+from tutti.errors import TuttiError
+
+if TYPE_CHECKING:
+    from tutti.batching.receipt import Receipt
+
+_MOMENT_S = limits.EXIT_FLUSH_US / 1e6
+WAIT_S = limits.REQUEST_TIMEOUT_US / 1e6
+
+
+class SpoolReport(NamedTuple):
+    """What a run did. `records` were read, and `safe` of them are committed or on the disk; `in_spool` are those on the disk that
+    are not committed, of earlier runs too. `refused`: records that this run put aside. `complete`: the input was read to its end.
+    """
+
+    topic: str
+    producer: str
+    records: int
+    safe: int
+    in_spool: int
+    refused: int
+    first: int | None
+    last: int | None
+    seconds: float
+    complete: bool = True
+    lanes: None = None  # nothing is unordered
+
+    def fields(self) -> dict[str, object]:
+        """For JSON."""
+        return {name: value for name, value in self._asdict().items() if name != "lanes"}
+
+    def sentence(self, *, wrong: bool = False) -> str:
+        """For people; `wrong` says that the input cannot be sent as it is."""
+        read = f"{counted(self.records, 'record')} taken for {self.topic} in {self.seconds:.1f} s"
+        if not self.complete:
+            read += f" before it {'went wrong' if wrong else 'stopped'}"
+        if self.safe < self.records:
+            read += (
+                f"; {self.records - self.safe:,} of them were not safe on the disk when it ended, and are lost unless sent again"
+            )
+        aside = f"; {counted(self.refused, 'record')} put aside in the spool's folder refused" if self.refused else ""
+        if not self.in_spool:
+            return f"{read}; all are committed{aside}"
+        return f"{read}; {self.in_spool:,} are in the spool, and are sent by the next run with it{aside}"
+
+
+class Spooling:
+    """One run: `send` chunk by chunk, then `finish`, or `cut_short`. A context manager; leaving it closes the producer."""
+
+    def __init__(self, url: str, topic: str, name: str, spool: str, rate: float | None) -> None:
+        """Open the spool; no gateway is needed.
+
+        Raises:
+            TuttiError: the spool cannot be used.
+        """
+        from tutti.producer import Producer
+
+        self._topic, self._name = topic, name
+        self._producer = Producer(url, producer=name, spool=spool, delivery_timeout=WAIT_S)
+        self._pieces = Pieces(rate)
+        self._records = self._safe = 0
+        self._first: Receipt | None = None
+        self._last: Receipt | None = None
+        self._begun_s = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._producer.close()
+
+    def send(self, chunk: Chunk) -> int:
+        """Take the next records of the input; how many there are. What is read faster than the disk takes it is waited for."""
+        for part in self._pieces.of(chunk):
+            batch = batch_of(part)
+            self._last = self._producer.send_batch(self._topic, batch)
+            self._first = self._first or self._last
+            self._records += batch.num_rows
+        return len(chunk.values)
+
+    def finish(self) -> SpoolReport:
+        """Wait until all is safe, and a moment for the log; what the run did.
+
+        Raises:
+            TuttiError: something is not safe, or was refused.
+        """
+        if self._last is not None:
+            self._last.spooled()
+        self._safe = self._records
+        self._producer.__exit__(None, None, None)  # raises what was refused
+        return self._report()
+
+    def cut_short(self, wait_s: float) -> SpoolReport:
+        """What a run did that something ended; the disk has `wait_s` and a moment to take what was read."""
+        with suppress(TuttiError, TimeoutError):
+            if self._last is not None:
+                self._last.spooled(wait_s + _MOMENT_S)
+            self._safe = self._records
+        with suppress(TuttiError):
+            self._producer.__exit__(TimeoutError, None, None)
+        return self._report()._replace(complete=False)
+
+    def _report(self) -> SpoolReport:
+        held, seconds = self._producer.spool, time.monotonic() - self._begun_s
+        first, last = (receipt.offset if receipt is not None else None for receipt in (self._first, self._last))
+        if last is not None and self._last is not None:
+            last += self._last.count - 1
+        return SpoolReport(self._topic, self._name, self._records, self._safe, held.records, held.refused, first, last, seconds)

@@ -1,0 +1,109 @@
+"""docs/reference/api.md, written from the docstrings and signatures of what `tutti` exports."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+MADE = "<!-- Made from the code: python -m tutti_gateway.cli.reference.__main__. What is changed here by hand is lost. -->\n"
+_INTRODUCTION = """\
+Everything that `from tutti import ...` gives. [clients.md](../how-to/clients.md) shows how to use it; the rest is not for
+applications and changes without notice.
+"""
+_SECTION = re.compile(r"^(Args|Attributes|Returns|Raises)(?: \(.*\))?:$")
+_QUOTED = re.compile(r"'([^'\"]*)'|\"([^\"]*)\"")
+
+
+def api_page(module: ModuleType) -> str:
+    """All classes of the module's `__all__`, the errors last, as a table.
+
+    Raises:
+        LookupError: one of them, or something public in it, has no docstring.
+    """
+    kinds = [getattr(module, name) for name in module.__all__]
+    errors = [kind for kind in kinds if issubclass(kind, Exception)]
+    parts = [f"# Python\n\n{MADE}\n{_INTRODUCTION}"]
+    for kind in kinds:
+        if kind not in errors:
+            parts.extend(_class(kind))
+    parts.append("## Errors\n\nAll are `tutti.TuttiError`. The exit code is that of a command which ends with the error.\n")
+    parts.append("| error | is a | exit code | what |\n|---|---|---|---|")
+    for kind in sorted(errors, key=lambda error: (error.__name__ != "TuttiError", error.__name__)):
+        bases = ", ".join(f"`{base.__name__}`" for base in kind.__bases__)
+        parts.append(
+            f"| `{kind.__name__}` | {bases} | {kind.exit_code} | {' '.join(_told(kind).split()).replace('|', chr(92) + '|')} |"
+        )
+    return "\n".join(parts) + "\n"
+
+
+def _class(kind: type) -> Iterator[str]:
+    if issubclass(kind, tuple):  # a named tuple: its fields are all there is
+        yield f"## `{kind.__name__}`\n\n{_told(kind)}\n"
+        yield "\n".join(f"- `{name}: {_type(of)}`" for name, of in kind.__annotations__.items()) + "\n"
+        return
+    made = f"\n\n    {kind.__name__}{_signature(kind.__init__)}" if _made_by_users(kind) else ""
+    yield f"## `{kind.__name__}`{made}\n\n{_text(_told(kind))}\n"
+    for name, found in vars(kind).items():
+        member = inspect.unwrap(found) if callable(found) else found  # a method that was compiled is as it is written
+        if name.startswith("_") or not (inspect.isfunction(member) or isinstance(member, property)):
+            continue
+        call = _signature(member) if inspect.isfunction(member) else _returns(member)
+        yield f"### `{kind.__name__}.{name}`\n\n    {name}{call}\n\n{_text(_told(member))}\n"
+
+
+def _made_by_users(kind: type) -> bool:
+    return not any(name in inspect.signature(kind).parameters for name in ("batch",))
+
+
+def _told(what: Any) -> str:
+    text = inspect.getdoc(what)
+    if not text:
+        raise LookupError(f"{what!r} is public and has no docstring")
+    return text
+
+
+def _signature(function: Any) -> str:
+    found = inspect.signature(function)
+    parameters = [one for one in found.parameters.values() if one.name != "self"]
+    text = str(found.replace(parameters=parameters, return_annotation=inspect.Signature.empty))
+    result = "" if found.return_annotation in ("None", None, inspect.Signature.empty) else f" -> {_type(found.return_annotation)}"
+    return _QUOTED.sub(_unquoted, text) + result
+
+
+def _unquoted(found: re.Match[str]) -> str:
+    """Annotations are strings: without their quotes they read as in the source. Defaults that are texts keep theirs."""
+    before = found.string[: found.start()]
+    return (found[1] or found[2]) if before.endswith(": ") else found[0]
+
+
+def _returns(member: property) -> str:
+    return f": {_type(inspect.signature(member.fget).return_annotation)}" if member.fget is not None else ""
+
+
+def _type(annotation: Any) -> str:
+    return annotation if isinstance(annotation, str) else getattr(annotation, "__forward_arg__", str(annotation))
+
+
+def _text(doc: str) -> str:
+    """A docstring as Markdown: sections become lists, examples stay as they are."""
+    return "\n".join(_lines(doc.splitlines()))
+
+
+def _lines(lines: list[str]) -> Iterator[str]:
+    listed = section_named = False
+    for line in lines:
+        section = _SECTION.match(line)
+        if section:
+            listed, section_named = True, section[1] != "Returns"
+            yield f"**{line.removesuffix(':')}**\n"
+        elif listed and line.startswith("    ") and not line.startswith("     "):
+            name, colon, text = line.strip().partition(": ")
+            yield f"- `{name}`: {text}" if colon and section_named else line.strip()
+        elif listed and line.startswith("     "):
+            yield f"  {line.strip()}"
+        else:
+            listed = listed and not line
+            yield line

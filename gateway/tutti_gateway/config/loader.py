@@ -1,0 +1,93 @@
+"""From a TOML file to a `Config`: the gateway's own rules on top of `structs`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tutti.security.tokens import read_tokens
+from tutti.toml.lines import key_lines, line_of
+from tutti.toml.mistakes import KeyPath, Mistake
+from tutti_gateway.config.model import DEFAULT_PRESET, PRESETS, Config
+from tutti_gateway.config.relations import Relations
+from tutti.toml.loader import StructReader, text_of, tree_of
+from tutti.errors import ConfigError
+from tutti.security.key_files import check_certificate
+
+
+def load_config(path: str | Path) -> Config:
+    """The configuration in a file.
+
+    Raises:
+        ConfigError: the file cannot be read or is wrong; the message explains the first mistake and counts the others.
+    """
+    config, mistakes = check_config(path)
+    if config is None:
+        more = f" (and {len(mistakes) - 1} more, see `tutti config check {path}`)" if len(mistakes) > 1 else ""
+        raise ConfigError(mistakes[0].text(str(path)) + more)
+    return config
+
+
+def check_config(path: str | Path) -> tuple[Config | None, list[Mistake]]:
+    """Read a file: the configuration, None if anything is wrong, and every mistake in the order of the lines."""
+    text, mistakes = text_of(path)
+    if text is None:
+        return None, mistakes
+    config, mistakes = parse_config(text)
+    if config is None or not (config.security.has_keys or config.security.has_tls):
+        return config, mistakes
+    config = _beside(config, Path(path).parent)
+    found = _mistake_in_keys(config, key_lines(text))
+    return (None, [found]) if found else (config, [])
+
+
+def parse_config(text: str) -> tuple[Config | None, list[Mistake]]:
+    """As `check_config`, for the text of a file."""
+    tree, wrong = tree_of(text)
+    if wrong:
+        return None, wrong
+    reading = StructReader(text, Config)
+    config = reading.struct(Config, _with_preset(tree), ())
+    Relations(reading, config).check()
+    mistakes = sorted(reading.mistakes, key=lambda mistake: mistake.line or 0)
+    return (None if mistakes else config), mistakes
+
+
+def _beside(config: Config, directory: Path) -> Config:
+    """With the files of keys and tokens looked for beside the configuration."""
+    security = config.security
+    files = ("secret_key", "public_keys", "tokens", "tls_certificate", "tls_key")
+    paths = {name: str(directory / path) for name in files if (path := getattr(security, name)) is not None}
+    return msgspec.structs.replace(config, security=msgspec.structs.replace(security, **paths))
+
+
+def _mistake_in_keys(config: Config, lines: dict[KeyPath, int]) -> Mistake | None:
+    security = config.security
+    kind = "keys"
+    try:
+        if security.has_keys:
+            from tutti_gateway.transport.keys import Keyring  # noqa: PLC0415 - ZeroMQ, for those alone who have keys
+
+            Keyring.open(security.secret_key or "", security.public_keys or "", config.name)
+        if security.tokens is not None:
+            kind = "tokens"
+            read_tokens(security.tokens)
+        if security.has_tls:
+            kind = "a certificate"
+            check_certificate(security.tls_certificate or "", security.tls_key or "")
+    except ConfigError as error:
+        what, _, do = str(error).partition(": ")
+        return Mistake("security", line_of(lines, ("security",)), f"names {kind} that do not serve, {what}", do)
+    return None
+
+
+def _with_preset(tree: dict[str, Any]) -> dict[str, Any]:
+    """The tree with [timers] filled from the preset where they say nothing."""
+    timers, group = tree.get("timers", {}), tree.get("group")
+    if not isinstance(timers, dict):
+        return tree
+    preset = group.get("preset") if isinstance(group, dict) else None
+    known = preset if isinstance(preset, str) and preset in PRESETS else DEFAULT_PRESET
+    return tree | {"timers": PRESETS[known] | timers}

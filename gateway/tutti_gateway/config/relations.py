@@ -1,0 +1,257 @@
+"""What must hold between values of a configuration that are each good alone."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from tutti.toml.mistakes import KeyPath
+from tutti_gateway.config.model import Config, Limits, Retention, is_multicast, parse_duration
+from tutti_gateway.core import limits
+from tutti import limits as common_limits
+from tutti.data.addresses import (GROUP_DISTANCE, NAME_HOST, PORT_MAX, Address, MemberAddress, is_loopback, parse_host_port, parse_member, unreachable)
+from tutti.data.names import NAME_BYTES_MAX, check_name
+from tutti.errors import ConfigError, UsageError
+
+_HOST_PORT = f"write HOST:PORT with a port from 1 to {PORT_MAX}, 127.0.0.1:7400"
+_MEMBER = f"{_HOST_PORT}, and HOST:PORT/GROUP-PORT where the group port is not PORT + {GROUP_DISTANCE}"
+
+
+class Reading(Protocol):
+    """Collects mistakes."""
+
+    def mistake(self, path: KeyPath, what: str, do: str) -> None:
+        """The value at `path` is wrong: what, and what to do."""
+
+    def good(self, *path: str) -> bool:
+        """Whether no mistake was found in `path` itself or in what holds it."""
+
+
+class Relations:
+    """Finds what does not fit together."""
+
+    def __init__(self, reading: Reading, config: Config) -> None:
+        self._mistake = reading.mistake
+        self._good = reading.good
+        self._config = config
+
+    def check(self) -> None:
+        """Tell every mistake to the reading."""
+        config = self._config
+        self._name(("name",), "gateway", config.name)
+        self._name(("group", "name"), "group", config.group.name)
+        if not config.data:
+            self._mistake(("data",), "is empty", "name a directory")
+        listen = self._address(("listen",), config.listen)
+        advertise = listen
+        if config.advertise is not None:
+            advertise = self._reachable(("advertise",), config.advertise, self._address(("advertise",), config.advertise))
+        if listen is not None:
+            self._ports(listen)
+        members = self._members(listen, advertise) if self._good("group", "members") else {}
+        if listen is not None:
+            self._reach(listen, members)
+        self._keys()
+        self._multicast(listen)
+        if self._good("timers", "tick_ms") and config.timers.tick_ms < config.timers.heartbeat_ms:
+            what = f"is {config.timers.tick_ms}, below heartbeat_ms = {config.timers.heartbeat_ms}"
+            self._mistake(("timers", "tick_ms"), what, "make it at least as long as a heartbeat")
+        if self._good("limits", "undecided_bytes") and self._good("log", "disk_low_bytes"):
+            self._room(config.limits.undecided_bytes + common_limits.RESERVED_BYTES, config.log.disk_low_bytes)
+        self._retention()
+        self._memory()
+
+    def _retention(self) -> None:
+        """What is kept are whole segments, and the newest one stays."""
+        kept, segment = self._config.retention, self._config.log.segment_bytes
+        if self._good("retention", "bytes") and self._good("log", "segment_bytes") and 0 < kept.bytes < 2 * segment:
+            what = f"is {kept.bytes}, less than two segments ({segment} bytes each)"
+            self._mistake(("retention", "bytes"), what, f"make it at least {2 * segment}, or log.segment_bytes smaller")
+        if self._good("retention", "time") and kept.time:
+            try:
+                parse_duration(kept.time)
+            except ConfigError:
+                what = f"is {kept.time!r}"
+                self._mistake(
+                    ("retention", "time"),
+                    what,
+                    'write a whole number of days, hours or minutes above 0: "7d", "36h", "90m"; leave it out to keep all',
+                )
+
+        if self._good("retention", "keep_for"):
+            self._kept_for(kept)
+
+    def _kept_for(self, kept: Retention) -> None:
+        for name in kept.keep_for:
+            self._name(("retention", "keep_for"), "reader", name)
+            if kept.keep_for.count(name) > 1:
+                self._mistake(("retention", "keep_for"), f"has {name!r} twice", "name each reader once")
+                return
+        if kept.keep_for and not kept.bytes and not kept.time:
+            self._mistake(
+                ("retention", "keep_for"),
+                "holds back what the limits let go, and there is no limit",
+                'set retention.bytes or retention.time, as time = "7d", or leave keep_for out: then all of the log is kept',
+            )
+
+    def _room(self, needed: int, low: int) -> None:
+        """What is undecided when the disk runs low has to be written all the same."""
+        if needed > low:
+            what = f"is {low}, less than undecided_bytes and the reserve need together ({needed})"
+            self._mistake(("log", "disk_low_bytes"), what, f"make it at least {needed}, or undecided_bytes smaller")
+
+    def _memory(self) -> None:
+        """A gateway above its memory closes all connections, again and again: its bounds together must stay below."""
+        names = [field.name for field in msgspec.structs.fields(Limits)]
+        values = {name: getattr(self._config.limits, name) for name in names}
+        if not all(self._good("limits", name) for name in names):
+            return
+        needed = limits.node_bytes(**values)
+        if needed > limits.NODE_MEMORY_BYTES_MAX:
+            asked = ", ".join(f"{name} = {value}" for name, value in values.items())
+            what = f"takes {needed} bytes of memory in full use ({asked}), and a gateway has {limits.NODE_MEMORY_BYTES_MAX}"
+            self._mistake(("limits",), what, "make one of them smaller")
+
+    def _name(self, path: KeyPath, what: str, name: str) -> None:
+        if not self._good(*path):
+            return
+        try:
+            check_name(what, name)
+        except UsageError:
+            self._mistake(path, f"is {name!r}", f"use 1 to {NAME_BYTES_MAX} letters, digits, '.', '_' or '-'")
+
+    def _address(self, path: KeyPath, text: str) -> Address | None:
+        if not self._good(*path):
+            return None
+        try:
+            return parse_host_port(text)
+        except UsageError:
+            self._mistake(path, f"is {text!r}", _HOST_PORT)
+            return None
+
+    def _reachable(self, path: KeyPath, text: str, address: Address | None) -> Address | None:
+        """The address, if it is one that others can connect to."""
+        if address is None or not (nobody := unreachable(address.host)):
+            return address
+        self._mistake(path, f"is {text!r}, and {nobody}", NAME_HOST)
+        return None
+
+    def _reach(self, listen: Address, members: dict[str, MemberAddress]) -> None:
+        """What others can reach is not left open by an oversight."""
+        config = self._config
+        missing = config.security.missing
+        if not config.security.insecure and missing:
+            do = (
+                f"name {', '.join(missing)} in [security], keep to 127.0.0.1, or say so with [security] insecure = true where the "
+                "network is trusted"
+            )
+            lacks = "without keys nothing is encrypted or authenticated" if not config.security.has_keys else "not all is protected"
+            beyond = [name for name, address in members.items() if not is_loopback(address.clients.host)]
+            if not is_loopback(listen.host):
+                what = f"is {config.listen!r}, which others can reach, and {lacks}"
+                self._mistake(("listen",), what, do)
+            elif beyond:
+                what = f"is {config.group.members[beyond[0]]!r}, beyond this machine, and {lacks}"
+                self._mistake(("group", "members", beyond[0]), what, do)
+        if config.advertise is None and (nobody := unreachable(listen.host)):
+            self._mistake(("advertise",), f"is missing, and {nobody}", "add HOST:PORT for clients")
+
+    def _keys(self) -> None:
+        security = self._config.security
+        named = {"secret_key": security.secret_key, "public_keys": security.public_keys}
+        for name, path in named.items():
+            other = next(one for one in named if one != name)
+            if path is None and named[other] is not None and self._good("security", name):
+                self._mistake(("security", name), f"is missing, and {other} is there", "name both files, or none")
+            elif path == "":
+                self._mistake(("security", name), "is empty", "name a file that `tutti keys new` made")
+        if security.tokens is not None and not security.has_keys and self._good("security", "tokens"):
+            what = "is there, and no keys are: a token is shown in a connection that is encrypted with them"
+            self._mistake(("security", "tokens"), what, "name keys, too (`tutti keys new`; secret_key, public_keys)")
+        pair = {"tls_certificate": security.tls_certificate, "tls_key": security.tls_key}
+        for name, path in pair.items():
+            other = next(one for one in pair if one != name)
+            if not path and pair[other] and self._good("security", name):
+                self._mistake(("security", name), f"is missing, and {other} is there", "name both files, or none")
+
+    def _multicast(self, listen: Address | None) -> None:
+        config = self._config
+        path = ("multicast", "address")
+        address = self._address(path, config.multicast.address)
+        if address is not None and not is_multicast(address.host):
+            what = f"is {config.multicast.address!r}"
+            self._mistake(path, what, "write an IPv4 multicast address, 239.0.0.0 to 239.255.255.255 within one site, and a port")
+        if config.multicast.interface == "":
+            self._mistake(("multicast", "interface"), "is empty", "name an interface, or leave it out")
+        if config.group.transport != "multicast" or listen is None or config.security.insecure or config.security.has_keys:
+            return
+        interface = config.multicast.interface
+        if interface is not None and interface != "lo" and not is_loopback(interface):
+            what = f"is {interface!r}, where others can hear what gateways say, and without keys it is not authenticated"
+            self._mistake(("multicast", "interface"), what, "name keys in [security], or say insecure = true there")
+
+    def _ports(self, listen: Address) -> None:
+        taken_by = {listen.port: "listen"}
+        for distance, name in enumerate(("group", "reads", "admin"), 1):
+            if not self._good("ports", name):
+                continue
+            port = getattr(self._config.ports, name) or listen.port + distance
+            if port > PORT_MAX:
+                self._mistake(("listen",), f"leaves no port for {name} ({port})", f"choose a port up to {PORT_MAX - 3}")
+                break
+            if port in taken_by:
+                self._mistake(("ports", name), f"is {port}, as that of {taken_by[port]} is", "give each a port of its own")
+            taken_by.setdefault(port, name)
+
+    def _members(self, listen: Address | None, own: Address | None) -> dict[str, MemberAddress]:
+        config = self._config
+        members = config.group.members
+        found: dict[str, MemberAddress] = {}
+        for name, text in members.items():
+            path = ("group", "members", name)
+            self._name(path, "gateway", name)
+            address = self._member(path, text)
+            if address is not None and self._reachable(path, text, address.clients):
+                self._apart(path, address, found)
+                found[name] = address
+        if config.name in found and listen is not None and own is not None:
+            self._own(found[config.name], listen, own)
+        if members and config.name not in members and self._good("name"):
+            what = f"does not name this gateway ({config.name}) but {', '.join(members)}"
+            self._mistake(("group", "members"), what, "add it, or correct `name`")
+        if len(members) > common_limits.ROSTER_MAX:
+            what = f"names {len(members)} gateways"
+            self._mistake(("group", "members"), what, f"name {common_limits.ROSTER_MAX} at most; three, five or seven serve best")
+        return found
+
+    def _member(self, path: KeyPath, text: str) -> MemberAddress | None:
+        if not self._good(*path):
+            return None
+        try:
+            return parse_member(text)
+        except UsageError:
+            self._mistake(path, f"is {text!r}", _MEMBER)
+            return None
+
+    def _apart(self, path: KeyPath, address: MemberAddress, others: dict[str, MemberAddress]) -> None:
+        """Two gateways at one address would each take the other for an impostor."""
+        for name, other in others.items():
+            shared = set(address) & set(other)
+            if shared:
+                what = f"is {str(address)!r} and that of {name} is {str(other)!r}: both have {min(shared)} for clients or the group"
+                self._mistake(path, what, "give each gateway ports of its own")
+                return
+
+    def _own(self, member: MemberAddress, listen: Address, own: Address) -> None:
+        """What the others are told of this gateway is where it is."""
+        config = self._config
+        path = ("group", "members", config.name)
+        text = config.group.members[config.name]
+        group = config.ports.group or listen.port + GROUP_DISTANCE
+        if member.clients != own:
+            do = "write the same address in both (`advertise` wins over `listen`)"
+            self._mistake(path, f"is {text!r} and this gateway is at {str(own)!r}", do)
+        elif own.port == listen.port and member.group.port != group:
+            what = f"is {text!r}, with port {member.group.port} for the group, and this gateway has port {group} for it"
+            self._mistake(path, what, f'write "{own}/{group}" on every gateway, or take ports.group out')

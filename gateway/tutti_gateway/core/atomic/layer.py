@@ -1,0 +1,306 @@
+"""Two-phase commit of the ordered stream: persist, vote, confirm, abort (see NOTES.md).
+
+Every member runs the voter's half; the coordinator of the view runs the other half too, and is a voter like all others.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Protocol
+
+from tutti_gateway.core import limits
+from tutti_gateway.core.atomic.ballot import Ballot
+from tutti_gateway.core.atomic.decision_broadcast import Telling
+from tutti_gateway.core.context import Context
+from tutti_gateway.core.protocol.messages import Confirm, No, Vote
+from tutti_gateway.core.window import Stage
+from tutti.data.frames.bodies import AbortBody, Entry, EpochBody, decode_body
+from tutti.data.frames.frame import SEQUENCED, Frame, Kind
+from tutti.errors import InvariantViolated, invariant
+
+
+class Above(Protocol):
+    """What *atomic* tells of."""
+
+    def decided(self, run: tuple[Frame, ...], offsets: tuple[int, ...], void: frozenset[int]) -> None:
+        """The frontier passed the run."""
+
+    def abort(self, frame: Frame, body: AbortBody) -> None:
+        """Order an ABORT of the frame."""
+
+    def room(self) -> None:
+        """What may be undecided, or written, may have become more."""
+
+    def suspect(self, member: int, reason: str) -> None:
+        """The member holds the group up."""
+
+    def full(self, low: Mapping[int, str]) -> None:
+        """Disks of these members have had no room for the atomic period, and why."""
+
+
+class Atomic:
+    """The layer.
+
+    Attributes:
+        telling: who is told of decisions by this coordinator, and when.
+    """
+
+    def __init__(self, context: Context, above: Above) -> None:
+        self._config = context.config
+        self._outbox = context.outbox
+        self._standing = context.standing
+        self._window = context.window
+        self._above = above
+        self._unwritten: list[Frame] = []
+        self._writing: deque[tuple[int, int]] = deque()  # (token, last position) of every Persist under way
+        self._withheld: list[Frame] = []  # behind a batch that this member said NO to
+        self._declined: dict[int, Frame] = {}  # batches that it said NO to, until an ABORT covers them
+        self._low = ""
+        self._ballot: Ballot | None = None
+        self.telling = Telling(context)
+        self._view_position = 0
+
+    # Taking part
+
+    def installed(self) -> None:
+        """A view was installed: votes and confirms of the last one count no more; what is durable here is voted for again."""
+        window, standing = self._window, self._standing
+        self._ballot = Ballot(standing.members, window.frontier) if standing.coordinating else None
+        self.telling.forget()
+        self._view_position = 0
+        self._vote(again=True)
+
+    def ended(self) -> None:
+        """The view ended: what was not handed to the disk is given up, since the log as it is on the disk is what counts now."""
+        self._unwritten, self._withheld, self._declined, self._ballot = [], [], {}, None
+        self.telling.forget()
+        self._window.cut(self._window.mark(Stage.WRITING))
+
+    def cut(self, to: int) -> None:
+        """Give up what stands behind position `to`, on the disk too. Disk writes under way no longer count for what comes there."""
+        window = self._window
+        invariant(not self._unwritten and not self._withheld, "a log is cut while frames of its view wait")
+        if window.mark(Stage.WRITING) > to:
+            self._outbox.persist(cut=to)
+        self._writing = deque((token, min(last, to)) for token, last in self._writing)
+        window.cut(to)
+
+    def carry(self, frames: Sequence[Frame]) -> None:
+        """Take frames of another member's log; they are written whatever the disk says: the group may have decided them."""
+        self._window.extend(frames, limits.WINDOW_MORE_FRAMES + limits.VIEW_ROOM_FRAMES)
+        self._unwritten.extend(frames)
+        self.write()
+
+    def learned(self, up_to: int) -> None:
+        """Everything up to the position is decided in a view that this member is not in, and durable here."""
+        self._window.advance(Stage.VOTED, max(up_to, self._window.mark(Stage.VOTED)))
+        self._decide(up_to)
+
+    def opened(self, view_position: int) -> None:
+        """The coordinator ordered the view's VIEW frame: with it, and not before, everything carried over is decided."""
+        self._view_position = view_position
+
+    def take(self, frames: Sequence[Frame]) -> None:
+        """Take the next frames of the log; they are in the received-table already."""
+        # The bound is the coordinator's, who orders; what was carried over may exceed it, and the view has to begin behind it.
+        orders = self._standing.coordinating and frames[0].kind != Kind.VIEW
+        self._window.extend(frames, 0 if orders else limits.WINDOW_MORE_FRAMES + limits.VIEW_ROOM_FRAMES)
+        if self._low or self._withheld:
+            self._take_some(frames)
+        else:
+            self._unwritten.extend(frames)
+
+    def _take_some(self, frames: Sequence[Frame]) -> None:
+        """While the disk is low no further batch is written: NO, and everything behind it waits for the ABORT."""
+        for frame in frames:
+            if frame.kind == Kind.BATCH and self._low:
+                self.decline(frame, f"no space: {self._low}")
+            elif self._withheld:
+                self._withheld.append(frame)
+                if frame.kind == Kind.ABORT:
+                    self._covered(frame)
+            else:
+                self._unwritten.append(frame)
+
+    def decline(self, frame: Frame, reason: str) -> None:
+        """Say NO to a batch that was not handed to the disk, and hold back what follows."""
+        invariant(frame.kind == Kind.BATCH, f"{frame!r} is no batch: a member that cannot take it is booted")
+        invariant(frame.position > self._window.mark(Stage.WRITING), f"NO to {frame!r}, which is being written")
+        self._withheld.append(frame)
+        if not any(_same_epoch(frame, other) for other in self._declined.values()):
+            self._declined[frame.position] = frame
+            self._outbox.send(self._standing.coordinator, No(self._standing.view, frame.position, reason))
+
+    def _covered(self, abort: Frame) -> None:
+        first = decode_body(AbortBody, abort.body).position
+        for position, frame in list(self._declined.items()):
+            if first <= position and _same_epoch(frame, abort):
+                del self._declined[position]
+        if not self._declined:
+            # Void batches are written whole, with the ABORT that voids them: the disk was low, not full (limits.DISK_LOW_BYTES).
+            self._unwritten += self._withheld
+            self._withheld = []
+
+    def write(self) -> None:
+        """End of a step: hand what was taken to the disk, as one Persist."""
+        if self._unwritten:
+            last = self._unwritten[-1].position
+            self._window.advance(Stage.WRITING, last)
+            self._writing.append((self._outbox.persist(tuple(self._unwritten)), last))
+            self._unwritten = []
+
+    def persisted(self, token: int) -> None:
+        """Everything up to the Persist with the token is durable; this releases the vote."""
+        last = 0
+        while self._writing and self._writing[0][0] <= token:
+            last = self._writing.popleft()[1]
+        if last:
+            self._window.advance(Stage.DURABLE, last)
+            self._vote()
+
+    def _vote(self, again: bool = False) -> None:
+        """YES to what is durable, only while promised = accepted = the view."""
+        window, standing = self._window, self._standing
+        if not standing.current(standing.view):
+            return
+        durable = window.mark(Stage.DURABLE)
+        if again or durable > window.mark(Stage.VOTED):
+            window.advance(Stage.VOTED, durable)
+            self._outbox.send(standing.coordinator, Vote(standing.view, durable, self._low))
+
+    def space(self, low: str) -> None:
+        """The disk takes new messages (empty) or not; the coordinator hears it with the next vote, which is now."""
+        if low != self._low:
+            self._low = low
+            self._vote(again=True)
+
+    def on_confirm(self, sender: int, message: Confirm) -> None:
+        """The coordinator's decision."""
+        standing, window = self._standing, self._window
+        up_to = message.up_to
+        if not standing.current(message.view) or sender != standing.coordinator or up_to <= window.frontier:
+            return
+        if up_to > window.mark(Stage.VOTED) or up_to != window.reach(up_to):
+            self._outbox.drop(message, sender, f"position {up_to} was not voted for here, or an ABORT reaches over it")
+            return
+        self._decide(up_to)
+
+    def _decide(self, up_to: int) -> None:
+        window = self._window
+        run, offsets, void = window.decide(up_to)
+        self._outbox.deliver(run, offsets, void, window.state.next_offset)
+        self._above.decided(run, offsets, void)
+
+    # Coordinating
+
+    @property
+    def own_low(self) -> bool:
+        """Whether this member's disk takes no batches."""
+        return bool(self._low)
+
+    @property
+    def low(self) -> str:
+        """Why the coordinator takes no new batches: a member's disk is low. Empty if all have room."""
+        if self._ballot is None or not self._ballot.low:
+            return ""
+        member = min(self._ballot.low)
+        return f"{self._window.state.gateway_text(member)}: {self._ballot.low[member]}"
+
+    def on_vote(self, sender: int, message: Vote) -> None:
+        """A member's YES. All of them make a CONFIRM."""
+        ballot, window = self._ballot, self._window
+        if ballot is None or not self._standing.current(message.view) or sender not in ballot.votes:
+            return
+        if message.up_to > window.end:
+            self._outbox.drop(message, sender, f"a YES to position {message.up_to}, and {window.end} is ordered")
+            return
+        again = message.up_to <= ballot.votes[sender]
+        ballot.yes(sender, message.up_to)
+        if message.low or sender in ballot.low:
+            ballot.space(sender, message.low)
+            self._above.room()
+        confirmed = window.reach(ballot.all_yes)
+        if confirmed > window.frontier and 0 < self._view_position <= confirmed:
+            self.telling.decide(confirmed, islice(window.frames, confirmed - window.frontier))
+        elif again and sender != self._standing.me:
+            # It votes again because it heard nothing: the decision is repeated to it.
+            self._outbox.send(sender, Confirm(message.view, window.frontier))
+
+    def on_no(self, sender: int, message: No) -> None:
+        """A member's NO leads to an ABORT, once for a producer's epoch."""
+        ballot, window = self._ballot, self._window
+        if ballot is None or not self._standing.current(message.view) or sender not in ballot.votes:
+            return
+        position = message.position
+        if not window.frontier < position <= window.end or window.barred(position):
+            return
+        if position <= ballot.votes[sender]:
+            self._outbox.drop(message, sender, f"a NO to position {position} after a YES to {ballot.votes[sender]}")
+            return
+        frame = window.at(position)
+        if frame.kind != Kind.BATCH or not 0 < self._view_position <= window.frontier:
+            self._above.suspect(sender, f"it cannot take position {position}, which may not be aborted: {message.reason}")
+            return
+        if frame.view != self._standing.view:
+            raise InvariantViolated(f"{frame!r} stands behind the VIEW frame of {self._standing.view}")
+        self._above.abort(frame, AbortBody(position, message.reason, self._entry_before(frame)))
+
+    def _entry_before(self, frame: Frame) -> Entry:
+        """The producer's line of the received-table as it was before the frame."""
+        producer = self._window.state.producers.get(frame.producer)
+        entry = Entry(b"", 0, 0, b"")
+        if producer is not None:
+            entry = Entry(producer.instance, producer.epoch, producer.sequence, producer.progress, producer.closed)
+        for other in self._window.frames:
+            if other is frame:
+                break
+            if other.producer != frame.producer:
+                continue
+            if other.kind == Kind.EPOCH:
+                body = decode_body(EpochBody, other.body)
+                entry = Entry(body.instance, other.epoch, body.sequence, body.progress)
+            elif other.kind in SEQUENCED:
+                entry = Entry(entry.instance, other.epoch, other.last_sequence, other.progress or entry.progress)
+        invariant(entry.epoch == frame.epoch, f"{frame!r} follows epoch {entry.epoch}")
+        return entry
+
+    # Time
+
+    def beat(self) -> None:
+        """One heartbeat: repeat what may have been lost, and look who holds the group up."""
+        standing, window = self._standing, self._window
+        if not standing.current(standing.view):
+            return
+        if self._ballot is not None:
+            for member in standing.others:
+                self._outbox.send(member, Confirm(standing.view, window.frontier))
+            self.telling.forget()
+            for member in self._ballot.beat(window.end, self._config.atomic_period_heartbeats):
+                vote = self._ballot.votes[member]
+                self._above.suspect(member, f"no vote since position {vote}, and {window.end} is ordered")
+            full = [member for member, beats in self._ballot.full.items() if beats >= self._config.atomic_period_heartbeats]
+            if full:
+                self._above.full({member: self._ballot.low[member] for member in full})
+            self._above.room()
+        if self._low or (self._ballot is None and window.mark(Stage.VOTED) > window.frontier):
+            self._vote(again=True)
+        for position in self._declined:
+            self._outbox.send(standing.coordinator, No(standing.view, position, f"no space: {self._low}"))
+
+    @property
+    def beating(self) -> bool:
+        """Whether heartbeats are wanted: something is undecided, or there is somebody to repeat the decision to."""
+        if not self._standing.view:
+            return False
+        return bool(self._window.frames or self._low or (self._ballot is not None and self._standing.others))
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing is undecided and nothing is being written."""
+        return not self._window.frames and not self._writing
+
+
+def _same_epoch(frame: Frame, other: Frame) -> bool:
+    return (frame.producer, frame.epoch) == (other.producer, other.epoch)

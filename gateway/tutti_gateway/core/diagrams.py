@@ -1,0 +1,108 @@
+"""Draw docs/explanation/protocol.md from the core's own tables: `python -m tutti_gateway.core.diagrams > docs/explanation/protocol.md`.
+
+A test compares the page with what this makes, so that it cannot grow old.
+"""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import sys
+from collections.abc import Iterator, Mapping
+from typing import get_args
+
+from tutti_gateway.core.protocol.actions import Action
+from tutti_gateway.core.protocol.events import Event
+from tutti_gateway.core.view.lifecycle import LIFE, Phase
+from tutti_gateway.core.state_machine import Input, State
+from tutti_gateway.core.protocol.messages import Message
+from tutti_gateway.core.order.received_table import LINE, LineState
+from tutti_gateway.core.order.verdicts import ENTRANCE, VERDICT, Relation
+from tutti_gateway.core.lanes import phases
+from tutti_gateway.core.window import Stage
+
+INTRODUCTION = """\
+# The protocol as the core runs it
+
+This page is made from the tables in `gateway/tutti_gateway/core` (`python -m tutti_gateway.core.diagrams`); a test fails when it is out of date. What a
+table does not hold cannot happen: the member stops rather than go on. The reasons are in [design.md](../design.md), how a layer
+works in the NOTES.md beside it (`gateway/tutti_gateway/core/repair`, `membership`, `flush`, `order`, `atomic`, `unordered`), and what follows
+from each event, line by line, in `tests/transcripts/`.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n".join(
+        [
+            INTRODUCTION,
+            "## A member from start to stop (*flush*)\n",
+            "`persisted` is the disk's word that the promise, then the acceptance, is durable.\n",
+            state_diagram(LIFE, Phase.BORN),
+            "## A producer's line at the log's end (*order*)\n",
+            state_diagram(LINE, LineState.OPENING),
+            "## What a gateway does with a batch that a client submits (*order*)\n",
+            "By what is decided at this gateway. Columns: how the batch stands to its producer's line.\n",
+            decision_table({("closed by an abort" if closed else "open", how): what for (closed, how), what in ENTRANCE.items()}),
+            "## What the coordinator does with a batch that is forwarded to it (*order*)\n",
+            "By the log's end, undecided frames included. *The log answers*: the origin tells the client when its log decides.\n",
+            decision_table({(state.value, how): what for (state, how), what in VERDICT.items()}),
+            "## The stages of a position (*atomic*)\n",
+            "Each stage is a mark that only moves forward and never passes the one before it.\n",
+            stages(),
+            "## The attempts of a lane (*unordered*)\n",
+            "An attempt begins only when the end of the one before it is durable: that is the NO which alone ends it.\n",
+            state_diagram(phases.ATTEMPT, phases.Phase.NONE),
+            "## What happens, what is done, what is said\n",
+            catalogue("Events", "gateway/tutti_gateway/core/protocol/events.py", get_args(Event)),
+            catalogue("Actions, in the order in which a step gives them", "gateway/tutti_gateway/core/protocol/actions.py", get_args(Action)),
+            catalogue("Messages between members", "gateway/tutti_gateway/core/protocol/messages.py", get_args(Message)),
+        ]
+    )
+
+
+def state_diagram(table: Mapping[tuple[State, Input], State], start: State) -> str:
+    """A machine's table as a Mermaid state diagram."""
+    lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {start.name}"]
+    used = {state for (before, _), after in table.items() for state in (before, after)}
+    lines += [f"    {state.name}: {state.value}" for state in type(start) if state in used]
+    arrows: dict[tuple[State, State], list[str]] = {}
+    for (before, input_), after in table.items():
+        arrows.setdefault((before, after), []).append(str(input_.value))
+    lines += [f"    {before.name} --> {after.name}: {' / '.join(inputs)}" for (before, after), inputs in arrows.items()]
+    left = {before for before, _ in table}
+    lines += [f"    {state.name} --> [*]" for state in type(start) if state in used and state not in left]
+    return "\n".join([*lines, "```", ""])
+
+
+def decision_table(table: Mapping[tuple[str, Relation], enum.Enum]) -> str:
+    """Decisions as a table: rows are states, columns are how the batch stands."""
+    states = list(dict.fromkeys(state for state, _ in table))
+    lines = [
+        "| epoch | " + " | ".join(how.value for how in Relation) + " |",
+        "|---" * (1 + len(Relation)) + "|",
+    ]
+    rows = [f"| {state} | " + " | ".join(str(table[state, how].value) for how in Relation) + " |" for state in states]
+    return "\n".join([*lines, *rows, ""])
+
+
+def stages() -> str:
+    """The marks of the pending window as a chain."""
+    chain = " --> ".join(f"{stage.name}([{stage.name.lower()}])" for stage in Stage)
+    return "\n".join(["```mermaid", "flowchart LR", f"    {chain}", "```", ""])
+
+
+def catalogue(title: str, path: str, kinds: tuple[type, ...]) -> str:
+    """One line for each struct: its name, its fields, the first sentence about it."""
+    return "\n".join([f"**{title}** (`{path}`)\n", *_entries(kinds), ""])
+
+
+def _entries(kinds: tuple[type, ...]) -> Iterator[str]:
+    for kind in kinds:
+        fields = ", ".join(kind.__struct_fields__)  # type: ignore[attr-defined]  # every one of them is a msgspec.Struct
+        text = " ".join((inspect.getdoc(kind) or "").split("\n\n")[0].split())
+        yield f"- `{kind.__name__}({fields})` {text}"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

@@ -1,0 +1,396 @@
+"""The candidate's half of *flush*: one attempt after the other (design, 5.1, 5.3 to 5.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from typing import Protocol
+
+import msgspec
+
+from tutti_gateway.core.context import Context
+from tutti_gateway.core.flush.log_adoption import Adopting
+from tutti_gateway.core.flush.attempt import Attempt
+from tutti_gateway.core.flush.log_choice import choose, whole_to
+from tutti_gateway.core.flush.log_compare import Extent
+from tutti_gateway.core.view.lifecycle import Phase, Step
+from tutti_gateway.core.state_machine import Machine
+from tutti_gateway.core.protocol.messages import Install, Installed, Propose, Reject, State
+from tutti_gateway.core.view.peers import Peers
+from tutti_gateway.core.view.quorum import Rosters
+from tutti.data.frames.bodies import RosterBody, ViewBody, Voter, encode_body
+from tutti.data.frames.frame import Frame, Kind
+from tutti.data.hard_state import Scalars
+from tutti.data.view_id import counter_of, view_of
+from tutti.errors import invariant
+
+
+class Member(Protocol):
+    """The member's half, which owns the scalars and the phase.
+
+    Attributes:
+        adopting: makes the own log another's.
+        life: where this member is, as a machine.
+        scalars: the last ones that were asked for.
+    """
+
+    adopting: Adopting
+    life: Machine[Phase, Step]
+    scalars: Scalars
+
+    @property
+    def phase(self) -> Phase:
+        """Where this member is."""
+
+    def persist(self, scalars: Scalars) -> None:
+        """Have the scalars written."""
+
+    def end_view(self) -> None:
+        """From here on nothing of the installed view leaves, or is taken."""
+
+    def lost(self) -> None:
+        """No view: this member is out of the one that it was about to be in."""
+
+    def state(self) -> State:
+        """What this member's log holds, all of it durable."""
+
+    def accept(self) -> None:
+        """Accept the promised view."""
+
+    def install(self, members: tuple[int, ...]) -> None:
+        """Begin the accepted view."""
+
+
+class Above(Protocol):
+    """What a candidate does to the other layers."""
+
+    def carry(self, frames: Sequence[Frame]) -> tuple[int, str]:
+        """Take frames that continue the log; they are written. How many follow, and why the next one does not."""
+
+    def place(self, kind: Kind, body: msgspec.Struct) -> Frame:
+        """Order a frame of the coordinator."""
+
+    def opened(self, view_position: int) -> None:
+        """The VIEW frame was ordered at the position."""
+
+    def attempt_failed(self, stalled: Sequence[int], unmended: bool) -> None:
+        """The view that this member proposed does not come about; `stalled` are those who answered too late, and `unmended` says
+        whether a majority's answers did not tell which log to adopt.
+        """
+
+
+class Candidate:
+    """Proposes views.
+
+    Attributes:
+        attempt: the one under way, None if there is none.
+        entropy: uuid of a log that begins here.
+        rejected: the highest promise that a refusal named.
+        failed: why the last attempt came to nothing.
+    """
+
+    def __init__(self, context: Context, flush: Member, layers: Above, peers: Peers) -> None:
+        self._config = context.config
+        self._outbox = context.outbox
+        self._standing = context.standing
+        self._window = context.window
+        self._identity = context.identity
+        self._flush = flush
+        self._layers = layers
+        self._peers = peers
+        self.attempt: Attempt | None = None
+        self.entropy = b""
+        self.rejected = 0
+        self.failed = ""
+        self._chosen: Attempt | None = None  # the last one whose log was chosen, while nobody who owed it an answer gave that
+        self._late = 0  # heartbeats that its answers needed beyond the two round trips that they are waited for
+
+    def campaign(self, members: tuple[int, ...], forced: bool = False) -> None:
+        """Propose a view of these members; this one is among them. `forced`: they are all that remains of the roster."""
+        flush, standing = self._flush, self._standing
+        invariant(standing.me in members, f"{members} are proposed by a gateway that is not among them")
+        view = self._next_view()
+        flush.end_view()
+        flush.life.on(Step.CAMPAIGN)
+        self.attempt = Attempt(view, members, forced)
+        flush.persist(msgspec.structs.replace(flush.scalars, promised=view, coordinated=view))
+
+    def _next_view(self) -> int:
+        """A view id above all that was seen."""
+        scalars, state = self._flush.scalars, self._window.state
+        seen = max(
+            scalars.promised,
+            scalars.accepted,
+            scalars.coordinated,
+            state.view,
+            self._window.view_at_end(),
+            self._peers.seen_view(),
+            self.rejected,
+        )
+        return view_of(counter_of(seen) + 1, self._standing.me)
+
+    def promised(self) -> None:
+        """The own promise is durable: now others are asked."""
+        attempt = self.attempt
+        if attempt is None:
+            return
+        attempt.answer(self._standing.me, self._identity.incarnation, self._flush.state())
+        for member in attempt.proposed:
+            if member != self._standing.me:
+                self._outbox.send(member, Propose(attempt.view, attempt.proposed, attempt.forced))
+        self._collect()
+
+    def on_state(self, sender: int, message: State) -> None:
+        """A member promised, and tells of its log."""
+        attempt = self.attempt
+        if attempt is not None and message.view == attempt.view and self._flush.phase is Phase.COLLECTING:
+            attempt.did(sender)
+            attempt.answer(sender, self._peers.incarnation(sender), message)
+            self._collect()
+        elif self._chosen is not None and message.view == self._chosen.view and sender in self._chosen.owing:
+            self._came_late(self._chosen)
+
+    def _came_late(self, attempt: Attempt) -> None:
+        """A member's answer came when the view went on without it. The next one waits as long as this answer took: or who is far or
+        slow would be asked and left out for ever, and each time the others would change their view for it.
+        """
+        beats = -(-(self._outbox.now.mono_us - attempt.chosen_us) // self._config.heartbeat_us)
+        self._late = max(0, min(attempt.waited + beats - self._patience(), self._period() // 2))
+        self._chosen = None
+
+    def _patience(self) -> int:
+        """Heartbeats for which the others are waited for when a majority has answered: a moment for all that live, so that fewer
+        undecided frames are cut.
+        """
+        return 1 + self._peers.answer_beats()
+
+    def on_reject(self, sender: int, message: Reject) -> None:
+        """A member does not take the view. It may be needed no more, or a higher one is."""
+        self.rejected = max(self.rejected, message.promised)
+        attempt = self.attempt
+        if attempt is None or message.view != attempt.view:
+            return
+        if message.promised > attempt.view and sender in attempt.states:
+            self.fail()  # it gave its promise to a higher view: it will neither give frames nor install
+            return
+        if sender in attempt.states:
+            return
+        attempt.did(sender)
+        attempt.refuse(sender, message.reason, message.promised > attempt.view)
+        if self._flush.phase is Phase.COLLECTING:
+            self._collect()
+
+    def _majority(self, attempt: Attempt) -> bool:
+        """Whether enough of those who count have answered; to begin a log, everybody configured; by force, all that remain."""
+        peers = self._peers
+        if attempt.forced:
+            return set(attempt.states) == set(attempt.proposed)
+        if peers.rosters.blank:
+            return set(attempt.states) == {number for number, _, _ in peers.configured}
+        return peers.rosters.majority(attempt.incarnations)
+
+    def _collect(self) -> None:
+        """See whether the answers suffice, and choose."""
+        attempt = self.attempt
+        if attempt is None or attempt.choice is not None:
+            return
+        heard_out = attempt.answered and not attempt.may_waver(self._peers.round_beats())
+        if not self._majority(attempt):
+            if heard_out:
+                self.fail()
+            return
+        if not attempt.answered and attempt.waited < self._patience() + self._late:
+            return
+        choice = choose(attempt.states, self._counting(attempt), attempt.incarnations)
+        attempt.unmended = not choice.source
+        if attempt.unmended:
+            if heard_out:
+                self.fail()
+            return  # others that were asked may know more of what is damaged
+        decided = max(state.frontier for state in attempt.states.values())
+        if choice.end < decided:
+            reason = f"the log to adopt ends at {choice.end}, and {decided} is decided"
+            self._outbox.drop(attempt.states[choice.best], choice.best, reason)
+            self.fail()
+            return
+        attempt.choice, attempt.chosen_us = choice, self._outbox.now.mono_us
+        self._chosen, self._late = attempt, max(0, attempt.needed - self._patience())
+        self._flush.life.on(Step.CHOSEN)
+        best, source = attempt.states[choice.best], attempt.states[choice.source]
+        chain = best.chain if best.end == choice.end else None
+        # A damaged log does not say what stands at its end; who gives the frames does.
+        state = source if whole_to(source) >= choice.end else best
+        theirs = Extent(state.base, state.table, choice.end)
+        self._flush.adopting.begin(attempt.view, choice.source, theirs, chain)
+        self.adopted()
+
+    def _counting(self, attempt: Attempt) -> Rosters:
+        """Who counts when the logs are judged. Where the ROSTER itself cannot be read, all who founded the group: everybody who is
+        configured, but for disks that accepted no view, which may be blank ones in the place of others.
+        """
+        named = self._peers.rosters.known
+        if self._peers.rosters.blank and not attempt.forced:
+            founded = {member for member, state in attempt.states.items() if state.accepted}
+            return Rosters([{voter.number: voter for voter in self._founders(attempt, founded)}])
+        if not attempt.forced:
+            return self._peers.rosters
+        return Rosters([{member: named[member] for member in attempt.proposed if member in named}])
+
+    def adopted(self) -> None:
+        """The log may be adopted: the members are told, and this one accepts like all others."""
+        attempt, flush, window, standing = self.attempt, self._flush, self._window, self._standing
+        done = flush.adopting.done()
+        if attempt is None or done is None:
+            return
+        peers = self._peers
+        peers.refresh()
+        if done and attempt.forced and not self._force(attempt):
+            done = False
+        members = tuple(member for member in attempt.proposed if member in attempt.states and self._may_be(member, attempt))
+        if not done or not self._counts(attempt, members) or standing.me not in members:
+            self.fail()
+            return
+        flush.life.on(Step.ADOPTED)
+        attempt.install = Install(
+            view=attempt.view,
+            members=members,
+            end=window.end,
+            chain=window.chain,
+            base=window.base,
+            table=tuple(window.runs),
+        )
+        for member in attempt.states:
+            attempt.did(member)
+            if member != standing.me:
+                self._outbox.send(member, attempt.install)
+        flush.accept()
+
+    def _may_be(self, member: int, attempt: Attempt) -> bool:
+        return self._peers.rosters.blank or self._peers.rosters.member(member, attempt.incarnations[member])
+
+    def _counts(self, attempt: Attempt, members: tuple[int, ...]) -> bool:
+        """Count again, with the rosters of the log that was adopted: answers, and members."""
+        rosters = self._peers.rosters
+        if rosters.blank:
+            return self._majority(attempt) and set(members) == set(attempt.states)
+        if attempt.choice is not None and not all(map(rosters.blocks, attempt.choice.blocking)):
+            return False
+        return rosters.majority(attempt.incarnations) and rosters.majority({m: attempt.incarnations[m] for m in members})
+
+    def _force(self, attempt: Attempt) -> bool:
+        """The roster of those who remain comes behind the adopted log before anybody accepts that: no log of this view is without
+        it, so that whoever has accepted the view knows that nobody else counts any more.
+        """
+        peers, window = self._peers, self._window
+        voters = tuple(peers.rosters.known[member] for member in sorted(attempt.proposed) if member in peers.rosters.known)
+        if any(voter.incarnation != attempt.incarnations.get(voter.number) for voter in voters) or len(voters) < len(
+            attempt.proposed
+        ):
+            return False
+        body = RosterBody(self._identity.group, window.log(), voters, forced=True)
+        frame = Frame(Kind.ROSTER, encode_body(body), origin=self._standing.me)
+        frame.stamp(attempt.view, window.end + 1, window.chain)
+        taken, _ = self._layers.carry((frame,))
+        peers.refresh()
+        return taken == 1
+
+    def accepted(self) -> None:
+        """This member has accepted durably."""
+        attempt = self.attempt
+        if attempt is not None and attempt.install is not None:
+            attempt.installed.add(self._standing.me)
+            self._gathered(attempt)
+
+    def on_installed(self, sender: int, message: Installed) -> None:
+        """A member has accepted."""
+        attempt = self.attempt
+        if attempt is not None:
+            attempt.did(sender)
+            attempt.accepted(sender, self._peers.incarnation(sender), message)
+            self._gathered(attempt)
+
+    def _gathered(self, attempt: Attempt) -> None:
+        """All members have accepted: the view is installed; its VIEW frame, when decided, decides everything before it."""
+        flush = self._flush
+        if not attempt.complete or flush.phase is not Phase.GATHERING or attempt.install is None:
+            return
+        self.attempt = None
+        flush.life.on(Step.GATHERED)
+        flush.install(attempt.install.members)
+        if self._window.end == 0:
+            self._layers.place(Kind.ROSTER, self._first_roster(attempt))
+        self._layers.opened(self._layers.place(Kind.VIEW, ViewBody(attempt.install.members)).position)
+
+    def _first_roster(self, attempt: Attempt) -> RosterBody:
+        return RosterBody(self._identity.group, self.entropy, self._founders(attempt, attempt.states))
+
+    def _founders(self, attempt: Attempt, known: Container[int]) -> tuple[Voter, ...]:
+        """Everybody configured, with the disk that answered if it is `known`, else with none."""
+        return tuple(
+            Voter(number, name, attempt.incarnations[number] if number in known else b"", address)
+            for number, name, address in self._peers.configured
+        )
+
+    # Time
+
+    def beat(self) -> None:
+        """One heartbeat of an attempt: what may have been lost is said again; who is silent is left out of the next one."""
+        attempt, phase = self.attempt, self._flush.phase
+        if attempt is None:
+            return
+        attempt.beats += 1
+        if phase is Phase.COLLECTING:
+            attempt.waited += self._majority(attempt)
+            self._collect()
+            if self.attempt is attempt and attempt.choice is None:
+                self._again(attempt)
+        elif attempt.install is not None:
+            self._again(attempt)
+        if self.attempt is attempt and self._over(attempt):
+            self.fail()
+
+    def _again(self, attempt: Attempt) -> None:
+        install = attempt.install
+        for member in attempt.proposed:
+            if member == self._standing.me or member in attempt.refused:
+                continue
+            if install is not None and member in attempt.states and member not in attempt.installed:
+                self._outbox.send(member, install)
+            elif install is None and member not in attempt.states:
+                self._outbox.send(member, Propose(attempt.view, attempt.proposed, attempt.forced))
+
+    def _over(self, attempt: Attempt) -> bool:
+        """Whether somebody who is waited for is gone, or does nothing."""
+        period = self._period()
+        owing = attempt.silent(0)
+        if any(not self._peers.fresh(member) for member in owing) and attempt.beats > 1:
+            return True
+        if self._flush.phase is Phase.ADOPTING and self._flush.adopting.silent > period:
+            return True
+        return bool(attempt.silent(period)) or (attempt.choice is None and attempt.beats > 2 * period)
+
+    def _period(self) -> int:
+        """Heartbeats in which somebody who is waited for does something: longer where a question and its answer take long."""
+        return self._config.atomic_period_heartbeats + 4 * self._peers.round_beats()
+
+    def fail(self) -> None:
+        """This attempt comes to nothing."""
+        attempt = self.attempt
+        if attempt is None:
+            return
+        stalled = attempt.silent(self._period())
+        self.failed = self._why(attempt, stalled)
+        self._flush.lost()
+        self._layers.attempt_failed(stalled, attempt.unmended)
+
+    def _why(self, attempt: Attempt, stalled: Sequence[int]) -> str:
+        """Why an attempt came to nothing, for an operator."""
+        named = self._window.state.gateway_text
+        if attempt.refused:
+            return "; ".join(f"{named(member)} does not take it: {reason}" for member, reason in sorted(attempt.refused.items()))
+        absent = sorted({*stalled, *(member for member in attempt.proposed if not self._peers.fresh(member))})
+        if absent:
+            return f"no answer came in time of {', '.join(map(named, absent))}"
+        damaged = sorted(member for member, state in attempt.states.items() if state.damage is not None)
+        if damaged and attempt.choice is None:
+            return f"the log's end is damaged at {', '.join(map(named, damaged))}, and nobody else has it"
+        return "the logs did not become one"

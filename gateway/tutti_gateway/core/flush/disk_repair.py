@@ -1,0 +1,41 @@
+"""What this member's disk lost of the ordered log, and which gateways can give it (see `tutti_gateway.core.disk_repair`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tutti_gateway.core.context import Context
+from tutti_gateway.core.protocol.events import Rotted
+from tutti_gateway.core.disk_repair import Mending
+from tutti_gateway.core.protocol.messages import Fetch, Fetched
+from tutti_gateway.core.view.peers import Peers
+
+
+class LogMending:
+    """Fetches what is lost from those that are heard in a view: only what is decided is wanted."""
+
+    def __init__(self, context: Context, peers: Peers) -> None:
+        self._outbox = context.outbox
+        self._peers = peers
+        self._mending = Mending(peers, self._sources, self._ask, context.outbox.mend)
+
+    def on_rotted(self, event: Rotted) -> None:
+        """The disk says what is lost."""
+        self._mending.rotted(event.first, event.last)
+
+    def on_fetched(self, sender: int, message: Fetched) -> bool:
+        """Frames came; whether they were for this."""
+        return not message.view and self._mending.fetched(sender, message.first, message.frames)
+
+    def beat(self) -> None:
+        """One heartbeat."""
+        self._mending.beat()
+
+    def _sources(self, position: int) -> Iterator[int]:
+        for peer in self._peers:
+            beat = peer.beat
+            if beat is not None and self._peers.fresh(peer.number) and beat.view and beat.frontier >= position:
+                yield peer.number
+
+    def _ask(self, source: int, first: int, last: int) -> None:
+        self._outbox.send(source, Fetch(0, first, last))

@@ -1,0 +1,154 @@
+"""A gateway outside of the view that decides learns what is decided, so that a view can take it in without waiting (design, 4.2).
+
+It takes only decided frames, only of a view above its accepted one, and its frontier moves only to a place where a decision may
+stop, once everything up to it is durable here. What it accepted does not change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tutti_gateway.core import limits
+from tutti_gateway.core.context import Context
+from tutti_gateway.core.flush.log_adoption import Adopting
+from tutti_gateway.core.flush.install_snapshot import Relearning
+from tutti_gateway.core.protocol.messages import Fetch, Fetched, FetchedSnapshot
+from tutti_gateway.core.view.peers import Peers
+from tutti_gateway.core.window import Stage
+
+
+class Learner:
+    """Asks the nearest member, chunk after chunk.
+
+    Attributes:
+        ready: whether everything was held that was decided when the source answered last, a moment ago.
+    """
+
+    def __init__(
+        self, context: Context, peers: Peers, adopting: Adopting, relearning: Relearning, decide: Callable[[int], None]
+    ) -> None:
+        self._relearning = relearning
+        self._standing = context.standing
+        self._window = context.window
+        self._peers = peers
+        self._adopting = adopting
+        self._decide = decide
+        self._source = 0
+        self._next = 0
+        self._silent = 0
+        self._unable: set[int] = set()  # sources that did not give what is next
+        self._stop = 0  # up to where what was taken is decided
+        self._ready = 0
+
+    @property
+    def ready(self) -> bool:
+        """Whether this gateway keeps up."""
+        return self._ready > 0
+
+    def stopped(self) -> None:
+        """This gateway learns no more: it is in a view, or about to be."""
+        self._source = self._ready = 0
+        self._relearning.stop()
+
+    def beat(self) -> None:
+        """One heartbeat, in no view: look for a source, ask again."""
+        self._ready = max(self._ready - 1, 0)
+        if self._relearning.replacing:
+            return
+        patience = limits.RESEND_HEARTBEATS + 2 * self._peers.round_beats()
+        if self._source and self._silent < patience and self._peers.fresh(self._source):
+            self._silent += 1
+            if self._silent > 1:
+                self._relearning.ask()  # one piece of many may be lost
+            return
+        if self._source:
+            self._unable.add(self._source)
+        self._source = 0
+        self._relearning.stop()
+        self._look()
+
+    def _look(self) -> None:
+        """Begin with the nearest gateway that is in a view which decides."""
+        standing = self._standing
+        sources = [
+            (self._peers.distance_us(peer.number), peer.number)
+            for peer in self._peers
+            if peer.beat is not None
+            and self._peers.fresh(peer.number)
+            and not peer.beat.misses
+            and peer.beat.view > standing.accepted
+            and peer.beat.frontier >= self._window.frontier
+        ]
+        able = [source for source in sources if source[1] not in self._unable]
+        if sources and not able:
+            self._unable.clear()  # all of them once more
+        if able:
+            self._source = min(able)[1]
+            self._next = self._window.frontier + 1
+            self._stop = 0
+            self._ask()
+
+    def _ask(self) -> None:
+        self._silent = 0
+        self._adopting.send_fetch(self._source, Fetch(0, self._next, limits.POSITION_MAX))
+
+    def on_fetched(self, sender: int, message: Fetched) -> None:
+        """Decided frames, or none, when there are no others."""
+        if sender != self._source or message.first != self._next or message.source <= self._standing.accepted:
+            return
+        if self._relearning.busy:
+            return
+        if not message.frames and not message.stop:
+            self._unable.add(sender)
+            self._source = 0
+            return
+        if not message.frames:
+            self._unable.clear()
+            self._ready = limits.READY_HEARTBEATS
+            self._source = 0  # until the next heartbeat
+            return
+        last = message.frames[-1].position
+        following = self._adopting.graft(sender, message, self._next, last)
+        if following == self._next or not self._standing.taking_part:
+            return  # it is asked for again in heartbeat time, perhaps of somebody else
+        self._unable.clear()
+        self._next = following
+        self._stop = max(self._stop, min(message.stop, self._next - 1))
+        source = self._peers.get(sender)
+        if source is not None and source.beat is not None and self._stop >= source.beat.frontier:
+            self._ready = limits.READY_HEARTBEATS
+        self._ask()
+        self.durable()
+
+    def on_snapshot(self, sender: int, message: FetchedSnapshot) -> None:
+        """A piece of the state came with which the source's log begins, further up than what was asked for."""
+        if sender != self._source or message.source <= self._standing.accepted:
+            return
+        if not self._relearning.busy and message.position < self._next:
+            return
+        self._silent = 0
+        if not self._relearning.on_piece(sender, message, limits.POSITION_MAX):
+            self._unable.add(sender)
+            self._source = 0
+
+    def known(self, position: int) -> None:
+        """The log holds everything up to the position, and that is decided."""
+        self._go_on(position + 1, self._window.reach(position))
+        self.durable()
+
+    def relearned(self) -> None:
+        """The log was replaced by the state, and goes on behind it."""
+        self._go_on(self._window.end + 1, self._window.frontier)
+
+    def _go_on(self, following: int, stop: int) -> None:
+        self._unable.clear()
+        self._next, self._stop = following, stop
+        if self._source:
+            self._ask()
+
+    def durable(self) -> None:
+        """More may be durable: the frontier follows."""
+        window = self._window
+        stop = min(self._stop, window.end)
+        if self._source and window.frontier < stop <= window.mark(Stage.DURABLE) and window.reach(stop) == stop:
+            self._decide(stop)

@@ -1,0 +1,117 @@
+"""Giving this member's log to others: to those of a view change, and to learners (design, 4.2, 5.3 and 5.4).
+
+Frames as far as they are here. To who lacks what was trimmed here the state goes with which the log begins, piece by piece.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tutti_gateway.core import limits
+from tutti import limits as common_limits
+from tutti_gateway.core.context import Context
+from tutti_gateway.core.protocol.events import LogRead, SnapshotRead
+from tutti_gateway.core.protocol.messages import Fetch, Fetched, FetchedSnapshot, FetchSnapshot, Reject
+from tutti.data.frames.frame import Frame
+
+
+class _Reading(NamedTuple):
+    token: int
+    to: int
+    message: Fetch | FetchSnapshot
+
+
+class Serving:
+    """Answers Fetch. For each gateway one read of the log is under way, the last one that it wanted, and one of what it mends."""
+
+    def __init__(self, context: Context) -> None:
+        self._outbox = context.outbox
+        self._standing = context.standing
+        self._window = context.window
+        self._reading: dict[tuple[int, bool], _Reading] = {}  # by who asks, and whether for an end that it knows
+
+    def on_fetch(self, sender: int, message: Fetch) -> None:
+        """Frames are wanted."""
+        window, standing = self._window, self._standing
+        if not self._serves(message.view):
+            if message.view:
+                self._outbox.send(sender, Reject(message.view, standing.promised, "a higher view is promised"))
+            return
+        last = min(message.last, window.end if message.view else window.frontier)
+        if message.first > last:
+            if not message.view:
+                self._outbox.send(
+                    sender, Fetched(view=0, first=message.first, frames=(), source=standing.view, stop=window.frontier)
+                )
+        elif message.first > window.frontier:
+            frames: list[Frame] = []
+            size = 0
+            for position in range(message.first, last + 1):
+                frame = window.at(position)
+                size += frame.size
+                if frames and (size > limits.FETCH_BYTES or len(frames) == common_limits.FRAMES_A_MESSAGE_MAX):
+                    break
+                frames.append(frame)
+            self._outbox.send(sender, Fetched(view=message.view, first=message.first, frames=tuple(frames)))
+        else:
+            token = self._outbox.read_log(message.first, min(last, window.frontier))
+            self._reading[sender, message.last < limits.POSITION_MAX] = _Reading(token, sender, message)
+
+    def _serves(self, view: int) -> bool:
+        """A view change is served while its view is promised, durably; learners by members of a view, up to their frontier."""
+        standing = self._standing
+        return view == standing.promised if view else standing.current(standing.view)
+
+    def on_log_read(self, event: LogRead) -> None:
+        """The log was read."""
+        reading = self._read(event.token)
+        if reading is None or not isinstance(reading.message, Fetch):
+            return
+        message = reading.message
+        adopts = message.view or message.last == limits.POSITION_MAX  # what is only mended is wanted as it was
+        if not event.frames and adopts and message.first < self._window.state.start:
+            self._read_snapshot(reading.to, message, 0, 0)
+        elif self._serves(message.view):
+            source = 0 if message.view else self._standing.view
+            stop = event.stop if event.frames else 0
+            fetched = Fetched(view=message.view, first=message.first, frames=event.frames, source=source, stop=stop)
+            self._outbox.send(reading.to, fetched)
+
+    def _read(self, token: int) -> _Reading | None:
+        """What was read with the token, no longer under way; None if it is not wanted any more."""
+        found = next((one for one in self._reading.items() if one[1].token == token), None)
+        if found is None:
+            return None
+        del self._reading[found[0]]
+        return found[1]
+
+    def on_fetch_snapshot(self, sender: int, message: FetchSnapshot) -> None:
+        """The next piece of a state is wanted."""
+        if self._serves(message.view):
+            self._read_snapshot(sender, message, message.position, message.at)
+
+    def _read_snapshot(self, to: int, message: Fetch | FetchSnapshot, position: int, at: int) -> None:
+        self._reading[to, False] = _Reading(self._outbox.read_snapshot(position, at), to, message)
+
+    def on_snapshot_read(self, event: SnapshotRead) -> None:
+        """A piece of the state was read."""
+        reading = self._read(event.token)
+        if reading is None or not self._serves(reading.message.view):
+            return
+        message = reading.message
+        source = 0 if message.view else self._standing.view
+        if not event.size and isinstance(message, Fetch):
+            self._outbox.send(reading.to, Fetched(view=message.view, first=message.first, frames=(), source=source))
+            return
+        asked = message if isinstance(message, FetchSnapshot) else FetchSnapshot(message.view, event.position, 0)
+        self._outbox.send(
+            reading.to,
+            FetchedSnapshot(
+                view=message.view,
+                position=asked.position,
+                size=event.size,
+                at=asked.at if event.size else 0,
+                data=event.data,
+                source=source,
+            ),
+        )

@@ -1,0 +1,60 @@
+"""What other gateways say: looked at once as a whole, then handed to the layer that it is for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tutti_gateway.core.protocol.message_checks import OF_A_VIEW, far_ahead, fault
+from tutti_gateway.core.context import Context
+from tutti_gateway.core.protocol.events import Received
+from tutti_gateway.core.protocol.messages import Heartbeat, LaneEnds, LaneTail, Message, Posted
+from tutti_gateway.core.view.peers import Peers
+
+#: Messages that count for the disk of the gateway that sends them: what it holds, and what it votes for.
+OF_A_DISK = frozenset({Posted, LaneEnds, LaneTail})
+
+
+class Inbound:
+    """The one way in for messages, those of this member to itself too.
+
+    Args:
+        handlers: who takes (sender, message), for every type of message.
+    """
+
+    def __init__(self, context: Context, peers: Peers, handlers: Mapping[type, Callable[[int, Any], None]]) -> None:
+        self._context = context
+        self._peers = peers
+        self._handlers = handlers
+        self._disks: dict[int, bytes] = {}  # of the view's members, as they were when it began
+
+    def view_began(self) -> None:
+        """A view was installed: its members have the disks that they have now."""
+        known = self._peers.incarnations(self._context.standing.others)
+        self._disks = {number: incarnation for number, incarnation in known.items() if incarnation}
+
+    def on_received(self, event: Received) -> None:
+        """A message of another gateway."""
+        sender, message = event.sender, event.message
+        if isinstance(message, Heartbeat) and message.log and message.log == self._context.window.log():
+            self._peers.admit(sender)
+        peer = self._peers.get(sender)
+        if peer is None:
+            self._context.outbox.drop(message, sender, "the gateway is not known here")
+            return
+        wrong = fault(message) or far_ahead(message, self._context.standing.promised)
+        if not wrong and type(message) in OF_A_VIEW and self._disks.setdefault(sender, event.incarnation) != event.incarnation:
+            wrong = "it has another disk than when this view began"
+        if not wrong and type(message) in OF_A_DISK and self._context.window.state.disk_of(sender) not in (b"", event.incarnation):
+            wrong = "it has another disk than the roster names: what that disk holds and votes for does not count"
+        if wrong:
+            self._context.outbox.drop(message, sender, wrong)
+            return
+        peer.missed, peer.probed, peer.up = 0, -1, True
+        if event.incarnation != peer.incarnation:
+            peer.incarnation, peer.beat = event.incarnation, None
+        self.on_message(sender, message)
+
+    def on_message(self, sender: int, message: Message) -> None:
+        """A message, to the layer that it is for."""
+        self._handlers[type(message)](sender, message)

@@ -1,0 +1,63 @@
+"""What this member's disk lost of decided lanes, its own among them, and which gateways can give it (see `tutti_gateway.core.disk_repair`):
+any of the part that has it decided, the lane's origin like all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from tutti_gateway.core.protocol.events import LaneRotted
+from tutti_gateway.core.disk_repair import Far, Mending
+from tutti_gateway.core.protocol.messages import LaneFetch, LaneFetched
+from tutti_gateway.core.lanes.outbox import Box
+from tutti.data.frames.frame import Frame
+
+Key = tuple[int, bytes]  # origin's number, incarnation of its disk
+
+
+class LaneMending:
+    """Asks for what is lost, one question at a time for each lane.
+
+    Args:
+        ends: up to where each gateway that is heard has a lane decided, as it says.
+    """
+
+    def __init__(self, box: Box, far: Far, ends: Callable[[Key], Mapping[int, int]]) -> None:
+        self._box = box
+        self._far = far
+        self._ends = ends
+        self._lanes: dict[Key, Mending] = {}
+
+    def on_rotted(self, event: LaneRotted) -> None:
+        """The disk says what is lost of a lane."""
+        key = event.origin, event.incarnation
+        if not event.first:
+            self._lanes.pop(key, None)
+            return
+        if key not in self._lanes:
+            self._lanes[key] = self._of(key)
+        self._lanes[key].rotted(event.first, event.last)
+
+    def on_fetched(self, sender: int, message: LaneFetched) -> bool:
+        """Frames came; whether they were for this."""
+        wanted = self._lanes.get((message.origin, message.incarnation))
+        if wanted is None or not message.frames:
+            return False
+        return wanted.fetched(sender, message.frames[0].position, message.frames)
+
+    def beat(self) -> None:
+        """One heartbeat."""
+        for wanted in self._lanes.values():
+            wanted.beat()
+
+    def _of(self, key: Key) -> Mending:
+        def sources(position: int) -> Iterator[int]:
+            return (source for source, decided in self._ends(key).items() if decided >= position)
+
+        def ask(source: int, first: int, _: int) -> None:
+            self._box.send(source, LaneFetch(*key, first))
+
+        def write(frames: tuple[Frame, ...]) -> None:
+            self._box.mend(key, frames)
+
+        return Mending(self._far, sources, ask, write)

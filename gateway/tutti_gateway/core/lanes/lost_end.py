@@ -1,0 +1,296 @@
+"""The own lane whose end the disk lost: what is known of it elsewhere comes back, and nothing else ever takes its place.
+
+The rule, and why it is safe, is in NOTES.md ("A lost end"). Here is what is asked of whom, and when nothing more can be missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from tutti_gateway.core.context import Context
+from tutti_gateway.core.protocol.events import LostEnd
+from tutti_gateway.core.protocol.messages import LaneAsk, LaneTail
+from tutti_gateway.core.frame_runs import whole
+from tutti_gateway.core.lanes.outbox import Box
+from tutti_gateway.core.lanes.lane import Lane
+from tutti.data.frames.bodies import AttemptBody, decode_body
+from tutti.data.frames.frame import Frame, Kind, chained
+from tutti.data.lane_name import NEW_LANE, LaneName
+
+
+class Healing:
+    """Until the origin resumes the last attempt, its lane is learned like that of another one (`member.py`).
+
+    Attributes:
+        lost: what a start found.
+        learns: whether the lane is learned; False once the last attempt is resumed.
+        settle: what is to be done when something of the lane is durable: the origin's.
+        part: the gateways that hear each other, this one among them.
+        attempt: the last attempt: of no other one can anything be decided that does not stand below the mark.
+    """
+
+    def __init__(self, context: Context, box: Box, lane: Lane, lost: LostEnd) -> None:
+        self._context = context
+        self._me = context.standing.me
+        self._box = box
+        self._lane = lane
+        self.lost = lost
+        self.learns = True
+        self.settle: Callable[[], None] = lambda: None
+        self.part: tuple[int, ...] = ()
+        self.attempt = lost.promised
+        self._token = context.random.getrandbits(63)  # an answer to an earlier run may be older than what was decided since
+        self._seen = AttemptBody(lost.members, lost.disks).by_number  # of the attempt at the lane's end: member -> disk
+        # What gateways said, with the disks that the roster names for them: `forget` drops the rest.
+        self._answers: dict[int, tuple[int, int]] = {}  # the attempt in which the lane ends there, and up to where it is durable
+        self._decided: dict[int, int] = {}  # up to where the lane is decided there
+        self._removed: dict[int, int] = {}  # up to where retention removed it there
+        self._passed: set[int] = set()  # asked for what is missing, and gave nothing since the last frame came
+        self._reported = False  # that no gateway can give what is missing
+        self._tail: list[Frame] = []  # undecided frames of the last attempt behind the lane's end, from others
+
+    # What is known
+
+    @property
+    def members(self) -> Mapping[int, bytes]:
+        """Those of the last attempt, and their disks; nobody as long as its VIEW is not known."""
+        for frame in self._tail:
+            if frame.kind == Kind.VIEW:
+                return decode_body(AttemptBody, frame.body).by_number
+        return self._seen if self._lane.attempt == self.attempt else {}
+
+    @property
+    def needed(self) -> tuple[int, ...]:
+        """The gateways that must answer: those that have the disks of the other members of the last attempt, under whatever number.
+
+        All gateways of the roster must answer where one of these disks is not known or not in the roster (it was removed, or
+        another one took its place), and where the attempt was this gateway's alone: only a gateway that learned of the end has it.
+        """
+        roster = self._context.window.state.roster
+        there = {voter.incarnation: number for number, voter in roster.items() if voter.incarnation}
+        disks = [disk for member, disk in self.members.items() if member != self._me]
+        known = bool(disks) and all(disk in there for disk in disks)
+        return tuple(there[disk] for disk in disks) if known else self._others
+
+    @property
+    def _others(self) -> tuple[int, ...]:
+        return tuple(number for number in sorted(self._context.window.state.roster) if number != self._me)
+
+    def removed(self, members: Collection[int]) -> tuple[int, ...]:
+        """Which of them the roster names no more, as a primary view knows; nobody without one."""
+        roster = self._context.window.state.roster
+        return tuple(one for one in members if one not in roster) if self._context.standing.primary else ()
+
+    def vote(self, member: int) -> int:
+        """Up to where a member has what stands in the lane, as it answered."""
+        attempt, up_to = self._answers[member]
+        return up_to if attempt == self.attempt else min(up_to, self._lane.decided)
+
+    @property
+    def _heard(self) -> dict[int, tuple[int, int]]:
+        """The answers of the gateways in the roster. A gateway that was removed gives nothing any more, whatever it answered."""
+        roster = self._context.window.state.roster
+        return {one: answer for one, answer in self._answers.items() if one in roster}
+
+    @property
+    def _ends(self) -> dict[int, int]:
+        """Up to where those of the roster have the last attempt."""
+        last = self.attempt
+        return {one: up_to for one, (attempt, up_to) in self._heard.items() if attempt == last}
+
+    @property
+    def _reach(self) -> int:
+        """The last position that can be decided: whoever was in the last attempt has at least what was."""
+        return max(self._ends.values(), default=0)
+
+    @property
+    def _certain(self) -> int:
+        """The last position that is decided for certain: the mark names it, or another gateway of the roster has it decided."""
+        return max(self.lost.last, *(self._decided.get(one, 0) for one in self._others), 0)
+
+    def tail(self) -> Sequence[Frame] | None:
+        """What is to be decided before anything new: all that the last attempt may have decided, behind the lane's end. None while
+        something may be missing.
+        """
+        lane = self._lane
+        here = lane.decided == lane.end >= self._certain and self._context.standing.primary
+        if not here or any(member not in self._answers for member in self.needed):
+            return None
+        self._tidy()
+        return self._tail if lane.end + len(self._tail) >= max(self._reach, self.lost.shown) else None
+
+    def _tidy(self) -> None:
+        """Forget what came to be known as decided, or does not follow that."""
+        lane = self._lane
+        self._tail = [frame for frame in self._tail if frame.position > lane.end]
+        if self._tail and (self._tail[0].view != self.attempt or not self._follows(self._tail[0], lane.end, lane.chain)):
+            self._tail = []
+
+    def _follows(self, frame: Frame, end: int, chain: int) -> bool:
+        return frame.position == end + 1 and chained(frame, chain)
+
+    # What comes
+
+    def learned(self, frames: Collection[Frame]) -> str:
+        """Frames are durable here, as they are decided elsewhere. Why they cannot be; empty if they can."""
+        lost = self.lost
+        self._passed.clear()
+        for frame in frames:
+            if frame.kind == Kind.VIEW:
+                self._seen = decode_body(AttemptBody, frame.body).by_number
+            if frame.position == lost.last and (frame.view, frame.header_crc) != (lost.attempt, lost.chain):
+                return f"another frame is decided elsewhere at position {lost.last} than the one that its disk had there"
+        return ""
+
+    def on_tail(self, sender: int, message: LaneTail) -> None:
+        """A gateway says how far it has the lane, and what of it is undecided."""
+        if message.token != self._token or not self.learns:
+            return
+        self._answers[sender] = message.attempt, message.up_to
+        self.attempt = max(self.attempt, message.attempt)
+        self._tidy()
+        for frame in message.frames:
+            last = self._tail[-1] if self._tail else None
+            end, chain, view = (
+                (last.position, last.header_crc, last.view)
+                if last is not None
+                else (self._lane.end, self._lane.chain, self._lane.attempt)
+            )
+            if frame.position <= end:
+                continue
+            right = frame.view == self.attempt and frame.origin == self._me and (frame.view == view or frame.kind == Kind.VIEW)
+            known = frame.kind in (Kind.BATCH, Kind.VIEW) and whole(frame)
+            if not (right and known and self._follows(frame, end, chain)):
+                self._box.drop(message, sender, f"{frame!r} did not come whole, or does not follow position {end}")
+                return
+            self._tail.append(frame)
+
+    def on_end(self, peer: int, decided: int) -> None:
+        """A gateway says up to where it has the lane decided."""
+        self._decided[peer] = decided
+
+    def let_go(self, source: int, position: int) -> None:
+        """A gateway has the lane decided, and retention removed it there up to a position."""
+        self._removed[source] = position
+
+    def passed_over(self, source: int) -> None:
+        """A gateway was asked for what is missing and gave nothing in time."""
+        self._passed.add(source)
+
+    def forget(self, number: int) -> None:
+        """The roster names another disk for a gateway: what the disk before it held and said counts no more."""
+        for said in (self._answers, self._decided, self._removed):
+            said.pop(number, None)
+        self._passed.discard(number)
+
+    def beat(self) -> None:
+        """One heartbeat: everybody hears what was durable here, which decides it, and says what it has. Who has most of the last
+        attempt gives that.
+        """
+        if not self.learns:
+            return
+        if self.gone and not self._reported:  # once in the log; the status shows it as long as it lasts
+            self._reported = True
+            self._context.outbox.suspect(self._me, self.reason(()))
+        self._tidy()
+        end, lost = self._lane.end + len(self._tail), self.lost
+        wanted = end if self._lane.decided == self._lane.end >= lost.last and self._reach > end else 0
+        giver = next((one for one in self.part if self._ends.get(one) == self._reach), 0) if wanted else 0
+        for peer in self.part:
+            if peer != self._me:
+                behind = wanted if peer == giver else 0
+                self._box.send(peer, LaneAsk(self._lane.incarnation, self._token, lost.attempt, lost.last, behind))
+
+    # For the operator
+
+    @property
+    def _missing(self) -> int:
+        """The first position that is known as decided and that no gateway has given yet; 0 if there is none."""
+        lane, shown = self._lane, self.lost.shown
+        if lane.decided < self._certain:
+            return lane.decided + 1
+        reach = max(lane.decided, self._reach)
+        return reach + 1 if reach < shown and not self._silent else 0
+
+    @property
+    def _silent(self) -> tuple[int, ...]:
+        return tuple(member for member in self.needed if member not in self._answers)
+
+    @property
+    def _away(self) -> tuple[int, ...]:
+        """The gateways that have not said what they have."""
+        return tuple(one for one in self._others if one not in self._answers or one not in self._decided)
+
+    def _givers(self, position: int) -> list[int]:
+        """The gateways that have a position decided, or decide it when they hear of the mark, and have not removed it.
+
+        A copy that ends in an earlier attempt than the mark gives only what is decided there: the end of that attempt, which this
+        disk lost, was its NO to all that it had not written, and the frames behind it may be of either kind.
+        """
+        lost = self.lost
+        least = lost.attempt if position <= lost.last else self.attempt
+        have = {one for one, (attempt, up_to) in self._heard.items() if attempt >= least and up_to >= position}
+        have |= {one for one in self._others if self._decided.get(one, 0) >= position}
+        return sorted(one for one in have if self._removed.get(one, 0) < position)
+
+    @property
+    def gone(self) -> bool:
+        """Whether no gateway can give what is missing: all of the roster said what they have."""
+        waits = self.learns and self._context.standing.primary
+        return waits and bool(position := self._missing) and not self._away and not self._givers(position)
+
+    def reason(self, unvoted: Sequence[int]) -> str:
+        """Why the lane takes nothing, and what it waits for. `unvoted`: who has not written the end yet."""
+        lane, lost = self._lane, self.lost
+        begin = (
+            f"the lane of this gateway takes nothing before what its disk lost of it, from position {lost.first} on, is here again"
+        )
+        if not self.learns:
+            return f"{begin}: it waits for {_gateways(unvoted) if unvoted else 'its disk'} to write its last frames"
+        if not self._context.standing.primary:
+            return f"{begin}: it waits for a view of the group"
+        if position := self._missing:
+            return f"{begin}: {self._where(position)}"
+        if silent := self._silent:
+            return f"{begin}: it waits for {_gateways(silent)}, which may have more of it"
+        ends, reach = self._ends, self._reach
+        if reach > lane.end:
+            return f"{begin}: it waits for more of it from {_gateways([one for one in sorted(ends) if ends[one] == reach])}"
+        return f"{begin}: it waits for its disk"
+
+    def _where(self, position: int) -> str:
+        """Which gateways have a position that is missing, and what is to be done."""
+        lacks = f"position {position} of {max(self._certain, self.lost.shown)}"
+        givers = self._givers(position)
+        near = [one for one in givers if one in self.part]
+        if asked := [one for one in near if one not in self._passed]:
+            return f"{lacks} is fetched from {_gateways(asked)}"
+        if givers != near:
+            return f"it waits for {_gateways([one for one in givers if one not in near])}, which has {lacks}"
+        if near:
+            return f"{_gateways(near)} has {lacks} and does not give it: see `damaged` in `lanes` of its status"
+        notes = "; ".join(self._notes(position))
+        notes = f" ({notes})" if notes else ""
+        if away := self._away:
+            return f"{lacks} is not at those that answer{notes}; it waits for {_gateways(away)}"
+        return f"{lacks} is at no other gateway{notes}; where it cannot be restored, {NEW_LANE}"
+
+    def _notes(self, position: int) -> list[str]:
+        """What is left of a position that no gateway can give."""
+        notes = []
+        if removed := [one for one in self._others if self._removed.get(one, 0) >= position]:
+            notes.append(f"retention removed it at {_gateways(removed)}")
+        for one, (attempt, up_to) in sorted(self._heard.items()):
+            if up_to >= position and self._lane.attempt <= attempt < self.lost.attempt:
+                name = LaneName(self._me, self._lane.incarnation).text
+                first = max(position, self._decided.get(one, 0) + 1)
+                held = f"position {first}" if first == up_to else f"positions {first} to {up_to}"
+                notes.append(
+                    f"gateway {one} holds {held} undecided, and only this disk knew whether clients had the acknowledgement: "
+                    f"`tutti log inspect DIR/lanes/{name}` lists the frames there as pending"
+                )
+        return notes
+
+
+def _gateways(numbers: Sequence[int]) -> str:
+    return ", ".join(f"gateway {number}" for number in numbers)

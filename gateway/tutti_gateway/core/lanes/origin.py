@@ -1,0 +1,448 @@
+"""The origin of a lane: it gives its frames their places, runs 2PC over the members of its attempt, and votes last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tutti_gateway.core import limits
+from tutti_gateway.core.context import Context
+from tutti_gateway.core.state_machine import Machine
+from tutti_gateway.core.protocol.messages import LaneTail, Post, Posted, Settled
+from tutti_gateway.core.frame_runs import parts
+from tutti_gateway.core.lanes.outbox import Box
+from tutti_gateway.core.lanes.entries import Entry, Name, name_of, refused
+from tutti_gateway.core.lanes.lost_end import Healing
+from tutti_gateway.core.lanes.lane import Lane
+from tutti_gateway.core.lanes.dedup import Entrance, LineTable
+from tutti_gateway.core.lanes.phases import ATTEMPT, VOTING, Input, Phase
+from tutti_gateway.core.window import weight
+from tutti.data.frames.bodies import AttemptBody, encode_body
+from tutti.data.frames.frame import Frame, Kind
+from tutti.data.client_protocol import Answer, Committed, Duplicate, Expected, FencedAnswer
+from tutti.errors import invariant
+
+
+class Origin:
+    """The own lane.
+
+    Attributes:
+        low: why this member's disk takes nothing new; empty if it does.
+    """
+
+    def __init__(
+        self, context: Context, box: Box, lane: Lane, lines: LineTable, halted: str = "", healing: Healing | None = None
+    ) -> None:
+        self._context = context
+        self._me = context.standing.me
+        self._box = box
+        self._lane = lane
+        self._lines = lines
+        self._machine = Machine("attempt", ATTEMPT, Phase.NONE)
+        self._attempt = lane.attempt
+        self._mark = 0  # token of the PersistLane that ends the attempt before
+        self._part: tuple[int, ...] = ()
+        self._told: set[int] = set()  # of the part: those who said how far they have this lane
+        self._near: set[int] = set()  # and who have enough of it to take part
+        self._late: dict[int, int] = {}  # who did not vote -> what it has to go beyond to take part again
+        self._waited = 0
+        self._members: tuple[int, ...] = ()  # of the attempt, oldest first
+        self._began = 0  # the position of its VIEW
+        self._votes: dict[int, int] = {}
+        self._before: dict[int, int] = {}  # votes at the last heartbeat, and for how many they stood still
+        self._missed: dict[int, int] = {}
+        self._entries: dict[Name, Entry] = {}  # what is undecided, in order
+        self._bytes = 0
+        self._lows: dict[int, tuple[str, int]] = {}  # members without room -> (why, heartbeats that this holds)
+        self._settled: Settled | None = None
+        self._repeats = 0
+        self.low = ""
+        self._halted, self._healing = halted, healing
+
+    @property
+    def halted(self) -> str:
+        """Why the lane takes nothing: something that was decided in it is gone, for good or until it is learned from others. No
+        attempt begins then.
+        """
+        if self._halted or self._healing is None:
+            return self._halted
+        return self._healing.reason([member for member, vote in self._votes.items() if vote < self._lane.end])
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing is undecided, or can be decided any more, and the last decision was told as often as it is."""
+        return (bool(self.halted) or not self._entries) and not self._repeats
+
+    @property
+    def sharers(self) -> tuple[int, ...]:
+        """Whose disks have what is acknowledged now, and everything before it: the members of the attempt, oldest first, once its
+        VIEW is decided; nobody between two attempts.
+        """
+        return self._members if self._machine.state is Phase.OPEN and self._lane.decided >= self._began else ()
+
+    # Clients
+
+    def submit(self, session: int, frames: Sequence[Frame]) -> None:
+        """Take batches of a session in and post them, or answer why not."""
+        fresh: list[Entry] = []
+        answers = self._context.outbox.answers(session)
+        for frame in frames:
+            no = self._unknown(frame)
+            how, line = self._lines.judge(frame)
+            if isinstance(no, FencedAnswer) and how in (Entrance.DUPLICATE, Entrance.WAITS):
+                no = None  # its epoch is over and it is here: Fenced says that it is not, and never will be
+            if no is None and how in (Entrance.TAKE, Entrance.EXPECTED) and frame.first_sequence > line:
+                no = self._full(frame)  # also behind one that was refused: its sender knows then of each that it is not here
+            if no is not None:
+                answers.append(no)
+            elif how is Entrance.TAKE:
+                self._lines.take(frame)
+                self._bytes += weight(frame)
+                entry = self._entries[name_of(frame)] = Entry(frame, session)
+                fresh.append(entry)
+            elif how is Entrance.WAITS:
+                # Whoever sent it last is answered. One that was cut otherwise is asked for again, when that is decided.
+                waiting = self._entries.get(name_of(frame))
+                if waiting is not None:
+                    waiting.session = session
+                else:
+                    reason = "part of it is undecided here, cut otherwise: send it again later"
+                    answers.append(refused(frame, "busy", reason, retry=True))
+            elif how is Entrance.DUPLICATE:
+                answers.append(Duplicate(frame.producer, frame.epoch, frame.first_sequence, frame.count))
+            elif how is Entrance.EXPECTED:
+                answers.append(Expected(frame.producer, frame.epoch, line + 1))
+            else:
+                answers.append(FencedAnswer(frame.producer, line, frame.first_sequence))
+        if fresh and self._machine.state is Phase.OPEN:
+            self._place(fresh)
+
+    def _unknown(self, frame: Frame) -> Answer | None:
+        """Why a batch is not even looked at: what the lane holds is lost, or the ordered log does not know producer or topic."""
+        if self.halted:
+            return refused(frame, "lane", f"{self.halted}; send to another gateway, as a new message", retry=True)
+        state = self._context.window.state
+        producer = state.producers.get(frame.producer)
+        if producer is None or frame.topic not in state.topics or producer.epoch < frame.epoch:
+            code = "producer" if producer is None else "topic" if frame.topic not in state.topics else "epoch"
+            return refused(frame, code, f"this gateway's log does not know the {code} of {frame!r}: open it first", retry=False)
+        return FencedAnswer(frame.producer, producer.epoch, frame.first_sequence) if producer.epoch > frame.epoch else None
+
+    def _full(self, frame: Frame) -> Answer | None:
+        """Why a new batch is not taken now."""
+        closed = self._context.standing.closed
+        if closed is not None:
+            return refused(frame, *closed, retry=True)
+        if not self._part:
+            reason = "this gateway is no member of the group; send again, here or at another gateway"
+            return refused(frame, "not_primary", reason, retry=True)
+        if self._low_reason:
+            return refused(frame, "space", self._low_reason, retry=True)
+        if self._bytes >= limits.LANE_BYTES_MAX or len(self._entries) >= limits.LANE_FRAMES_MAX:
+            reason = f"{len(self._entries)} batches with {self._bytes} bytes are undecided here: send it again later"
+            return refused(frame, "busy", reason, retry=True)
+        return None
+
+    @property
+    def _low_reason(self) -> str:
+        if self.low or not self._lows:
+            return self.low
+        member = min(self._lows)
+        return f"gateway {member}: {self._lows[member][0]}"
+
+    def session_closed(self, session: int) -> None:
+        """What it submitted goes on, and nobody is told."""
+        for entry in self._entries.values():
+            if entry.session == session:
+                entry.session = 0
+
+    # Attempts
+
+    def members(self, part: tuple[int, ...]) -> None:
+        """The gateways that hear each other now, this one among them, oldest first. Who is no member begins no attempt: its disk
+        may go at any time.
+        """
+        invariant(not part or self._me in part, f"the part {part} is not that of gateway {self._me}")
+        self._part = part
+        if self._healing is not None:
+            self._healing.part = part
+        self._told &= set(part)
+        self._near &= set(part)
+        if part:
+            self._change()
+
+    def on_end(self, peer: int, decided: int) -> None:
+        """A gateway of the part says how far it has this lane. Those far behind catch up before an attempt takes them in, and so
+        does whoever held one up: it may lack what nobody can give it now.
+        """
+        if self._healing is not None:
+            self._healing.on_end(peer, decided)
+        if decided > self._lane.end and not self.halted:
+            self._halt(f"gateway {peer} has it decided up to position {decided}, and it ends at {self._lane.end} here")
+        if peer not in self._part or peer == self._me or self.halted:
+            return
+        self._told.add(peer)
+        if decided > self._late.get(peer, decided):
+            del self._late[peer]
+        if peer not in self._late and self._lane.decided - decided <= limits.LANE_BEHIND_MAX:
+            self._near.add(peer)
+        self._change()
+
+    def replaced(self, member: int) -> None:
+        """The roster names another disk for a gateway: no vote of the disk before it counts. An attempt names the disks of its
+        members, so it ends; the last attempt before a lost end continues, and waits for the new disk.
+        """
+        self._told.discard(member)
+        self._near.discard(member)
+        self._late.pop(member, None)
+        self._lows.pop(member, None)
+        if member in self._votes:
+            self._votes[member] = 0
+        self._change()
+
+    def _halt(self, reason: str) -> None:
+        """Something that was decided is gone: whatever this member placed there would be another frame. What is under way stays so,
+        neither decided nor ended nor refused, but for what the disk was given before: whether it was decided in what is gone is not
+        known here any more.
+        """
+        self._halted = f"the lane of this gateway takes nothing more: {reason}"
+        if self._healing is not None:
+            self._healing.learns = False
+            self._healing = None
+        self._context.outbox.suspect(self._me, self._halted)
+
+    @property
+    def _wanted(self) -> tuple[int, ...]:
+        return tuple(member for member in self._part if member == self._me or member in self._near)
+
+    def _change(self) -> None:
+        """Begin another attempt if the members that it wants are not those that it has."""
+        if self.halted:
+            return
+        phase = self._machine.state
+        if phase is Phase.NONE:
+            self._begin()
+        elif phase is Phase.OPEN and set(self._wanted) != set(self._members):
+            self._end()
+        elif phase is Phase.ASKING:
+            self._open()
+
+    def _begin(self) -> None:
+        """Begin the first attempt, when all voters are heard or had the time to be: who just started hears nobody yet, and what it
+        acknowledged would be on its own disk alone, with all others there.
+        """
+        voters = [voter.number for voter in self._context.window.state.roster.values() if voter.voting]
+        heard = set(self._part).issuperset(voters) or self._waited >= limits.LANE_WAIT_HEARTBEATS
+        if heard and self._part and not self.halted:
+            self._waited = 0
+            self._end()
+
+    def _end(self) -> None:
+        """Say NO to whatever of the attempt this member has not said YES to. It is durable before anybody hears of it."""
+        self._machine.on(Input.END)
+        self._attempt += 1
+        self._mark = self._box.persist(self._lane, up_to=self._lane.confirmed, attempt=self._attempt)
+
+    def _open(self) -> None:
+        """Begin the attempt, if it is known how far its members are: a VIEW that names them, then what is undecided, again."""
+        waits = any(member not in self._told for member in self._part if member != self._me)
+        if not self._part or self.halted or (waits and self._waited < limits.LANE_WAIT_HEARTBEATS):
+            return
+        self._machine.on(Input.HEARD)
+        lane = self._lane
+        invariant(lane.decided == lane.confirmed, "an attempt begins when all that the last one decided is durable")
+        invariant(lane.cut() is None, "the origin writes nothing of its lane that is undecided")
+        self._members = self._wanted
+        self._votes = {member: lane.end for member in self._members if member != self._me}
+        self._before, self._missed = dict(self._votes), dict.fromkeys(self._votes, 0)
+        self._waited, self._began = 0, lane.end + 1
+        disk_of = self._context.window.state.disk_of
+        view = AttemptBody(self._members, tuple(disk_of(member) for member in self._members))
+        self._place([Entry(Frame(Kind.VIEW, encode_body(view)), 0), *self._entries.values()])
+
+    def _place(self, entries: Sequence[Entry]) -> None:
+        """Give frames their places and post them."""
+        lane = self._lane
+        for entry in entries:
+            frame = entry.frame.unstamped() if entry.frame.position else entry.frame
+            frame.origin = self._me
+            frame.stamp(self._attempt, lane.end + 1, lane.chain)
+            entry.frame = frame
+            lane.append(frame)
+        frames = [entry.frame for entry in entries]
+        for member in self._votes:
+            self._post(member, frames)
+        self._advance()
+
+    def _post(self, member: int, frames: Sequence[Frame]) -> None:
+        for part in parts(frames):
+            self._box.send(member, Post(self._lane.incarnation, part))
+
+    # What the disk lost of the end
+
+    def on_tail(self, sender: int, message: LaneTail) -> None:
+        """A gateway says what it has of the end."""
+        if self._healing is not None:
+            self._healing.on_tail(sender, message)
+            self._resume()
+
+    def _resume(self) -> None:
+        """Go on with the last attempt, once nothing of it can be missing: it is not known to what of it this member said YES, so
+        none of it gets a NO.
+        """
+        healing, lane = self._healing, self._lane
+        tail = healing.tail() if healing is not None and healing.learns else None
+        if healing is None or tail is None:
+            return
+        self._machine.on(Input.LEARNED)
+        healing.learns, self._waited = False, 0
+        self._attempt, self._members, self._began = healing.attempt, tuple(healing.members), lane.end + 1
+        self._votes = {member: healing.vote(member) for member in healing.needed}
+        for frame in tail:
+            lane.append(frame)
+            if frame.kind == Kind.BATCH:
+                self._lines.take(frame)
+                self._bytes += weight(frame)
+                self._entries[name_of(frame)] = Entry(frame, 0)
+        self._before, self._missed = dict(self._votes), dict.fromkeys(self._votes, 0)
+        for member, vote in self._votes.items():
+            self._post(member, lane.behind(vote))
+        self._advance()
+        self._healed()
+
+    def _leave_out(self, removed: Sequence[int]) -> None:
+        """Go on without the votes of members that were removed: all that they had was heard before the last attempt went on."""
+        for member in removed:
+            del self._votes[member]
+        if removed:
+            self._advance()
+
+    def _healed(self) -> None:
+        """Begin a new attempt when all of the last one is decided."""
+        if self._healing is not None and not self._healing.learns and self._lane.decided == self._lane.end:
+            self._healing = None
+            self._end()
+
+    # Deciding
+
+    def on_posted(self, sender: int, message: Posted) -> None:
+        """A member's YES; when it was the last one missing, this member votes. Its NO ends the attempt."""
+        vote = self._votes.get(sender)
+        if vote is None or self._halted or self._machine.state not in VOTING or message.attempt > self._attempt:
+            return
+        current, end = message.attempt == self._attempt, self._lane.end
+        if current and message.up_to > end and self._machine.state is Phase.OPEN:  # an earlier run may have posted more
+            self._box.drop(message, sender, f"it votes beyond position {end}")
+            return
+        if current:
+            self._votes[sender] = max(vote, min(message.up_to, end))
+        self._lows.pop(sender, None)
+        if message.low:
+            self._lows[sender] = message.low, limits.LOW_HEARTBEATS
+        self._advance()
+        ends = message.low and current and self._machine.state is Phase.OPEN
+        if ends and any(entry.frame.position > self._lane.confirmed for entry in self._entries.values()):
+            self._end()
+        elif message.again:
+            self._post(sender, self._lane.behind(self._votes[sender]))
+
+    def _advance(self) -> None:
+        """What all others have durably is written here: this member's YES, and with it the decision."""
+        reach = min(self._votes.values(), default=self._lane.end)
+        if reach > self._lane.confirmed:
+            self._lane.confirm(reach)
+            self._box.persist(self._lane, up_to=reach)
+
+    def persisted(self, token: int) -> None:
+        """What was written up to the token is decided; the end of the last attempt may be durable."""
+        self._lane.persisted(token)
+        self.settle()
+        if self._machine.state is Phase.ENDING and token >= self._mark:
+            self._machine.on(Input.DURABLE)
+            if self._low_reason and not self.halted:
+                self._refuse_all()
+            self._open()
+        self._healed()
+
+    def settle(self) -> None:
+        """Hand out what is decided, answer its clients, tell the members."""
+        offset, frames = self._lane.settle()
+        if not frames:
+            return
+        if self._healing is not None and (wrong := self._healing.learned(frames)):
+            self._halt(wrong)
+        self._box.deliver(self._lane, offset, frames)
+        for frame in frames:
+            if frame.kind == Kind.BATCH:
+                self._lines.decide(frame)
+                entry = self._entries.pop(name_of(frame), None)
+                if entry is not None:  # after a start there is none
+                    self._bytes -= weight(frame)
+                    answer = Committed(frame.producer, frame.epoch, frame.first_sequence, frame.count, offset)
+                    self._context.outbox.answers(entry.session).append(answer)
+                offset += frame.count
+        self._settled = Settled(self._lane.incarnation, frames[-1].view, frames[-1].position)
+        self._repeats = limits.LANE_REPEAT_HEARTBEATS
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._settled is not None:
+            for member in self._votes:
+                self._box.send(member, self._settled)
+
+    def _refuse_all(self) -> None:
+        """A member has no room: nothing of what is undecided is or will be in the lane by this sending."""
+        reason = self._low_reason
+        for entry in self._entries.values():
+            self._context.outbox.answers(entry.session).append(refused(entry.frame, "space", reason, retry=True))
+        self._entries.clear()
+        self._bytes = 0
+        self._lines.rollback()
+
+    # Time
+
+    def beat(self) -> None:
+        """One heartbeat: repeat what may have been lost, and look who holds the lane up."""
+        for member, (reason, beats) in list(self._lows.items()):
+            if beats > 1:
+                self._lows[member] = reason, beats - 1
+            else:
+                del self._lows[member]
+        if self._repeats:
+            self._repeats -= 1
+            self._tell()
+        if self._healing is not None:
+            self._healing.beat()
+            self._resume()
+            if self._machine.state is Phase.RESUMED:
+                self._leave_out(self._healing.removed(self._votes))
+        if self._machine.state is Phase.NONE:
+            self._waited += 1
+            self._begin()
+        elif self._machine.state is Phase.ASKING:
+            self._waited += 1
+            self._open()
+        elif self._machine.state in VOTING and not self._halted:
+            self._look()
+
+    def _look(self) -> None:
+        """Post again to those that do not vote. Who did not for the atomic period holds nobody up any longer: the attempt ends, and
+        the next one is without it until it has more than all that can be decided of this one, that is something of a later attempt.
+        The last attempt before a lost end goes on with it all the same, as nothing may end that before all of it is decided.
+        """
+        goes_on = "waits for it" if self._machine.state is Phase.RESUMED else "goes on without it"
+        late: list[int] = []
+        for member, vote in self._votes.items():
+            waits = vote == self._before[member] < self._lane.end
+            self._before[member] = vote
+            missed = self._missed[member] = self._missed[member] + 1 if waits else 0
+            if missed and missed % limits.RESEND_HEARTBEATS == 0:
+                self._post(member, self._lane.behind(vote))
+            if missed == self._context.config.atomic_period_heartbeats:  # once: where the attempt goes on it is known by then
+                late.append(member)
+                why = f"no vote since position {vote} of lane {self._me}, {self._lane.end} is posted: the lane {goes_on}"
+                self._context.outbox.suspect(member, why)
+        for member in late:
+            self._near.discard(member)
+            self._late[member] = self._lane.confirmed
+        if late:
+            self._change()

@@ -1,0 +1,209 @@
+"""The roster by force: when a majority is gone for good, an operator names those who remain (design, section 5, end).
+
+One of them proposes a view to all of them. They alone are counted, and all of them have to answer; the greatest of their logs is
+adopted as in every view change, and behind it, before anybody accepts the view, comes a ROSTER that names them and says that it was
+forced. Whoever has accepted has it, so that from there on all is as usual: a crash in the middle leaves the old roster, and the
+operator asks again, or the new one.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from tutti_gateway.core import limits
+from tutti_gateway.core.context import Context
+from tutti_gateway.core.protocol.events import RosterForced
+from tutti_gateway.core.protocol.messages import Heartbeat
+from tutti_gateway.core.view.peers import Peer, Peers
+from tutti.data.frames.bodies import Voter
+from tutti.data.view_id import view_text
+from tutti.data.client_protocol import Denied, Done
+
+
+class Views(Protocol):
+    """*flush*: what is asked of it."""
+
+    @property
+    def attempt(self) -> int:
+        """The view that this member proposes, 0 if it does not."""
+
+    @property
+    def failed(self) -> str:
+        """Why the last view that this member proposed did not come about."""
+
+    def campaign(self, members: tuple[int, ...], forced: bool = False) -> None:
+        """Propose a view."""
+
+    def cast_out(self, reason: str) -> None:
+        """The group went on without this member."""
+
+
+class Waiting(msgspec.Struct):
+    """What an operator waits for: that the roster names these alone, by the view that this gateway proposed for it."""
+
+    session: int
+    request: int
+    names: frozenset[str]
+    view: int
+    beats: int = 0
+
+
+class Force:
+    """Both sides: forcing a roster, and being left out of one."""
+
+    def __init__(self, context: Context, peers: Peers, flush: Views) -> None:
+        self._outbox = context.outbox
+        self._standing = context.standing
+        self._window = context.window
+        self._identity = context.identity
+        self._peers = peers
+        self._flush = flush
+        self._waiting: Waiting | None = None
+        self._unheard = 0  # heartbeats for which no majority was heard
+
+    # At a gateway that remains
+
+    def asked(self, event: RosterForced) -> None:
+        """An operator says who remains."""
+        self._peers.refresh()
+        names = frozenset(event.names)
+        waiting = self._waiting
+        if self._is_made(names):
+            self._outbox.answers(event.session).append(Done(event.request))
+        elif waiting is not None:
+            if (waiting.session, waiting.request) != (event.session, event.request):
+                self._deny(event.session, event.request, "busy", "a roster is being forced at this gateway; ask again", retry=True)
+        else:
+            wrong = self._forbidden() or self._wrong(names) or self._lost(names)
+            late = self._early(names) if not wrong else ""
+            if wrong or late:
+                self._deny(event.session, event.request, "roster", wrong or late, retry=bool(late))
+                return
+            members = tuple(voter.number for name, voter in self._voters().items() if name in names)
+            self._flush.campaign(members, forced=True)
+            self._waiting = Waiting(event.session, event.request, names, self._flush.attempt)
+
+    def _is_made(self, names: frozenset[str]) -> bool:
+        """Whether it is decided that the roster names these alone, by force."""
+        state = self._window.state
+        return bool(state.forced) and not self._window.rosters and {voter.name for voter in state.roster.values()} == names
+
+    def _voters(self) -> dict[str, Voter]:
+        """Return the voters of every roster that counts, by name. While a removal is undecided, a view still needs a majority with
+        the removed voter, and its disk may be the only one left.
+        """
+        return {voter.name: voter for voter in self._peers.rosters.known.values() if voter.voting}
+
+    def _wrong(self, names: frozenset[str]) -> str:
+        """Why these names cannot be those who remain; empty if they can."""
+        voters, me = self._voters(), self._identity.gateway
+        if self._peers.rosters.blank:
+            return "the log of this gateway names nobody yet: there is no roster to force"
+        unknown = sorted(names - voters.keys())
+        if unknown or not names:
+            told = f"{', '.join(unknown)} not among them" if unknown else "nobody was named"
+            return f"those who remain are voters of the roster ({', '.join(sorted(voters))}), and {told}"
+        if me not in names:
+            return f"this is gateway {me!r}, which is not named: ask one that remains"
+        if names == voters.keys():
+            return "these are all voters of the roster: there is nothing to force, start those that are not heard"
+        for name in sorted(names):
+            number, incarnation = voters[name].number, voters[name].incarnation
+            known = self._peers.incarnation(number)
+            if known and known != incarnation:
+                return (
+                    f"gateway {name!r} has another disk than the roster names, and what it voted for went with that: leave it out"
+                )
+        return ""
+
+    def _forbidden(self) -> str:
+        """Why nothing is to be forced now, whatever names are given; empty if it may be."""
+        standing = self._standing
+        if standing.closed is not None:
+            return standing.closed[1]
+        if standing.primary:
+            return f"view {view_text(standing.view)} decides: members are changed with `tutti members`, nothing is to be forced"
+        if self._peers.hears_majority():
+            return "a majority of the roster is heard: the group goes on of its own accord, nothing is to be forced"
+        return ""
+
+    def _lost(self, names: frozenset[str]) -> str:
+        """Who is there and would be left out; empty if nobody is."""
+        peers = self._peers
+        known = peers.rosters.known
+        others = sorted(known[peer.number].name for peer in peers if peers.fresh(peer.number) and peer.number in known)
+        left = [name for name in others if name not in names]
+        if left:
+            return f"gateway {', '.join(left)} is heard, and would be left out for ever: name it too, or stop it first"
+        return ""
+
+    def _early(self, names: frozenset[str]) -> str:
+        """Why it has to wait; empty if it does not."""
+        peers = self._peers
+        absent = sorted(name for name, voter in self._voters().items() if name in names and not peers.fresh(voter.number))
+        if absent:
+            return f"gateway {', '.join(absent)} is to remain and is not heard: start it, or leave it out if it is gone too"
+        if self._unheard < limits.FORCE_HEARTBEATS:
+            missing = limits.FORCE_HEARTBEATS - self._unheard
+            return f"a majority of the roster may still come: ask again in {missing} heartbeats"
+        if self._flush.attempt:
+            return "this gateway is proposing a view; ask again"
+        return ""
+
+    def _deny(self, session: int, request: int, code: str, reason: str, retry: bool) -> None:
+        self._outbox.answers(session).append(Denied(request, code, reason, retry))
+
+    def session_closed(self, session: int) -> None:
+        """What it asked for goes on, and nobody is told."""
+        if self._waiting is not None and self._waiting.session == session:
+            self._waiting.session = 0
+
+    def beat(self) -> None:
+        """One heartbeat: tell the operator how it ended."""
+        self._unheard = 0 if self._peers.hears_majority() else self._unheard + 1
+        waiting = self._waiting
+        if waiting is None:
+            return
+        waiting.beats += 1
+        if self._is_made(waiting.names):
+            self._waiting = None
+            self._outbox.answers(waiting.session).append(Done(waiting.request))
+        elif waiting.view not in (self._flush.attempt, self._standing.view):
+            self._end(waiting, f"the view that was to force the roster did not come about: {self._flush.failed}")
+        elif waiting.beats > limits.ROSTER_WAIT_HEARTBEATS:
+            self._end(waiting, "the roster was not forced in time")
+
+    def _end(self, waiting: Waiting, reason: str) -> None:
+        self._waiting = None
+        self._deny(waiting.session, waiting.request, "roster", f"{reason}; ask again", retry=True)
+
+    # At a gateway that was left out, and at those that it meets
+
+    def estranged(self, peer: Peer, beat: Heartbeat) -> bool:
+        """Whether a gateway's log went another way than this one's, by force. Who was left out takes no part any more; what it says
+        of views that it was in means nothing to those who remained.
+        """
+        state = self._window.state
+        if not beat.log or beat.log != self._window.log():
+            return False
+        if beat.out and beat.forced > state.forced:
+            self._flush.cast_out(
+                f"the group went on without gateway {self._identity.gateway!r}: as {state.gateway_text(peer.number)} says, an "
+                f"operator forced the roster, without it, at position {beat.forced_at} (view {view_text(beat.forced)}). The log "
+                f"here is decided up to {state.position} and may hold records that the group has lost. Keep the directory if they "
+                "are wanted; to have the gateway back, give it an empty one and add it with `tutti members add`"
+            )
+            return True
+        return beat.forced < state.forced and self.left_out(peer)
+
+    def left_out(self, peer: Peer) -> bool:
+        """Whether the group went on without that gateway, as its last heartbeat tells: the roster does not name it, or something
+        else is decided there where this log has its forced ROSTER, though the gateway's name was given to another disk since.
+        """
+        if peer.number not in self._peers.rosters.known:
+            return True
+        state, beat = self._window.state, peer.beat
+        same = beat is not None and bool(beat.log) and beat.log == self._window.log()
+        return same and beat is not None and beat.forced < state.forced and beat.frontier >= state.forced_at

@@ -1,0 +1,433 @@
+"""*membership*: heartbeats, who coordinates, who is a candidate, who learns (see NOTES.md; design, section 4, layer 2, and 5.0)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from tutti_gateway.core import limits
+from tutti_gateway.core.context import Context
+from tutti_gateway.core.protocol.events import LinkChanged
+from tutti_gateway.core.view.lifecycle import Phase
+from tutti_gateway.core.membership.roster_change import Changes
+from tutti_gateway.core.membership.coordinator_duties import Duties
+from tutti_gateway.core.membership.forced_roster import Force
+from tutti_gateway.core.membership.leaving import Leaving
+from tutti_gateway.core.membership.leaving import Others as Leavers
+from tutti_gateway.core.membership.promise import Promise
+from tutti_gateway.core.membership.succession import by_age, succession
+from tutti_gateway.core.protocol.messages import Heartbeat, Probe
+from tutti_gateway.core.view.peers import Peer, Peers
+from tutti.data.view_id import coordinator_of, view_text
+from tutti.errors import invariant
+
+
+class Views(Protocol):
+    """*flush*: what membership asks of it."""
+
+    watermark: int
+
+    @property
+    def phase(self) -> Phase:
+        """Where this member is."""
+
+    @property
+    def attempt(self) -> int:
+        """The view that this member proposes, 0 if it does not."""
+
+    @property
+    def end(self) -> int:
+        """Last position of the log, a damaged end included."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether this member, outside of the view that decides, holds what is decided."""
+
+    def campaign(self, members: tuple[int, ...]) -> None:
+        """Propose a view."""
+
+    def learn(self) -> None:
+        """One heartbeat of a member that is in no view."""
+
+    def lost(self) -> None:
+        """Give the view up."""
+
+    def stop(self) -> None:
+        """Nothing is under way: stop."""
+
+
+class Others(Leavers, Protocol):
+    """What membership needs of the layers above it."""
+
+    @property
+    def own_low(self) -> bool:
+        """Whether this gateway's disk takes no batches."""
+
+    def heard_end(self, member: int, end: int) -> None:
+        """A member's log reaches to the position."""
+
+    def tell(self) -> None:
+        """Tell everybody what is decided."""
+
+
+class Membership:
+    """The layer.
+
+    Attributes:
+        peers: the other gateways.
+        leaving: how far it is with stopping in order.
+    """
+
+    def __init__(self, context: Context, peers: Peers, flush: Views, others: Others, changes: Changes, force: Force) -> None:
+        self._config = context.config
+        self._outbox = context.outbox
+        self._standing = context.standing
+        self._window = context.window
+        self._identity = context.identity
+        self._random = context.random
+        self.peers = peers
+        self._flush = flush
+        self._others = others
+        self._changes = changes
+        self._force = force
+        self.duties = Duties(context, peers)
+        self._config_crc = peers.config_crc
+        self._leader = 0  # who is heard to coordinate, and in which view
+        self._leader_view = 0
+        self._leader_missed = limits.BOOT_HEARTBEATS_MAX
+        self._waiting = 0  # heartbeats since a majority missed its coordinator
+        self._patience = 0  # heartbeats to wait before the next candidacy
+        self._viewless = limits.PAUSE_HEARTBEATS
+        self._unserved = 0  # heartbeats without a view that decides
+        self._resigned = 0  # heartbeats for which this gateway does not want to coordinate: its own disk stands still
+        self._needs_more = False  # whether the last candidacy here failed for want of answers about a damaged log
+        self._turn = 0
+        self.leaving = Leaving(context, peers, others)
+        self._promise = Promise(context, peers, flush)
+
+    # Who coordinates
+
+    @property
+    def misses(self) -> bool:
+        """Whether no coordinator is heard."""
+        if self._leader == self._standing.me and self._leader:
+            # The first echoes of a view come a round trip after its coordinator's first heartbeats.
+            return self._leader_missed >= limits.BOOT_HEARTBEATS
+        peer = self.peers.get(self._leader)
+        period = peer.boot_beats(self._config.heartbeat_us) if peer is not None else 0
+        return self._leader_missed >= period
+
+    def leads(self, sender: int) -> bool:
+        """Whether nobody but `sender` is heard to coordinate."""
+        return self.misses or self._leader == sender
+
+    def _claim(self) -> int:
+        """The view that this gateway coordinates or brings about, if a majority hears it and answers it; else 0."""
+        standing = self._standing
+        view = standing.view if standing.coordinating else self._flush.attempt
+        if not view or self._resigned or (standing.draining and not self._window.frames):
+            return 0
+        now_us, heartbeat_us = self._outbox.now.mono_us, self._config.heartbeat_us
+        hearing = [peer.number for peer in self.peers if now_us - peer.echoed_us <= peer.boot_us(heartbeat_us)]
+        return view if self._enough([standing.me, *hearing]) else 0
+
+    def _enough(self, gateways: Sequence[int]) -> bool:
+        """Whether the gateways are a majority; for a log that has not begun, everybody."""
+        if self.peers.rosters.blank:
+            return set(gateways) >= {number for number, _, _ in self.peers.configured}
+        return self.peers.rosters.majority(self.peers.incarnations(gateways))
+
+    def _lead(self, number: int, view: int) -> None:
+        """A backed claim was heard; the highest counts as long as it is heard."""
+        if self.misses or view >= self._leader_view:
+            self._leader, self._leader_view, self._leader_missed = number, view, 0
+            self._waiting = 0
+
+    # Messages
+
+    def on_heartbeat(self, sender: int, beat: Heartbeat) -> None:
+        """What another gateway says of itself."""
+        peer, standing = self.peers.get(sender), self._standing
+        if peer is None:
+            return
+        if self._force.estranged(peer, beat):
+            if standing.taking_part:
+                self._tell(peer, self._heartbeat())  # before it decides anything with others like it
+            return
+        # A gateway whose log names nobody yet knows the others by numbers of its own.
+        if beat.claim and coordinator_of(beat.claim) != sender and not self.peers.rosters.blank:
+            self._outbox.drop(beat, sender, f"view {view_text(beat.claim)} is not its to coordinate")
+            return
+        now_us = self._outbox.now.mono_us
+        peer.beat, peer.came_us = beat, now_us
+        peer.behind = max(0, self._window.frontier - beat.frontier)
+        if beat.echo_us and peer.echoed_us < beat.echo_us <= now_us:  # 0 is no echo, and no round trip since the clock began
+            peer.echoed_us = beat.echo_us
+            peer.measured(now_us - beat.echo_us - beat.held_us)
+        if beat.claim:
+            self._lead(sender, beat.claim)
+        elif sender == self._leader and beat.leaving:
+            self._leader_missed = limits.BOOT_HEARTBEATS_MAX
+        if beat.view == standing.view and standing.view:
+            self._others.heard_end(sender, beat.end)
+        if beat.claim == beat.view > standing.view > 0:
+            # Another view is at work (RESOLVE): this one cannot be. Who is not among its members joins as all others do.
+            self._flush.lost()
+        self._consider()
+
+    def on_link(self, event: LinkChanged) -> None:
+        """A connection broke, or stands again. A break makes suspicion immediate; a coordinator is still asked, or missed by a
+        majority.
+        """
+        peer = self.peers.get(event.peer)
+        if peer is None:
+            return
+        peer.up = event.up
+        if not event.up:
+            peer.missed = limits.BOOT_HEARTBEATS_MAX
+            if self._standing.coordinating:
+                self.duties.suspected(peer)
+            if event.peer == self._leader:
+                self._leader_missed = limits.BOOT_HEARTBEATS_MAX
+                self._announce()
+                self._consider()
+
+    def on_probe(self, sender: int) -> None:
+        """A member suspects this gateway, or asks for its view and frontier."""
+        peer = self.peers.get(sender)
+        if peer is not None:
+            self._others.tell()  # the heartbeat has the frontier in it
+            self._tell(peer, self._heartbeat())
+
+    def inquire(self) -> None:
+        """Ask every voter for a heartbeat that echoes one of this moment."""
+        self._others.tell()
+        base = self._heartbeat()
+        for peer in self.peers:
+            if self.peers.counts(peer.number):
+                self._tell(peer, base)
+                self._outbox.send(peer.number, Probe())
+
+    # Time
+
+    def started(self) -> None:
+        """The stack began."""
+        self._consider()
+
+    def beat(self) -> None:
+        """One heartbeat."""
+        self.peers.refresh()
+        for peer in self.peers:
+            peer.missed = min(peer.missed + 1, limits.BOOT_HEARTBEATS_MAX)
+        self._leader_missed = min(self._leader_missed + 1, limits.BOOT_HEARTBEATS_MAX)
+        self._resigned = max(self._resigned - 1, 0)
+        self._patience = max(self._patience - 1, 0)
+        claim = self._claim()
+        if claim:
+            self._lead(self._standing.me, claim)
+        self.duties.beat()
+        self._changes.beat()
+        self._force.beat()
+        self._announce(in_turn=True)
+        self._pause()
+        if self._promise.beat(0 if self.misses else self._leader, self._leader_view):
+            self._flush.lost()
+        if self._standing.coordinating:
+            # A coordinator that was removed decides what is under way and hands over, like one that leaves.
+            self._standing.draining = self._standing.draining or self.peers.removed
+            self._coordinate()
+        elif self._flush.phase is Phase.SEARCHING and not self._others.own_low:
+            self._flush.learn()
+        self._consider(beat=True)
+        self.leaving.beat()
+
+    def _pause(self) -> None:
+        """Without a coordinator for long, this part of the group is a minority. Who is in no view that decides for so long, for
+        whatever reason (a disk that stands still keeps it out of the view of a coordinator that it hears), says so to its clients:
+        they go elsewhere.
+        """
+        standing = self._standing
+        self._viewless = self._viewless + 1 if self.misses else 0
+        if self._viewless == limits.PAUSE_HEARTBEATS and not self._flush.attempt and standing.view:
+            self._flush.lost()
+        self._unserved = 0 if standing.primary and not self.misses else self._unserved + 1
+        if self._unserved >= limits.PAUSE_HEARTBEATS + 4 * self.peers.round_beats():
+            standing.pausing = False
+
+    def _coordinate(self) -> None:
+        members = self.duties.members()
+        if members is None or self._standing.me not in members:
+            return
+        if not self._standing.draining:
+            self._flush.campaign(members)
+        elif self.duties.lacks:
+            # What is under way waits for somebody who does not vote: another one has to end this view, and hears no claim now.
+            self._resigned = 2 * self._config.atomic_period_heartbeats
+
+    def suspect(self, member: int, reason: str) -> None:
+        """*atomic*: the member holds the group up."""
+        self._outbox.suspect(member, reason)
+        if member != self._standing.me:
+            self.duties.stuck[member] = self._config.atomic_period_heartbeats
+        elif not self.peers.alone:
+            # The own disk stands still: another one coordinates better.
+            self._resigned = 2 * self._config.atomic_period_heartbeats
+
+    # Candidates
+
+    def _consider(self, beat: bool = False) -> None:
+        """Propose a view when a majority misses its coordinator too and it is this gateway's turn."""
+        flush, me = self._flush, self._standing.me
+        if not self.misses or self.leaving.asked or self._resigned or not me or flush.attempt:
+            return
+        if flush.phase in (Phase.HALTED, Phase.BORN) or not self._standing.taking_part or self._promise.awaited(self._viewless):
+            return
+        self.peers.refresh()
+        there = [peer for peer in self.peers if self._may_answer(peer)]
+        missing = [peer.number for peer in there if peer.beat is not None and peer.beat.misses]
+        if not self._votes(me) or not self._enough([me, *missing]):
+            self._waiting = 0
+            return
+        self._waiting += beat
+        # Who is there and has not said yet that it misses its coordinator has its turn too.
+        voters = {me, *missing, *(peer.number for peer in self.peers if self._may_propose(peer))}
+        rank = succession(self._window.state.members, {number: self._standing_of(number) for number in voters}).index(me)
+        # Each next one waits until the one before could have been heard of, or they would undo each other's views for ever.
+        if self._patience or self._waiting < rank * (limits.CANDIDATE_HEARTBEATS + 2 * self.peers.round_beats()):
+            return
+        # Whoever is there is asked: one that does not say yet that it misses its coordinator may do so in a moment, or refuses.
+        everybody = [peer.number for peer in there]
+        able = [number for number in everybody if not self.duties.waits(number) and not self.peers.low(number)]
+        chosen = able if not self._needs_more and self._enough([me, *set(able) & set(missing)]) else everybody
+        flush.campaign(tuple(by_age(self._window.state.members, [me, *chosen])))
+
+    def _may_propose(self, peer: Peer) -> bool:
+        return peer.beat is not None and not peer.beat.leaving and self.peers.fresh(peer.number) and self._votes(peer.number)
+
+    def _votes(self, number: int) -> bool:
+        return self.peers.rosters.blank or self.peers.voter(number)
+
+    def _may_answer(self, peer: Peer) -> bool:
+        """Whether the gateway is there and counts."""
+        beat = peer.beat
+        if beat is None or not self.peers.fresh(peer.number) or beat.leaving:
+            return False
+        if (
+            not self._votes(peer.number)
+            and not self.peers.counts(peer.number)
+            and not (beat.ready and self.peers.member(peer.number))
+        ):
+            return False
+        if self.peers.rosters.blank:
+            return not beat.log and beat.config == self._config_crc
+        return not beat.log or beat.log == self._log()
+
+    def _log(self) -> bytes:
+        return self._window.log()
+
+    def _standing_of(self, number: int) -> tuple[int, int]:
+        """(accepted view, end) of the gateway's log, as it says."""
+        if number == self._standing.me:
+            return self._standing.accepted, self._flush.end
+        peer = self.peers.get(number)
+        return (peer.beat.accepted, peer.beat.end) if peer is not None and peer.beat is not None else (0, 0)
+
+    def failed(self, stalled: Sequence[int], unmended: bool) -> None:
+        """The view that this gateway proposed did not come about: others may try, then this one again. `unmended`: those who
+        answered know too little of a damaged log, so that next time nobody who is there is left out.
+        """
+        for member in (number for number in stalled if number != self._standing.me):
+            self.duties.booted(member)
+        self._needs_more = unmended
+        self._patience = 1 + self._random.randrange(limits.RETRY_HEARTBEATS_MAX + 4 * self.peers.round_beats())
+        if self._leader == self._standing.me:
+            self._leader_missed = limits.BOOT_HEARTBEATS_MAX
+        self._waiting = 0
+
+    def installed(self) -> None:
+        """A view was installed."""
+        self.duties.installed()
+        self._viewless = self._waiting = 0
+        self._needs_more = False
+        self._leader, self._leader_view, self._leader_missed = self._standing.coordinator, self._standing.view, 0
+
+    # Heartbeats
+
+    def _announce(self, in_turn: bool = False) -> None:
+        """A heartbeat to everybody; in a large group most of it goes round in turns, but to and from the coordinator."""
+        if not in_turn:  # else *atomic* repeats it to all in the same step
+            self._others.tell()  # who reads the frontier in it was told of it
+        base = self._heartbeat()
+        peers = list(self.peers)
+        turns = -(-len(peers) // limits.HEARTBEATS_A_TURN)
+        self._turn = (self._turn + 1) % turns if turns > 1 else 0
+        for place, peer in enumerate(peers):
+            near = self._standing.coordinating or peer.number == self._standing.coordinator
+            if near or self.misses or place % turns == self._turn:
+                self._tell(peer, base)
+
+    def _heartbeat(self) -> Heartbeat:
+        standing, window = self._standing, self._window
+        return Heartbeat(
+            sent_us=self._outbox.now.mono_us,
+            log=self._log(),
+            config=self._config_crc,
+            view=standing.view,
+            members=standing.members,
+            promised=standing.promised,
+            accepted=standing.accepted,
+            claim=self._claim(),
+            end=self._flush.end,
+            frontier=window.frontier,
+            watermark=self._flush.watermark,
+            misses=self.misses,
+            hears=self.peers.hears(),
+            ready=self._flush.ready,
+            leaving=self.leaving.told > 0 or (standing.draining and not window.frames),
+            low=self._others.own_low,
+            forced=window.state.forced,
+            forced_at=window.state.forced_at,
+            wall_us=self._outbox.now.wall_us,
+        )
+
+    def _tell(self, peer: Peer, base: Heartbeat) -> None:
+        if peer.beat is not None:
+            held_us = self._outbox.now.mono_us - peer.came_us
+            base = msgspec.structs.replace(base, echo_us=peer.beat.sent_us, held_us=held_us)
+        if base.forced and self._force.left_out(peer):
+            base = msgspec.structs.replace(base, out=True)
+        self._outbox.send(peer.number, base)
+
+    # Leaving
+
+    def leave(self) -> None:
+        """Stop in order: what clients sent here is decided first, then the group goes on without this gateway."""
+        if self._flush.phase is Phase.STOPPED:
+            return
+        invariant(self._flush.phase is not Phase.BORN, "leave was asked before the start")
+        self.leaving.begin()
+        if not self._standing.taking_part:
+            self._flush.stop()
+
+    def end_of_step(self) -> None:
+        """See whether leaving is done."""
+        standing = self._standing
+        if not self.leaving.asked or not standing.taking_part:
+            return
+        if self.peers.alone or standing.members == (standing.me,):
+            over = self.leaving.over_alone()
+        else:
+            if self.leaving.tells():
+                self._announce()
+            over = self.leaving.over(
+                self._leader not in (0, standing.me) and not self.misses and standing.me not in self._members()
+            )
+        if over:
+            self._flush.stop()
+
+    def _members(self) -> tuple[int, ...]:
+        """Members of the view that the leader says is at work."""
+        peer = self.peers.get(self._leader)
+        return peer.beat.members if peer is not None and peer.beat is not None else ()

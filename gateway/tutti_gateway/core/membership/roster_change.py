@@ -1,0 +1,359 @@
+"""Roster changes: one gateway at a time, through the log (design, section 5, roster change).
+
+A gateway that is added is named first and votes when it has caught up; one that lost its disk is replaced by its new
+incarnation when that has caught up. A change is reported done when a majority of the new roster knows durably that it is decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from tutti_gateway.core import limits
+from tutti import limits as common_limits
+from tutti_gateway.core.context import Context
+from tutti_gateway.core.protocol.events import RosterAsked
+from tutti_gateway.core.protocol.messages import Asking, AskRoster, Deny
+from tutti_gateway.core.view.peers import Peers
+from tutti_gateway.core.view.quorum import Rosters, rosters_of
+from tutti_gateway.core.view.view_state import NO_LOG, NO_VIEW
+from tutti.data.addresses import NAME_HOST, MemberAddress, parse_member, unreachable
+from tutti.data.frames.bodies import RosterBody, Voter, decode_body
+from tutti.data.frames.frame import Frame, Kind
+from tutti.data.client_protocol import Denied, Done
+from tutti.errors import UsageError
+
+
+class Known(Protocol):
+    """What is known durably of the frontier."""
+
+    watermark: int
+
+    def note_frontier(self) -> None:
+        """Have the frontier written."""
+
+
+class Waiting(msgspec.Struct):
+    """A change that an operator waits for.
+
+    Attributes:
+        asked_us: when it was asked, own clock.
+        fits: whether the last ROSTER that was decided here, since the operator asked, is as the change would make it.
+        made: whether the decided roster is as the change would make it, and no ROSTER undid it before the operator asked.
+        position: what a majority has to know durably before the change is reported, once it is made; it covers the ROSTER.
+    """
+
+    session: int
+    request: int
+    ask: AskRoster
+    asked_us: int
+    fits: bool = False
+    made: bool = False
+    position: int = 0
+    beats: int = 0
+
+
+class Changes:
+    """Both halves: asking at the gateway that the operator spoke to, ordering at the coordinator."""
+
+    def __init__(self, context: Context, peers: Peers, known: Known, place: Callable[[RosterBody, int], None]) -> None:
+        self._outbox = context.outbox
+        self._standing = context.standing
+        self._window = context.window
+        self._name = context.identity.gateway
+        self._peers = peers
+        self._known = known
+        self._place = place
+        self._waiting: list[Waiting] = []
+        self._noted = 0  # position that every member makes durable as decided: of the last ROSTER, or a VIEW frame after it
+        self._seen = 0  # changes of rosters that the window has told of
+
+    # At the origin
+
+    def asked(self, event: RosterAsked) -> None:
+        """An operator asks."""
+        named = self._named()
+        if not named:  # a blank disk knows nobody, and must not say that somebody is not there
+            self._deny(event.session, event.request, "not_primary", f"{NO_LOG}; ask again, here or at another gateway", retry=True)
+            return
+        incarnation = event.incarnation
+        if event.change == "replace" and not incarnation and event.name in named:
+            incarnation = named[event.name].incarnation
+        ask = AskRoster(event.change, event.name, event.address, incarnation)
+        try:
+            self._wanted(ask, named)
+        except UsageError as error:
+            self._deny(event.session, event.request, "roster", str(error), retry=False)
+            return
+        if not self._standing.primary:
+            reason = f"{NO_VIEW}; ask again, here or at another gateway"
+            self._deny(event.session, event.request, "not_primary", reason, retry=True)
+        elif len(self._waiting) >= limits.ROSTER_CHANGES_MAX:
+            self._deny(event.session, event.request, "limit", "too many changes of the roster wait at this gateway", retry=True)
+        elif not any((one.session, one.request) == (event.session, event.request) for one in self._waiting):
+            waiting = Waiting(event.session, event.request, ask, self._outbox.now.mono_us)
+            self._waiting.append(waiting)
+            self._send(waiting)
+
+    def _send(self, waiting: Waiting) -> None:
+        if self._standing.primary:
+            ask = msgspec.structs.replace(waiting.ask, frontier=self._window.frontier)
+            self._outbox.send(self._standing.coordinator, Asking(self._standing.view, ask))
+
+    def _deny(self, session: int, request: int, code: str, reason: str, retry: bool) -> None:
+        self._outbox.answers(session).append(Denied(request, code, reason, retry))
+
+    def denied(self, message: Deny) -> None:
+        """The coordinator does not do it."""
+        ask = msgspec.structs.replace(message.ask, frontier=0)
+        for waiting in [one for one in self._waiting if one.ask == ask and not one.made]:
+            self._waiting.remove(waiting)
+            self._deny(waiting.session, waiting.request, message.code, message.reason, message.retry)
+
+    def session_closed(self, session: int) -> None:
+        """What it asked for goes on, and nobody is told."""
+        for waiting in self._waiting:
+            if waiting.session == session:
+                waiting.session = 0
+
+    def decided(self, run: tuple[Frame, ...]) -> None:
+        """The frontier passed the run, which is looked through only where the window says that there may be a ROSTER in it."""
+        if self._seen != self._window.roster_changes:
+            self._seen = self._window.roster_changes
+            for frame in run:
+                if frame.kind == Kind.ROSTER:
+                    self._noted = max(self._noted, frame.position)
+                    self._follow({voter.name: voter for voter in decode_body(RosterBody, frame.body).voters})
+
+    def _follow(self, named: dict[str, Voter]) -> None:
+        """End each change that the last ROSTER made and this one undid: asked again, it would be made twice."""
+        for waiting in [one for one in self._waiting if not one.made]:
+            fits, name = _fits(waiting.ask, named.get(waiting.ask.name)), waiting.ask.name
+            if waiting.fits and not fits:
+                self._waiting.remove(waiting)
+                turns = "removed and added again" if waiting.ask.change == "remove" else "added and removed again"
+                reason = f"gateway {name!r} was {turns} meanwhile; see `tutti members`, and ask again if that is not what you want"
+                self._deny(waiting.session, waiting.request, "roster", reason, retry=False)
+            waiting.fits = fits
+
+    def primary(self) -> None:
+        """The VIEW frame is decided: its members note that durably, and with it every ROSTER before, also one that was decided
+        before their processes started.
+        """
+        if not self._peers.alone:
+            self._noted = self._window.frontier
+
+    def _is_made(self, ask: AskRoster, asked_us: int) -> bool:
+        """Whether the decided roster is as the change would make it, whatever was decided before somebody asked for it."""
+        if self._window.rosters:
+            return False
+        goes = ask.change == "remove" and ask.name == self._name and self._peers.removed  # it is in no later view
+        if not goes and not self._is_latest(asked_us):
+            return False
+        return _fits(ask, self._named().get(ask.name))
+
+    @property
+    def beating(self) -> bool:
+        """True if heartbeats are wanted: an operator waits for a change."""
+        return bool(self._waiting)
+
+    def beat(self) -> None:
+        """One heartbeat: ask again, report what is done; the coordinator lets those vote who have caught up."""
+        if self._known.watermark < self._noted and (self._waiting or not self._peers.alone):
+            self._known.note_frontier()
+        for waiting in list(self._waiting):
+            waiting.beats += 1
+            if not waiting.made and self._is_made(waiting.ask, waiting.asked_us):
+                waiting.made, waiting.position = True, self._noted
+            if waiting.made and self._is_known(waiting.position):
+                self._waiting.remove(waiting)
+                self._outbox.answers(waiting.session).append(Done(waiting.request))
+            elif waiting.beats > limits.ROSTER_WAIT_HEARTBEATS:
+                self._waiting.remove(waiting)
+                self._deny(
+                    waiting.session,
+                    waiting.request,
+                    "busy",
+                    "the roster was not changed, or too few know it, in time; ask again",
+                    retry=True,
+                )
+            elif not waiting.made and waiting.beats % limits.RESEND_HEARTBEATS == 0:
+                self._send(waiting)
+        if self._may_order():
+            self._promote()
+
+    def _is_latest(self, asked_us: int) -> bool:
+        """Whether the own log holds every ROSTER that was decided before `asked_us`, so that none is missing that undoes what it
+        says: what the own view decides, all its members hold, and no later one had begun, since a majority promised none even
+        after that. Who was cut off a moment ago takes its view for the last one still.
+        """
+        standing = self._standing
+        if not standing.primary or not standing.current(standing.view):
+            return False
+        beats = [(peer.number, peer.beat) for peer in self._peers if peer.beat is not None]
+        stays = [number for number, beat in beats if beat.echo_us > asked_us and beat.promised <= standing.view]
+        return self._peers.rosters.majority(self._peers.incarnations([standing.me, *stays]))
+
+    def _is_known(self, position: int) -> bool:
+        """Whether a majority of the roster knows durably that the position is decided."""
+        knows = [peer.number for peer in self._peers if peer.beat is not None and peer.beat.watermark >= position]
+        if self._known.watermark >= position:
+            knows.append(self._standing.me)
+        return self._rosters().majority(self._peers.incarnations(knows))
+
+    # At the coordinator
+
+    def _may_order(self) -> bool:
+        """Only after the view's VIEW frame and the ROSTER before are decided."""
+        standing = self._standing
+        return standing.coordinating and standing.primary and not standing.draining and not self._window.rosters
+
+    def _rosters(self) -> Rosters:
+        """Return the rosters that count, as the log has them now. `Peers` follows with the next heartbeat, and a roster made from
+        an older one would undo the change between them.
+        """
+        return rosters_of(self._window.state, self._window.rosters)
+
+    def _named(self) -> dict[str, Voter]:
+        """Return the last roster by name."""
+        return {voter.name: voter for voter in self._rosters().named.values()}
+
+    def order(self, origin: int, ask: AskRoster) -> None:
+        """Somebody asks for a change: order the ROSTER that makes it, or say why not."""
+        if not self._may_order() or ask.frontier < self._noted:
+            return  # asked again, by who still waits; a late copy may ask for what was undone meanwhile
+        named = self._named()
+        try:
+            voters = self._wanted(ask, named)
+        except UsageError as error:
+            self._outbox.send(origin, Deny(self._standing.view, ask, "roster", str(error), False))
+            return
+        if voters is None:
+            return  # it is so already: the log has answered
+        if ask.change == "add" and self._is_counted(ask.name):
+            return  # asked again, by the gateway that waits
+        reason = self._objection(ask, voters)
+        if reason:
+            self._outbox.send(origin, Deny(self._standing.view, ask, "roster", reason, True))
+        else:
+            self._put(voters, origin)
+
+    def _is_counted(self, name: str) -> bool:
+        """True if the log of a majority may still count a gateway that was removed. It answers under its old number until then: a
+        ROSTER that names it again gives it another one.
+        """
+        return name in self._window.state.removed and not self._is_known(self._noted)
+
+    def _wanted(self, ask: AskRoster, named: dict[str, Voter]) -> list[Voter] | None:
+        """The roster with the change made; None if it is made already.
+
+        Raises:
+            UsageError: the change makes no sense.
+        """
+        voters = list(named.values())
+        if ask.change == "add":
+            if ask.name in named:
+                if named[ask.name].address != ask.address:
+                    raise UsageError(
+                        f"gateway {ask.name!r} is in the roster with address {named[ask.name].address}: remove it first if that "
+                        "is wrong"
+                    )
+                return None
+            _check_address(ask, voters)
+            if len(voters) >= common_limits.ROSTER_MAX:
+                raise UsageError(f"the roster names {len(voters)} gateways, which is the limit")
+            return [*voters, Voter(self._window.state.next_gateway, ask.name, b"", ask.address, False)]
+        if ask.change not in ("remove", "replace"):
+            raise UsageError(f"{ask.change!r} is no change of a roster: add, remove or replace")
+        if ask.name not in named:
+            if ask.change == "remove":
+                return None
+            raise UsageError(f"gateway {ask.name!r} is not in the roster: {', '.join(sorted(named))}")
+        if ask.change == "remove":
+            if len(voters) == 1:
+                raise UsageError(
+                    f"gateway {ask.name!r} is the only one of its group: add the one that is to go on first (`tutti members add`), "
+                    "or, if the group is to end, stop it"
+                )
+            return [voter for voter in voters if voter.name != ask.name]
+        if named[ask.name].incarnation != ask.incarnation:
+            return None
+        peer = self._peers.get(named[ask.name].number)
+        if peer is None or not peer.incarnation:
+            return voters
+        changed = msgspec.structs.replace(named[ask.name], incarnation=peer.incarnation, voting=True)
+        return [changed if voter.name == ask.name else voter for voter in voters]
+
+    def _objection(self, ask: AskRoster, voters: list[Voter]) -> str:
+        """Why the change cannot be made now, empty if it can."""
+        new = Rosters([{voter.number: voter for voter in voters}])
+        if new.blank:
+            return f"gateway {ask.name!r} is the last one that votes: it can go when another one has caught up"
+        if not new.majority(self._peers.incarnations(self._standing.members)):
+            return "the view would not hold a majority of the new roster"
+        if ask.change == "replace":
+            peer = next((peer for peer in self._peers if peer.name == ask.name), None)
+            if peer is None or peer.incarnation == ask.incarnation:
+                return f"gateway {ask.name!r} is not heard with a new disk; start it, and ask again"
+            if not self._caught_up(peer.number):
+                return f"gateway {ask.name!r} has not caught up yet; ask again"
+        return ""
+
+    def _caught_up(self, number: int) -> bool:
+        peer = self._peers.get(number)
+        return peer is not None and peer.beat is not None and self._peers.fresh(number) and peer.beat.ready
+
+    def _promote(self) -> None:
+        """One that was added, has caught up and is in the view votes from now on."""
+        named = {voter.number: voter for voter in self._named().values()}
+        for number, voter in named.items():
+            if not voter.voting and number in self._standing.members:
+                incarnation = self._peers.incarnation(number)
+                changed = msgspec.structs.replace(voter, incarnation=incarnation, voting=True)
+                voters = [changed if other.number == number else other for other in named.values()]
+                if not self._objection(AskRoster("add", voter.name), voters):
+                    self._put(voters, 0)
+                return
+
+    def _put(self, voters: list[Voter], origin: int) -> None:
+        state = self._window.state
+        voters = sorted(voters, key=lambda voter: voter.number)
+        self._place(RosterBody(state.group, state.log, tuple(voters)), origin)
+
+
+def _fits(ask: AskRoster, voter: Voter | None) -> bool:
+    """True if a roster with this voter of the name is as the change would make it."""
+    if ask.change == "remove":
+        return voter is None
+    if ask.change == "add":
+        return voter is not None
+    return voter is not None and voter.incarnation != ask.incarnation
+
+
+def _check_address(ask: AskRoster, voters: Sequence[Voter]) -> None:
+    """Whether the others can reach the new gateway where it is said to be, and nobody else is there.
+
+    Raises:
+        UsageError: they cannot.
+    """
+    try:
+        wanted = parse_member(ask.address)
+    except UsageError as error:
+        raise UsageError(f"a gateway is added by its name and its address HOST:P: {error}") from None
+    if not ask.name:
+        raise UsageError("a gateway is added by its name and its address HOST:P, and the name is empty")
+    if nobody := unreachable(wanted.clients.host):
+        raise UsageError(f"{nobody}: {NAME_HOST}")
+    for voter in voters:
+        other = _member(voter.address)
+        if other is not None and {wanted.clients, wanted.group} & {other.clients, other.group}:
+            raise UsageError(f"gateway {voter.name!r} is at {voter.address} already: {ask.name!r} needs ports of its own")
+
+
+def _member(address: str) -> MemberAddress | None:
+    try:
+        return parse_member(address)
+    except UsageError:
+        return None

@@ -1,0 +1,31 @@
+"""Who is to coordinate next: members by age, those first whose logs are not far behind (Navaratnam 1987, section 3.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tutti_gateway.core import limits
+
+
+def by_age(age: Sequence[int], numbers: Sequence[int]) -> list[int]:
+    """The gateways, oldest first: members of the last view in their order, then others by number."""
+    old = [number for number in age if number in numbers]
+    return [*old, *sorted(set(numbers) - set(old))]
+
+
+def succession(age: Sequence[int], logs: Mapping[int, tuple[int, int]]) -> list[int]:
+    """The order in which gateways propose a view.
+
+    Args:
+        age: members of the last view that was decided, oldest first.
+        logs: (accepted view, end of the log) of everybody who may, by number. Whoever is so far behind that it would have to fetch
+            for long comes after all others.
+    """
+    accepted, end = max(logs.values())
+    behind = {
+        number
+        for number, log in logs.items()
+        if log[1] < end - limits.CANDIDATE_BEHIND_FRAMES or (log[0] < accepted and not log[1])
+    }
+    order = by_age(age, list(logs))
+    return [*(number for number in order if number not in behind), *(number for number in order if number in behind)]

@@ -1,0 +1,118 @@
+"""What the coordinator adds of its own accord: ticks, trims, and the forgetting of idle producers that have no name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tutti_gateway.core import limits
+from tutti import limits as common_limits
+from tutti_gateway.core.context import Context
+from tutti_gateway.core.order.received_table import Received
+from tutti_gateway.core.order.sequencer import Sequencer
+from tutti.data.frames.bodies import TickBody, TrimBody
+from tutti.data.frames.frame import Kind
+from tutti.data.names import is_nameless
+
+
+class Upkeep:
+    """Ticks, trims and forgetting. They happen only while this member coordinates a view that decides.
+
+    Attributes:
+        due_us: when `time` is wanted next, None for never.
+    """
+
+    def __init__(self, context: Context, received: Received, sequencer: Sequencer, wall_us: Callable[[], int]) -> None:
+        self._config = context.config
+        self._outbox = context.outbox
+        self._standing = context.standing
+        self._window = context.window
+        self._received = received
+        self._sequencer = sequencer
+        self._wall_us = wall_us
+        self._tick_us: int | None = None
+        self._look_us: int | None = None
+        self.due_us: int | None = None
+        self._since_us = 0
+        self._seen_us: dict[int, int] = {}
+
+    def primary(self) -> None:
+        """The view decides: records behind the last tick get theirs at once, and nobody counts as idle from before."""
+        now_us = self._outbox.now.mono_us
+        self._since_us, self._seen_us = now_us, {}
+        self._look_us = now_us + limits.FORGET_LOOK_US
+        self._tick_us = now_us if self._received.dirty else None
+        self.time()
+
+    def _arm(self) -> None:
+        due = [at for at in (self._tick_us, self._look_us) if at is not None]
+        self.due_us = min(due, default=None)
+
+    def ordered(self) -> None:
+        """End of a step: the first records behind a tick start the interval."""
+        if self._received.dirty and self._tick_us is None and self._active:
+            self._tick_us = self._outbox.now.mono_us + self._config.tick_interval_us
+            self._arm()
+
+    def seen(self, producer: int) -> None:
+        """Something of the producer was decided."""
+        self._seen_us[producer] = self._outbox.now.mono_us
+
+    def sends(self, producer: int) -> None:
+        """Something of the producer was decided in a lane: it lives, whatever it sends in order."""
+        if producer in self._window.state.producers:
+            self.seen(producer)
+
+    def forgotten(self, producer: int) -> None:
+        """It is gone."""
+        self._seen_us.pop(producer, None)
+
+    @property
+    def _active(self) -> bool:
+        return self._standing.primary and self._standing.coordinating
+
+    def time(self) -> None:
+        """Do what is due."""
+        if not self._active:
+            self._tick_us = self._look_us = self.due_us = None
+            return
+        now, crowded = self._outbox.now, self._window.crowded
+        if self._tick_us is not None and now.mono_us >= self._tick_us:
+            self._tick_us = now.mono_us + self._config.tick_interval_us if crowded else None
+            if self._received.dirty and not crowded:
+                received = self._received
+                # A clock that went back is absorbed: the log's own time goes on.
+                self._sequencer.place(Kind.TICK, TickBody(received.tick + 1, max(received.tick_time, self._wall_us())))
+        if self._look_us is not None and now.mono_us >= self._look_us:
+            self._look_us = now.mono_us + limits.FORGET_LOOK_US
+            if not crowded:
+                self._forget(now.mono_us)
+        self._arm()
+
+    def _forget(self, now_us: int) -> None:
+        """Idle means: not seen by this coordinator for the time, which therefore begins anew with each coordinator."""
+        if now_us - self._since_us < self._config.idle_producer_us or self._standing.closed is not None:
+            return
+        idle = []
+        stages = {part.producer for part in self._window.state.staged.values()}
+        for number, producer in self._window.state.producers.items():
+            if not is_nameless(producer.name) or number in self._received.forgotten or self._sequencer.busy(number):
+                continue
+            patience = self._config.idle_producer_us * (limits.STAGED_IDLE_FACTOR if number in stages else 1)
+            if now_us - self._seen_us.get(number, self._since_us) >= patience:
+                idle.append(number)
+                if len(idle) == common_limits.FORGET_PRODUCERS_MAX:
+                    break
+        if idle:
+            self._sequencer.forget(idle)
+
+    def trim(self, places: Sequence[tuple[int, int]], up_to: int) -> None:
+        """Have the log begin as far on as may be: with the last of `places` (position, offset of the first record) such that all
+        before it is decided here and not behind position `up_to`. It is proposed again as long as it was not done.
+        """
+        window, received = self._window, self._received
+        if not self._active or self._standing.draining or window.crowded:
+            return
+        last = min(up_to + 1, window.frontier)
+        good = [place for place in places if received.start < place[0] <= last]
+        if good:
+            self._sequencer.place(Kind.TRIM, TrimBody(*max(good)))

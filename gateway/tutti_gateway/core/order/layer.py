@@ -1,0 +1,237 @@
+"""*order* as one layer: it hands events and messages to its parts and carries what is decided back to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tutti_gateway.core.context import Context
+from tutti_gateway.core.protocol.events import EpochAsked, ForgetAsked, OffsetsAsked, SessionClosed, Submitted, TopicAsked
+from tutti_gateway.core.protocol.messages import Asking, Deny, Echo, Forward, Order, Refuse, Resend
+from tutti_gateway.core.order.forward_table import ForwardTable, Queue
+from tutti_gateway.core.order.received_table import Line, LineInput, LineState, Received
+from tutti_gateway.core.order.receiver import Receiver
+from tutti_gateway.core.order.requests import Confirm, Requests
+from tutti_gateway.core.order.sequencer import Below, Sequencer
+from tutti_gateway.core.order.housekeeping import Upkeep
+from tutti_gateway.core.view.view_state import NO_VIEW
+from tutti.data.frames.bodies import AbortBody, ForgetBody, OffsetsBody, decode_body
+from tutti.data.frames.frame import SEQUENCED, Frame, Kind
+from tutti.errors import FormatError, InvariantViolated, invariant
+
+Asked = EpochAsked | TopicAsked | OffsetsAsked | ForgetAsked
+
+
+class Ordering:
+    """The layer.
+
+    Attributes:
+        low: why the disk takes nothing new; empty if it does.
+        sequencer: places frames; other layers order their own frames through it.
+        forward, requests: what came in here and waits for the log.
+        receiver: hold-back queue.
+        received: received-table at the log's end.
+    """
+
+    def __init__(self, context: Context, below: Below, confirm: Confirm, wall_us: Callable[[], int]) -> None:
+        self.low = ""
+        self._standing = context.standing
+        self._window = context.window
+        self.received = Received(context.window.state)
+        self.sequencer = Sequencer(context, self.received, below)
+        self.forward = ForwardTable(context, self.received)
+        self.requests = Requests(context, self.received, confirm)
+        self.receiver = Receiver(context, self.received, self.forward, below)
+        self.upkeep = Upkeep(context, self.received, self.sequencer, wall_us)
+
+    # Clients
+
+    def on_submitted(self, event: Submitted) -> None:
+        """Batches of a client."""
+        self.submit(event)
+        self.forward.leave()
+
+    def submit(self, event: Submitted) -> None:
+        """The same; what is forwarded waits for `forward.leave`, so that batches of several clients travel together."""
+        closed = self._closed()
+        if closed:
+            self.forward.refuse(event.session, event.frames, *closed)
+        else:
+            self.forward.submit(event.session, event.frames)
+
+    def on_asked(self, event: Asked) -> None:
+        """A request of a client."""
+        closed = self._closed()
+        if closed:
+            self.requests.deny(event.session, event.request, *closed, retry=True)
+        elif isinstance(event, EpochAsked):
+            self.requests.epoch(event.session, event.request, event.name, event.instance, event.epoch)
+        elif isinstance(event, TopicAsked):
+            self.requests.topic(event.session, event.request, event.name)
+        elif isinstance(event, OffsetsAsked):
+            self.requests.offsets(event.session, event.request, event.reader, event.offset, event.back)
+        else:
+            self.requests.forget(event.session, event.request, event.names)
+
+    def _closed(self) -> tuple[str, str] | None:
+        if self._standing.closed is not None:
+            return self._standing.closed
+        if not self._standing.primary and not self._standing.pausing:
+            return "not_primary", f"{NO_VIEW}; send again, here or at another gateway"
+        if self.low:
+            return "space", f"no space for anything new ({self.low}); reads go on, send again when there is room"
+        return None
+
+    def on_session_closed(self, event: SessionClosed) -> None:
+        """A client is gone."""
+        self.forward.session_closed(event.session)
+        self.requests.session_closed(event.session)
+
+    # Members
+
+    def on_message(self, sender: int, message: Forward | Asking | Order | Echo | Resend | Refuse | Deny) -> None:
+        """A message of this layer. One of another view, or of a member that may not send it, is ignored."""
+        standing = self._standing
+        if isinstance(message, Order):
+            self.receiver.on_order(sender, message)
+        elif isinstance(message, Echo):
+            self.receiver.on_echo(sender, message)
+        elif not standing.primary or not standing.current(message.view) or sender not in standing.members:
+            return
+        elif isinstance(message, Forward):
+            if standing.coordinating and not standing.draining:
+                self.sequencer.on_forward(sender, message.frames)
+        elif isinstance(message, Asking):
+            if standing.coordinating and not standing.draining:
+                self.sequencer.on_ask(sender, message.ask)
+        elif sender == standing.coordinator:
+            if isinstance(message, Resend):
+                self.forward.on_resend(message)
+            elif isinstance(message, Refuse):
+                self.forward.on_refuse(message)
+            else:
+                self.requests.on_deny(message)
+
+    # The log
+
+    def decided(self, run: tuple[Frame, ...], offsets: tuple[int, ...], void: frozenset[int]) -> None:
+        """The frontier passed the run: answer who waits for it, and let go what waited for its producers."""
+        invariant(run[-1].position == self._window.frontier, "a run is told as decided that the frontier does not end with")
+        lines, forward = self.received.lines, self.forward
+        settled: dict[int, Line] = {}
+        aborts: dict[int, Frame] = {}
+        number = epoch = -1
+        line: Line | None = None
+        queue: Queue | None = None
+        for frame, offset in zip(run, offsets, strict=True):
+            if frame.kind not in SEQUENCED:
+                self._frame_decided(frame, settled, aborts)
+                number = -1
+                continue
+            if frame.producer != number or frame.epoch != epoch:
+                number, epoch = frame.producer, frame.epoch
+                line = lines.get(number)
+                queue = forward.queue(number, epoch)
+            if line is None:
+                raise InvariantViolated(f"{frame!r} is decided and its producer has no line")
+            line.undecided -= 1
+            if not line.undecided:
+                settled[number] = line
+            if frame.transactional:
+                self.received.stage_decided(frame)
+            if queue is not None and queue.frames and frame.position not in void:
+                forward.committed(queue, frame, frame.position if frame.staged else offset)
+        for frame in aborts.values():
+            self._aborted(frame)
+        for line in settled.values():
+            if not line.undecided:
+                self._settle(line)
+        self.sequencer.room()
+
+    def _aborted(self, frame: Frame) -> None:
+        """The last ABORT of an epoch: its line is what counts, since a later one reaches further back."""
+        body = decode_body(AbortBody, frame.body)
+        self.forward.aborted(frame.producer, frame.epoch, body.entry.sequence, body.reason)
+
+    def _settle(self, line: Line) -> None:
+        self.upkeep.seen(line.number)
+        self.received.settle(line)
+        self.sequencer.settled(line)
+
+    def _frame_decided(self, frame: Frame, settled: dict[int, Line], aborts: dict[int, Frame]) -> None:
+        """A frame that is no batch."""
+        kind = frame.kind
+        if kind in (Kind.EPOCH, Kind.ABORT):
+            line = self.received.lines[frame.producer]
+            line.undecided -= 1
+            if not line.undecided:
+                settled[line.number] = line
+            if kind == Kind.EPOCH:
+                if line.state is LineState.OPENING and line.epoch == frame.epoch:
+                    line.on(LineInput.EPOCH_DECIDED)
+                if frame.producer in aborts:
+                    self._aborted(aborts.pop(frame.producer))
+                self.forward.fenced(frame.producer, frame.epoch)
+            else:
+                aborts[frame.producer] = frame
+        elif kind == Kind.FORGET:
+            for number in decode_body(ForgetBody, frame.body).producers:
+                self.received.forgotten.pop(number, None)
+                self.upkeep.forgotten(number)
+                self.forward.forgotten(number)
+        elif kind == Kind.OFFSETS:
+            for reader in decode_body(OffsetsBody, frame.body).readers:
+                self.received.offset_decided(reader)
+        if kind in (Kind.EPOCH, Kind.TOPIC, Kind.FORGET, Kind.OFFSETS):
+            self.requests.decided(frame)
+
+    # Views and time
+
+    def rebuild(self) -> None:
+        """The window begins, or its end was cut: the received-table goes back with it."""
+        self.received.rebuild(self._window.frames)
+
+    def relearned(self) -> None:
+        """The log was replaced by a state: who waits for what was decided up to there is answered from that."""
+        self.rebuild()
+        self.forward.relearned()
+        self.requests.relearned()
+
+    def carry(self, frames: Sequence[Frame]) -> tuple[int, str]:
+        """Take frames that another member's log has, on their way to the disk: how many follow, and why the next one does not."""
+        for taken, frame in enumerate(frames):
+            try:
+                self.received.take(frame)
+            except FormatError as error:
+                return taken, str(error)
+        return len(frames), ""
+
+    def ended(self) -> None:
+        """The view ended: what it waited for as coordinator waits for the next one."""
+        self.sequencer.installed()
+
+    def installed(self) -> None:
+        """A view was installed."""
+        self.sequencer.installed()
+        self.receiver.installed()
+
+    def primary(self) -> None:
+        """The view's VIEW frame is decided: the forward-table drains to its coordinator, before anything new."""
+        self.forward.installed()
+        self.requests.installed()
+        self.upkeep.primary()
+
+    def end_of_step(self) -> bool:
+        """Send out what was placed, if anything was."""
+        self.upkeep.ordered()
+        return self.sequencer.publish()
+
+    def beat(self) -> None:
+        """One heartbeat."""
+        if self._standing.primary and self._standing.current(self._standing.view):
+            self.forward.beat()
+            self.requests.beat()
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nobody waits for anything here."""
+        return not self.forward.count and not self.requests.count

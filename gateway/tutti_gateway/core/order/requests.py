@@ -1,0 +1,395 @@
+"""What clients asked for and waits for the log: epochs, topics, offset commits, forgetting.
+
+Like a batch, a request goes to the coordinator, which orders a frame or does nothing because one that answers it is already in the
+log; the answer comes from what *this* gateway's log decides. Only what no frame will answer is denied by a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from tutti_gateway.core import limits
+from tutti import limits as common_limits
+from tutti_gateway.core.context import Context
+from tutti_gateway.core.protocol.messages import Ask, AskEpoch, AskForget, Asking, AskOffsets, AskRoster, AskTopic, Deny
+from tutti_gateway.core.order.received_table import Names, Received
+from tutti.data.frames.bodies import EpochBody, OffsetsBody, TopicBody, decode_body
+from tutti.data.frames.frame import Frame, Kind
+from tutti.data.client_protocol import Denied, Done, EpochFenced, EpochOpened, RequestAnswer, TopicOpened
+
+#: Calls back with True once this log holds all that is decided, with False if that cannot be found out (`ReadIndex.confirm`).
+Confirm = Callable[[Callable[[bool], None]], None]
+
+
+class Request:
+    """One request: what is asked of the coordinator, and who waits for the answer."""
+
+    __slots__ = ("ask", "number", "sent_us", "session")
+
+    def __init__(self, session: int, number: int, ask: Ask) -> None:
+        self.session = session
+        self.number = number
+        self.ask = ask
+        self.sent_us = 0
+
+
+class Requests:
+    """The requests that wait, by what they ask for; of the offset commits of one reader only the first is asked of the coordinator.
+
+    `names` are numbers by name as decided here. `confirm` finds out whether this log holds all that is decided: a request is
+    refused for good only by such a log. A gateway that lags denies it with `behind`, for another gateway to answer. `count` is
+    how many requests wait, for the log or for `confirm`.
+    """
+
+    def __init__(self, context: Context, received: Received, confirm: Confirm) -> None:
+        self._confirm = confirm
+        self._received = received
+        self._outbox = context.outbox
+        self._standing = context.standing
+        self._window = context.window
+        self._resend_us = limits.RESEND_HEARTBEATS * context.config.heartbeat_us
+        self.names = Names(context.window.state)
+        self._waiting: dict[tuple[type, object], list[Request]] = {}
+        self._unconfirmed: set[tuple[int, int]] = set()  # (session, number) of each request that waits for `confirm`
+        self.count = 0
+
+    # From the client
+
+    def epoch(self, session: int, number: int, name: str, instance: bytes, epoch: int) -> None:
+        """Begin an epoch."""
+        if not 0 < epoch <= limits.EPOCH_MAX:
+            self.deny(session, number, "malformed", f"epoch {epoch} is not between 1 and {limits.EPOCH_MAX}", retry=False)
+            return
+        ask = AskEpoch(name, instance, epoch)
+        answer = self._epoch_answer(number, ask)
+        if answer is not None:
+            self._outbox.answers(session).append(answer)
+        else:
+            self._ask(session, number, ask)
+
+    def _epoch_answer(self, number: int, ask: AskEpoch) -> RequestAnswer | None:
+        """The answer that the decided log has already."""
+        state = self._window.state
+        producer = self.names.producers.get(ask.name)
+        if producer is None:
+            return EpochFenced(number, state.floor) if ask.epoch <= state.floor else None
+        line = state.producers[producer]
+        if line.epoch == ask.epoch and line.instance == ask.instance:
+            return EpochOpened(number, producer, line.epoch, line.sequence, line.progress)
+        return EpochFenced(number, line.epoch) if line.epoch >= ask.epoch else None
+
+    def topic(self, session: int, number: int, name: str) -> None:
+        """Register a topic, or find it."""
+        known = self.names.topics.get(name)
+        if known is not None:
+            self._outbox.answers(session).append(TopicOpened(number, known))
+        else:
+            self._ask(session, number, AskTopic(name))
+
+    def offsets(self, session: int, number: int, reader: str, offset: int, back: bool) -> None:
+        """Log an offset commit, behind those of the same reader that wait here.
+
+        Each is asked when those before it are decided, and names the frontier here: a copy that was sent again, or comes late, is
+        not ordered behind any commit of the reader that the frontier had not reached, itself included. So it takes nothing back.
+        That is the frontier of its arrival, also where the commit waits for `confirm` first.
+        """
+        if any((earlier.session, earlier.number) == (session, number) for earlier, _ in self._commits(reader)):
+            return  # asked again while it is under way
+        ask = AskOffsets(reader, offset, self._window.frontier)
+        after = self._last(reader)
+        self._unless(
+            lambda: self._offset_wrong(reader, offset, back),
+            (session, number, "offset"),
+            lambda: self._commit(session, number, ask, after),
+        )
+
+    def _last(self, reader: str) -> Request | None:
+        """Return the last offset commit of the reader that waits here."""
+        waiting = self._commits(reader)
+        return waiting[-1][0] if waiting else None
+
+    def _commit(self, session: int, number: int, ask: AskOffsets, after: Request | None) -> None:
+        """Ask for a commit, unless it waited for `confirm` and another one of the reader came meanwhile, into the log or here."""
+        before = self._window.state.readers.get(ask.reader, -1)
+        overtaken = self._last(ask.reader) not in (after, None)
+        if not overtaken and (ask.frontier == self._window.frontier or self._received.commit(ask.reader) <= ask.frontier):
+            self._ask(session, number, ask)
+        elif ask.offset >= before:
+            reason = f"another commit of reader {ask.reader!r} came meanwhile; commit {ask.offset} again"
+            self.deny(session, number, "offset", reason, retry=True)
+        else:  # to go back may be the word of a reader that has ended
+            self.deny(session, number, "offset", _overtaken(ask.reader, before, ask.offset), retry=False)
+
+    def _offset_wrong(self, reader: str, offset: int, back: bool) -> str:
+        """Why an offset commit cannot be, as the log here says; empty if it can."""
+        state, waiting = self._window.state, self._commits(reader)
+        if not 0 <= offset <= state.next_offset:
+            return f"reader {reader!r} commits offset {offset}, and the committed log ends at {state.next_offset}"
+        before = waiting[-1][1].offset if waiting else state.readers.get(reader, -1)
+        return _overtaken(reader, before, offset) if offset < before and not back else ""
+
+    def _unless(self, wrong: Callable[[], str], request: tuple[int, int, str], act: Callable[[], None]) -> None:
+        """Act on a request (session, number, and the code to refuse it with), unless something is wrong with it.
+
+        What is wrong here may be right where more of the log is decided. So this gateway confirms its frontier first: if it does
+        not lag, the reason is final. A session that closes before that takes its request back.
+        """
+        session, number, code = request
+        if (session, number) in self._unconfirmed:
+            return  # asked again while it is under way
+        if not wrong():
+            act()
+            return
+        if self._full(session, number):
+            return
+
+        def judge(confirmed: bool) -> None:
+            if (session, number) not in self._unconfirmed:
+                return
+            self._unconfirmed.remove((session, number))
+            self.count -= 1
+            reason = wrong()
+            if not reason:
+                act()
+            elif confirmed:
+                self.deny(session, number, code, reason, retry=False)
+            else:
+                told = f"{reason}; this gateway lags or is cut off from a majority, so another one may know better: ask again there"
+                self.deny(session, number, "behind", told, retry=True)
+
+        self._unconfirmed.add((session, number))
+        self.count += 1
+        self._confirm(judge)
+
+    def _commits(self, reader: str) -> list[tuple[Request, AskOffsets]]:
+        """The offset commits of a reader that wait here, in the order in which they came; the first one is asked."""
+        waiting = self._waiting.get((AskOffsets, reader), ())
+        return [(request, request.ask) for request in waiting if isinstance(request.ask, AskOffsets)]
+
+    def forget(self, session: int, number: int, names: tuple[str, ...]) -> None:
+        """Take producers out of the received-table."""
+        advice = f"; give 1 to {common_limits.FORGET_PRODUCERS_MAX} that `tutti producers` lists"
+        if not 1 <= len(names) <= common_limits.FORGET_PRODUCERS_MAX:
+            self.deny(session, number, "unknown", f"{len(names)} names were given{advice}", retry=False)
+            return
+
+        def wrong() -> str:
+            unknown = next((name for name in names if name not in self.names.producers), None)
+            return f"producer {unknown!r} is not known{advice}" if unknown is not None else ""
+
+        self._unless(
+            wrong,
+            (session, number, "unknown"),
+            lambda: self._ask(session, number, AskForget(tuple(sorted({self.names.producers[name] for name in names})))),
+        )
+
+    def _ask(self, session: int, number: int, ask: Ask) -> None:
+        waiting = self._waiting.get(_key(ask), ())
+        if any((one.session, one.number, one.ask) == (session, number, ask) for one in waiting):
+            return  # the client asks again what is under way
+        if self._full(session, number):
+            return
+        self.count += 1
+        request = Request(session, number, ask)
+        self._waiting.setdefault(_key(ask), []).append(request)
+        if not waiting or not isinstance(ask, AskOffsets):
+            self._send(request)
+
+    def _full(self, session: int, number: int) -> bool:
+        """Deny a request for which there is no room."""
+        full = self.count >= limits.REQUESTS_MAX
+        if full:
+            self.deny(session, number, "limit", f"{self.count} requests wait at this gateway; ask again later", retry=True)
+        return full
+
+    def deny(self, session: int, number: int, code: str, reason: str, retry: bool) -> None:
+        """Answer that it cannot be done."""
+        self._outbox.answers(session).append(Denied(number, code, reason, retry))
+
+    def session_closed(self, session: int) -> None:
+        """What it asked for goes on, and nobody is told. But an offset commit is not asked again: the reader may go on at another
+        gateway from where it was. Nor is a request asked that waits for `confirm`: the reader may have committed elsewhere since.
+        """
+        left = {key for key in self._unconfirmed if key[0] != session}
+        self.count -= len(self._unconfirmed) - len(left)
+        self._unconfirmed = left
+        for _, name in [key for key in self._waiting if key[0] is AskOffsets]:
+            self._commits_end(str(name), lambda request: request.session == session)
+        for request in self._all():
+            if request.session == session:
+                request.session = 0
+
+    # From the coordinator and the log
+
+    def on_deny(self, message: Deny) -> None:
+        """The coordinator cannot do it."""
+        ask = message.ask
+        if isinstance(ask, AskOffsets):
+            first = next(iter(self._commits(ask.reader)), None)
+            if first is not None and first[1] == ask:
+                self._commits_end(ask.reader, lambda request: request is first[0], message)
+            return
+        for request in self._take(ask):
+            self.deny(request.session, request.number, message.code, message.reason, message.retry)
+
+    def _commits_end(self, reader: str, ends: Callable[[Request], bool], denied: Deny | None = None) -> None:
+        """An offset commit is not asked any more: those behind it came in the hope of it, and their clients ask again."""
+        waiting = self._commits(reader)
+        first = next((place for place, (request, _) in enumerate(waiting) if ends(request)), None)
+        if first is None:
+            return
+        for request, _ in waiting[first:]:
+            if denied is not None and ends(request):
+                self.deny(request.session, request.number, denied.code, denied.reason, denied.retry)
+            elif not ends(request):
+                reason = f"an earlier commit of reader {reader!r} was given up; ask again"
+                self.deny(request.session, request.number, "busy", reason, retry=True)
+        self._keep((AskOffsets, reader), [request for request, _ in waiting[:first]])
+
+    def _take(self, ask: Ask) -> list[Request]:
+        """The requests that ask for exactly this, no longer waiting."""
+        key = _key(ask)
+        waiting = self._waiting.get(key, [])
+        taken = [request for request in waiting if request.ask == ask]
+        self._keep(key, [request for request in waiting if request.ask != ask])
+        return taken
+
+    def _keep(self, key: tuple[type, object], left: list[Request]) -> None:
+        waiting = self._waiting.get(key)
+        if waiting is None:
+            return
+        self.count -= len(waiting) - len(left)
+        if left:
+            self._waiting[key] = left
+        else:
+            del self._waiting[key]
+
+    def decided(self, frame: Frame) -> None:
+        """An EPOCH, TOPIC, FORGET or OFFSETS frame is decided; `window.state` may be further already."""
+        self.names.apply(frame)
+        if frame.kind == Kind.EPOCH:
+            self._epoch_decided(frame, decode_body(EpochBody, frame.body))
+        elif frame.kind == Kind.TOPIC:
+            for request in self._take(AskTopic(decode_body(TopicBody, frame.body).name)):
+                self._outbox.answers(request.session).append(TopicOpened(request.number, frame.topic))
+        elif frame.kind == Kind.OFFSETS:
+            for reader, offset in decode_body(OffsetsBody, frame.body).readers.items():
+                self._offset_decided(reader, offset, frame.position)
+        elif frame.kind == Kind.FORGET:
+            self._forget_decided()
+
+    def _epoch_decided(self, frame: Frame, body: EpochBody) -> None:
+        key = (AskEpoch, body.name)
+        left = []
+        for request in self._waiting.get(key, ()):
+            ask = request.ask
+            if not isinstance(ask, AskEpoch) or ask.epoch > frame.epoch:
+                left.append(request)
+                continue
+            mine = ask.epoch == frame.epoch and ask.instance == body.instance
+            opened = EpochOpened(request.number, frame.producer, frame.epoch, body.sequence, body.progress)
+            fenced = EpochFenced(request.number, frame.epoch)
+            self._outbox.answers(request.session).append(opened if mine else fenced)
+        self._keep(key, left)
+
+    def _offset_decided(self, reader: str, offset: int, position: int) -> None:
+        """An offset commit of the reader is decided, through whichever gateway it came.
+
+        Whoever comes next is asked from its position: the frontier may be further, and what lies between is told after this.
+        """
+        waiting = self._commits(reader)
+        reached = 0
+        while reached < len(waiting) and waiting[reached][1].offset == offset:
+            self._outbox.answers(waiting[reached][0].session).append(Done(waiting[reached][0].number))
+            reached += 1
+        left = [request for request, _ in waiting[reached:]]
+        self._keep((AskOffsets, reader), left if reached else [])
+        if reached and left:
+            self._send(left[0], position)
+        elif not reached:
+            for request, ask in waiting:
+                # Going on from there is what the reader wants. Going back may be the word of a reader that is no more.
+                again = ask.offset >= offset
+                reason = f"reader {reader!r} committed offset {offset} elsewhere meanwhile; commit {ask.offset} again"
+                self.deny(
+                    *(request.session, request.number, "offset", reason if again else _overtaken(reader, offset, ask.offset)), again
+                )
+
+    def _forget_decided(self) -> None:
+        known = self._window.state.producers
+        for request in list(self._all()):
+            ask = request.ask
+            if isinstance(ask, AskForget) and not any(number in known for number in ask.producers):
+                for done in self._take(ask):
+                    self._outbox.answers(done.session).append(Done(done.number))
+            elif isinstance(ask, AskEpoch) and ask.name not in self.names.producers:
+                floor = self._window.state.floor
+                if ask.epoch <= floor:
+                    for fenced in self._take(ask):
+                        self._outbox.answers(fenced.session).append(EpochFenced(fenced.number, floor))
+
+    def relearned(self) -> None:
+        """The decided log went on without telling of each frame: what it holds is answered from what it says now."""
+        self.names = Names(self._window.state)
+        for request in list(self._all()):
+            ask = request.ask
+            answer: RequestAnswer | None = None
+            if isinstance(ask, AskEpoch):
+                answer = self._epoch_answer(request.number, ask)
+            elif isinstance(ask, AskTopic) and ask.name in self.names.topics:
+                answer = TopicOpened(request.number, self.names.topics[ask.name])
+            if answer is not None:
+                self._outbox.answers(request.session).append(answer)
+                key = _key(ask)
+                self._keep(key, [other for other in self._waiting[key] if other is not request])
+            elif isinstance(ask, AskOffsets):
+                # Whether it is among what was decided is not known; its client looks, and commits again.
+                reason = f"the log here went on without telling of each commit; commit {ask.offset} again"
+                self.deny(request.session, request.number, "busy", reason, retry=True)
+                key = _key(ask)
+                self._keep(key, [other for other in self._waiting[key] if other is not request])
+        self._forget_decided()
+
+    # Time and views
+
+    def installed(self) -> None:
+        """A new coordinator: it is asked everything again."""
+        for request in self._asked():
+            self._send(request, self._window.frontier)
+
+    def beat(self) -> None:
+        """Ask again what had no answer for a while."""
+        for request in self._asked():
+            if self._outbox.now.mono_us - request.sent_us >= self._resend_us:
+                self._send(request, self._window.frontier)
+
+    def _send(self, request: Request, frontier: int | None = None) -> None:
+        """Ask the coordinator; up to the frontier the log here does not hold what is asked for."""
+        request.sent_us = self._outbox.now.mono_us
+        if isinstance(request.ask, AskOffsets) and frontier is not None:
+            request.ask = msgspec.structs.replace(request.ask, frontier=frontier)
+        if self._standing.primary:  # else the next coordinator is asked when it begins
+            self._outbox.send(self._standing.coordinator, Asking(self._standing.view, request.ask))
+
+    def _asked(self) -> Iterator[Request]:
+        for (kind, _), waiting in self._waiting.items():
+            yield from waiting[:1] if kind is AskOffsets else waiting
+
+    def _all(self) -> Iterator[Request]:
+        for waiting in self._waiting.values():
+            yield from waiting
+
+
+def _overtaken(reader: str, before: int, offset: int) -> str:
+    return (
+        f"reader {reader!r} has committed offset {before}, and {offset} lies below: another reader of that name is further. Open "
+        f"it again without `start` to continue at {before}. Give start={offset} only to read {offset} to {before - 1} again"
+    )
+
+
+def _key(ask: Ask) -> tuple[type, object]:
+    if isinstance(ask, AskEpoch | AskTopic | AskRoster):
+        return type(ask), ask.name
+    return type(ask), ask.reader if isinstance(ask, AskOffsets) else ask.producers

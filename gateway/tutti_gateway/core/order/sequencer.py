@@ -1,0 +1,367 @@
+"""The coordinator's half of *order*: one place for every frame (Sambhu 1999; Ban 2005; design, section 4, layer 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from tutti_gateway.core import limits
+from tutti import limits as common_limits
+from tutti_gateway.core.protocol.message_checks import batch
+from tutti_gateway.core.context import Context
+from tutti_gateway.core.protocol.messages import (Ask, AskEpoch, AskForget, AskOffsets, AskTopic, Deny, Echo, Order, Refuse, Resend)
+from tutti_gateway.core.order.received_table import Line, LineState, Received
+from tutti_gateway.core.order.verdicts import VERDICT, Verdict, relation, seen
+from tutti_gateway.core.frame_runs import parts, whole
+from tutti_gateway.core.window import weight
+from tutti.data.frames.bodies import AbortBody, EpochBody, ForgetBody, OffsetsBody, TopicBody, encode_body
+from tutti.data.frames.frame import SEQUENCED, Frame, Kind
+from tutti.errors import FormatError, invariant
+
+
+class Below(Protocol):
+    """Where placed frames go."""
+
+    @property
+    def low(self) -> str:
+        """Why no batch can be taken, empty if it can."""
+
+    def take(self, frames: Sequence[Frame]) -> None:
+        """Take the next frames of the log."""
+
+
+class Sequencer:
+    """Orders what origins forward and ask for."""
+
+    def __init__(self, context: Context, received: Received, below: Below) -> None:
+        self._config = context.config
+        self._outbox = context.outbox
+        self._standing = context.standing
+        self._window = context.window
+        self._received = received
+        self._below = below
+        self._placed: list[Frame] = []
+        self._refused: dict[int, dict[int, int]] = {}  # producer -> origin -> epoch: asked to send again when all is decided
+        self._epochs: dict[int, list[tuple[int, AskEpoch]]] = {}  # producer -> (origin, ask) that wait for its frames
+        self._epochs_count = 0
+        self._full = False
+
+    def installed(self) -> None:
+        """A view began, or ended: what waited for the last coordinator is sent again by its origin."""
+        self._placed, self._refused, self._epochs, self._epochs_count, self._full = [], {}, {}, 0, False
+
+    def busy(self, number: int) -> bool:
+        """Whether something of the producer is undecided, or was turned away and is to come again."""
+        return number in self._received.lines or number in self._refused
+
+    # Batches
+
+    def on_forward(self, origin: int, frames: tuple[Frame, ...]) -> None:
+        """Order batches, or do with them what the table says."""
+        window, received = self._window, self._received
+        if self._below.low:
+            self._no_space(origin, frames, self._below.low)
+            return
+        view, end, chain = self._standing.view, window.end, window.chain
+        room_bytes = self._config.undecided_bytes_max - window.bytes
+        room_frames = limits.BATCH_ROOM_FRAMES - len(window.frames)
+        taken: list[Frame] = []
+        number = -1
+        line: Line | None = None
+        awaited = False
+        if origin != self._standing.me:  # own frames were checked when they came in
+            frames = tuple(filter(self._is_good, frames))
+        for frame in frames:
+            if frame.producer != number:
+                number = frame.producer
+                line, awaited = received.line(number), number in self._epochs
+            if (
+                line is None
+                or awaited
+                or line.state is not LineState.OPEN
+                or frame.epoch != line.epoch
+                or frame.first_sequence != line.sequence + 1
+                or room_bytes <= 0
+                or len(taken) >= room_frames
+            ):
+                self._judge(origin, frame, line)
+                continue
+            transactional = frame.transactional
+            if transactional and not self._may_stage(origin, frame, line):
+                continue
+            if not line.undecided:
+                received.lines[number] = line
+            end += 1
+            frame.origin = origin
+            frame.stamp(view, end, chain)
+            chain = frame.header_crc
+            line.extend(frame)
+            if transactional:
+                received.stage(frame)
+            else:
+                received.dirty = True
+            room_bytes -= weight(frame)
+            taken.append(frame)
+        if taken:
+            self._below.take(taken)
+            self._placed += taken
+
+    def _is_good(self, frame: Frame) -> bool:
+        """Whether a batch of another gateway may have a place, if it follows."""
+        return not batch(frame) and self._received.topic_known(frame.topic) and whole(frame)
+
+    def _may_stage(self, origin: int, frame: Frame, line: Line) -> bool:
+        """Whether a staged batch, or the TXN that makes such visible, may be ordered.
+
+        A TXN waits until everything of its producer is decided, and names what is: so no ABORT ever voids one, or a part of one.
+        """
+        received, code, reason = self._received, "", ""
+        if frame.kind != Kind.TXN:
+            if received.staged_count >= common_limits.STAGED_BATCHES_MAX:
+                code = "limit"
+                reason = (
+                    f"{common_limits.STAGED_BATCHES_MAX} staged batches of all producers wait for their transactions, and there may be no "
+                    "more: stage fewer, larger batches, or commit smaller transactions"
+                )
+        elif line.undecided:
+            self._judge(origin, frame, line)
+            return False
+        else:
+            try:
+                reason = received.not_visible(frame, decided=True)
+            except FormatError as error:
+                reason = str(error)
+            code = "staged"
+        if reason:
+            refusal = Refuse(self._standing.view, frame.producer, frame.epoch, frame.first_sequence, code, reason, False)
+            self._outbox.send(origin, refusal)
+        return not reason
+
+    def _no_space(self, origin: int, frames: tuple[Frame, ...], low: str) -> None:
+        view = self._standing.view
+        for frame in frames:
+            reason = f"no space for new messages: {low}; reads go on, send again when there is room"
+            self._outbox.send(origin, Refuse(view, frame.producer, frame.epoch, frame.first_sequence, "space", reason, True))
+
+    def _judge(self, origin: int, frame: Frame, line: Line | None) -> None:
+        """A batch that is not ordered now."""
+        if line is None:
+            return  # forgotten: the log answers
+        how = relation(frame.epoch, frame.first_sequence, frame.last_sequence, line.epoch, line.sequence)
+        verdict = VERDICT[seen(line.state, line.number in self._epochs), how]
+        if verdict is Verdict.REFUSE:
+            reason = f"epoch {frame.epoch} of producer {frame.producer} has not begun ({line.epoch} is {line.state.value})"
+            self._outbox.send(
+                origin,
+                Refuse(self._standing.view, frame.producer, frame.epoch, frame.first_sequence, "epoch", reason, False),
+            )
+        elif verdict is not Verdict.LEAVE:
+            # A gap, an overlap, or no room in the window (TAKE): it has to come again.
+            self._full = self._full or verdict is Verdict.TAKE
+            self._refused.setdefault(frame.producer, {})[origin] = frame.epoch
+            if not line.undecided:
+                self._answer_refused(line)
+
+    def _answer_refused(self, line: Line) -> None:
+        """Everything of the producer is decided: tell the origins from where to send again, if there is room."""
+        if line.state is not LineState.OPEN:
+            self._refused.pop(line.number, None)  # the log answers
+        elif self._window.full or self._below.low:
+            self._full = True
+        else:
+            for origin, epoch in self._refused.pop(line.number, {}).items():
+                if epoch == line.epoch:
+                    message = Resend(self._standing.view, line.number, epoch, line.sequence + 1)
+                    self._outbox.send(origin, message)
+
+    # Frames of the coordinator itself
+
+    def place(
+        self, kind: Kind, body: msgspec.Struct, *, origin: int = 0, producer: int = 0, epoch: int = 0, topic: int = 0
+    ) -> Frame:
+        """Order a frame that is no batch; `origin` is whoever asked for it (default: this member)."""
+        invariant(self._standing.coordinating, f"a {kind.name} is ordered by a member that does not coordinate")
+        frame = Frame(
+            kind,
+            encode_body(body),
+            producer=producer,
+            epoch=epoch,
+            topic=topic,
+            origin=origin or self._standing.me,
+        )
+        frame.stamp(self._standing.view, self._window.end + 1, self._window.chain)
+        self._received.take(frame)
+        self._below.take((frame,))
+        self._placed.append(frame)
+        return frame
+
+    def abort(self, frame: Frame, body: AbortBody) -> None:
+        """Void a batch and close its epoch."""
+        self.place(Kind.ABORT, body, producer=frame.producer, epoch=frame.epoch)
+
+    # Requests
+
+    def on_ask(self, origin: int, ask: Ask) -> None:
+        """Order the frame that answers a request, unless the log already holds it or will, or has no room: it is asked again."""
+        if self._below.low:
+            self._deny(origin, ask, "space", f"no space for anything new: {self._below.low}; reads go on", True)
+        elif self._window.crowded:
+            return
+        elif isinstance(ask, AskEpoch):
+            self._ask_epoch(origin, ask)
+        elif isinstance(ask, AskTopic):
+            if ask.name in self._received.names.topics:
+                return
+            if len(self._received.names.topics) >= self._config.topics_max:
+                self._deny(origin, ask, "limit", f"the log has {self._config.topics_max} topics; use one of them")
+                return
+            self.place(Kind.TOPIC, TopicBody(ask.name), origin=origin, topic=self._received.next_topic)
+        elif isinstance(ask, AskOffsets):
+            self._ask_offsets(origin, ask)
+        elif isinstance(ask, AskForget):
+            self._ask_forget(origin, ask)
+
+    def _deny(self, origin: int, ask: Ask, code: str, reason: str, retry: bool = False) -> None:
+        self._outbox.send(origin, Deny(self._standing.view, ask, code, reason, retry))
+
+    def _ask_epoch(self, origin: int, ask: AskEpoch) -> None:
+        received = self._received
+        number = received.names.producers.get(ask.name)
+        if number is None:
+            if ask.epoch <= received.floor:
+                return  # the FORGET that raised the floor answers
+            if self._skips(origin, ask, received.floor):
+                return
+            if len(received.names.producers) >= self._config.producers_max:
+                reason = f"the group knows {self._config.producers_max} producers; forget some with `tutti producers forget`"
+                self._deny(origin, ask, "limit", reason)
+                return
+            body = EpochBody(ask.name, ask.instance, 0, b"")
+            self.place(Kind.EPOCH, body, origin=origin, producer=received.next_producer, epoch=ask.epoch)
+            return
+        line = received.line(number)
+        invariant(line is not None, f"producer {number} ({ask.name!r}) has a name and no line")
+        if line is None or line.epoch >= ask.epoch:
+            return  # the log answers: opened by this instance, or by another one
+        if self._skips(origin, ask, max(line.epoch, received.floor)):
+            return
+        if not line.undecided:
+            self._place_epoch(origin, line, ask)
+            return
+        waiting = self._epochs.setdefault(number, [])
+        if (origin, ask) in waiting:
+            return
+        if self._epochs_count >= limits.WAITING_EPOCHS_MAX:
+            if not waiting:
+                del self._epochs[number]
+            self._deny(origin, ask, "limit", f"{self._epochs_count} epochs wait for earlier messages; ask later", True)
+            return
+        waiting.append((origin, ask))
+        self._epochs_count += 1
+
+    def _skips(self, origin: int, ask: AskEpoch, before: int) -> bool:
+        """Epochs follow one another: nobody can use them up, and with them the floor that a FORGET raises for all."""
+        if ask.epoch <= before + limits.EPOCHS_AHEAD_MAX:
+            return False
+        reason = f"epoch {ask.epoch} of producer {ask.name!r} does not follow: the next one is {before + 1}"
+        self._deny(origin, ask, "epoch", reason)
+        return True
+
+    def _place_epoch(self, origin: int, line: Line, ask: AskEpoch) -> None:
+        invariant(not line.undecided, f"an EPOCH of producer {line.number} comes before its earlier frames are decided")
+        body = EpochBody(line.name, ask.instance, line.sequence, line.progress)
+        self.place(Kind.EPOCH, body, origin=origin, producer=line.number, epoch=ask.epoch)
+
+    def _ask_offsets(self, origin: int, ask: AskOffsets) -> None:
+        state = self._window.state
+        if ask.offset > state.next_offset or ask.frontier > state.position:
+            return  # nobody has seen decided what is not decided at the coordinator
+        known, new = state.readers, self._received.new_readers
+        if self._received.commit(ask.reader) > ask.frontier:
+            return  # the log answers: it holds this commit, or one that came before it through another gateway
+        if ask.reader not in known and ask.reader not in new and len(known) + len(new) >= limits.READERS_MAX:
+            self._deny(origin, ask, "limit", f"the log has the offsets of {limits.READERS_MAX} named readers; use one of them")
+            return
+        self.place(Kind.OFFSETS, OffsetsBody({ask.reader: ask.offset}), origin=origin)
+
+    def _ask_forget(self, origin: int, ask: AskForget) -> None:
+        received = self._received
+        numbers = []
+        for number in ask.producers:
+            line = received.line(number)
+            if line is None:
+                continue  # forgotten already: the log answers when it is so for all of them
+            if self.busy(number):
+                self._deny(origin, ask, "busy", f"producer {line.name!r} still sends; fence it first", True)
+                return
+            numbers.append(number)
+        if numbers:
+            self.forget(numbers, origin)
+
+    def forget(self, numbers: Sequence[int], origin: int = 0) -> None:
+        """Order a FORGET of producers that have nothing undecided."""
+        received = self._received
+        lines = [line for line in map(received.line, numbers) if line is not None]
+        invariant(not any(line.undecided for line in lines), f"producers {numbers} are forgotten with undecided frames")
+        epochs = [line.epoch for line in lines]
+        body = ForgetBody(tuple(numbers), max([received.floor, *epochs]))
+        self.place(Kind.FORGET, body, origin=origin)
+
+    # What is decided
+
+    def settled(self, line: Line) -> None:
+        """The last undecided frame of the producer is decided: an epoch that waited can begin, refused batches can come again."""
+        waiting = self._epochs.pop(line.number, None)
+        if waiting:
+            self._epochs_count -= len(waiting)
+            self._refused.pop(line.number, None)
+            for origin, ask in waiting:
+                self.on_ask(origin, ask)
+        elif line.number in self._refused:
+            self._answer_refused(line)
+
+    def room(self) -> None:
+        """Something was decided: if batches were turned away for lack of room, they can come again."""
+        if self._full and not self._window.full and not self._below.low:
+            self._full = False
+            for number in list(self._refused):
+                line = self._received.line(number)
+                if line is None:
+                    del self._refused[number]  # forgotten: the log answers
+                elif not line.undecided:
+                    self._answer_refused(line)
+
+    # End of a step
+
+    def publish(self) -> bool:
+        """Multicast what was placed in this step, if anything was; an origin gets only the headers of its own batches."""
+        if not self._placed:
+            return False
+        placed, self._placed = self._placed, []
+        orders: dict[tuple[int, int], list[Order]] = {}  # what several get is one message, so that it is made into bytes once
+        for member in self._standing.others:
+            first = 0
+            echoed = False
+            for place, frame in enumerate(placed):
+                own = frame.kind in SEQUENCED and frame.origin == member
+                if own is not echoed:
+                    self._multicast(member, placed, (first, place), echoed, orders)
+                    first, echoed = place, own
+            self._multicast(member, placed, (first, len(placed)), echoed, orders)
+        return True
+
+    def _multicast(
+        self, member: int, placed: list[Frame], run: tuple[int, int], echoed: bool, orders: dict[tuple[int, int], list[Order]]
+    ) -> None:
+        view, frames = self._standing.view, placed[slice(*run)]
+        if echoed:
+            for first in range(0, len(frames), common_limits.FRAMES_A_MESSAGE_MAX):
+                part = frames[first : first + common_limits.FRAMES_A_MESSAGE_MAX]
+                self._outbox.send(member, Echo(view, b"".join([frame.header for frame in part])))
+            return
+        if run not in orders:
+            orders[run] = [Order(view, part) for part in parts(frames)]
+        for order in orders[run]:
+            self._outbox.send(member, order)

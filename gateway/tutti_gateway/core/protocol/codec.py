@@ -1,0 +1,149 @@
+"""Events and actions as bytes, so that a run can be recorded and replayed, and messages can travel.
+
+Frames are written as they are on disk; one without a place has view, position and header CRC zero. In a recorded run the bodies of
+batches are left out (*lean*): of them a stack looks at nothing but length and CRC, and other bytes of the same length and CRC stand
+for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from tutti import limits
+from tutti_gateway.core.protocol.actions import Action
+from tutti_gateway.core.protocol.events import Event
+from tutti_gateway.core.protocol.messages import Message
+from tutti.data.frames.frame import (HEADER_SIZE, Buffer, Frame, Kind, crc32c, decode_frame, decode_header, payload_crc, progress_length_at)
+from tutti.data.frames.body_stub import BYTES_MIN, stand_in
+from tutti.errors import FormatError
+
+Value = TypeVar("Value")
+
+
+def _to_plain(value: Any) -> Any:
+    if isinstance(value, Frame):
+        return value.to_bytes()
+    raise NotImplementedError(f"{type(value).__name__} is part of no event, action or message")
+
+
+def _from_plain(kind: type, value: Any) -> Any:
+    if kind is Frame:
+        frame = decode_frame(value)
+        if frame.size != len(value):
+            raise FormatError(f"a frame of {frame.size} bytes comes with {len(value)}")
+        return frame
+    raise NotImplementedError(f"{kind.__name__} is part of no event, action or message")
+
+
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=_to_plain)
+_EVENTS: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event, dec_hook=_from_plain)
+_ACTIONS: msgspec.msgpack.Decoder[list[Action]] = msgspec.msgpack.Decoder(list[Action], dec_hook=_from_plain)
+_MESSAGES: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message, dec_hook=_from_plain)
+
+
+def _to_lean(value: Any) -> Any:
+    if not isinstance(value, Frame):
+        raise NotImplementedError(f"{type(value).__name__} is part of no event, action or message")
+    header = value.packed_header()
+    left_out = value.kind == Kind.BATCH and len(value.body) == value.body_length >= BYTES_MIN
+    return header + value.progress if left_out else b"".join((header, value.progress, value.body))
+
+
+def _to_lean_whole(value: Any) -> Any:
+    """Like `_to_lean`, but a body that is not the one which the header names is kept: a stack sees that."""
+    if isinstance(value, Frame) and value.kind == Kind.BATCH and payload_crc(value.progress, value.body) != value.body_crc:
+        return b"".join((value.packed_header(), value.progress, value.body))
+    return _to_lean(value)
+
+
+def _from_lean(kind: type, value: Any) -> Any:
+    if kind is not Frame:
+        raise NotImplementedError(f"{kind.__name__} is part of no event, action or message")
+    frame = decode_header(value)
+    body_at = HEADER_SIZE + progress_length_at(value)
+    length = frame.body_length
+    if len(value) < body_at or length > limits.MESSAGE_BYTES_MAX:
+        raise FormatError(f"{len(value)} bytes are no frame with a body of {length} bytes")
+    frame.progress = bytes(value[HEADER_SIZE:body_at])
+    if frame.kind == Kind.BATCH and len(value) == body_at and length >= BYTES_MIN:
+        frame.body = stand_in(length, frame.body_crc, crc32c(frame.progress))
+    else:
+        frame.body = memoryview(value)[body_at:]
+    return frame
+
+
+_LEAN_EVENT_ENCODER = msgspec.msgpack.Encoder(enc_hook=_to_lean_whole)
+# Sets are written sorted: two that are equal may be walked in different orders, and what a replay does is compared as bytes.
+_LEAN_ENCODER = msgspec.msgpack.Encoder(enc_hook=_to_lean, order="deterministic")
+_LEAN_EVENTS: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event, dec_hook=_from_lean)
+_LEAN_ACTIONS: msgspec.msgpack.Decoder[list[Action]] = msgspec.msgpack.Decoder(list[Action], dec_hook=_from_lean)
+
+
+def encode(value: Event | Message | list[Action]) -> bytes:
+    """An event, a message, or the actions of a step."""
+    return _ENCODER.encode(value)
+
+
+def decode_event(data: bytes) -> Event:
+    """The event in `data`.
+
+    Raises:
+        FormatError: the bytes are no event.
+    """
+    return _decode(_EVENTS, data)
+
+
+def decode_actions(data: bytes) -> list[Action]:
+    """The actions of a step in `data`.
+
+    Raises:
+        FormatError: the bytes are no actions.
+    """
+    return _decode(_ACTIONS, data)
+
+
+def decode_message(data: bytes) -> Message:
+    """The message in `data`.
+
+    Raises:
+        FormatError: the bytes are no message.
+    """
+    return _decode(_MESSAGES, data)
+
+
+def encode_lean_event(event: Event) -> bytes:
+    """An event without the bodies of batches."""
+    return _LEAN_EVENT_ENCODER.encode(event)
+
+
+def encode_lean_actions(actions: Sequence[Action]) -> bytes:
+    """The actions of a step without the bodies of batches."""
+    return _LEAN_ENCODER.encode(actions)
+
+
+def decode_lean_event(data: Buffer) -> Event:
+    """The event in `data`; bodies that were left out have their length and their CRC, and nothing else of what they were.
+
+    Raises:
+        FormatError: the bytes are no event that `encode_lean_event` wrote.
+    """
+    return _decode(_LEAN_EVENTS, data)
+
+
+def decode_lean_actions(data: Buffer) -> list[Action]:
+    """The actions in `data`, with such bodies.
+
+    Raises:
+        FormatError: the bytes are no actions that `encode_lean_actions` wrote.
+    """
+    return _decode(_LEAN_ACTIONS, data)
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[Value], data: Buffer) -> Value:
+    try:
+        return decoder.decode(data)
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
+        raise FormatError(f"the record is malformed: {error}") from error

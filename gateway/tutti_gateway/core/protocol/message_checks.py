@@ -1,0 +1,409 @@
+"""What a message has to look like, whoever sent it: one validator for each kind, in one table (design, section 11).
+
+Only what a message alone can tell is looked at here: types, ranges, order, lengths within `limits`. Whether it fits what this
+gateway knows is for the layer that it goes to. Runs of frames are looked at by their ends and their number, in constant time; that
+they follow one another, and that each came whole, is seen where they are taken one by one (*order*, *flush*).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tutti_gateway.core import limits
+from tutti import limits as common_limits
+from tutti_gateway.core.protocol.messages import (Ask, AskEpoch, AskForget, Asking, AskOffsets, AskRoster, AskTopic, Confirm, Damage, Deny, Echo, Fetch, Fetched, FetchedSnapshot, FetchSnapshot, Forward, Heartbeat, Install, Installed, LaneAsk, LaneBegin, LaneEnds, LaneFetch, LaneFetched, LaneTail, Message, Missing, No, Order, Post, Posted, Probe, Propose, Refuse, Reject, Repair, Repairing, Resend, Settled, State, Vote)
+from tutti.data.frames.frame import HEADER_SIZE, SEQUENCED, Frame
+from tutti.data.names import NAME_BYTES_MAX, NAMELESS
+from tutti.data.view_id import coordinator_of, counter_of, view_text
+
+_POSITION_MAX, _VIEW_MAX, _GATEWAY_MAX = limits.POSITION_MAX, limits.VIEW_MAX, limits.GATEWAY_MAX
+_FRAMES_MAX = common_limits.FRAMES_A_MESSAGE_MAX
+_CHANGES = ("add", "remove", "replace")
+_ID_BYTES = limits.ID_BYTES
+_CRC_MAX = 2**32 - 1
+_LOW_MAX = limits.SPACE_CHARACTERS_MAX
+_NAME_MAX = NAME_BYTES_MAX + len(NAMELESS)
+
+#: Messages of one view between its members; all others are between gateways, whatever view they are in.
+OF_A_VIEW = frozenset(
+    {Forward, Asking, Order, Echo, Resend, Refuse, Deny, Vote, No, Confirm, Missing, Repairing, Repair},
+)
+
+
+def fault(message: Message) -> str:
+    """Why no gateway can have meant the message; empty if it is well formed."""
+    check = _CHECKS.get(type(message))
+    return check(message) if check is not None else f"{type(message).__name__} is no message between gateways"
+
+
+def far_ahead(message: Message, promised: int) -> str:
+    """Why a view that the message would make this gateway note cannot be, seen from the promised one (0: none yet, all can be).
+
+    Whoever notes a view goes above it when it proposes one: a single absurd one would use the ids up.
+    """
+    highest = _NOTED.get(type(message))
+    if highest is None or not promised:
+        return ""
+    view = highest(message)
+    ahead = counter_of(view) - counter_of(promised)
+    return f"view {view_text(view)} is too far above {view_text(promised)}" if ahead > limits.VIEWS_AHEAD_MAX else ""
+
+
+_NOTED: dict[type, Callable[[Any], int]] = {
+    Heartbeat: lambda message: max(message.view, message.promised, message.claim),
+    Propose: lambda message: message.view,
+    Reject: lambda message: message.promised,
+}
+
+
+# Parts
+
+
+def _is_view(view: int) -> bool:
+    """A counter, and the number of the gateway that proposed it."""
+    return counter_of(view) > 0 and view <= _VIEW_MAX and coordinator_of(view) > 0
+
+
+def _view(view: int) -> str:
+    return "" if _is_view(view) else f"{view} is no view"
+
+
+def _view_or_none(view: int) -> str:
+    return "" if not view or _is_view(view) else f"{view} is no view"
+
+
+def _position(position: int) -> str:
+    return "" if 0 < position <= _POSITION_MAX else f"{position} is no position"
+
+
+def _text(text: str, most: int = limits.REASON_CHARACTERS_MAX) -> str:
+    return "" if len(text) <= most else f"a text of {len(text)} characters is over the limit of {most}"
+
+
+def _name(name: str) -> str:
+    return "" if 0 < len(name) <= _NAME_MAX else f"a name has 1 to {_NAME_MAX} characters, not {len(name)}"
+
+
+def _members(members: Sequence[int]) -> str:
+    """Numbers of gateways, each once."""
+    if len(members) > common_limits.ROSTER_MAX:
+        return f"{len(members)} gateways are over the limit of {common_limits.ROSTER_MAX}"
+    if len(set(members)) != len(members) or not all(0 < member <= _GATEWAY_MAX for member in members):
+        return f"{members} are no different gateways"
+    return ""
+
+
+def _table(table: Sequence[tuple[int, int]], end: int) -> str:
+    """(view, first position) of runs of frames: both grow."""
+    if len(table) > limits.VIEW_RUNS_MAX:
+        return f"{len(table)} runs of frames are over the limit of {limits.VIEW_RUNS_MAX}"
+    view = first = 0
+    for next_view, next_first in table:
+        if not (_is_view(next_view) and view < next_view and first < next_first <= end):
+            return f"the run of view {next_view} from {next_first} on does not follow that of {view} from {first} on"
+        view, first = next_view, next_first
+    return ""
+
+
+def _log(end: int, chain: int, base: int, table: Sequence[tuple[int, int]]) -> str:
+    """What a gateway says of a log."""
+    if not (0 <= end <= _POSITION_MAX and 0 <= base <= _POSITION_MAX and 0 <= chain <= _CRC_MAX):
+        return f"no log ends at {end} with chain value {chain} and is told of behind {base}"
+    return _table(table, end)
+
+
+def _ranges(ranges: Sequence[tuple[int, int]]) -> str:
+    """Some ranges of positions, in order and apart."""
+    if not 0 < len(ranges) <= limits.REPAIR_RANGES_MAX:
+        return f"{len(ranges)} ranges are not 1 to {limits.REPAIR_RANGES_MAX}"
+    end = 0
+    for first, last in ranges:
+        if not end < first <= last <= _POSITION_MAX:
+            return f"{first} to {last} is no range behind {end}"
+        end = last
+    return ""
+
+
+def _run(frames: Sequence[Frame], most: int = _FRAMES_MAX) -> str:
+    """Placed frames without a gap, as their ends show."""
+    count = len(frames)
+    if not 0 < count <= most:
+        return f"{count} frames are not 1 to {most}"
+    first, last = frames[0], frames[-1]
+    if not 0 < first.position <= _POSITION_MAX - count or last.position - first.position != count - 1:
+        return f"{count} frames do not go from position {first.position} to {last.position}"
+    return _size(first) or _size(last)
+
+
+def _run_or_none(frames: Sequence[Frame]) -> str:
+    return _run(frames, limits.FETCHED_FRAMES_MAX) if frames else ""
+
+
+def _size(frame: Frame) -> str:
+    length = len(frame.body)
+    if length > common_limits.BODY_BYTES_MAX or length != frame.body_length:
+        return f"a body of {length} bytes is over the limit of {common_limits.BODY_BYTES_MAX}, or not the {frame.body_length} announced"
+    return ""
+
+
+# Messages of order
+
+
+def _forward(message: Forward) -> str:
+    frames = message.frames
+    if not 0 < len(frames) <= _FRAMES_MAX:
+        return f"{len(frames)} frames are not 1 to {_FRAMES_MAX}"
+    return _view(message.view) or batch(frames[0]) or batch(frames[-1])
+
+
+def batch(frame: Frame) -> str:
+    """Why the frame is no batch or TXN that an origin may have forwarded; empty if it is."""
+    if frame.kind not in SEQUENCED or frame.position or frame.view:
+        return f"{frame!r} is no batch without a place"
+    if not frame.count or not 0 < frame.first_sequence <= _POSITION_MAX - frame.count:
+        return f"{frame!r} has no sequences"
+    if frame.raw_length > common_limits.RAW_BYTES_MAX:
+        return f"a batch of {frame.raw_length} bytes is over the limit of {common_limits.RAW_BYTES_MAX}"
+    return _size(frame)
+
+
+def _epoch(ask: AskEpoch) -> str:
+    if len(ask.instance) != _ID_BYTES or not 0 < ask.epoch <= limits.EPOCH_MAX:
+        return f"epoch {ask.epoch} of an instance of {len(ask.instance)} bytes cannot be asked for"
+    return _name(ask.name)
+
+
+def _offsets(ask: AskOffsets) -> str:
+    if not (0 <= ask.offset <= _POSITION_MAX and 0 <= ask.frontier <= _POSITION_MAX):
+        return f"offset {ask.offset} with frontier {ask.frontier} cannot be committed"
+    return _name(ask.reader)
+
+
+def _forget(ask: AskForget) -> str:
+    numbers = ask.producers
+    if not 0 < len(numbers) <= common_limits.FORGET_PRODUCERS_MAX:
+        return f"{len(numbers)} producers are not 1 to {common_limits.FORGET_PRODUCERS_MAX}"
+    if len(set(numbers)) != len(numbers) or not all(0 < number <= _POSITION_MAX for number in numbers):
+        return "these are no different producers"
+    return ""
+
+
+def _roster(ask: AskRoster) -> str:
+    if ask.change not in _CHANGES:
+        return f"{ask.change[:40]!r} is no change of a roster"
+    if not 0 <= ask.frontier <= _POSITION_MAX:
+        return f"frontier {ask.frontier} is no position"
+    if len(ask.incarnation) not in (0, _ID_BYTES):
+        return f"a disk is named by {_ID_BYTES} bytes, not {len(ask.incarnation)}"
+    return _name(ask.name) or _text(ask.address, limits.ADDRESS_CHARACTERS_MAX)
+
+
+_ASKS: dict[type, Callable[[Any], str]] = {
+    AskEpoch: _epoch,
+    AskTopic: lambda ask: _name(ask.name),
+    AskOffsets: _offsets,
+    AskForget: _forget,
+    AskRoster: _roster,
+}
+
+
+def _ask(ask: Ask) -> str:
+    return _ASKS[type(ask)](ask)
+
+
+def _echo(message: Echo) -> str:
+    length = len(message.headers)
+    if not 0 < length <= _FRAMES_MAX * HEADER_SIZE or length % HEADER_SIZE:
+        return f"{length} bytes are not 1 to {_FRAMES_MAX} headers"
+    return _view(message.view)
+
+
+def _resend(message: Resend) -> str:
+    if not (0 < message.producer <= _POSITION_MAX and 0 < message.epoch <= limits.EPOCH_MAX):
+        return f"epoch {message.epoch} of producer {message.producer} cannot be"
+    return _view(message.view) or _position(message.sequence)
+
+
+def _refuse(message: Refuse) -> str:
+    if not (0 < message.producer <= _POSITION_MAX and 0 <= message.epoch <= limits.EPOCH_MAX):
+        return f"epoch {message.epoch} of producer {message.producer} cannot be"
+    return _view(message.view) or _position(message.first_sequence) or _verdict(message)
+
+
+def _verdict(message: Refuse | Deny) -> str:
+    return _text(message.code, limits.CODE_CHARACTERS_MAX) or _text(message.reason)
+
+
+# Messages of atomic
+
+
+def _vote(message: Vote) -> str:
+    low, place = len(message.low), _is_view(message.view) and 0 <= message.up_to <= _POSITION_MAX
+    good = place and low <= limits.SPACE_CHARACTERS_MAX
+    return "" if good else f"a YES up to {message.up_to} in {message.view} with {low} characters cannot be"
+
+
+def _confirm(message: Confirm) -> str:
+    good = _is_view(message.view) and 0 <= message.up_to <= _POSITION_MAX
+    return "" if good else f"a decision up to {message.up_to} in {message.view} cannot be"
+
+
+def _no(message: No) -> str:
+    return _view(message.view) or _position(message.position) or _text(message.reason, 2 * limits.SPACE_CHARACTERS_MAX)
+
+
+# Messages of membership and flush
+
+
+def _heartbeat(message: Heartbeat) -> str:
+    if len(message.log) not in (0, _ID_BYTES) or not 0 <= message.config <= _CRC_MAX:
+        return f"a log's uuid has {_ID_BYTES} bytes, not {len(message.log)}; a configuration's CRC is not {message.config}"
+    times = (message.sent_us, message.echo_us, message.held_us, message.wall_us)
+    if not all(0 <= time_us <= _POSITION_MAX for time_us in times):
+        return f"not all of {times} are times"
+    if not 0 <= message.watermark <= message.frontier <= message.end <= _POSITION_MAX:
+        return f"no log ends at {message.end} with frontier {message.frontier} and watermark {message.watermark}"
+    if bool(message.members) != bool(message.view) or not max(message.view, message.accepted) <= message.promised:
+        return f"view {message.view} of {message.members} and accepted {message.accepted} cannot be, promised is {message.promised}"
+    if bool(message.forced) != bool(message.forced_at) or not 0 <= message.forced_at <= message.frontier:
+        return f"no roster was forced at {message.forced_at} in view {message.forced} of a log decided to {message.frontier}"
+    views = _view_or_none(message.view) or _view_or_none(message.promised) or _view_or_none(message.accepted)
+    views = views or _view_or_none(message.forced)
+    return views or _view_or_none(message.claim) or _members(message.members) or _members(message.hears)
+
+
+def _proposed(view: int, members: Sequence[int]) -> str:
+    """A candidate is a member of what it proposes."""
+    return _members(members) or ("" if coordinator_of(view) in members else f"view {view} is without its coordinator")
+
+
+def _damage(damage: Damage | None, end: int) -> str:
+    if damage is None or (0 < damage.first <= damage.last == end and _is_view(damage.view) and 0 <= damage.chain <= _CRC_MAX):
+        return ""
+    return f"{damage} is no end of a log that ends at {end}"
+
+
+def _state(message: State) -> str:
+    if not 0 <= message.frontier <= message.end or message.accepted > message.view:
+        return f"a log of {message.accepted} that ends at {message.end} with frontier {message.frontier} cannot be"
+    log = _log(message.end, message.chain, message.base, message.table)
+    return _view(message.view) or _view_or_none(message.accepted) or log or _damage(message.damage, message.end)
+
+
+def _reject(message: Reject) -> str:
+    return _view(message.view) or _view_or_none(message.promised) or _text(message.reason)
+
+
+def _install(message: Install) -> str:
+    log = _log(message.end, message.chain, message.base, message.table)
+    return _view(message.view) or _proposed(message.view, message.members) or log
+
+
+def _fetch(message: Fetch) -> str:
+    return _view_or_none(message.view) or _ranges(((message.first, message.last),))
+
+
+def _fetched(message: Fetched) -> str:
+    frames = message.frames
+    if frames and frames[0].position != message.first:
+        return f"frames from {frames[0].position} on are told as from {message.first} on"
+    if not 0 <= message.stop <= _POSITION_MAX:
+        return f"{message.stop} is no position"
+    run = _run(frames, limits.FETCHED_FRAMES_MAX) if frames else _position(message.first)
+    return _view_or_none(message.view) or _view_or_none(message.source) or run
+
+
+def _fetch_snapshot(message: FetchSnapshot) -> str:
+    if not 0 <= message.at <= limits.SNAPSHOT_BYTES_MAX:
+        return f"no snapshot has a byte {message.at}"
+    return _view_or_none(message.view) or _position(message.position)
+
+
+def _fetched_snapshot(message: FetchedSnapshot) -> str:
+    size, end = message.size, message.at + len(message.data)
+    if len(message.data) > limits.FETCH_BYTES or not 0 <= message.at <= end <= size <= limits.SNAPSHOT_BYTES_MAX:
+        return f"bytes {message.at} to {end} are no piece of a snapshot of {size}"
+    if size and not message.data:
+        return f"an empty piece of a snapshot of {size} bytes"
+    return _view_or_none(message.view) or _view_or_none(message.source) or _position(message.position)
+
+
+# Messages of repair
+
+
+def _missing(message: Missing) -> str:
+    of = "" if 0 <= message.of <= _GATEWAY_MAX else f"{message.of} is no gateway"
+    return of or _view(message.view) or _ranges(message.ranges)
+
+
+# Messages of lanes
+
+
+def _lane(incarnation: bytes, origin: int = 1) -> str:
+    if len(incarnation) != _ID_BYTES or not 0 < origin <= _GATEWAY_MAX:
+        return f"no gateway is number {origin} with a disk of {len(incarnation)} bytes"
+    return ""
+
+
+def _lane_vote(message: Posted | Settled | LaneAsk | LaneTail) -> str:
+    if not (0 <= message.attempt <= _VIEW_MAX and 0 <= message.up_to <= _POSITION_MAX):
+        return f"attempt {message.attempt} does not come to position {message.up_to}"
+    return _lane(message.incarnation) or (_text(message.low, _LOW_MAX) if isinstance(message, Posted) else "")
+
+
+def _lane_ends(message: LaneEnds) -> str:
+    if len(message.ends) > limits.LANES_MAX:
+        return f"{len(message.ends)} lanes are over the limit of {limits.LANES_MAX}"
+    wrong = (_lane(end.incarnation, end.origin) for end in message.ends)
+    return next(filter(None, wrong), "") or next(
+        (f"{end.decided} is no position" for end in message.ends if not 0 <= end.decided <= _POSITION_MAX), ""
+    )
+
+
+def _lane_begin(begin: LaneBegin) -> str:
+    numbers = all(0 < member <= _GATEWAY_MAX for member in begin.members) and len(begin.members) <= common_limits.ROSTER_MAX
+    places = 0 < begin.position <= _POSITION_MAX and 0 <= begin.offset <= _POSITION_MAX
+    names = 0 < begin.attempt <= _VIEW_MAX and 0 <= begin.chain <= _CRC_MAX
+    return "" if numbers and places and names else f"no lane begins so: {begin}"
+
+
+def _lane_fetched(message: LaneFetched) -> str:
+    begin = _lane_begin(message.begin) if message.begin is not None else ""
+    return begin or _lane(message.incarnation, message.origin) or _run_or_none(message.frames)
+
+
+_CHECKS: dict[type, Callable[[Any], str]] = {
+    Post: lambda message: _lane(message.incarnation) or _run(message.frames),
+    Posted: _lane_vote,
+    Settled: _lane_vote,
+    LaneEnds: _lane_ends,
+    LaneFetch: lambda message: _lane(message.incarnation, message.origin) or _position(message.first),
+    LaneFetched: _lane_fetched,
+    LaneAsk: lambda message: _lane_vote(message) or _position(message.behind + 1),
+    LaneTail: lambda message: _lane_vote(message) or _run_or_none(message.frames),
+    Forward: _forward,
+    Asking: lambda message: _view(message.view) or _ask(message.ask),
+    Order: lambda message: _view(message.view) or _run(message.frames),
+    Echo: _echo,
+    Resend: _resend,
+    Refuse: _refuse,
+    Deny: lambda message: _view(message.view) or _ask(message.ask) or _verdict(message),
+    Vote: _vote,
+    No: _no,
+    Confirm: _confirm,
+    Heartbeat: _heartbeat,
+    Probe: lambda message: "",
+    Propose: lambda message: _view(message.view) or _proposed(message.view, message.members),
+    State: _state,
+    Reject: _reject,
+    Install: _install,
+    Installed: lambda message: _view(message.view),
+    Fetch: _fetch,
+    Fetched: _fetched,
+    FetchSnapshot: _fetch_snapshot,
+    FetchedSnapshot: _fetched_snapshot,
+    Missing: _missing,
+    Repairing: lambda message: _view(message.view) or _ranges(message.ranges),
+    Repair: lambda message: _view(message.view) or _run(message.frames),
+}

@@ -1,0 +1,127 @@
+"""Read index: proof that this log holds everything that was decided when a question came.
+
+A gateway that lags, or that is cut off and has not noticed it, does not know what it lacks. So an answer that a caller acts upon is
+confirmed first, without a frame in the log:
+
+1. An inquiry notes the time, the view and the end of the log. This gateway asks every voter for a heartbeat.
+2. A majority of the roster answers after that time, and none of those has promised a higher view. Every higher view needs the
+   promise of a majority, so none of them had decided anything when the inquiry began.
+3. A view decides only what all its members have voted for, this gateway too. So what was decided by then lies at or below the noted
+   end, and the frontier reaches it.
+
+An inquiry answers all questions that came before it began. One is under way at a time; questions that come meanwhile share the next
+one. So many questions cost the messages of a few.
+
+A view that is installed meanwhile holds everything that earlier views decided: the end of the log is noted again, and answers that
+came after the inquiry began still count.
+
+Source: Ongaro, "Consensus: Bridging Theory and Practice" (2014), 6.4; there a leader asks, here any member of the view may.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from tutti_gateway.core import limits
+from tutti_gateway.core.context import Context
+from tutti_gateway.core.view.peers import Peers
+
+
+class _Inquiry:
+    """The questions that one round of heartbeats answers. `asked_us`, `view` and `end` are as they were when it began."""
+
+    __slots__ = ("answers", "asked_us", "beats", "begun", "end", "view")
+
+    def __init__(self) -> None:
+        self.answers: list[Callable[[bool], None]] = []
+        self.beats = 0  # heartbeats since its first question
+        self.begun = False
+        self.asked_us = self.view = self.end = 0
+
+
+class ReadIndex:
+    """Confirms the frontier, for readers and for the layers."""
+
+    def __init__(self, context: Context, peers: Peers, inquire: Callable[[], None]) -> None:
+        """`inquire` asks every voter for a heartbeat that answers one of this moment."""
+        self._standing = context.standing
+        self._window = context.window
+        self._outbox = context.outbox
+        self._peers = peers
+        self._inquire = inquire
+        self._waiting: deque[_Inquiry] = deque()  # the one that is under way, and the next one
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a question waits for its answer."""
+        return bool(self._waiting)
+
+    def asked(self, number: int) -> None:
+        """A reader asks; the action `ReadIndex` of this number answers it."""
+        self.confirm(lambda confirmed: self._outbox.read_index(number, confirmed))
+
+    def confirm(self, answer: Callable[[bool], None]) -> None:
+        """Call `answer` with True once the log here holds all that was decided before this call, or with False if that cannot be
+        found out: this gateway is in no view that decides, or a majority does not answer.
+
+        A question has no bound of its own here: whoever asks has one for the request that it asks for.
+        """
+        if not self._may_decide():
+            answer(False)
+            return
+        idle = not self._waiting
+        if len(self._waiting) < 2:
+            self._waiting.append(_Inquiry())
+        self._waiting[-1].answers.append(answer)
+        if idle:
+            self.look()
+
+    def _may_decide(self) -> bool:
+        """Whether this gateway is in a view that decides, or expects to be in the next one."""
+        standing = self._standing
+        return standing.taking_part and (standing.primary or standing.pausing)
+
+    def look(self) -> None:
+        """Answer the questions that can be answered now, and begin the next inquiry when the one before it has ended."""
+        self._peers.refresh()
+        while self._waiting:
+            inquiry = self._waiting[0]
+            possible = self._may_decide() and inquiry.beats <= self._beats_max()
+            begins = possible and not inquiry.begun
+            if begins:
+                inquiry.begun, inquiry.asked_us = True, self._outbox.now.mono_us
+                inquiry.view, inquiry.end = self._standing.view, self._window.end
+            confirmed = possible and self._confirmed(inquiry)
+            if possible and not confirmed:
+                if begins:
+                    self._inquire()
+                return
+            self._waiting.popleft()
+            for answer in inquiry.answers:
+                answer(confirmed)
+
+    def _beats_max(self) -> int:
+        """For how many heartbeats an inquiry waits: a round trip may take longer than many short ones."""
+        return limits.READ_INDEX_HEARTBEATS + self._peers.answer_beats()
+
+    def _confirmed(self, inquiry: _Inquiry) -> bool:
+        standing = self._standing
+        if not standing.primary or not standing.current(standing.view):
+            return False
+        if inquiry.view != standing.view:
+            inquiry.view, inquiry.end = standing.view, self._window.end
+        if self._window.frontier < inquiry.end:
+            return False
+        now_us = self._outbox.now.mono_us
+        answered = [
+            peer.number
+            for peer in self._peers
+            if peer.beat is not None and inquiry.asked_us <= peer.beat.echo_us <= now_us and peer.beat.promised <= standing.view
+        ]
+        return self._peers.rosters.majority(self._peers.incarnations([standing.me, *answered]))
+
+    def beat(self) -> None:
+        """One heartbeat: it asks again what had no answer, as every heartbeat does."""
+        for inquiry in self._waiting:
+            inquiry.beats += 1

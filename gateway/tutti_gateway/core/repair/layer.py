@@ -1,0 +1,96 @@
+"""*repair* as one layer: a member misses something, asks, and another one that has it repairs it (see NOTES.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol import messages
+from tutti_gateway.core.random_source import Chance
+from tutti_gateway.core.context import Context
+from tutti_gateway.core.protocol.events import LogRead
+from tutti_gateway.core.repair.requester import Asker, Receiving
+from tutti_gateway.core.repair.repairer import Holder
+from tutti_gateway.core.repair.timing import Timing
+
+
+class Repair:
+    """The layer.
+
+    `receiver` is where the ordered stream comes in, `distances` tells how far a member is, one way, microseconds.
+
+    Attributes:
+        asker, holder: its two halves, with what each counted.
+    """
+
+    def __init__(self, context: Context, receiver: Receiving, distances: Callable[[int], int], random: Chance) -> None:
+        self._standing = context.standing
+        self._receiver = receiver
+        timing = Timing(context.standing, distances, random)
+        self.asker = Asker(context, receiver, timing)
+        self.holder = Holder(context, timing)
+
+    def installed(self) -> None:
+        """A view began: what was missing, asked for or repaired was of the last one."""
+        self.asker.forget()
+        self.holder.forget()
+
+    def heard(self, member: int, end: int) -> None:
+        """A heartbeat of a member of this view says that its log goes up to `end`: so a last message that was lost shows too."""
+        if member in self._standing.others:
+            self.holder.heard(member, end)
+            self._receiver.heard(member, end)
+
+    def on_missing(self, sender: int, message: messages.Missing) -> None:
+        """A member misses something."""
+        if self._counts(sender, message.view, message.ranges):
+            self.asker.others_asked(message.ranges)
+            if message.of in (0, self._standing.me):
+                self.holder.asked(sender, message.ranges, message.of)
+                self.holder.time()
+
+    def on_repairing(self, sender: int, message: messages.Repairing) -> None:
+        """Another member repairs."""
+        if self._counts(sender, message.view, message.ranges):
+            self.asker.others_repair(sender, message.ranges)
+            for first, last in message.ranges:
+                self.holder.others_repair(first, last)
+
+    def on_repair(self, sender: int, message: messages.Repair) -> None:
+        """A repair: whoever sees it does not repair the same."""
+        frames = message.frames
+        if frames and self._counts(sender, message.view, ((frames[0].position, frames[-1].position),)):
+            self.holder.others_repair(frames[0].position, frames[-1].position)
+            self._receiver.on_repair(sender, message)
+
+    def on_log_read(self, event: LogRead) -> bool:
+        """The log was read; whether it was for this layer."""
+        return self.holder.on_read(event.token, event.frames)
+
+    def _counts(self, sender: int, view: int, ranges: tuple[tuple[int, int], ...]) -> bool:
+        if not self._standing.current(view) or sender not in self._standing.others:
+            return False
+        return len(ranges) <= limits.REPAIR_RANGES_MAX and all(0 < first <= last for first, last in ranges)
+
+    def looked(self) -> None:
+        """End of a step: something may be missing, or be here at last."""
+        standing = self._standing
+        if standing.others and standing.current(standing.view):
+            self.asker.look()
+
+    def time(self) -> None:
+        """Ask and repair as far as it is due; nothing of a view that is no longer promised."""
+        standing = self._standing
+        if standing.current(standing.view):
+            self.asker.time()
+            self.holder.time()
+        else:
+            self.installed()
+
+    @property
+    def due_us(self) -> int | None:
+        """When `time` is wanted next, None for never."""
+        asker_us, holder_us = self.asker.due_us, self.holder.due_us
+        if asker_us is None or (holder_us is not None and holder_us < asker_us):
+            return holder_us
+        return asker_us

@@ -1,0 +1,204 @@
+"""The stack: events in, actions out, no I/O (design, section 4). Which layers there are, and in which order, says `layers`.
+
+One step takes one event and returns everything that follows from it. A step that raises has changed nothing outside: none of its
+actions was carried out, and the driver stops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tutti_gateway.core.protocol.actions import Action
+from tutti_gateway.core.random_source import Chance
+from tutti_gateway.core.context import Context
+from tutti_gateway.core.protocol.events import (EpochAsked, Event, ForgetAsked, LanePersisted, LaneRead, LaneRotted, LeaveAsked, LinkChanged, LogRead, Now, OffsetsAsked, Persisted, ReadIndexAsked, Received, RosterAsked, RosterForced, Rotted, SessionClosed, Several, SnapshotRead, SpaceChanged, StackConfig, Started, Submitted, SubmittedUnordered, TimeAdvanced, TopicAsked, TrimProposed, WriteFailed, ordinary)
+from tutti_gateway.core.layers import Layers
+from tutti_gateway.core.view.lifecycle import Phase
+from tutti_gateway.core.outbox import Outbox
+from tutti_gateway.core.view.view_state import Standing
+from tutti_gateway.core.window import Window
+from tutti.data.log_state import LogState
+from tutti.errors import InvariantViolated
+
+
+class Stack:
+    """One member of the group. `step` is the whole interface; everything else is for looking only.
+
+    `chance` makes the run's chance of its entropy. `layers` is how a test puts another *flush* under the real layers.
+    """
+
+    def __init__(
+        self,
+        chance: Callable[[bytes], Chance],
+        config: StackConfig | None = None,
+        layers: Callable[[Context], Layers] = Layers,
+    ) -> None:
+        self._chance = chance
+        self._config = config or StackConfig()
+        self._standing = Standing()
+        self._outbox = Outbox(self._standing)
+        self._make = layers
+        self._layers: Layers | None = None
+        self._handlers: dict[type, Callable[[Any], None]] = {}
+        self._beat_us: int | None = None
+        self._under_way: Event | None = None
+
+    def step(self, event: Event, now: Now) -> list[Action]:
+        """Take one event in; the actions that follow from it, in the order in which they must be carried out.
+
+        Raises:
+            InvariantViolated: something that may never happen was about to happen. The stack takes no further event.
+        """
+        if self._under_way is not None:
+            raise InvariantViolated(f"the stack takes nothing more: {type(self._under_way).__name__} could not be finished")
+        self._under_way = event
+        outbox = self._outbox
+        # The driver's clock for timers does not go back; one that did would only make a timer late.
+        outbox.now = now if now.mono_us >= outbox.now.mono_us else Now(outbox.now.mono_us, now.wall_us)
+        layers = self._layers
+        if layers is None:
+            layers = self._start(event)
+        else:
+            self._handlers[type(event)](event)
+        self._hear_own(layers)
+        layers.end_of_step()
+        actions = outbox.take(self._wake_us(layers))
+        self._under_way = None
+        return actions
+
+    def _hear_own(self, layers: Layers) -> None:
+        """Take what this member said to itself."""
+        local, me = self._outbox.local, self._standing.me
+        while local:
+            layers.inbound.on_message(me, local.popleft())
+
+    def _several(self, event: Several) -> None:
+        layers, handlers = self.layers, self._handlers
+        order = layers.order
+        for one in event.events:
+            if not ordinary(one):
+                raise InvariantViolated(f"{type(one).__name__} is a step of its own")
+            if isinstance(one, Submitted):
+                order.submit(one)  # what all sessions sent is forwarded at once
+                continue
+            order.forward.leave()
+            handlers[Received](one)
+            self._hear_own(layers)
+        order.forward.leave()
+
+    def _start(self, event: Event) -> Layers:
+        if not isinstance(event, Started):
+            raise InvariantViolated(f"{type(event).__name__} came before Started")
+        window = Window(event.recovered.state, self._config.undecided_bytes_max)
+        random = self._chance(event.entropy)
+        layers = self._layers = self._make(Context(self._config, self._standing, self._outbox, window, event.identity, random))
+        order, flush = layers.order, layers.flush
+        self._handlers = {
+            Started: _again,
+            Submitted: order.on_submitted,
+            SubmittedUnordered: layers.lanes.on_submitted,
+            EpochAsked: order.on_asked,
+            TopicAsked: order.on_asked,
+            OffsetsAsked: order.on_asked,
+            ForgetAsked: order.on_asked,
+            ReadIndexAsked: lambda event: layers.read_index.asked(event.number),
+            SessionClosed: layers.on_session_closed,
+            RosterAsked: layers.changes.asked,
+            RosterForced: layers.force.asked,
+            Received: self._taking_part(layers.inbound.on_received),
+            LinkChanged: self._taking_part(layers.membership.on_link),
+            LogRead: self._taking_part(layers.on_log_read),
+            SnapshotRead: self._taking_part(flush.serving.on_snapshot_read),
+            Rotted: self._taking_part(flush.mending.on_rotted),
+            Persisted: self._taking_part(layers.on_persisted),
+            LanePersisted: self._taking_part(lambda event: layers.lanes.persisted(event.token)),
+            LaneRead: self._taking_part(layers.lanes.read),
+            LaneRotted: self._taking_part(layers.lanes.rotted),
+            TimeAdvanced: self._on_time,
+            SpaceChanged: self._taking_part(layers.on_space),
+            TrimProposed: self._taking_part(layers.on_trim_proposed),
+            WriteFailed: lambda event: flush.on_failed(event.reason),
+            LeaveAsked: lambda event: layers.membership.leave(),
+            Several: self._several,
+        }
+        layers.start(event)
+        return layers
+
+    def _taking_part(self, handler: Callable[[Any], None]) -> Callable[[Any], None]:
+        """The handler, for a member that neither halted nor stopped."""
+
+        def guarded(event: Event) -> None:
+            if self._standing.taking_part:
+                handler(event)
+
+        return guarded
+
+    def _on_time(self, event: TimeAdvanced) -> None:
+        self._outbox.timer_came()
+        layers = self._layers
+        if layers is None or not self._standing.taking_part:
+            return
+        layers.repair.time()
+        layers.order.upkeep.time()
+        layers.atomic.telling.time()
+        if self._beat_us is None:
+            layers.clocks.wall_us()  # no heartbeat is due that would read the clocks
+        elif self._outbox.now.mono_us >= self._beat_us:
+            self._beat_us = None
+            layers.beat()
+
+    def _wake_us(self, layers: Layers) -> int | None:
+        """When the stack wants `TimeAdvanced` next."""
+        if not self._standing.taking_part:
+            return None
+        beat_us = self._beat_us
+        if beat_us is None and layers.beating:
+            beat_us = self._beat_us = self._outbox.now.mono_us + self._config.heartbeat_us
+        for due_us in (layers.order.upkeep.due_us, layers.repair.due_us, layers.atomic.telling.due_us):
+            if due_us is not None and (beat_us is None or due_us < beat_us):
+                beat_us = due_us
+        return beat_us
+
+    # For looking only
+
+    @property
+    def phase(self) -> Phase:
+        """Where this member is between start and stop."""
+        return Phase.BORN if self._layers is None else self._layers.flush.phase
+
+    @property
+    def decided(self) -> LogState:
+        """What the log says up to the frontier; not to be changed."""
+        return LogState() if self._layers is None else self._layers.context.window.state
+
+    @property
+    def lane_halted(self) -> str:
+        """Why nothing can follow in this gateway's lane; empty while all is well."""
+        return "" if self._layers is None else self._layers.lanes.halted
+
+    @property
+    def lane_members(self) -> tuple[int, ...]:
+        """Whose disks have what is acknowledged in this gateway's lane now, oldest first; nobody while nothing is."""
+        return () if self._layers is None else self._layers.lanes.sharers
+
+    @property
+    def me(self) -> int:
+        """This gateway's number, 0 before it is known."""
+        return self._standing.me
+
+    @property
+    def log(self) -> bytes:
+        """Uuid of the log, empty before it has one."""
+        return b"" if self._layers is None else self._layers.context.window.log()
+
+    @property
+    def layers(self) -> Layers:
+        """The layers of a stack that was started."""
+        if self._layers is None:
+            raise InvariantViolated("the stack was not started")
+        return self._layers
+
+
+def _again(event: Started) -> None:
+    raise InvariantViolated("the stack was started before")

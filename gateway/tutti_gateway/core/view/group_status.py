@@ -1,0 +1,322 @@
+"""What a gateway knows of itself and of the others, for those who ask how the group is. It looks and changes nothing.
+
+Others are known by their heartbeats, so what is told of them is a heartbeat old, and of one that is silent it is its last word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tutti_gateway.core.layers import Layers
+from tutti_gateway.core.view.lifecycle import Phase
+from tutti_gateway.core.view.peers import Peer, Peers
+from tutti_gateway.core.stack import Stack
+from tutti.data.frames.bodies import Voter
+from tutti.data.view_id import coordinator_of
+from tutti.errors import disk_remedy
+
+PRIMARY, MINORITY, JOINING, LEARNER, SILENT, LEAVING, HALTED = (
+    "primary",  # in the view that decides
+    "minority",  # out of reach of a majority: it serves what it has and takes nothing new
+    "joining",  # between views, or catching up
+    "learner",  # added, and has no vote before it has caught up
+    "silent",  # not heard of lately
+    "leaving",  # it stops in order
+    "halted",  # its disk failed, or it may not go on: it serves what it has
+)
+
+
+class Member(NamedTuple):
+    """One gateway as this one knows it.
+
+    Attributes:
+        number, name, address: as in the roster, or the configuration before there is one.
+        incarnation: of its disk, empty when it is not known.
+        state: one of this module's words.
+        voter: whether the roster counts it, with the disk that it has.
+        coordinator: whether it coordinates the view.
+        age: its place in the view by age, 1 is the oldest and coordinates next; 0 outside of the view.
+        frontier: last position that it has decided, as it said.
+        lag: decided positions that it lacked when it said so, or lacks now when it is silent.
+        heard_us: how long ago it was heard of, -1 if never.
+        round_trip_us: measured, 0 before it is.
+        reason: why it takes nothing new, or has no vote, where that is known; empty otherwise.
+    """
+
+    number: int
+    name: str
+    address: str
+    incarnation: bytes
+    state: str
+    voter: bool
+    coordinator: bool
+    age: int
+    frontier: int
+    lag: int
+    heard_us: int
+    round_trip_us: int
+    reason: str = ""
+
+
+class Survey:
+    """Looks at one stack."""
+
+    def __init__(self, stack: Stack) -> None:
+        """Nothing is kept: every answer is that of its moment."""
+        self._stack = stack
+
+    @property
+    def state(self) -> str:
+        """Where this gateway is: `primary`, `minority`, `joining`, `leaving` or `halted`."""
+        phase = self._stack.phase
+        if phase is Phase.BORN:
+            return JOINING
+        return HALTED if phase is Phase.HALTED else _state(self._stack.layers)
+
+    @property
+    def reason(self) -> str:
+        """Why it takes nothing new where the operator has to act, empty otherwise."""
+        if self._stack.phase is not Phase.BORN and self._stack.layers.peers.removed:
+            return "this gateway was removed from the group: it can be stopped, or added again with `tutti members add`"
+        if self._stack.phase is not Phase.BORN and (other := _other_disk(self._stack.layers)):
+            return other
+        low = "" if self._stack.phase is Phase.BORN else self._stack.layers.atomic.low
+        return f"nothing new is taken for the moment, a member's disk has no room: {low}" if low else ""
+
+    @property
+    def waits(self) -> str:
+        """What it waits for where it leaves, or takes nothing new and others have to act or to come, empty otherwise."""
+        if self.state == LEAVING:
+            return self._stack.layers.membership.leaving.waits
+        if self._stack.phase is Phase.BORN or self.state not in (JOINING, MINORITY) or self._stack.layers.peers.removed:
+            return ""  # who was removed waits for nothing
+        return _waits(self._stack.layers)
+
+    @property
+    def clock_ahead_us(self) -> int:
+        """How far the wall clock here is ahead of the time that the voters' clocks agree on, negative if it is behind."""
+        return 0 if self._stack.phase is Phase.BORN else self._stack.layers.clocks.ahead_us
+
+    def group_time_us(self, mono_us: int) -> int:
+        """Return the wall time (us, UTC) that the voters' clocks agree on, when the monotonic clock shows `mono_us`.
+
+        It runs with the monotonic clock from the last reading on, so a leap of the host's wall clock does not move it. 0 before the
+        first reading.
+        """
+        offset_us = None if self._stack.phase is Phase.BORN else self._stack.layers.clocks.offset_us
+        return 0 if offset_us is None else mono_us + offset_us
+
+    @property
+    def view(self) -> tuple[int, tuple[int, ...], int]:
+        """The installed view: its id, members (numbers, oldest first) and coordinator; 0, () and 0 while there is none."""
+        if self._stack.phase is Phase.BORN:
+            return 0, (), 0
+        standing = self._stack.layers.context.standing
+        return standing.view, standing.members, standing.coordinator
+
+    @property
+    def repair(self) -> dict[str, int]:
+        """What was counted of lost, late and wrong messages between gateways since the start (see *repair*, and `Receiver`)."""
+        layers = None if self._stack.phase is Phase.BORN else self._stack.layers
+        if layers is None:
+            return {}
+        asker, holder = layers.repair.asker, layers.repair.holder
+        return {
+            "requests": asker.requests,
+            "requests_joined": asker.joined,
+            "requests_suppressed": asker.suppressed,
+            "repairs": holder.repairs,
+            "repaired_frames": holder.repaired,
+            "repairs_claimed": holder.claims,
+            "repairs_suppressed": holder.suppressed,
+            "repairs_held_down": holder.held_down,
+            "refused": asker.bucket.refused + holder.refused,
+            "discarded_frames": layers.order.receiver.discarded,
+            "dropped_messages": layers.context.outbox.drops,
+        }
+
+    def members(self) -> list[Member]:
+        """Every gateway that the log or the configuration names, this one included, by number."""
+        if self._stack.phase is Phase.BORN:
+            return []
+        layers = self._stack.layers
+        known = [_other(layers, peer) for peer in layers.peers if peer.name]
+        number = layers.context.standing.me
+        return sorted([_own(layers, number, self.state, self.reason or self.waits), *known] if number else known)
+
+
+def _other_disk(layers: Layers) -> str:
+    """What to do about a disk that is not the one that the roster names; empty if it is."""
+    identity, rosters = layers.context.identity, layers.peers.rosters
+    voter = rosters.named.get(layers.context.standing.me)
+    if voter is None or not voter.voting or voter.name != identity.gateway or voter.incarnation == identity.incarnation:
+        return ""
+    return (
+        f"the group knows {identity.gateway} by another disk, so this one learns and does not vote: if the other is lost for good, "
+        f"{_disk_remedy(layers.peers, voter)}"
+    )
+
+
+def _disk_remedy(peers: Peers, voter: Voter) -> str:
+    """Return what to do about a voter that has another disk than the roster names, by what is heard of the others."""
+    if peers.hears_majority():
+        return disk_remedy(voter.name, others_decide=True)
+    never = peers.rosters.blocks({voter.number: voter.incarnation})
+    return disk_remedy(voter.name, others_decide=False if never else None)
+
+
+def _waits(layers: Layers) -> str:
+    """What a gateway waits for that neither leaves nor halted."""
+    peers, standing = layers.peers, layers.context.standing
+    if peers.rosters.blank:
+        return _founding(peers)
+    if not peers.hears_majority():
+        return _lacking(peers, standing.me)
+    if layers.membership.misses:
+        return "a majority is heard, and agrees on a view"
+    leader = next((peer.name for peer in peers if peer.beat and peer.beat.view and _leads(peer.number, peer.beat.view)), "")
+    view = f"the view that {leader} coordinates" if leader else "the view that decides"
+    furthest = max((peer.beat.frontier for peer in peers if peer.beat is not None), default=0)
+    voter = peers.rosters.named.get(standing.me)
+    added = "was added, and votes when it has caught up: " if voter is not None and not voter.voting else ""
+    if furthest > layers.context.window.frontier:
+        return f"{added}learns from {view}"
+    if voter is None:
+        name = layers.context.identity.gateway
+        return f"{name} is no member in its own log, which it has whole: it was removed; `tutti members add {name}` takes it in"
+    return f"{added}is about to be taken into {view}"
+
+
+def _leads(number: int, view: int) -> bool:
+    return coordinator_of(view) == number
+
+
+def _founding(peers: Peers) -> str:
+    """Why a gateway whose log has not begun founds no group, empty if it is about to."""
+    others = [peer for peer in peers if peer.name]
+    there = [(peer.name, peer.beat) for peer in others if peers.fresh(peer.number) and peer.beat is not None]
+    absent = [peer.name for peer in others if not peers.fresh(peer.number) or peer.beat is None]
+    begun = [name for name, beat in there if beat.log]
+    differing = [name for name, beat in there if not beat.log and beat.config != peers.config_crc]
+    if begun:
+        return f"{_listed(begun)} {_has(begun)} a log already and this gateway has none: nothing is founded, it learns from a view"
+    if differing:
+        return f"{_listed(differing)} {_has(differing)} other `group.members` than this gateway: make them the same everywhere"
+    if not absent:
+        return ""
+    where = "" if there else "; where the group has begun already, `tutti members add` lets this one in"
+    return f"the group is founded when {_listed(absent)} {'is' if len(absent) == 1 else 'are'} here too: not heard of{where}"
+
+
+def _lacking(peers: Peers, me: int) -> str:
+    """Who is missing for a majority."""
+    voters = {number: voter for number, voter in peers.rosters.known.items() if voter.voting}
+    absent = [voter.name for number, voter in voters.items() if number != me and not peers.fresh(number)]
+    wiped = [
+        voter.name
+        for number, voter in voters.items()
+        if (number == me or peers.fresh(number)) and peers.incarnation(number) != voter.incarnation
+    ]
+    said = [f"not heard of {_listed(absent)}"] if absent else []
+    said += [f"{_listed(wiped)} {_has(wiped)} another disk than the roster names, which does not count"] if wiped else []
+    needed = " and ".join(f"{size // 2 + 1} of the {size} that vote" for size in peers.rosters.sizes)
+    undecided = ": a change of the roster is undecided" if len(peers.rosters.sizes) > 1 else ""
+    return "; ".join([*said, f"{needed} are needed{undecided}"])
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def _has(names: Sequence[str]) -> str:
+    return "has" if len(names) == 1 else "have"
+
+
+def _state(layers: Layers) -> str:
+    standing, misses = layers.context.standing, layers.membership.misses
+    if layers.membership.leaving.asked:
+        return LEAVING
+    if standing.primary:
+        return JOINING if misses else PRIMARY  # a view that hears nobody of its majority any more is about to end
+    lost = bool(layers.context.window.log()) and not standing.pausing and (misses or layers.peers.removed)
+    return MINORITY if lost else JOINING
+
+
+def _own(layers: Layers, number: int, state: str, reason: str) -> Member:
+    standing, window, identity, peers = layers.context.standing, layers.context.window, layers.context.identity, layers.peers
+    voter = peers.rosters.known.get(number)
+    furthest = max((peer.beat.frontier for peer in peers if peer.beat is not None), default=0)
+    return Member(
+        number,
+        identity.gateway,
+        voter.address if voter is not None else identity.members.get(identity.gateway, ""),
+        identity.incarnation,
+        LEARNER if state == JOINING and voter is not None and not voter.voting else state,
+        peers.voter(number),
+        standing.coordinator == number,
+        _age(layers, number),
+        window.frontier,
+        max(0, furthest - window.frontier),
+        0,
+        0,
+        reason,
+    )
+
+
+def _other(layers: Layers, peer: Peer) -> Member:
+    peers, now_us = layers.peers, layers.context.outbox.now.mono_us
+    beat, fresh = peer.beat, peers.fresh(peer.number)
+    frontier = beat.frontier if beat is not None else 0
+    return Member(
+        peer.number,
+        peer.name,
+        peer.address,
+        peer.incarnation,
+        _state_of(layers, peer) if fresh else SILENT,
+        peers.voter(peer.number),
+        layers.context.standing.coordinator == peer.number,
+        _age(layers, peer.number),
+        frontier,
+        peer.behind if fresh else max(0, layers.context.window.frontier - frontier),
+        now_us - peer.came_us if beat is not None else -1,
+        peer.rtt_us,
+        _reason_of(layers, peer) if fresh else "",
+    )
+
+
+def _reason_of(layers: Layers, peer: Peer) -> str:
+    """Why another one that is heard takes nothing new or has no vote, as its heartbeats tell."""
+    peers, beat, voter = layers.peers, peer.beat, layers.peers.rosters.named.get(peer.number)
+    if beat is None or beat.leaving:
+        return ""
+    low = "its disk has no room; " if beat.low else ""  # which may be why the rest lasts
+    if voter is not None and voter.voting and voter.name == peer.name and voter.incarnation != peer.incarnation:
+        return f"{low}has another disk than the roster names, and no vote: if that is lost, {_disk_remedy(peers, voter)}"
+    if voter is not None and not voter.voting:
+        return f"{low}was added, and votes when it has caught up"
+    if beat.low:
+        return low.rstrip("; ")
+    if peers.rosters.blank:
+        return "" if beat.log or beat.config == peers.config_crc else "has other `group.members` than the gateway that was asked"
+    unheard = [one.name for number, one in peers.rosters.named.items() if number not in (*beat.hears, peer.number)]
+    return f"does not hear {_listed(unheard)}" if beat.misses and beat.log and unheard else ""
+
+
+def _state_of(layers: Layers, peer: Peer) -> str:
+    beat = peer.beat
+    if beat is None:
+        return SILENT
+    if beat.leaving:
+        return LEAVING
+    if beat.view and not beat.misses:
+        return PRIMARY
+    if beat.misses and beat.log:
+        return MINORITY
+    voter = layers.peers.rosters.named.get(peer.number)
+    return LEARNER if voter is not None and not voter.voting else JOINING
+
+
+def _age(layers: Layers, number: int) -> int:
+    members = layers.context.standing.members
+    return members.index(number) + 1 if number in members else 0

@@ -1,0 +1,272 @@
+"""The pending window: the undecided end of this member's log, and how far each stage of two-phase commit has come in it.
+
+A position goes through the stages of `STAGES` one after the other; each is a mark that only moves forward and never passes the one
+before it. That is the whole rule of "vote after persisted, decide after voted", checked wherever a mark moves.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from tutti_gateway.core import limits
+from tutti import limits as common_limits
+from tutti.data.frames.bodies import AbortBody, RosterBody, decode_body
+from tutti.data.frames.frame import HEADER_SIZE, Frame, Kind, chained
+from tutti.data.log_state import LogState
+from tutti.errors import InvariantViolated, invariant
+
+
+class Stage(enum.IntEnum):
+    """How far a position has come at this member."""
+
+    TAKEN = 0  # it is in the window: ordered here, or received in order with the chain unbroken
+    WRITING = 1  # it was handed to the disk
+    DURABLE = 2  # the disk said that it is synced
+    VOTED = 3  # a YES that covers it left
+    DECIDED = 4  # a CONFIRM covers it: the frontier is behind it
+
+
+class Barrier(NamedTuple):
+    """An ordered ABORT: no decision stops in [first, abort), and the batches of (producer, epoch) in it are void."""
+
+    first: int
+    abort: int
+    producer: int
+    epoch: int
+
+
+def weight(frame: Frame) -> int:
+    """Bytes that a frame counts in a window: an estimate of what it holds in memory."""
+    return frame.body_length + 2 * HEADER_SIZE
+
+
+class Window:
+    """The undecided end of the log.
+
+    Attributes:
+        state: what the log says up to the frontier; `state.position` is the frontier.
+        frames: the undecided frames, in order.
+        bytes: what they hold in memory, about.
+        end, chain: the last position taken and its chain value.
+        barriers: ABORTs that are not decided, in order.
+        base, runs: (view, first position) of the runs of frames of one view behind position `base`, decided ones included.
+        rosters, roster_changes: undecided ROSTER frames, and how often what counts as roster changed.
+    """
+
+    __slots__ = (
+        "_bytes_max",
+        "_marks",
+        "_more",
+        "barriers",
+        "base",
+        "bytes",
+        "chain",
+        "end",
+        "frames",
+        "roster_changes",
+        "rosters",
+        "runs",
+        "state",
+    )
+
+    def __init__(self, state: LogState, bytes_max: int = limits.UNDECIDED_BYTES_MAX) -> None:
+        self.state = state
+        self._bytes_max = bytes_max
+        self._more = 0
+        self.frames: deque[Frame] = deque()
+        self.bytes = 0
+        self.end = state.position
+        self.chain = state.chain
+        self.barriers: list[Barrier] = []
+        self.base = state.position
+        self.runs: deque[tuple[int, int]] = deque()
+        self.rosters: list[Frame] = []
+        self.roster_changes = 1
+        self._marks = [state.position] * len(Stage)
+
+    @property
+    def frontier(self) -> int:
+        """The last decided position."""
+        return self.state.position
+
+    @property
+    def full(self) -> bool:
+        """Whether no further batch may be ordered."""
+        return self.bytes >= self._bytes_max or len(self.frames) >= limits.BATCH_ROOM_FRAMES
+
+    @property
+    def crowded(self) -> bool:
+        """Whether nothing may be ordered but what cannot wait: ABORT, VIEW, ROSTER."""
+        return len(self.frames) >= limits.REQUEST_ROOM_FRAMES
+
+    def mark(self, stage: Stage) -> int:
+        """How far the stage has come."""
+        return self._marks[stage]
+
+    def advance(self, stage: Stage, to: int) -> None:
+        """Move a stage forward.
+
+        Raises:
+            InvariantViolated: it would go back, or pass the stage before it: a vote before its fdatasync, a decision before a vote.
+        """
+        marks = self._marks
+        if not marks[stage] <= to <= marks[stage - 1]:
+            raise InvariantViolated(
+                f"{stage.name} goes from {marks[stage]} to {to}, and {Stage(stage - 1).name} is at {marks[stage - 1]}"
+            )
+        marks[stage] = to
+
+    def extend(self, frames: Sequence[Frame], more: int = 0) -> None:
+        """Take the next frames; each continues the chain. `more` may be undecided than a coordinator orders."""
+        end, chain = self.end, self.chain
+        if len(self.frames) + len(frames) > common_limits.UNDECIDED_FRAMES_MAX + self._more + more:
+            raise InvariantViolated(f"{len(self.frames)} frames are undecided, and {len(frames)} more are over the bound")
+        view = self.runs[-1][0] if self.runs else 0
+        for frame in frames:
+            end += 1
+            if frame.view != view:
+                view = frame.view
+                self._run(view, end)
+            if frame.position != end or not chained(frame, chain):
+                raise InvariantViolated(f"{frame!r} does not continue the log at {end - 1} by position and chain")
+            chain = frame.header_crc
+            self.bytes += weight(frame)
+            if frame.kind != Kind.BATCH:
+                self._note(frame)
+        self.frames.extend(frames)
+        self.end, self.chain = end, chain
+        self._marks[Stage.TAKEN] = end
+
+    def _note(self, frame: Frame) -> None:
+        if frame.kind == Kind.ABORT:
+            self._bar(frame)
+        elif frame.kind == Kind.ROSTER:
+            self.rosters.append(frame)
+            self.roster_changes += 1
+
+    def _run(self, view: int, first: int) -> None:
+        self.runs.append((view, first))
+        if len(self.runs) > limits.VIEW_RUNS_MAX:
+            self.runs.popleft()
+            self.base = self.runs[0][1] - 1
+
+    def log(self) -> bytes:
+        """Uuid of the log, empty before its ROSTER."""
+        return self.state.log or (decode_body(RosterBody, self.rosters[0].body).log if self.rosters else b"")
+
+    def forced(self) -> int:
+        """View of the last ROSTER that was made by force, decided or not; 0 if there is none."""
+        views = [frame.view for frame in self.rosters if decode_body(RosterBody, frame.body).forced]
+        return views[-1] if views else self.state.forced
+
+    def view_at_end(self) -> int:
+        """View of the last frame taken; 0 if none was since the start."""
+        return self.runs[-1][0] if self.runs else 0
+
+    def cut(self, to: int) -> None:
+        """Give up every frame behind position `to`; all stages go back with it, so that nothing old counts for what comes there.
+
+        Raises:
+            InvariantViolated: it would cut what is decided.
+        """
+        invariant(self.frontier <= to, f"a cut to {to} is below the frontier {self.frontier}")
+        while self.frames and self.frames[-1].position > to:
+            self.bytes -= weight(self.frames.pop())
+        self.end = min(self.end, to)
+        self.chain = self.frames[-1].header_crc if self.frames else self.state.chain
+        self.barriers = [barrier for barrier in self.barriers if barrier.abort <= to]
+        while self.runs and self.runs[-1][1] > to:
+            self.runs.pop()
+        if self.rosters and self.rosters[-1].position > to:
+            self.rosters = [frame for frame in self.rosters if frame.position <= to]
+            self.roster_changes += 1
+        self._marks = [min(mark, to) for mark in self._marks]
+
+    def _bar(self, frame: Frame) -> None:
+        first = decode_body(AbortBody, frame.body).position
+        invariant(self.frontier < first < frame.position, f"{frame!r} aborts {first} and the frontier is {self.frontier}")
+        self.barriers.append(Barrier(first, frame.position, frame.producer, frame.epoch))
+
+    def at(self, position: int) -> Frame:
+        """The undecided frame at the position."""
+        invariant(self.frontier < position <= self.end, f"position {position} is not in the window")
+        return self.frames[position - self.frontier - 1]
+
+    def chain_at(self, position: int) -> int:
+        """The chain value of the frontier, or of an undecided position."""
+        return self.state.chain if position == self.frontier else self.at(position).header_crc
+
+    def barred(self, position: int) -> bool:
+        """Whether an ordered ABORT voids the batch at the position."""
+        frame = self.at(position)
+        return any(
+            barrier.first <= position < barrier.abort and (barrier.producer, barrier.epoch) == (frame.producer, frame.epoch)
+            for barrier in self.barriers
+        )
+
+    def reach(self, position: int) -> int:
+        """The last position up to `position` where a decision may stop."""
+        moved = bool(self.barriers)
+        while moved:
+            moved = False
+            for barrier in self.barriers:
+                if barrier.first <= position < barrier.abort:
+                    position, moved = barrier.first - 1, True
+        return position
+
+    def decide(self, up_to: int) -> tuple[tuple[Frame, ...], tuple[int, ...], frozenset[int]]:
+        """Move the frontier: the decided run, the offset of each frame, and the positions of void batches in it."""
+        invariant(up_to == self.reach(up_to), "the frontier would stop between a batch and its ABORT")
+        self.advance(Stage.DECIDED, up_to)
+        void: frozenset[int] = frozenset()
+        if self.barriers and self.barriers[0].abort <= up_to:
+            void = self._void(up_to)
+        frames, apply = self.frames, self.state.apply
+        run = tuple([frames.popleft() for _ in range(up_to - self.frontier)])
+        offsets = tuple([apply(frame, frame.position in void) for frame in run])
+        self.bytes -= sum(map(weight, run))
+        if self.rosters and self.rosters[0].position <= up_to:
+            self.rosters = [frame for frame in self.rosters if frame.position > up_to]
+            self.roster_changes += 1
+        return run, offsets, void
+
+    def _void(self, up_to: int) -> frozenset[int]:
+        passed = [barrier for barrier in self.barriers if barrier.abort <= up_to]
+        self.barriers = [barrier for barrier in self.barriers if barrier.abort > up_to]
+        return frozenset(
+            position
+            for barrier in passed
+            for position in range(barrier.first, barrier.abort)
+            if _is_batch_of(self.at(position), barrier)
+        )
+
+    def replace(self, state: LogState) -> None:
+        """The log is what the state says, all of it decided and durable, and nothing behind it.
+
+        Raises:
+            InvariantViolated: less would be decided than was.
+        """
+        invariant(state.position > self.frontier, f"a log decided up to {self.frontier} is replaced by one up to {state.position}")
+        self.state.become(state)
+        self.frames.clear()
+        self.bytes = 0
+        self.end, self.chain = state.position, state.chain
+        self.barriers, self.rosters = [], []
+        self.base = state.position
+        self.runs.clear()
+        self.roster_changes += 1
+        self._marks = [state.position] * len(Stage)
+
+    def restore(self, tail: Iterable[Frame]) -> None:
+        """Take what a start found behind the frontier, all of it durable."""
+        self.extend(tuple(tail), limits.TAIL_FRAMES_MAX - common_limits.UNDECIDED_FRAMES_MAX)
+        self._more = max(0, len(self.frames) + limits.WINDOW_MORE_FRAMES - common_limits.UNDECIDED_FRAMES_MAX)  # a view goes on behind it
+        self.advance(Stage.WRITING, self.end)
+        self.advance(Stage.DURABLE, self.end)
+
+
+def _is_batch_of(frame: Frame, barrier: Barrier) -> bool:
+    return frame.kind == Kind.BATCH and (frame.producer, frame.epoch) == (barrier.producer, barrier.epoch)

@@ -1,0 +1,115 @@
+"""What is good of a damaged lane, copied into a new log, so that not all of it has to be learned again."""
+
+from __future__ import annotations
+
+from tutti_gateway.core import limits
+from tutti.data.frames.frame import Frame
+from tutti.errors import Damaged, TuttiError
+from tutti.log.files.layout import FRAMES_AT, positions_named, read_header, segment_path
+from tutti.log.format.vote_mark import segment_marks
+from tutti.log.read.reader import LogReader
+from tutti.log.format.hard_state import read_scalars
+from tutti.log.format.snapshot import read_snapshot
+from tutti.log.files.log_start import read_start
+from tutti.log.format.frame_iterator import SegmentMap, walk
+from tutti_gateway.log.writer import LogWriter
+
+
+def salvage(damaged: str, writer: LogWriter) -> int:
+    """Copy the frames of the lane in the directory `damaged`, from its first on and as far as chain and payloads hold, into a new
+    log. What was known as decided is so there too; returns the last position that is.
+
+    Raises:
+        DiskFull, DiskFailed: the new log cannot be written.
+        Damaged, WrongDirectory, OSError: no more of the old one can be read.
+    """
+    decided = _decided(damaged)
+    position, chain, offset = 1, 0, 0
+    begin = _begin(damaged)
+    if begin > 1:
+        snapshot = read_snapshot(damaged, begin)
+        if snapshot is None:
+            return 0  # nothing tells how what is left of it began
+        writer.replace(snapshot.state.to_bytes())
+        position, chain, offset = begin, snapshot.state.chain, snapshot.state.next_offset
+    for first in positions_named(damaged, "seg", all_there=True):
+        if first < begin:
+            continue
+        if first != position:
+            break
+        segment = SegmentMap(segment_path(damaged, first), first)
+        place = FRAMES_AT
+        while True:
+            found = walk(segment, place, position, chain, last=position + limits.SCRUB_FRAMES - 1, bodies_from=position)
+            if not found.places:
+                break
+            frames = [found.frame(one) for one in range(position, found.position)]
+            offset = _copy(frames, writer, offset, decided)
+            segment.release(place, found.place)
+            position, chain, place = found.position, found.chain, found.place
+    return min(decided, position - 1)
+
+
+def _begin(damaged: str) -> int:
+    """The first position of the lane; where nothing says it any more, of the oldest segment from which on one follows the other:
+    what stands before may be left over from a log that another one took the place of, and its end was decided by nobody.
+    """
+    try:
+        return read_start(damaged).first
+    except Damaged:
+        firsts = positions_named(damaged, "seg", all_there=True)
+    begin = firsts[-1] if firsts else 1
+    for first in reversed(firsts[:-1]):
+        if not _leads_to(damaged, first, begin):
+            break
+        begin = first
+    return begin
+
+
+def _leads_to(damaged: str, first: int, following: int) -> bool:
+    """Whether the frames of a segment are those right before the next one's."""
+    try:
+        chain, wanted = (read_header(damaged, one).chain for one in (first, following))
+    except (Damaged, OSError):
+        return False
+    segment = SegmentMap(segment_path(damaged, first), first)
+    found = walk(segment, FRAMES_AT, first, chain, last=following - 1, bodies_from=None)
+    return (found.position, found.chain) == (following, wanted)
+
+
+def _copy(frames: list[Frame], writer: LogWriter, offset: int, decided: int) -> int:
+    """Write frames, and index those that are decided; returns the offset behind those."""
+    writer.append(frames)
+    writer.sync()
+    known = [frame for frame in frames if frame.position <= decided]
+    offsets = []
+    for frame in known:
+        offsets.append(offset)
+        offset += frame.count
+    if known:
+        writer.frontier(known[-1].position, offset)
+        writer.decided(known, offsets)
+    return offset
+
+
+def _decided(damaged: str) -> int:
+    """Up to where the lane says that it was decided, 0 if nothing says it any more."""
+    try:
+        reader = LogReader(damaged, damaged=True)
+        try:
+            return reader.frontier().position
+        finally:
+            reader.close()
+    except TuttiError:
+        return _marked(damaged)
+
+
+def _marked(damaged: str) -> int:
+    """What the marks alone say of that, for a lane whose identity or start is damaged."""
+    try:
+        stored = read_scalars(damaged)
+        firsts = positions_named(damaged, "seg", all_there=True)
+        marks = [stored.mark if stored is not None else None, *(mark for first in firsts for mark in segment_marks(damaged, first))]
+    except (TuttiError, OSError):
+        return 0
+    return max((mark.frontier_position for mark in marks if mark is not None), default=0)

@@ -1,0 +1,154 @@
+"""Lists frames: what stands where in a log."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+
+import msgspec
+
+from tutti.data.frames.bodies import (AbortBody, EpochBody, ForgetBody, OffsetsBody, RosterBody, TickBody, TopicBody, TrimBody, TxnBody, ViewBody, decode_body)
+from tutti.data.frames.frame import Flag, Frame, Kind
+from tutti.data.view_id import view_text
+from tutti.errors import FormatError
+from tutti.log.format.index import ABORTED, STAGED
+from tutti.log.files.layout import FRAMES_AT, positions_named, read_header, segment_path
+from tutti.log.read.reader import LogReader
+from tutti.log.format.frame_iterator import SegmentMap, Walk, walk
+
+_DECODE: dict[int, Callable[[Frame], msgspec.Struct]] = {
+    Kind.VIEW: lambda frame: decode_body(ViewBody, frame.body),
+    Kind.ROSTER: lambda frame: decode_body(RosterBody, frame.body),
+    Kind.EPOCH: lambda frame: decode_body(EpochBody, frame.body),
+    Kind.TOPIC: lambda frame: decode_body(TopicBody, frame.body),
+    Kind.FORGET: lambda frame: decode_body(ForgetBody, frame.body),
+    Kind.ABORT: lambda frame: decode_body(AbortBody, frame.body),
+    Kind.TICK: lambda frame: decode_body(TickBody, frame.body),
+    Kind.TRIM: lambda frame: decode_body(TrimBody, frame.body),
+    Kind.OFFSETS: lambda frame: decode_body(OffsetsBody, frame.body),
+    Kind.TXN: lambda frame: decode_body(TxnBody, frame.body),
+}
+_EVER = 1 << 63
+
+
+@dataclass(frozen=True, slots=True)
+class FrameInfo:
+    """A frame, told.
+
+    Attributes:
+        position, view, kind: its place (the view as counter.coordinator) and what it is.
+        offset: of its first record, or of the next record if it has none; -1 while it is undecided.
+        fate: "decided", "aborted" (a void batch), "staged" (visible where a TXN says so, or not yet) or "pending".
+        origin, producer, topic: numbers, 0 for none. epoch, first_sequence, count: of a batch.
+        min_timestamp, max_timestamp: us, UTC.
+        size, body: bytes in the log, and of the body. codec: "lz4", "zstd" or empty.
+        progress: the producer's own.
+        file, byte: where it stands.
+        detail: the body of what is not a batch, as JSON.
+    """
+
+    position: int
+    view: str
+    kind: str
+    offset: int
+    fate: str
+    origin: int
+    producer: int
+    epoch: int
+    first_sequence: int
+    count: int
+    topic: int
+    min_timestamp: int
+    max_timestamp: int
+    size: int
+    body: int
+    codec: str
+    progress: bytes
+    file: str
+    byte: int
+    detail: str
+
+
+def inspect(path: str | os.PathLike[str], start: int = 1, end: int | None = None) -> Iterator[FrameInfo]:
+    """The frames at positions `start` to `end` (included; None: the last), decided or pending, as far as they are good.
+
+    Raises:
+        WrongDirectory: it is no data directory.
+        Damaged: a decided frame is damaged, after everything before it was given.
+    """
+    with closing(LogReader(path)) as reader:
+        last = _EVER if end is None else end
+        frontier = reader.frontier().position
+        for view, rows in reader.positions(max(start, reader.first), min(last, frontier)):
+            for row in rows:
+                flags = int(row["flags"])
+                fate = "aborted" if flags & ABORTED else "staged" if flags & STAGED else "decided"
+                yield _told(view.frame(row), int(row["offset"]), fate, view.path, int(row["place"]))
+        if last > frontier:
+            for found in _pending(reader, frontier, last):
+                for index, place in enumerate(found.places):
+                    if found.first + index >= start:
+                        yield _told(found.frame(found.first + index), -1, "pending", found.segment.path, place)
+
+
+def _pending(reader: LogReader, frontier: int, last: int) -> Iterator[Walk]:
+    """Walks over the frames behind the frontier."""
+    segment, place, chain = None, FRAMES_AT, 0
+    for view, rows in reader.positions(max(frontier, reader.first), frontier):
+        segment, place = view.segment, int(rows["place"][-1]) + int(rows["size"][-1])
+        chain = segment.frame(int(rows["place"][-1])).header_crc
+    position = frontier + 1
+    if segment is not None:
+        found = walk(segment, place, position, chain, last=last)
+        yield found
+        position = found.position
+    for first in positions_named(reader.path, "seg"):
+        if first == position:
+            found = walk(
+                SegmentMap(segment_path(reader.path, first), first),
+                FRAMES_AT,
+                first,
+                read_header(reader.path, first).chain,
+                last=last,
+            )
+            yield found
+            position = found.position
+
+
+def _told(frame: Frame, offset: int, fate: str, file: str, place: int) -> FrameInfo:
+    return FrameInfo(
+        position=frame.position,
+        view=view_text(frame.view),
+        kind=Kind(frame.kind).name,
+        offset=offset,
+        fate=fate,
+        origin=frame.origin,
+        producer=frame.producer,
+        epoch=frame.epoch,
+        first_sequence=frame.first_sequence,
+        count=frame.count,
+        topic=frame.topic,
+        min_timestamp=frame.min_timestamp,
+        max_timestamp=frame.max_timestamp,
+        size=frame.size,
+        body=frame.body_length,
+        codec={int(Flag.LZ4): "lz4", int(Flag.ZSTD): "zstd"}.get(frame.codec, ""),
+        progress=frame.progress,
+        file=file,
+        byte=place,
+        detail=_detail(frame),
+    )
+
+
+def _detail(frame: Frame) -> str:
+    """The body as JSON; bytes in it as base64, as JSON has none."""
+    if frame.kind == Kind.BATCH:
+        return ""
+    try:
+        body = _DECODE[frame.kind](frame)
+    except FormatError as error:
+        return f"damaged: {error}"
+    fields = {name: getattr(body, name) for name in body.__struct_fields__}
+    return msgspec.json.encode(fields).decode()

@@ -1,0 +1,261 @@
+"""What a person does when a gateway halts over damage: look, and, told so, give up what cannot be read (design, section 6).
+
+Nothing is given up without the offset from which on the loss is accepted, and what is cut is kept aside.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from bisect import bisect_right
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+from tutti import limits
+from tutti.data.frames.bodies import RosterBody, decode_body
+from tutti.data.frames.frame import HEADER_SIZE, TERMINATOR, Kind, decode_header
+from tutti.errors import Damaged, UsageError
+from tutti.log.files.data_directory import lock_directory
+from tutti.log.format.header_repair import lost_headers
+from tutti.log.format.index import ABORTED
+from tutti.log.files.layout import (FRAMES_AT, LOG, MARK_SLOTS, SegmentHeader, index_path, positions_named, read_header, segment_path)
+from tutti.log.files.live_page import LivePage
+from tutti.log.format.vote_mark import Mark, end_lost, newest_mark
+from tutti.log.read.reader import LogReader
+from tutti.log.format.hard_state import ScalarsFile, read_scalars
+from tutti.log.format.snapshot import newest_snapshot
+from tutti.log.files.storage import Storage, read_file
+from tutti_gateway.log.tools.verify import Finding, verify
+from tutti.log.format.frame_iterator import Abort, SegmentMap, abort_of, walk
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """What stands to be lost, or was.
+
+    Attributes:
+        damage: what was found, by position, also what was mended; empty if the log was good.
+        offset: the first record that is lost; to be named to accept the loss. -1: no record is.
+        lost: how many committed records are lost.
+        frames_behind: good frames behind the damage, which go with it, as nobody could tell what is missing before them.
+        cut: whether the log was cut.
+        kept: the folder in which everything taken away is kept; empty if nothing was.
+        others_vote: whether what would be left, or is, needs others to go on: its rosters name more than one that votes.
+        renewed: what became of a member of a group that gave up what others may rely on; empty otherwise.
+    """
+
+    damage: tuple[Finding, ...]
+    offset: int = -1
+    lost: int = 0
+    frames_behind: int = 0
+    cut: bool = False
+    kept: str = ""
+    others_vote: bool = False
+    renewed: str = ""
+
+
+def repair(path: str | os.PathLike[str], accept_loss_from: int | None = None, *, storage: Storage | None = None) -> Repair:
+    """Look at the damage of a directory whose gateway does not run, and mend what loses nothing: a segment's header that follows
+    from the rest is written again; indexes and snapshots that say something wrong are put aside, as they are made again. With
+    `accept_loss_from`, the offset that a look named, cut the log there; if that is interrupted, a start does what it did before or
+    halts over the damage, and the same again finishes it.
+
+    Raises:
+        DirectoryRefused: the gateway runs.
+        WrongDirectory: it is no data directory.
+        UsageError: the damage begins at another offset, or there is none.
+        Damaged: it cannot be told which record is the first to be lost, or what the gateway promised.
+    """
+    directory, storage = lock_directory(path), storage or Storage()
+    try:
+        report, kept = verify(directory.path), ""
+        mended: list[Finding] = []
+        headers = lost_headers(directory.path, directory.log) if report.damage else []
+        if headers:
+            kept = _new_folder(directory.path, storage)
+            _write_headers(directory.path, headers, kept, storage)
+            rewritten = [segment_path(directory.path, header.first) for header in headers]
+            mended = [finding for finding in report.damage if finding.file in rewritten and not finding.byte]
+            report = verify(directory.path)
+        remaining = sorted(report.damage, key=lambda finding: finding.position)
+        damage = tuple(sorted([*mended, *remaining], key=lambda finding: finding.position))
+        first = next((finding for finding in remaining if not finding.derived), None)
+        if first is None:
+            if accept_loss_from is not None:
+                raise UsageError(f"no record of the log in {directory.path} is damaged: there is nothing to cut")
+            if remaining:
+                kept = kept or _new_folder(directory.path, storage)
+                _move(directory.path, [finding.file for finding in remaining], kept, storage)
+            return Repair(damage, kept=kept)
+        if first.offset < 0:
+            raise Damaged(f"{first.file}, byte {first.byte}: {first.what}; which offset is there cannot be told: restore the file")
+        position, offset = _place_to_cut(directory.path, first)
+        lost, behind = max(report.frontier.offset - offset, 0), max(report.end - first.position, 0)
+        found = Repair(damage, offset, lost, behind, kept=kept, others_vote=_others_vote(directory.path, position))
+        if accept_loss_from is None:
+            return found
+        if accept_loss_from != offset:
+            raise UsageError(
+                f"the log in {directory.path} is damaged from offset {offset} on and not from {accept_loss_from}: "
+                f"to give up what is committed from there on (records: {found.lost}), name that offset"
+            )
+        if found.others_vote:
+            directory.renew()  # before anything is given up: what it voted for is not there any more, and it must not vote on
+        kept = _cut(directory.path, position, offset, kept, storage)
+        return replace(found, cut=True, kept=kept, renewed=directory.renewed)
+    finally:
+        directory.close()
+
+
+def _others_vote(path: str, position: int) -> bool:
+    """Whether the log before a position names more than one gateway that votes."""
+    state = newest_snapshot(path, position - 1).state
+    rosters = [tuple(state.roster.values())]
+    with closing(LogReader(path, damaged=True)) as reader:
+        for view, rows in reader.positions(state.position + 1, position - 1):
+            rosters += [decode_body(RosterBody, view.frame(row).body).voters for row in rows[rows["kind"] == Kind.ROSTER]]
+    return any(sum(voter.voting for voter in roster) > 1 for roster in rosters)
+
+
+def _write_headers(path: str, headers: list[SegmentHeader], kept: str, storage: Storage) -> None:
+    """Keep what stands in their places, durably, and write them."""
+    for header in headers:
+        file = segment_path(path, header.first)
+        storage.replace_file(os.path.join(kept, f"{os.path.basename(file)}.header"), read_file(file, FRAMES_AT))
+        fd = storage.open(file)
+        try:
+            storage.write(fd, [header.to_bytes()], 0)
+            storage.sync(fd)
+        finally:
+            storage.close(fd)
+
+
+def _place_to_cut(path: str, damage: Finding) -> tuple[int, int]:
+    """Position and offset where the log can end. A void batch whose ABORT stands behind the damage goes too: without its ABORT it
+    would be committed, and its producer was told that it never is (C2).
+    """
+    low = max(damage.position - limits.UNDECIDED_FRAMES_MAX, 1)
+    void: dict[int, int] = {}
+    aborts: list[Abort] = []
+    owners: dict[int, tuple[int, int]] = {}
+    with closing(LogReader(path, damaged=True)) as reader:
+        for view, rows in reader.positions(low, damage.position - 1):
+            aborts += [abort_of(view.frame(row)) for row in rows[rows["kind"] == Kind.ABORT]]
+            for row in rows[(rows["flags"] & ABORTED) != 0]:
+                void[int(row["position"])] = int(row["offset"])
+                owners[int(row["position"])] = (int(row["producer"]), int(row["epoch"]))
+    for position, offset in sorted(void.items()):
+        if not any(one.start <= position < one.end and (one.producer, one.epoch) == owners[position] for one in aborts):
+            return position, offset
+    return damage.position, damage.offset
+
+
+def _cut(path: str, position: int, offset: int, kept: str, storage: Storage) -> str:
+    """End the log before a position; returns the folder that keeps what goes: `kept`, or a new one if that is empty.
+
+    Snapshots go first: until the newest is gone a start goes on behind the damage as it did before, and from then on it comes by
+    the cut, finds the log shorter than its mark and halts. The mark is lowered last: any earlier, and a start would take good
+    frames between the cut and the damage for a tail, and commit them.
+    """
+    firsts = positions_named(path, "seg")
+    stored = read_scalars(path)
+    last = bisect_right(firsts, position - 1) - 1  # the segment that stays the last: of the frame before the position
+    if stored is None or last < 0:
+        raise Damaged(f"nothing of the log in {path} can be kept: restore it, or start the gateway with a new directory")
+    segment = firsts[last]
+    mark, place = _end_before(path, segment, position)
+    newest = newest_mark(path, stored.mark, firsts)
+    frontier = (newest.frontier_position, newest.frontier_offset)
+    if frontier[0] >= position:
+        frontier = (position - 1, offset)
+    kept = kept or _new_folder(path, storage)
+    _move(path, _behind(path, position, "snap"), kept, storage)
+    size = read_header(path, segment).size
+    _end_segment(segment_path(path, segment), place, size, kept, storage)
+    # The first segment first: frames that go on from the cut may stand in it, whole. Those behind it go on from nothing then.
+    _move(path, _behind(path, position, "seg"), kept, storage)
+    indexes = _behind(path, position, "idx")
+    if os.path.exists(index_path(path, segment)):
+        indexes.append(index_path(path, segment))
+    _move(path, indexes, kept, storage)
+    live = LivePage(path)
+    live.retract()
+    live.close()
+    scalars = ScalarsFile(path, storage, stored)
+    try:
+        lowered = mark._replace(
+            sequence=newest.sequence + 1, frontier_position=frontier[0], frontier_offset=frontier[1], time_us=time.time_ns() // 1000
+        )
+        scalars.write(stored.scalars, lowered, segment)
+    finally:
+        scalars.close()
+    if end_lost(path, segment, size) is not None:
+        _write_mark(segment_path(path, segment), lowered, storage)
+    return kept
+
+
+def _end_segment(file: str, place: int, size: int, kept: str, storage: Storage) -> None:
+    """Keep a copy of a segment, durably, and only then end it at `place`, in its whole `size`, durably too."""
+    copy = os.path.join(kept, os.path.basename(file))
+    shutil.copyfile(file, copy)
+    fd = storage.open(copy)
+    try:
+        storage.sync(fd)
+    finally:
+        storage.close(fd)
+    storage.sync_directory(kept)
+    fd = storage.open(file)
+    try:
+        if storage.size(fd) < size:
+            storage.allocate(fd, size)
+        if place + HEADER_SIZE <= size:
+            storage.write(fd, [TERMINATOR], place)
+        storage.sync(fd)
+    finally:
+        storage.close(fd)
+
+
+def _write_mark(file: str, mark: Mark, storage: Storage) -> None:
+    """Give a segment that has no good mark one again, durably."""
+    fd = storage.open(file)
+    try:
+        storage.write(fd, [mark.to_bytes()], MARK_SLOTS[0])
+        storage.sync(fd)
+    finally:
+        storage.close(fd)
+
+
+def _end_before(path: str, first: int, position: int) -> tuple[Mark, int]:
+    """The mark of a log that ends before a position, whose last frame stands in the segment `first`; and the byte behind it."""
+    segment = SegmentMap(segment_path(path, first), first)
+    found = walk(segment, FRAMES_AT, first, read_header(path, first).chain, last=position - 1, bodies_from=None)
+    if found.position != position:
+        raise Damaged(f"{segment.path} ends at position {found.position - 1} and not at {position - 1}: restore the file")
+    view = decode_header(segment.view, found.places[-1]).view
+    return Mark(position=position - 1, view=view, chain=found.chain), found.place
+
+
+def _behind(path: str, position: int, kind: str) -> list[str]:
+    """Files of a kind that begin at a position or behind it, in order."""
+    return [os.path.join(path, LOG, f"{number:020d}.{kind}") for number in positions_named(path, kind) if number >= position]
+
+
+def _new_folder(path: str, storage: Storage) -> str:
+    """A folder for what is taken away; never that of an earlier repair, whose files have the same names."""
+    name = os.path.join(path, f"kept-{time.strftime('%Y%m%dT%H%M%S')}")
+    kept, number = name, 1
+    while os.path.exists(kept):
+        number += 1
+        kept = f"{name}-{number}"
+    os.mkdir(kept)
+    storage.sync_directory(path)
+    return kept
+
+
+def _move(path: str, files: list[str], kept: str, storage: Storage) -> None:
+    """Move files into a folder, one durably after the other."""
+    for file in files:
+        storage.rename(file, os.path.join(kept, os.path.basename(file)))
+        storage.sync_directory(kept)
+        storage.sync_directory(os.path.join(path, LOG))

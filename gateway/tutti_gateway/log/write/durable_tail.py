@@ -1,0 +1,40 @@
+"""Up to where frames behind the mark are whole, where what stands before it is damaged."""
+
+from __future__ import annotations
+
+from tutti.data.frames.frame import HEADER_SIZE, POSITION_AT
+from tutti.log.files.layout import FRAMES_AT, segment_path
+from tutti.log.format.vote_mark import Mark
+from tutti.log.format.frame_iterator import SegmentMap, walk
+
+_LOOK_BYTES = 1 << 20  # of a segment that is searched, at a time
+
+
+def moved_on(directory: str, first: int, mark: Mark) -> Mark:
+    """The mark, moved on to the last whole frame behind it in the last segment: synced a moment before the end it may have been
+    voted for though no mark names it yet, and a damage before it does not make it torn.
+    """
+    segment = SegmentMap(segment_path(directory, first), first)
+    place = FRAMES_AT if mark.position + 1 == first else _place_behind(segment, mark)
+    found = walk(segment, place, mark.position + 1, mark.chain)
+    if not found.places:
+        return mark
+    return mark._replace(position=found.position - 1, view=int(found.headers()["view"][-1]), chain=found.chain)
+
+
+def _place_behind(segment: SegmentMap, mark: Mark) -> int:
+    """Where the frame behind the mark stands, found by its position and its chain, as no headers may lead there; else the end."""
+    wanted = (mark.position + 1).to_bytes(8, "little")
+    for start in range(FRAMES_AT, segment.size, _LOOK_BYTES):
+        end = min(start + _LOOK_BYTES + HEADER_SIZE, segment.size)
+        if not segment.readable(start, end, end):
+            continue  # a bad sector
+        data = bytes(segment.view[start:end])
+        at = data.find(wanted, POSITION_AT)
+        while at >= 0:
+            place = start + at - POSITION_AT
+            if walk(segment, place, mark.position + 1, mark.chain, last=mark.position + 1, bodies_from=None).places:
+                return place
+            at = data.find(wanted, at + 1)
+        segment.release(start, end)
+    return segment.size

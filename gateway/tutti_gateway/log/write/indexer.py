@@ -1,0 +1,170 @@
+"""What a decided run leaves behind: index rows, sealed indexes, snapshots."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from tutti.data.frames.bodies import TickBody
+from tutti.data.frames.frame import HEADER_DTYPE, HEADER_SIZE, Frame, Kind
+from tutti.data.log_state import LogState
+from tutti.errors import InvariantViolated
+from tutti.log.format.index import LONG_AGO, IndexWriter, build_rows, encode_row, index_sealed
+from tutti.log.files.layout import FRAMES_AT, index_path, positions_named
+from tutti_gateway.log.write.mark_tracker import End
+from tutti.log.files.options import LogOptions
+from tutti_gateway.log.write.recovery import Found
+from tutti.log.files.disk_space import Room
+from tutti_gateway.log.write.segment import Segment
+from tutti.log.format.snapshot import Snapshot, read_snapshot, remove_snapshot, write_snapshot
+from tutti.log.files.storage import Storage
+
+_MANY = 24  # rows that cost less all at once than one by one
+_TICK = int(Kind.TICK)
+
+
+class Indexer:
+    """Follows the decided log. `state` is what it says; `segments` are the writer's, those that are decided leave at the front."""
+
+    def __init__(
+        self, directory: str, options: LogOptions, storage: Storage, room: Room, found: Found, segments: list[Segment]
+    ) -> None:
+        """Go on where `found` ends."""
+        self._directory = directory
+        self._options = options
+        self._storage = storage
+        self._room = room
+        self._segments = segments
+        self.state = found.state
+        self._view = found.view
+        self._snapshot_at = found.base.position
+        self._within = found.base.position if found.base.position != found.base.segment else 0  # snapshot within a segment
+        self._unwritten: tuple[bytes, int, int, int] | None = None  # rows that `state` has and the index has not: there was no room
+
+    @property
+    def end(self) -> End:
+        """The end of the decided log."""
+        return self.state.position, self._view, self.state.chain
+
+    @property
+    def indexed(self) -> int:
+        """Last position that has its row."""
+        return self.state.position if self._unwritten is None else self._segments[0].next_undecided - 1
+
+    def complete(self, found: Found) -> None:
+        """Do what the run before did not come to: seal indexes, write snapshots at boundaries, remove snapshots left over."""
+        for first, rows in found.finished:
+            path = index_path(self._directory, first)
+            if index_sealed(path, first) is None:
+                index = IndexWriter(path, first, rows, self._storage)
+                index.seal()
+                index.close()
+        for snapshot in found.boundaries:
+            if read_snapshot(self._directory, snapshot.position) is None:
+                write_snapshot(self._directory, snapshot, self._storage, durable=True)
+        firsts = positions_named(self._directory, "seg")
+        for position in positions_named(self._directory, "snap"):
+            if position not in {*firsts, self._within}:
+                remove_snapshot(self._directory, position, self._storage)
+
+    def replaced(self, state: LogState) -> None:
+        """The log is what a state says, and its segments are the writer's new ones."""
+        self.state = state
+        self._view = state.view
+        self._snapshot_at, self._within = state.position + 1, 0
+        self._unwritten = None
+
+    def take(self, frames: Sequence[Frame], offsets: Sequence[int], aborted: Collection[int]) -> None:
+        """Index a decided run. What is indexed already is passed over, so that after a lack of room the call can be made again.
+
+        Raises:
+            InvariantViolated: the offsets are not those that the log gives.
+            DiskFull, OSError: the disk did not take it.
+        """
+        at = min(max(self.state.position + 1 - frames[0].position, 0), len(frames)) if frames else 0
+        self._write_rows()
+        if self._segments:
+            self.pass_boundaries()
+        while at < len(frames):
+            segment = self._segments[0]
+            room = len(frames) if segment.last is None else segment.last - frames[at].position + 1
+            until = min(at + room, len(frames))
+            self._index(segment, frames[at:until], offsets[at:until], aborted)
+            at = until
+            self.pass_boundaries()
+        self._snapshot_now_and_then()
+
+    def _index(self, segment: Segment, frames: Sequence[Frame], offsets: Sequence[int], aborted: Collection[int]) -> None:
+        state = self.state
+        rows = []
+        newest = LONG_AGO
+        places = segment.take_places(len(frames))
+        many = len(frames) >= _MANY
+        before, ticks = state.tick, []
+        for at, (frame, offset) in enumerate(zip(frames, offsets, strict=True)):
+            void = frame.position in aborted
+            found = state.apply(frame, void)
+            if found != offset:
+                raise InvariantViolated(f"{frame!r} was decided at offset {offset} and the log says {found}")
+            if not many:
+                rows.append(encode_row(frame, places[at], offset, (state.tick, state.tick_time), void))
+            elif frame.kind == _TICK:
+                ticks.append((at, TickBody(state.tick, state.tick_time)))
+            if frame.max_timestamp > newest and not void and frame.visible:
+                newest = frame.max_timestamp
+        self._view = frames[-1].view
+        data = _rows_of(frames, places, ticks, aborted, offsets[0], before) if many else b"".join(rows)
+        self._unwritten = (data, offsets[0], state.next_offset, newest)
+        self._write_rows()
+
+    def _write_rows(self) -> None:
+        rows = self._unwritten
+        if rows is not None:
+            index = self._segments[0].index
+            self._room.with_room(lambda: index.append(*rows), "the index")
+            self._unwritten = None
+
+    def pass_boundaries(self) -> None:
+        """Seal the index of a segment whose every position is decided, and write down what the next one starts from."""
+        if self._unwritten is not None:
+            return  # there was no room for its last rows: `take` comes again with them
+        while self._segments[0].last == self.state.position:
+            done, following = self._segments[:2]
+            self._room.with_room(done.index.seal, "the index")
+            self._write_snapshot(Snapshot(self.state, following.first, FRAMES_AT, 0))
+            done.index.close()
+            self._storage.close(done.fd)
+            del self._segments[0]
+
+    def _snapshot_now_and_then(self) -> None:
+        """Move the snapshot within the segment along; the more producers there are, the more seldom, as it costs more."""
+        interval = max(self._options.snapshot_frames, 4 * len(self.state.producers))
+        if self.state.position + 1 - self._snapshot_at >= interval:
+            segment = self._segments[0]
+            self._write_snapshot(Snapshot(self.state, segment.first, segment.decided_place, segment.index.rows_crc))
+
+    def _write_snapshot(self, snapshot: Snapshot) -> None:
+        start = snapshot.position == snapshot.segment
+        self._room.with_room(lambda: write_snapshot(self._directory, snapshot, self._storage, durable=start), "a snapshot")
+        self._snapshot_at = snapshot.position
+        if self._within:
+            remove_snapshot(self._directory, self._within, self._storage)
+        self._within = 0 if start else snapshot.position
+
+
+def _rows_of(
+    frames: Sequence[Frame],
+    places: array[int],
+    ticks: Sequence[tuple[int, TickBody]],
+    aborted: Collection[int],
+    offset: int,
+    tick: int,
+) -> bytes:
+    """The rows of many frames; the arguments are those of `build_rows`."""
+    headers = np.frombuffer(b"".join([frame.header for frame in frames]), HEADER_DTYPE)
+    progress, body = headers["progress_length"].astype(np.uint32), headers["body_length"]
+    sizes = HEADER_SIZE + ((progress + 7) & ~np.uint32(7)) + ((body + 7) & ~np.uint32(7))
+    rows = build_rows(headers, np.array(places, np.uint64), sizes, ticks, aborted=aborted, offset=offset, tick=tick)
+    return rows.tobytes()

@@ -1,0 +1,121 @@
+"""Keeps segments of written zeros ready: writing into them costs half of what writing into merely allocated ones costs.
+
+A thread of low priority does it while the log is idle, in small steps, each synced, so that a write that comes in meets at most one
+step on the disk. Nothing depends on it: without a prepared segment the writer allocates one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+
+from tutti.runtime.reserved_fds import patiently
+from tutti.log.files.layout import LOG, PREPARED
+from tutti.log.files.options import LogOptions
+from tutti_gateway.log.write.segment import prepared_paths
+from tutti.log.files.storage import Storage
+
+STEP_BYTES = 1 << 20
+PIECE_BYTES = 64 << 10  # of one write: what it puts into the page cache in one piece is walked through by each small write into it
+QUIET_S = 0.02  # without a write for so long the log is idle
+LOOK_S = 0.05
+_NICE = 19
+
+
+class Preparer:
+    """The helper. `wrote()` and `used()` are called by the writer's thread, everything else happens in its own."""
+
+    def __init__(self, directory: str, options: LogOptions, storage: Storage) -> None:
+        """Make it; it does nothing before `start`."""
+        self._directory = directory
+        self._options = options
+        self._storage = storage
+        self._wrote_at = 0.0
+        self._needed = threading.Event()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to prepare whenever the log is idle."""
+        self._needed.set()
+        self._thread = threading.Thread(target=self._run, name="prepare-segments", daemon=True)
+        self._thread.start()
+
+    def wrote(self) -> None:
+        """The log is at work: hold back for a moment."""
+        self._wrote_at = time.monotonic()
+
+    def used(self) -> None:
+        """A prepared segment was taken."""
+        self._needed.set()
+
+    def close(self) -> None:
+        """End the thread; a segment half prepared is removed by the next start."""
+        self._stop.set()
+        self._needed.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def clear(self) -> None:
+        """Remove what an earlier run left half done, or made in another size."""
+        folder = os.path.join(self._directory, LOG)
+        for name in patiently(lambda: os.listdir(folder)):
+            path = os.path.join(folder, name)
+            if name.startswith(PREPARED) and (name.endswith(".tmp") or os.path.getsize(path) != self._options.segment_bytes):
+                self._storage.remove(path)
+
+    def prepare_one(self, *, patient: bool) -> bool:
+        """Write one segment of zeros; a patient one waits for idle moments. False if it was stopped or the disk has no room.
+
+        Raises:
+            OSError: the disk failed.
+        """
+        options, storage = self._options, self._storage
+        if storage.free_bytes(self._directory) < options.disk_low_bytes + 2 * options.segment_bytes:
+            return False
+        number = time.time_ns()
+        path = os.path.join(self._directory, LOG, f"{PREPARED}{number:020d}")
+        size, zeros = options.segment_bytes, bytes(PIECE_BYTES)
+        fd = storage.open(path + ".tmp", create=True)
+        done = False
+        try:
+            storage.allocate(fd, size)
+            for at in range(0, size, STEP_BYTES):
+                if patient and not self._wait_idle():
+                    return False
+                for piece in range(at, min(at + STEP_BYTES, size), PIECE_BYTES):
+                    storage.write(fd, [zeros[: size - piece]], piece)
+                if patient:
+                    storage.sync(fd)
+            storage.sync(fd)
+            done = True
+        finally:
+            storage.close(fd)
+            if not done:
+                storage.remove(path + ".tmp")
+        storage.rename(path + ".tmp", path + ".seg")
+        storage.sync_directory(os.path.dirname(path))
+        return True
+
+    def _wait_idle(self) -> bool:
+        """Wait until the log is idle; False when it is closed."""
+        while not self._stop.is_set():
+            quiet = time.monotonic() - self._wrote_at
+            if quiet >= QUIET_S:
+                return True
+            self._stop.wait(LOOK_S)
+        return False
+
+    def _run(self) -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        while True:
+            self._needed.wait()
+            self._needed.clear()
+            if self._stop.is_set():
+                return
+            with contextlib.suppress(OSError):  # not fatal: the writer meets the disk itself, and decides what an error means
+                while len(prepared_paths(self._directory)) < self._options.prepared_segments:
+                    if not self.prepare_one(patient=True):
+                        break

@@ -1,0 +1,257 @@
+"""Clients at the door: their messages become events for the stack, or are answered at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from structlog.typing import FilteringBoundLogger
+
+from tutti.security.tokens import ANYBODY, WHO
+from tutti_gateway.core import limits
+from tutti import limits as common_limits
+from tutti_gateway.core.protocol.events import Event, SessionClosed, Submitted, SubmittedUnordered, at_once
+from tutti.data.frames.frame import Frame
+from tutti.data.client_protocol import (CONTROL, PROTOCOL, SUBMIT, SUBMIT_UNORDERED, Bye, Denied, Done, Fence, Hello, Leave, Producers, Request, StatusAnswer, decode_request, decode_submit)
+from tutti.errors import FormatError, NotAllowed, UsageError
+from tutti_gateway.node.clients import control_requests
+from tutti_gateway.node.clients.replies import Answers
+from tutti_gateway.node.clients.batch_validation import Gate
+from tutti_gateway.node.common.counters import Meters
+from tutti_gateway.node.clients.port import PARTS_MAX, Message
+from tutti_gateway.node.clients.sessions import Session, Sessions
+
+if TYPE_CHECKING:  # for those alone who have tokens
+    from tutti_gateway.node.clients.authorization import Admission
+
+CLIENT_NAME_CHARACTERS_MAX = 100
+_SUBMITS = (SUBMIT, SUBMIT_UNORDERED)
+SESSION_BYTES = 16
+
+
+class Reception:
+    """Takes what clients say. Owned by the driver's thread."""
+
+    def __init__(
+        self,
+        step: Callable[[Event], None],
+        confirm: Callable[[Callable[[bool], Event | None]], None],
+        sessions: Sessions,
+        answers: Answers,
+        fences: control_requests.Fences,
+        books: control_requests.Books,
+        meters: Meters,
+        log: FilteringBoundLogger,
+        admission: Admission | None = None,
+    ) -> None:
+        """Begin without messages; all but what is named here is the driver's.
+
+        Args:
+            step: has the stack take an event.
+            confirm: asks the stack whether this gateway knows all that is decided.
+            admission: without it everybody may do everything.
+        """
+        self._admission = admission
+        self._step = step
+        self._confirm = confirm
+        self._sessions = sessions
+        self._answers = answers
+        self._fences = fences
+        self._books = books
+        self._meters = meters
+        self._log = log
+        self._gate = Gate()
+        self._turn = control_requests.Turn()
+        self._unconfirmed: set[tuple[int, int]] = set()  # (session, request) of each fence that waits for `confirm`
+        self.leave_asked = False  # an operator wants the gateway to leave the group
+
+    def take(self, messages: Iterable[Message], now_us: int) -> None:
+        """Messages that came, in the order of each client; `now_us` is monotonic."""
+        self._gate.begin_turn()
+        self._turn = control_requests.Turn()
+        submitted: dict[int, tuple[Session, list[Frame]]] = {}
+        for message in messages:
+            parts = message.parts
+            kind = bytes(parts[0][:1]) if parts else b""
+            session = self._sessions.heard(message.routing, now_us)
+            try:
+                if kind in _SUBMITS and session is not None:
+                    frames = decode_submit(parts)
+                    _keep_form(session, kind)
+                    self._meters.bytes += message.size
+                    submitted.setdefault(session.number, (session, []))[1].extend(self._check(session, frames))
+                elif kind == CONTROL and len(parts) == 1:
+                    if session is not None:  # order within a client is kept
+                        self._submit(*submitted.pop(session.number, (session, ())))
+                    self._control(message.routing, session, decode_request(parts[0]), now_us)
+                elif kind in (*_SUBMITS, CONTROL) and session is None:
+                    self._deny(message.routing, "hello", "this gateway does not know the connection: say Hello first")
+                else:
+                    raise FormatError(_not_taken(message))
+            except FormatError as error:
+                self._meters.messages_malformed += 1
+                self._deny(message.routing, "malformed", str(error))
+        for event in at_once([_submitted(session, good) for session, good in submitted.values() if good]):
+            self._step(event)
+
+    def _check(self, session: Session, frames: list[Frame]) -> list[Frame]:
+        good, refused = self._gate.check(session.number, frames, lane=session.form == SUBMIT_UNORDERED)
+        meters = self._meters
+        meters.frames += len(frames)
+        if self._admission is not None and good:
+            good, beyond = self._admission.judge(session, good)
+            refused += beyond
+        meters.records += sum(frame.count for frame in good)
+        if refused:
+            self._answers.add(session.number, refused)
+        return good
+
+    def _submit(self, session: Session, frames: Sequence[Frame]) -> None:
+        if frames:
+            self._step(_submitted(session, frames))
+
+    def _control(self, routing: bytes, session: Session | None, asked: Request, now_us: int) -> None:
+        if isinstance(asked, Hello):
+            self._hello(routing, asked, now_us)
+            return
+        if session is None:
+            self._deny(routing, "hello", "this gateway does not know the connection: say Hello first", getattr(asked, "request", 0))
+            return
+        if isinstance(asked, Bye):
+            self.close(session)
+            return
+        self._meters.requests += 1
+        number, waiting = session.number, session.requests
+        waiting.add(asked.request)  # one that is asked again while it waits gets one answer, and has one place
+        if len(waiting) > limits.REQUESTS_A_SESSION_MAX:
+            reason = (
+                f"{limits.REQUESTS_A_SESSION_MAX} requests of this client wait for their answers, which is the limit; wait for some"
+            )
+            self._answers.add_one(number, Denied(asked.request, "limit", reason, retry=True))
+            return
+        if isinstance(asked, Producers) and not (
+            session.may_have_table(now_us) and self._turn.tables < limits.TABLES_A_SESSION_BYTES
+        ):
+            reason = "many tables of producers were sent a moment ago; ask again in some seconds"
+            self._answers.add_one(number, Denied(asked.request, "busy", reason, retry=True))
+            return
+        try:
+            if self._admission is not None:
+                self._admission.check(session, asked)
+            event = control_requests.take(asked, number, self._books, self._fences, self._turn)
+        except UsageError as error:
+            self._answers.add_one(number, Denied(asked.request, "name", str(error)))
+            return
+        except NotAllowed as error:
+            self._answers.add_one(number, Denied(asked.request, error.code, str(error)))
+            return
+        if isinstance(event, Event):
+            self._step(event)
+        elif isinstance(event, Denied) and isinstance(asked, Fence):
+            if (number, asked.request) not in self._unconfirmed:  # else it is asked again while it waits
+                self._unconfirmed.add((number, asked.request))
+                self._confirm(partial(self._fence_unknown, asked, number))
+        else:
+            if isinstance(event, StatusAnswer) and isinstance(asked, Producers):
+                session.has_table(len(event.json))
+                self._turn.tables += len(event.json)
+            elif isinstance(event, Done) and isinstance(asked, Leave):
+                self.leave_asked = True
+                self._log.info("told to leave", by=session.client)
+            self._answers.add_one(number, event)
+
+    def _fence_unknown(self, asked: Fence, session: int, confirmed: bool) -> Event | None:
+        """Fence a producer that this gateway did not know: the refusal is final only where it knows all that is decided.
+
+        A session that closed meanwhile has taken its request back.
+        """
+        if (session, asked.request) not in self._unconfirmed:
+            return None
+        self._unconfirmed.remove((session, asked.request))
+        event = control_requests.take(asked, session, self._books, self._fences, self._turn)
+        if isinstance(event, Event):
+            return event
+        if isinstance(event, Denied) and not confirmed:
+            reason = f"{event.reason}; this gateway lags or is cut off from a majority, so another one may know it: ask again there"
+            event = Denied(event.request, "behind", reason, retry=True)
+        self._answers.add_one(session, event)
+        return None
+
+    def _hello(self, routing: bytes, hello: Hello, now_us: int) -> None:
+        if hello.protocol != PROTOCOL:
+            reason = f"the client speaks protocol {hello.protocol} and this gateway {PROTOCOL}: use releases that fit each other"
+            self._deny(routing, "protocol", reason)
+            return
+        if len(hello.session) != SESSION_BYTES:
+            self._deny(routing, "malformed", f"a session is named by {SESSION_BYTES} random bytes, not {len(hello.session)}")
+            return
+        access = ANYBODY
+        if self._admission is not None:
+            try:
+                access = self._admission.access(routing, hello)
+            except NotAllowed as error:
+                self._deny(routing, error.code, str(error))
+                return
+        session, gone = self._sessions.hello(routing, hello.session, hello.client[:CLIENT_NAME_CHARACTERS_MAX], now_us)
+        for other in gone:
+            self.end(other.number)
+        if session is None:
+            self._deny(
+                routing,
+                "limit",
+                f"all {len(self._sessions)} places for clients are taken: close some, or raise limits.sessions",
+                retry=True,
+            )
+            return
+        if session.access != access:
+            session.access = access
+            session.topics.clear()
+            session.producers.clear()
+        self._answers.add_one(session.number, self._books.welcome())
+
+    def sweep(self) -> None:
+        """Called about once a second: end the sessions of those who are not let in any more."""
+        if self._admission is not None:
+            for session in self._admission.over(self._sessions.everyone()):
+                self._log.info("a token holds no longer: its session ends", token=session.access.name, client=session.client)
+                self._deny(session.routing, WHO, "the token was taken back, or has expired: ask for a new one")
+                self.close(session)
+
+    def _deny(self, routing: bytes, code: str, reason: str, request: int = 0, *, retry: bool = False) -> None:
+        self._answers.send_to(routing, Denied(request, code, reason, retry))
+
+    def close(self, session: Session) -> None:
+        """A client is gone."""
+        self._sessions.remove(session)
+        self.end(session.number)
+
+    def end(self, number: int) -> None:
+        """A session is over."""
+        self._fences.forget(number)
+        self._unconfirmed = {key for key in self._unconfirmed if key[0] != number}
+        self._step(SessionClosed(number))
+
+
+def _submitted(session: Session, frames: Sequence[Frame]) -> Submitted | SubmittedUnordered:
+    return (SubmittedUnordered if session.form == SUBMIT_UNORDERED else Submitted)(session.number, tuple(frames))
+
+
+def _keep_form(session: Session, form: bytes) -> None:
+    """A session sends into the ordered log or into the lane: sequences are others in each.
+
+    Raises:
+        FormatError: it sent into the other one before.
+    """
+    if session.form not in (b"", form):
+        raise FormatError("a session sends ordered batches (S) or unordered ones (U), not both: open another session for these")
+    session.form = form
+
+
+def _not_taken(message: Message) -> str:
+    if not message.parts:
+        return (
+            f"a message of {message.size} bytes has too many bytes or parts: a gateway takes up to {common_limits.MESSAGE_BYTES_MAX} "
+            f"bytes in up to {PARTS_MAX} parts; send fewer frames at once"
+        )
+    return f"a message of {message.size} bytes in {len(message.parts)} parts is none of this protocol"

@@ -1,0 +1,84 @@
+"""Counters and histograms of a gateway, cheap enough for the hot path; the reads process turns them into metrics at scrape."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tutti.data.histograms import LATENCY_BOUNDS_US, Histogram
+
+#: Upper bounds of how many frames one sync made durable.
+FRAMES_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16_384)
+
+
+class Meters:
+    """What the socket thread counts. Only that thread writes; others may read a value that is a moment old."""
+
+    def __init__(self) -> None:
+        self.frames = 0
+        self.records = 0
+        self.bytes = 0
+        self.frames_committed = 0
+        self.records_committed = 0
+        self.frames_unordered = 0  # that committed, in the lanes of all gateways
+        self.records_unordered = 0
+        self.duplicates = 0
+        self.requests = 0
+        self.messages_malformed = 0
+        self.sends_dropped = 0
+        self.connections_refused = 0  # at the client port
+        self.refused: Counter[str] = Counter()
+        self.commit_us = Histogram(LATENCY_BOUNDS_US)
+        self.vote_us = Histogram(LATENCY_BOUNDS_US)
+        self.decide_us = Histogram(LATENCY_BOUNDS_US)
+        self.commit_unordered_us = Histogram(LATENCY_BOUNDS_US)  # of what clients of this gateway sent
+        self.views = 0  # installed since the start
+        self.steps = 0
+
+    def to_dict(self) -> dict[str, object]:
+        """The counters by name."""
+        return {
+            "ingest": {"frames": self.frames, "records": self.records, "bytes": self.bytes},
+            "committed": {"frames": self.frames_committed, "records": self.records_committed},
+            "unordered": {
+                "frames": self.frames_unordered,
+                "records": self.records_unordered,
+                "commit_us": self.commit_unordered_us.to_dict(),
+            },
+            "duplicates": self.duplicates,
+            "requests": self.requests,
+            "messages_malformed": self.messages_malformed,
+            "sends_dropped": self.sends_dropped,
+            "connections_refused": self.connections_refused,
+            "refused": dict(self.refused),
+            "commit_us": self.commit_us.to_dict(),
+            "vote_us": self.vote_us.to_dict(),
+            "decide_us": self.decide_us.to_dict(),
+            "views": self.views,
+            "steps": self.steps,
+        }
+
+
+class DiskMeters:
+    """What a thread that writes to the disk counts. Only that thread writes."""
+
+    def __init__(self) -> None:
+        self.syncs = 0
+        self.bytes = 0
+        self.sync_us = Histogram(LATENCY_BOUNDS_US)
+        self.frames_per_sync = Histogram(FRAMES_BOUNDS)
+
+    def to_dict(self) -> dict[str, object]:
+        """The counters by name."""
+        return {
+            "syncs": self.syncs,
+            "bytes": self.bytes,
+            "sync_us": self.sync_us.to_dict(),
+            "frames_per_sync": self.frames_per_sync.to_dict(),
+        }
+
+    def count(self, took_us: int, frames: int, size: int) -> None:
+        """So many frames, of `size` bytes, were made durable by one sync."""
+        self.sync_us.add(took_us)
+        self.frames_per_sync.add(frames)
+        self.syncs += 1
+        self.bytes += size

@@ -1,0 +1,38 @@
+"""What the node's process asks of the allocator, and what it takes. See `tutti.runtime.malloc`."""
+
+from __future__ import annotations
+
+import functools
+import os
+
+from tutti.runtime import malloc
+from tutti_gateway.core import limits
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_STATM = "/proc/self/statm"
+_STATM_BYTES_MAX = 200
+
+trim = malloc.give_back
+collapse = malloc.collapse
+
+
+def tune() -> bool:
+    """Keep messages on the heap; call before other threads start. False where the C library has no mallopt."""
+    resident_bytes()
+    return malloc.tune(
+        mmap=limits.MALLOC_MMAP_BYTES,
+        trim=limits.MALLOC_TRIM_BYTES,
+        top_pad=limits.MALLOC_TOP_PAD_BYTES,
+        arenas=limits.MALLOC_ARENAS_MAX,
+    )
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process, bytes (cheap: one small read)."""
+    return int(os.pread(_statm(), _STATM_BYTES_MAX, 0).split()[1]) * _PAGE_BYTES
+
+
+@functools.cache
+def _statm() -> int:
+    """Kept open, because it is wanted also when no descriptor is left."""
+    return os.open(_STATM, os.O_RDONLY | os.O_CLOEXEC)

@@ -1,0 +1,429 @@
+"""The socket thread's work without its sockets: messages and events in, the stack stepped, its actions carried out in order.
+
+A turn ends with `flush`. By then the frontier that readers see has moved, and only then messages and answers leave. Only then the
+disk's thread is woken for what this gateway has to write itself: the others have a longer way to the same, and a thread that is
+woken wants the interpreter that sends. Decided runs go to the index last, because nobody waits for that.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from structlog.typing import FilteringBoundLogger
+
+from tutti_gateway.core import limits
+from tutti import limits as common_limits
+from tutti_gateway.core.protocol.actions import (Action, Deliver, DeliverUnordered, Dropped, Halt, LaneHeld, Mend, MendLane, Peers, Persist, PersistLane, ReadIndex, ReadLane, ReadLog, ReadSnapshot, Relearned, Reply, Send, SetTimer, Stopped, Suspect, ViewInstalled)
+from tutti_gateway.core.protocol.events import (EpochAsked, Event, LeaveAsked, Persisted, ReadIndexAsked, Recovered, SpaceChanged, Started, SubmittedUnordered, TimeAdvanced, WriteFailed, at_once)
+from tutti.data.frames.bodies import ForgetBody, decode_body
+from tutti.data.frames.frame import Kind
+from tutti.data.view_id import view_text
+from tutti.data.client_protocol import SUBMIT_UNORDERED
+from tutti.errors import invariant
+from tutti_gateway.node.clients import control_requests
+from tutti_gateway.node.clients.replies import Answers
+from tutti_gateway.node.status.status_socket import IndexAsked, StatusAsked
+from tutti_gateway.node.common.interfaces import Clients, DiskQueue, LaneQueue, LookUp, Stack, Ticking
+from tutti_gateway.node.clients.duplicate_lookup import Located
+from tutti_gateway.node.common.counters import Meters
+from tutti_gateway.node.peers.peers import Network
+from tutti_gateway.node.clients.view_notifications import News
+from tutti_gateway.node.clients.port import Message
+from tutti_gateway.node.clients.request_handler import Reception
+from tutti_gateway.node.clients.sessions import Session, Sessions
+from tutti_gateway.node.clients.in_flight import Awaited, Landed, UnderWay
+
+if TYPE_CHECKING:  # for those alone who have tokens
+    from tutti_gateway.node.clients.authorization import Admission
+
+Happening = Event | Located | StatusAsked | IndexAsked
+
+
+class Driver:
+    """One gateway between its edges. Owned by one thread."""
+
+    def __init__(
+        self,
+        stack: Stack,
+        *,
+        clock: Ticking,
+        disk: DiskQueue,
+        lanes: LaneQueue,
+        clients: Clients,
+        lookups: LookUp,
+        lane_lookups: LookUp,
+        network: Network,
+        frontier: Callable[[int, int], None],
+        books: Callable[[Driver], control_requests.Books],
+        meters: Meters,
+        log: FilteringBoundLogger,
+        sessions_max: int = limits.SESSIONS_MAX,
+        undecided_bytes_max: int = limits.UNDECIDED_BYTES_MAX,
+        entropy: bytes,
+        admission: Admission | None = None,
+    ) -> None:
+        """Put a gateway together; `start` sets it off.
+
+        Args:
+            stack: the protocol.
+            clock, disk, lanes, clients, lookups, lane_lookups, network: its edges.
+            frontier: shows (last decided position, next offset) to readers of this machine; called before any receipt leaves.
+            books: makes what answers questions about this driver.
+            meters, log: for the operator.
+            sessions_max, undecided_bytes_max: bounds.
+            entropy: 16 random bytes.
+            admission: decides about clients; without it everybody may do everything.
+        """
+        self._stack = stack
+        self._clock = clock
+        self._disk = disk
+        self._lanes = lanes
+        self._lookups = lookups, lane_lookups
+        self.network = network
+        self._frontier = frontier
+        self._log = log
+        self._undecided_bytes_max = undecided_bytes_max
+        self.books = books(self)
+        self.meters = meters
+        self.sessions = Sessions(sessions_max)
+        self.answers = Answers(self.sessions, clients, lookups, lane_lookups, meters, self._client_gone)
+        self._news = News(self.books.welcome, self.sessions, self.answers)
+        self._fences = control_requests.Fences(entropy)
+        self._reception = Reception(
+            self._step, self._confirm, self.sessions, self.answers, self._fences, self.books, meters, log, admission
+        )
+        self._next: deque[Event] = deque()  # what answers of the stack led to
+        self._for_disks: list[tuple[Callable[[Any], None], Action]] = []  # what is to be written and read, in order
+        self._delivered: list[Deliver] = []
+        self._delivered_lanes: list[DeliverUnordered] = []
+        self._under_way = UnderWay()
+        self._awaited = Awaited()
+        self._landed, self._landed_unordered = Landed(), Landed()  # what was decided in this turn
+        self._voted: Landed = []
+        self._decided: Landed = []
+        self._now = clock.now()  # of the turn
+        self._timer_us: int | None = None
+        self._closing: list[Session] = []
+        self._index, self._indexes = 0, dict[int, Callable[[bool], None]]()  # last question about the frontier; what answers them
+        self.view: ViewInstalled | None = None
+        self.position = self.offset = 0
+        self.halted = ""
+        self.cast_out = ""  # the group went on without this gateway, and why that is known
+        self._holding: dict[int, str] = {}  # who holds the group up, and why, since something was decided
+        self.low = ""  # why the disk takes no new records
+        self.leaving = self.stopped = False
+
+    # What others ask
+
+    @property
+    def state(self) -> str:
+        """`primary`, `minority`, `joining`, `leaving` or `halted`."""
+        return "halted" if self.halted else self.books.state
+
+    @property
+    def suspected(self) -> str:
+        """Who holds the group up, each with the reason; empty when nobody does."""
+        return "; ".join(self._holding.values())
+
+    @property
+    def clients(self) -> int:
+        """How many have said Hello."""
+        return len(self.sessions)
+
+    @property
+    def leave_asked(self) -> bool:
+        """Whether an operator wants this gateway to leave the group, over the client port."""
+        return self._reception.leave_asked
+
+    def transport_facts(self) -> dict[str, object]:
+        """What was sent to other gateways, received of them and lost."""
+        return self.network.facts()
+
+    @property
+    def undecided_frames(self) -> int:
+        """How many frames were handed to the disk and are not decided."""
+        return len(self._under_way)
+
+    @property
+    def undecided_bytes(self) -> int:
+        """How many bytes they are."""
+        return self._under_way.bytes
+
+    @property
+    def takes_messages(self) -> bool:
+        """Whether the client port is to be drained: not above the bounds of what waits inside.
+
+        What is undecided when the gateway halts stays so, and nothing joins it: whoever comes is told.
+        """
+        ordered, unordered = self._lookups
+        return ordered.waiting + unordered.waiting < limits.LOOKUPS_MAX and (
+            bool(self.halted)
+            or (self.undecided_bytes < self._undecided_bytes_max and self.undecided_frames < limits.BATCH_ROOM_FRAMES)
+        )
+
+    def wait_us(self) -> int:
+        """How long nothing has to be done, if nothing happens."""
+        if self._timer_us is None:
+            return common_limits.POLL_US_MAX
+        return min(common_limits.POLL_US_MAX, max(0, self._timer_us - self._clock.mono_us()))
+
+    # What happens
+
+    def start(self, started: Started) -> None:
+        """The first event."""
+        recovered: Recovered = started.recovered
+        self.position, self.offset = recovered.state.position, recovered.state.next_offset
+        self._under_way.decided = self.position
+        self._under_way.wrote(recovered.tail)
+        self._lanes.found(recovered.lanes)
+        self._now = self._clock.now()
+        self._step(started)
+        self.flush()
+
+    def leave(self) -> None:
+        """Begin the orderly stop."""
+        if not self.leaving:
+            self.leaving = True
+            self._now = self._clock.now()
+            self._step(LeaveAsked())
+            self.flush()
+
+    def turn(self, messages: Sequence[Message], happenings: Sequence[Happening]) -> None:
+        """Take what happened and what clients said, and the time; carry out what follows."""
+        now = self._now = self._clock.now()
+        events: list[Event] = []
+        for happening in happenings:
+            if isinstance(happening, Located):
+                self.answers.add(happening.session, happening.answers)
+            elif isinstance(happening, StatusAsked):
+                self._step_each(events)
+                events = []
+                happening.answer(self.books.status())
+            elif isinstance(happening, IndexAsked):
+                events.append(self._index_asked(happening.answer))
+            else:
+                if isinstance(happening, WriteFailed):
+                    self.halted = happening.reason
+                elif isinstance(happening, SpaceChanged):
+                    self.low = happening.reason if happening.low else ""
+                elif isinstance(happening, Persisted):
+                    self._voted += self._under_way.voted(happening.token, now.mono_us)
+                events.append(happening)
+        if happenings:
+            self._step_each(events)
+            self.flush()
+        if self._timer_us is not None and now.mono_us >= self._timer_us:
+            self._timer_us = None
+            self._step(TimeAdvanced())
+        if messages:
+            self._reception.take(messages, now.mono_us)
+        self.flush()
+
+    def sweep(self) -> None:
+        """Forget silent clients, report changes to the others, and show the stack the time; called about once a second.
+
+        An idle group of one sets no timer. Only this call shows it that the wall clock leapt, and how long the leap lasts.
+        """
+        self._now = self._clock.now()
+        self._step(TimeAdvanced())
+        for session in self.sessions.idle(self._now.mono_us - limits.SESSION_IDLE_US):
+            self._reception.close(session)
+        self._reception.sweep()
+        self._news.look()
+        self.flush()
+
+    def drop_clients(self) -> None:
+        """Every connection was closed: all sessions are over."""
+        self._now = self._clock.now()
+        for session in self.sessions.clear():
+            self._reception.end(session.number)
+
+    def _client_gone(self, session: Session) -> None:
+        self.sessions.remove(session)
+        self._closing.append(session)  # told to the stack after the flush that found it
+
+    # Actions of the stack
+
+    def _step(self, event: Event) -> None:
+        self._carry_out(event)
+        while self._next:
+            self._carry_out(self._next.popleft())
+
+    def _step_each(self, events: Sequence[Event]) -> None:
+        for event in at_once(events):
+            self._step(event)
+
+    def _carry_out(self, event: Event) -> None:
+        self.meters.steps += 1
+        if isinstance(event, SubmittedUnordered):
+            self._awaited.arrived(event.frames, self._now.mono_us)
+        acts = self._acts
+        for action in self._stack.step(event, self._now):
+            acts[type(action)](action)
+
+    @cached_property
+    def _acts(self) -> dict[type, Callable[[Any], None]]:
+        network = self.network
+        return {
+            Persist: self._persist,
+            ReadLog: self._later(self._disk.read),
+            ReadSnapshot: self._later(self._disk.read),
+            Mend: self._later(self._disk.mend),
+            PersistLane: self._later(self._lanes.persist),
+            ReadLane: self._later(self._lanes.read),
+            MendLane: self._later(self._lanes.mend),
+            LaneHeld: self._later(self._lanes.held),
+            DeliverUnordered: self._deliver_lane,
+            Send: network.send,
+            Reply: self._reply,
+            Deliver: self._deliver,
+            Relearned: self._relearned,
+            SetTimer: self._set_timer,
+            ReadIndex: self._read_index,
+            ViewInstalled: self._view,
+            Halt: self._halt,
+            Stopped: self._stop,
+            Suspect: self._suspect,
+            Peers: network.meet,
+            Dropped: network.dropped,
+        }
+
+    def _set_timer(self, action: SetTimer) -> None:
+        self._timer_us = action.at_us
+
+    def _halt(self, action: Halt) -> None:
+        self.halted = action.reason
+        if action.out:
+            self.cast_out = action.reason
+            self._log.error("left out: the group went on without this gateway, which ends", reason=action.reason)
+        else:
+            self._log.error("halted: this gateway takes no part any more, reads go on", reason=action.reason)
+
+    def _stop(self, _action: Stopped) -> None:
+        self.stopped = True
+
+    def _suspect(self, action: Suspect) -> None:
+        told = action.member in self._holding or self.low  # once is enough, and that of the disk says more
+        name = self.network.name(action.member)
+        self._holding[action.member] = f"{name} holds the group up: {action.reason}" if name else action.reason
+        if not told:
+            self._log.warning("a member holds the group up", member=name or action.member, reason=action.reason)
+
+    def _persist(self, action: Persist) -> None:
+        if action.cut is not None:
+            self._under_way.cut(action.cut)
+        if action.frames:
+            self._under_way.wrote(action.frames)
+            self._under_way.arrived(action.frames, action.token, self._now.mono_us)
+        self._for_disks.append((self._disk.persist, action))
+
+    def _later(self, put: Callable[[Any], None]) -> Callable[[Action], None]:
+        return lambda action: self._for_disks.append((put, action))
+
+    def _reply(self, action: Reply) -> None:
+        session = self.sessions.get(action.session) if len(self._awaited) else None
+        if session is not None and session.form == SUBMIT_UNORDERED:
+            self._landed_unordered += self._awaited.answered(action.answers)
+        if not self._fences.waiting:
+            self.answers.add(action.session, action.answers)
+            return
+        for answer in action.answers:
+            translated = self._fences.translate(action.session, answer)
+            if isinstance(translated, EpochAsked):
+                self._next.append(translated)
+            else:
+                self.answers.add_one(action.session, translated)
+
+    def _deliver(self, run: Deliver) -> None:
+        last = run.frames[-1].position
+        invariant(
+            last > self.position and run.next_offset >= self.offset, f"the frontier would move back from {self.position} to {last}"
+        )
+        self.position, self.offset = last, run.next_offset
+        self._holding.clear()
+        self._frontier(last, run.next_offset)
+        self._delivered.append(run)
+        meters = self.meters
+        for frame in run.frames:
+            if frame.visible and frame.position not in run.aborted:
+                meters.frames_committed += 1
+                meters.records_committed += frame.count
+            elif frame.kind == Kind.FORGET:
+                self._lanes.forget(decode_body(ForgetBody, frame.body).producers)
+        landed, decided = self._under_way.landed(run.frames)
+        self._landed += landed
+        self._decided += decided
+
+    def _deliver_lane(self, run: DeliverUnordered) -> None:
+        self._lanes.show(run)
+        for frame in run.frames:
+            if frame.kind == Kind.BATCH:
+                self.meters.frames_unordered += 1
+                self.meters.records_unordered += frame.count
+        self._delivered_lanes.append(run)
+
+    def _relearned(self, action: Relearned) -> None:
+        self._log.info(
+            "the log was replaced: what was missing here was trimmed elsewhere", position=action.position, start=action.next_offset
+        )
+        self.position, self.offset = action.position, action.next_offset
+        self._frontier(action.position, action.next_offset)
+        self._under_way.replaced(action.position)
+
+    def _index_asked(self, answer: Callable[[bool], None]) -> ReadIndexAsked:
+        """The event that has the stack confirm the frontier, or not: `answer` is called with it."""
+        self._index += 1
+        self._indexes[self._index] = answer
+        return ReadIndexAsked(self._index)
+
+    def _confirm(self, answer: Callable[[bool], Event | None]) -> None:
+        """Have the frontier confirmed; `answer` may return the event to go on with."""
+
+        def confirmed(known: bool) -> None:
+            if (event := answer(known)) is not None:
+                self._next.append(event)
+
+        self._step(self._index_asked(confirmed))
+
+    def _read_index(self, action: ReadIndex) -> None:
+        self._indexes.pop(action.number)(action.confirmed)
+
+    def _view(self, view: ViewInstalled) -> None:
+        self.view = view
+        self.meters.views += 1
+        names = self.network.names(view.members, self.books.gateway)
+        self._log.info("view installed", view=view_text(view.view), members=list(view.members), names=names, primary=view.primary)
+
+    def flush(self) -> None:
+        """Send messages and answers, then hand to the disks what is to be written, and decided runs to the index."""
+        self.network.flush()
+        self.answers.flush()
+        while self._closing:
+            self._reception.end(self._closing.pop().number)
+        for put, action in self._for_disks:
+            put(action)
+        self._for_disks.clear()
+        if self._landed or self._landed_unordered or self._voted:
+            self._measure()
+        for run in self._delivered:
+            self._disk.deliver(run)
+        self._delivered.clear()
+        for part in self._delivered_lanes:
+            self._lanes.deliver(part)
+        self._delivered_lanes.clear()
+
+    def _measure(self) -> None:
+        """Count how long what left in this turn was under way."""
+        now_us, meters = self._clock.mono_us(), self.meters
+        for since, meter in (
+            (self._landed, meters.commit_us),
+            (self._landed_unordered, meters.commit_unordered_us),
+            (self._voted, meters.vote_us),
+            (self._decided, meters.decide_us),
+        ):
+            for since_us, count in since:
+                meter.add(now_us - since_us, count)
+            since.clear()

@@ -1,0 +1,79 @@
+"""Which transport a configuration asks for, opened: who this gateway says it is, its keys, its port."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import msgspec
+from structlog.typing import FilteringBoundLogger
+
+from tutti_gateway.config import Config, advice, parse_address
+from tutti.errors import TuttiError
+from tutti_gateway.transport.handshake import PRESET, SEAL_BYTES
+from tutti_gateway.transport.interface import Introduction, Transport
+from tutti_gateway.transport.keys import Keyring
+from tutti_gateway.transport.mesh.mesh import Mesh
+from tutti_gateway.transport.multicast.multicast import Multicast
+from tutti_gateway.transport.multicast.socket import MulticastSocket
+
+_NS_PER_US = 1000
+_PROCESS_BYTES = 8
+
+
+def open_transport(config: Config, incarnation: bytes, release: str, log: FilteringBoundLogger, *, begun: bool) -> Transport:
+    """Open what carries messages to and from the other gateways; what the configuration lets pass and an operator should know is
+    logged, of its members while no log has `begun`.
+
+    Raises:
+        ConfigError: the keys that it names do not serve.
+        TuttiError: its port cannot be bound.
+    """
+    for one in advice(config, begun=begun):
+        log.warning(f"{one.key} {one.what}", do=one.do)
+    founders = config.founders
+    me = Introduction(
+        release=release,
+        group=config.group.name,
+        gateway=config.name,
+        incarnation=incarnation,
+        process=os.urandom(_PROCESS_BYTES),
+        address=founders.get(config.name, str(config.advertised_address)),
+        configured=founders,
+        timers={name: str(value) for name, value in msgspec.structs.asdict(config.timers).items()} | {PRESET: config.group.preset},
+    )
+    keyring = _keyring(config)
+    if config.group.transport == "mesh":
+        return Mesh(me, config.group_address, _clock_us, keyring)
+    return _open_multicast(config, me, keyring, log)
+
+
+def _open_multicast(config: Config, me: Introduction, keyring: Keyring | None, log: FilteringBoundLogger) -> Multicast:
+    told = config.multicast
+    if keyring is not None:  # the connection on which it is told hides it
+        me = msgspec.structs.replace(me, seal=os.urandom(SEAL_BYTES))
+    socket = MulticastSocket(parse_address(told.address), config.multicast_interface, told.ttl)
+    try:
+        mesh = Mesh(me, config.group_address, _clock_us, keyring)
+    except TuttiError:
+        socket.close()
+        raise
+    log.info(
+        "multicast",
+        address=told.address,
+        interface=config.multicast_interface,
+        receive_buffer_bytes=socket.receive_bytes,
+        send_buffer_bytes=socket.send_bytes,
+    )
+    return Multicast(me, mesh, socket, _clock_us, datagram_bytes=told.datagram_bytes, bytes_a_second=told.bytes_per_second)
+
+
+def _keyring(config: Config) -> Keyring | None:
+    security = config.security
+    if not (security.secret_key and security.public_keys):
+        return None
+    return Keyring.open(security.secret_key, security.public_keys, config.name)
+
+
+def _clock_us() -> int:
+    return time.monotonic_ns() // _NS_PER_US

@@ -1,0 +1,422 @@
+"""The parts of a gateway process, put together, run and taken apart in order."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow.compute  # noqa: F401 - pyarrow's own first use of it may come when there is no descriptor to load it by
+
+from tutti.security.tokens import Tokens
+from tutti_gateway.config import Config
+from tutti_gateway.core import limits
+from tutti import limits as common_limits
+from tutti_gateway.core.protocol.events import Identity, StackConfig, Started
+from tutti_gateway.core.stack import Stack
+from tutti_gateway.core.view.group_status import Survey
+from tutti.data.lane_name import LaneName
+from tutti.errors import Damaged, DiskFull, disk_remedy
+from tutti.log.files.data_directory import Directory, open_directory
+from tutti.log.read.lane_reader import end_told
+from tutti_gateway.log.lanes.lane_logs import LaneLogs, path_of_disk
+from tutti.log.files.lane_paths import lane_path
+from tutti.log.files.layout import RESERVE
+from tutti.log.files.options import LogOptions
+from tutti.log.read.reader import LogReader
+from tutti_gateway.log.write.segment import prepared_paths
+from tutti.log.files.storage import Storage
+from tutti_gateway.log.writer import LogWriter
+from tutti_gateway.node.common import interfaces, logging_setup as logs, memory
+from tutti_gateway.node.status.status import Books, release
+from tutti_gateway.node.common.clock import Clock
+from tutti_gateway.node.status.status_socket import Desk
+from tutti_gateway.node.disk.log_thread import Disk
+from tutti_gateway.node.driver import Driver, Happening
+from tutti_gateway.node.disk.lane_thread import LaneDisk
+from tutti_gateway.node.clients.duplicate_lookup import Lookups
+from tutti_gateway.node.loop import Loop
+from tutti_gateway.node.common.mailbox import Mailbox
+from tutti_gateway.node.common.counters import Meters
+from tutti_gateway.node.peers.peers import Network
+from tutti_gateway.node.clients.port import ClientPort
+from tutti_gateway.node.replay.recorder import Recorder, header_of
+from tutti_gateway.node.status.reads_supervisor import Notifier, Supervisor
+from tutti_gateway.node.status.trace import Tracer
+from tutti_gateway.node.peers.open_transport import open_transport
+
+if TYPE_CHECKING:
+    from tutti_gateway.node.clients.authorization import Admission
+    from tutti_gateway.transport.keys import Keyring
+
+US = 1_000_000
+US_PER_MS = 1000
+FAILED = 1
+
+
+class Gateway:
+    """What one process is made of, put together in an order in which each failure leaves nothing behind."""
+
+    def __init__(
+        self, config: Config, reads: Supervisor, notifier: Notifier, desk: Desk, opened: contextlib.ExitStack, record: str = ""
+    ) -> None:
+        """Open everything.
+
+        Args:
+            config: what this gateway is told.
+            reads: the reads process, started already or to be started when there is something to read.
+            notifier: the pipe to it.
+            desk: where it asks for the status.
+            opened: closes what was opened, last first.
+            record: the directory that the run is recorded in; empty: it is not.
+        """
+        memory.tune()
+        self._handlers: dict[int, Any] = {}
+        opened.callback(self._let_signals_be)  # last of all: a further signal must not kill what is being closed
+        self._config = config
+        self._log = log = logs.set_up(config.name, config.logging.level)
+        self._inbox: Mailbox[Happening] = Mailbox()
+        self._terms = 0
+        self._disk_hangs = False
+        self._stop_us = stop_us_max(config.timers.heartbeat_ms * US_PER_MS)
+        self._stop_by = float("inf")
+        self._told_ready = False
+        self._told_reason = self._waits = ""
+        self._clock_apart = False
+        self._waited_s = 0
+        self._reads = reads
+        self._storage = Storage()
+        name, group = config.name, config.group
+        with _remedy_named(config):
+            self._directory = open_directory(config.data, gateway=name, group=group.name)
+        opened.callback(self._close_directory)
+        self._keyring, self._tokens = _security(config)
+        self._port = opened.enter_context(contextlib.closing(self._open_port()))
+        options = _log_options(config)
+        with _remedy_named(config):
+            writer, self._recovered = LogWriter.open(self._directory, options, self._storage)
+        if self._directory.renewed:
+            log.warning(self._directory.renewed)
+        writing = opened.enter_context(contextlib.ExitStack())
+        writing.callback(writer.close)
+        if not self._recovered.log:
+            check_room_to_begin(self._directory, options)
+        reads.attach(log, self._inbox.wake)
+        self._disk = Disk(writer, self._inbox.put, notifier.notify, log)
+        lanes = self._open_lanes(options, notifier, opened)
+        path = self._directory.path
+        self._lookups = Lookups(lambda: LogReader(path), self._inbox.put, log)
+        self._lane_lookups = Lookups(
+            lambda: LogReader(path_of_disk(path, self._directory.incarnation)), self._inbox.put, log, by_epoch=True
+        )
+        self._transport = opened.enter_context(
+            contextlib.closing(open_transport(config, self._directory.incarnation, release(), log, begun=bool(self._recovered.log)))
+        )
+        self._driver = self._make_driver(writer, lambda stack: self._observed(stack, record, opened))
+        self._loop = Loop(self._driver, self._port, self._transport, self._inbox, writer.beat, log, self._look)
+        desk.open(
+            self._inbox.put,
+            self._disk.suspect,
+            self._lanes.suspect,
+            self._tokens.count if self._tokens is not None else lambda _reason, _times: None,
+        )
+        self._disk.start()
+        opened.callback(self._stop_disk, writing.pop_all().close)  # from now on only the disk's thread uses the log
+        self._lanes.start()
+        opened.callback(self._stop_lanes, lanes.pop_all().close)
+        for lookups in (self._lookups, self._lane_lookups):
+            lookups.start()
+            opened.callback(lookups.stop, self._hurried)
+
+    def _open_port(self) -> ClientPort:
+        config = self._config
+        if self._keyring is None:
+            return ClientPort(*config.client_address)
+        from tutti.zmtp.curve import pair_of  # noqa: PLC0415 - the crypto, for those alone who have keys
+
+        own = self._keyring.own
+        return ClientPort(
+            *config.client_address, pair_of(own.public, own.secret), self._knows if self._tokens is not None else None
+        )
+
+    def _knows(self, routing: bytes) -> bool:
+        """Whether somebody who was let in comes by that connection."""
+        return self._driver.sessions.knows(routing)
+
+    def _admission(self, stack: Stack) -> Admission | None:
+        """Who decides about clients, where not everybody is let in."""
+        if self._keyring is None or self._tokens is None:
+            return None
+        from tutti_gateway.node.clients.authorization import Admission  # noqa: PLC0415 - for those alone who have tokens
+
+        return Admission(self._tokens, self._keyring, self._port.peer, lambda: stack.decided.topics)
+
+    def _open_lanes(self, options: LogOptions, notifier: Notifier, opened: contextlib.ExitStack) -> contextlib.ExitStack:
+        """Open the lanes of the directory; what closes them is returned."""
+        logs = self._lane_logs = LaneLogs(self._directory, options, self._storage)
+        lanes = opened.enter_context(contextlib.ExitStack())
+        lanes.callback(logs.close)
+        self._recovered = msgspec.structs.replace(self._recovered, lanes=logs.start(self._recovered.state))
+        for told in logs.told:
+            self._log.error(told)
+        halted = [LaneName(lane.origin, lane.incarnation) for lane in self._recovered.lanes if lane.halted]
+        ends = {lane: end for lane in halted if (end := end_told(lane_path(self._directory.path, lane))) is not None}
+        self._lanes = LaneDisk(logs, self._inbox.put, notifier.notify, self._log, ends)
+        self._disk.beside = lambda: self._lanes.full
+        return lanes
+
+    def _observed(self, stack: Stack, record: str, opened: contextlib.ExitStack) -> interfaces.Stack:
+        """The stack with what stands between it and the driver, where that is wanted."""
+        observed: interfaces.Stack = stack
+        if record:
+            config = _stack_config(self._config)
+            recorder = Recorder(stack, record, header_of(self._config.name, release(), config, Clock().now()), self._log)
+            opened.callback(recorder.stop)
+            observed = recorder
+        if self._config.logging.level == "debug":
+            incarnation = self._directory.incarnation
+            observed = Tracer(observed, lambda: stack.decided, lambda: LaneName(stack.me, incarnation), self._log)
+        return observed
+
+    def _make_driver(self, writer: LogWriter, observed: Callable[[Stack], interfaces.Stack]) -> Driver:
+        config = self._config
+        stack = Stack(Random, _stack_config(config))
+        survey = self._survey = Survey(stack)
+        clock = Clock()
+        self._disk.group_time_us = self._storage.group_time_us = lambda: survey.group_time_us(clock.mono_us())
+        admission = self._admission(stack)
+        return Driver(
+            observed(stack),
+            clock=clock,
+            disk=self._disk,
+            lanes=self._lanes,
+            clients=self._port,
+            lookups=self._lookups,
+            lane_lookups=self._lane_lookups,
+            network=Network(self._transport, stack, self._log),
+            frontier=writer.frontier,
+            books=lambda driver: Books(
+                config,
+                stack,
+                driver,
+                self._disk,
+                self._lookups,
+                self._reads,
+                self._survey,
+                self._lanes,
+                self._directory.incarnation,
+                dict if admission is None else admission.facts,
+                lambda: survey.clock_ahead_us,
+            ),
+            meters=Meters(),
+            log=self._log,
+            sessions_max=config.limits.sessions,
+            undecided_bytes_max=config.limits.undecided_bytes,
+            entropy=os.urandom(16),
+            admission=admission,
+        )
+
+    def _look(self) -> None:
+        """Once a second: tell what the operator has to do, when that changes."""
+        reason = self._survey.reason
+        if reason != self._told_reason:
+            self._told_reason = reason
+            if reason:
+                self._log.warning(reason)
+        self._look_at_clock()
+        waits = self._driver.books.waits  # as the status has it, with what others say
+        self._waited_s = self._waited_s + 1 if waits == self._waits else 0
+        self._waits = waits
+        if waits and self._waited_s == limits.WAIT_TOLD_S:
+            self._log.warning(f"takes no ordered records: {waits}", state=self._survey.state)
+
+    def _look_at_clock(self) -> None:
+        """Log a host clock that differs from the group's, once, and when it does not differ any more."""
+        ahead_us = self._survey.clock_ahead_us
+        apart = abs(ahead_us) > limits.CLOCK_APART_US
+        if apart == self._clock_apart:
+            return
+        self._clock_apart = apart
+        if not apart:
+            self._log.info("the wall clock of this host agrees with the group's again")
+            return
+        how = f"{abs(ahead_us) // 1_000_000} s {'ahead of' if ahead_us > 0 else 'behind'}"
+        self._log.warning(f"the wall clock of this host is {how} the group's, by which ticks and retention go: set it right")
+
+    def work(self) -> int:
+        """Start the stack and serve until told to stop; returns the exit code."""
+        config = self._config
+        identity = Identity(config.name, self._directory.incarnation, config.group.name, config.founders)
+        self._log.info("starting", listen=config.listen, data=self._directory.path, pid=os.getpid())
+        self._driver.start(Started(identity, os.urandom(16), self._recovered))
+        self._reads.start()
+        self._loop.run(self._done)
+        return self._end()
+
+    def _done(self) -> bool:
+        """Asked by the loop in each turn."""
+        if self._driver.cast_out:
+            return True  # what is read here may not be the group's
+        if self._terms or self._driver.leave_asked:
+            if self._terms > 1 or self._driver.halted or self._driver.stopped or time.monotonic() > self._stop_by:
+                return True
+            if not self._driver.leaving:
+                self._stop_by = time.monotonic() + self._stop_us / US
+                self._reads.let_end()
+                self._log.info("stopping: taking nothing new, finishing what is under way")
+                self._driver.leave()
+                return self._driver.stopped
+        if not self._told_ready and self._reads.ready and self._driver.state == "primary":
+            self._told_ready = True
+            self._tell_ready()
+            memory.collapse()  # all is loaded
+        return False
+
+    def _tell_ready(self) -> None:
+        config = self._config
+        line = {
+            "ready": True,
+            "url": f"tutti://{config.advertised_address}",
+            "name": config.name,
+            "pid": os.getpid(),
+            "data": str(Path(config.data).absolute()),
+            "frontier": self._driver.offset,
+        }
+        try:
+            print(json.dumps(line), flush=True)  # noqa: T201 - the one line that whoever started the gateway waits for
+        except OSError as error:  # nobody reads it, or its disk is full: no reason to serve nobody
+            self._log.warning("the ready line could not be written", error=str(error))
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered must not raise at exit
+        self._log.info("ready", url=line["url"], frontier=self._driver.offset)
+
+    def _end(self) -> int:
+        self._port.close()  # before what takes time, so that clients know at once
+        driver = self._driver
+        if driver.cast_out:
+            self._directory.leave(driver.cast_out)
+        orderly = driver.stopped and not driver.halted
+        if driver.stopped or driver.halted:
+            why = driver.halted or "as asked"
+        else:
+            why = "asked twice" if self._terms > 1 else f"what was under way did not end within {self._stop_us // US} s"
+        self._log.info("stopped", why=why, frontier=driver.offset, undecided_frames=driver.undecided_frames)
+        return 0 if orderly or (self._terms > 1 and not driver.halted) else FAILED
+
+    def _hurried(self) -> bool:
+        return self._terms > 1
+
+    def _stop_disk(self, close_log: Callable[[], None]) -> None:
+        self._disk_hangs |= not self._disk.stop(close_log, self._hurried)
+
+    def _stop_lanes(self, close_logs: Callable[[], None]) -> None:
+        self._disk_hangs |= not self._lanes.stop(close_logs, self._hurried)
+
+    def _close_directory(self) -> None:
+        if not self._disk_hangs:  # a thread that may still write keeps the lock for as long as the process lasts
+            self._directory.close()
+
+    def heed_signals(self) -> None:
+        """SIGTERM and SIGINT begin the orderly stop; a second one ends it at once. They are heeded until everything is closed."""
+
+        def told(_number: int, _frame: FrameType | None) -> None:
+            self._terms += 1
+            self._reads.let_end()
+            self._inbox.wake()
+
+        if threading.current_thread() is threading.main_thread():
+            self._handlers = {number: signal.signal(number, told) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def _let_signals_be(self) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+
+
+def _security(config: Config) -> tuple[Keyring | None, Tokens | None]:
+    """The keys and the tokens that are asked of clients.
+
+    Raises:
+        ConfigError: a file of them is wrong.
+    """
+    security = config.security
+    if not (security.secret_key and security.public_keys):
+        return None, None
+    from tutti_gateway.transport.keys import Keyring  # noqa: PLC0415 - ZeroMQ, for those alone who have keys
+
+    tokens = None if security.tokens is None else Tokens(security.tokens)
+    return Keyring.open(security.secret_key, security.public_keys, config.name), tokens
+
+
+def stop_us_max(heartbeat_us: int) -> int:
+    """How long an orderly stop may take: the stack counts its waits for the other gateways in heartbeats, and has two to end."""
+    return max(common_limits.STOP_US_MAX, (limits.LEAVE_HEARTBEATS + 2) * heartbeat_us)
+
+
+def check_room_to_begin(directory: Directory, options: LogOptions) -> None:
+    """Refuse to begin a log where its first segment has no room: nothing would be taken, and whoever started it would wait.
+
+    Raises:
+        DiskFull: there is none.
+    """
+    if prepared_paths(directory.path) or os.path.exists(os.path.join(directory.path, RESERVE)):
+        return
+    free = directory.storage.free_bytes(directory.path)
+    if free < options.segment_bytes:
+        raise DiskFull(
+            f"{free >> 20} MiB are free on the disk of {directory.path} and {options.segment_bytes >> 20} MiB are needed to begin "
+            f"a log, {options.disk_low_bytes >> 20} MiB to take records: free some space, or name a directory on another disk"
+        )
+
+
+def _stack_config(config: Config) -> StackConfig:
+    timers = config.timers
+    return StackConfig(
+        heartbeat_us=timers.heartbeat_ms * US_PER_MS,
+        tick_interval_us=timers.tick_ms * US_PER_MS,
+        atomic_period_heartbeats=timers.atomic_heartbeats,
+        producers_max=config.limits.producers,
+        topics_max=config.limits.topics,
+        undecided_bytes_max=config.limits.undecided_bytes,
+        lanes=True,
+    )
+
+
+def _log_options(config: Config) -> LogOptions:
+    log, retention = config.log, config.retention
+    return LogOptions(
+        segment_bytes=log.segment_bytes,
+        prepared_segments=log.prepared_segments,
+        disk_low_bytes=log.disk_low_bytes,
+        retention_bytes=retention.bytes,
+        retention_us=retention.time_us,
+        keep_for=tuple(retention.keep_for),
+        vote_mark=log.vote_mark,
+    )
+
+
+@contextlib.contextmanager
+def _remedy_named(config: Config) -> Iterator[None]:
+    """Add to the error of a damaged directory what to do about it.
+
+    That depends on whether other gateways have the log. Only the operator can know: the configuration names the founders, and the
+    roster stands in the log, which cannot be read.
+    """
+    try:
+        yield
+    except Damaged as error:
+        name, group = config.name, config.group.name
+        what = (
+            f"If group {group!r} has other gateways (`tutti members list` at one of them shows them), these have the log: move "
+            f"{config.data} aside, start {name} with an empty directory there, and {disk_remedy(name)}. If {name} "
+            f"is its only gateway, no other has the log: restore {config.data} from a copy, or the records from the archive"
+        )
+        raise Damaged(f"{error}. {what}", error.position) from error

@@ -1,0 +1,184 @@
+"""`tutti serve --record`: every event that the stack takes, with both clocks, and what it answered, in a file (`recording`).
+
+A recorder stands between driver and stack and is a stack to the driver. An event is made into bytes before the step, because a step
+gives frames their place, and the actions after it; all else (compressing, writing) is the work of a thread. Nothing waits for that
+thread: when it does not keep up, or the disk has no room for it, the record ends there, says why, and the gateway goes on. What is
+recorded up to some step replays up to that step (`rerun`).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+from structlog.typing import FilteringBoundLogger
+
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.actions import Action
+from tutti_gateway.core.protocol.events import Event, Now, StackConfig
+from tutti_gateway.core.protocol.codec import encode_lean_actions, encode_lean_event
+from tutti.runtime.fsync import make_directory
+from tutti.errors import ConfigError, remedy
+from tutti_gateway.node.common.interfaces import Stack
+from tutti_gateway.node.replay.recording_format import (SUFFIX, Closed, Header, Item, Raised, Stepped, block_bytes, item_bytes, start_bytes)
+from tutti_gateway.node.common.thread_join import ended
+
+US = 1_000_000
+
+
+class Recorder:
+    """A stack whose run is recorded.
+
+    Attributes:
+        path: the file.
+        over: why nothing more is recorded; empty while it goes on.
+    """
+
+    def __init__(self, stack: Stack, directory: str, header: Header, log: FilteringBoundLogger) -> None:
+        """Begin a file in `directory`; older runs of this gateway make room for it.
+
+        Raises:
+            ConfigError: no file can be made there.
+        """
+        self._stack = stack
+        self._log = log
+        self.over = ""
+        started = datetime.fromtimestamp(header.started_us / US, UTC)
+        name = f"{header.gateway}-{started:%Y%m%dT%H%M%S.%fZ}{SUFFIX}"
+        self.path = Path(directory, name)
+        try:
+            make_directory(self.path.parent)
+            _make_room(self.path.parent, header.gateway)
+            self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise _cannot(directory, error) from error
+        try:
+            self._written = self._write(start_bytes())
+        except OSError as error:
+            os.close(self._fd)
+            raise _cannot(directory, error) from error
+        self._waiting: deque[bytes] = deque([item_bytes(header)])
+        self._put = self._taken = 0  # bytes, counted by one thread each
+        self._ending = False
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
+        self._thread.start()
+        log.info("this run is recorded", file=str(self.path), bytes_max=limits.RECORD_RUN_BYTES_MAX)
+
+    # For the socket thread
+
+    def step(self, event: Event, now: Now) -> Sequence[Action]:
+        """Step the stack, and record it."""
+        if self.over:
+            return self._stack.step(event, now)
+        told = msgspec.Raw(encode_lean_event(event))
+        try:
+            actions = self._stack.step(event, now)
+        except Exception as error:
+            self._keep(Raised(now.mono_us, now.wall_us, told, f"{type(error).__name__}: {error}"))
+            raise
+        self._keep(Stepped(now.mono_us, now.wall_us, told, msgspec.Raw(encode_lean_actions(actions))))
+        return actions
+
+    def _keep(self, item: Item) -> None:
+        data = item_bytes(item)
+        self._waiting.append(data)
+        self._put += len(data)
+        waiting = self._put - self._taken
+        if waiting > limits.RECORD_WAITING_BYTES_MAX:
+            self._end("its disk does not keep up")
+        elif waiting >= limits.RECORD_BLOCK_BYTES:
+            self._wake.set()
+
+    def _end(self, reason: str) -> None:
+        """Record nothing more; whoever finds out first says why."""
+        if not self.over:
+            self.over = reason
+            self._log.warning("this run is recorded no further", file=str(self.path), reason=reason)
+            self._wake.set()
+
+    def stop(self) -> None:
+        """Write what is left. Waits for it, but not for ever."""
+        self._ending = True
+        self._wake.set()
+        ended(self._thread, lambda: False)
+
+    # The thread
+
+    def _run(self) -> None:
+        try:
+            while not self.over and not self._ending:
+                self._wake.wait(limits.RECORD_FLUSH_US / US)
+                self._wake.clear()
+                self._write_blocks()
+            self._write_blocks()
+            self._write(block_bytes(item_bytes(Closed(self.over or "the gateway stopped"))))
+        except OSError as error:
+            self._end(f"its disk says: {error.strerror}")
+        except Exception as error:  # noqa: BLE001 - a thread that dies silently would let the record look whole
+            self._end(f"a defect in the recorder: {type(error).__name__}: {error}")
+        finally:
+            os.close(self._fd)
+            self._waiting.clear()
+
+    def _write_blocks(self) -> None:
+        waiting = self._waiting
+        while waiting:
+            items: list[bytes] = []
+            size = 0
+            while waiting and (not items or size + len(waiting[0]) <= limits.RECORD_BLOCK_BYTES):
+                items.append(waiting.popleft())
+                size += len(items[-1])
+            self._taken += size
+            if size > limits.RECORD_BLOCK_BYTES_MAX:
+                self._end(f"one step takes {size} bytes, over the limit of {limits.RECORD_BLOCK_BYTES_MAX}")
+                waiting.clear()
+                return
+            if not self._room():
+                waiting.clear()
+                return
+            self._written += self._write(block_bytes(b"".join(items)))
+
+    def _room(self) -> bool:
+        if self._written >= limits.RECORD_RUN_BYTES_MAX:
+            self._end(f"the limit of {limits.RECORD_RUN_BYTES_MAX >> 20} MiB a run is reached")
+            return False
+        found = os.fstatvfs(self._fd)
+        free = found.f_bavail * found.f_frsize
+        if free < limits.RECORD_FREE_BYTES_MIN:
+            self._end(f"{free >> 20} MiB are free on its disk, and {limits.RECORD_FREE_BYTES_MIN >> 20} MiB are left to the log")
+            return False
+        return True
+
+    def _write(self, data: bytes) -> int:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._fd, view) :]
+        return len(data)
+
+
+def _cannot(directory: str, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"the run cannot be recorded in {directory}: {error.strerror}; {remedy(error, 'name a directory to write in')}"
+    )
+
+
+def header_of(gateway: str, release: str, config: StackConfig, now: Now) -> Header:
+    """Whose run begins now."""
+    return Header(release, gateway, now.wall_us, config)
+
+
+def _make_room(directory: Path, gateway: str) -> None:
+    """Remove the oldest runs of the gateway, so that the new one stays within the bound together with them."""
+    stamp = len("20260101T000000.000000Z")
+    runs = [path for path in directory.glob(f"*{SUFFIX}") if path.stem[: -stamp - 1] == gateway]
+    left = limits.RECORD_KEPT_BYTES_MAX - limits.RECORD_RUN_BYTES_MAX
+    for path in sorted(runs, key=lambda path: path.stem, reverse=True):
+        left -= path.stat().st_size
+        if left < 0:
+            path.unlink(missing_ok=True)

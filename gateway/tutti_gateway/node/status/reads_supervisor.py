@@ -1,0 +1,220 @@
+"""Keeps the reads process alive: starts it, again with a growing wait when it dies or hangs, and takes it down with the gateway.
+
+The child is given the read end of a pipe. A byte on it says that the frontier moved; its end says that the gateway is gone. It also
+asks the kernel to kill it with the thread that started it, which is this one and lives as long as the gateway does: a child that is
+stopped or stuck sees no pipe, and would keep its ports from the gateway's next run. So no reads process outlives its gateway.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from tutti_gateway.core import limits
+from tutti import limits as common_limits
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
+
+US = 1_000_000
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))  # HTTP/2's preface, and empty settings
+
+
+class Notifier:
+    """The pipe to the reads process: one byte says that there is more to read. Bytes that were not taken yet are enough."""
+
+    def __init__(self) -> None:
+        self.read_fd, self._write_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+
+    def notify(self) -> None:
+        """Say that the frontier moved; never blocks."""
+        with contextlib.suppress(BlockingIOError):  # full: it will look anyway
+            os.write(self._write_fd, b"!")
+
+    def close(self) -> None:
+        """Close both ends; the reads process sees the end of the pipe."""
+        os.close(self._write_fd)
+        os.close(self.read_fd)
+
+
+class Supervisor:
+    """Runs one child process for as long as the gateway lives. All its work happens in a thread of its own."""
+
+    def __init__(
+        self, command: Sequence[str], pass_fds: Sequence[int], ports: Sequence[tuple[str, int]], *, encrypted: bool = False
+    ) -> None:
+        """Prepare.
+
+        Args:
+            command: what to run.
+            pass_fds: descriptors that the child inherits.
+            ports: (host, port) pairs on which it listens once it is up.
+            encrypted: whether it speaks TLS there.
+        """
+        self._command = list(command)
+        self._pass_fds = tuple(pass_fds)
+        self._ports = list(ports)
+        self._ask = _shake_hands if encrypted else _greet
+        self._log: FilteringBoundLogger | None = None
+        self._on_ready: Callable[[], None] | None = None
+        self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._thread = threading.Thread(target=self._run, name="reads-supervisor", daemon=True)
+        self._started = self._ending = False
+        self.ready = False
+        self.pid = 0
+        self.starts = 0
+
+    def attach(self, log: FilteringBoundLogger, ready: Callable[[], None]) -> None:
+        """Say where the child's deaths are told, and what to call (in the supervisor's thread) when all ports answer for the first
+        time; when they did already, it is called at once.
+        """
+        self._log = log
+        self._on_ready = ready
+        if self.ready:
+            ready()
+
+    def start(self) -> None:
+        """Start the child; harmless when it is started already."""
+        if not self._started:
+            self._started = True
+            self._thread.start()
+
+    def let_end(self) -> None:
+        """The gateway stops: from now on a child that ends stays down, as one that was told to with the whole process group."""
+        self._ending = True
+
+    def stop(self) -> None:
+        """End the child: SIGTERM, and SIGKILL when that is not enough. Waits for it."""
+        os.eventfd_write(self._stop_fd, 1)
+        if self._started:
+            self._thread.join()
+        os.close(self._stop_fd)
+
+    def _run(self) -> None:
+        wait_s = grace_s = limits.READS_RESTART_US_MIN / US
+        while True:
+            began = time.monotonic()
+            try:
+                child = subprocess.Popen(self._command, pass_fds=self._pass_fds, stdin=subprocess.DEVNULL)
+            except OSError as error:
+                self._tell("the reads process cannot be started", error=str(error))
+            else:
+                self.pid = child.pid
+                self.starts += 1
+                stopped = self._watched(child)
+                self.pid = 0
+                # What ended it may have told the gateway to stop, too, which says so a moment later.
+                if stopped or self._over(grace_s):
+                    return
+                self._tell("the reads process ended; it is started again", code=child.returncode, after_s=wait_s)
+            if time.monotonic() - began > limits.READS_RESTART_US_MAX / US:
+                wait_s = grace_s
+            if self._over(wait_s):
+                return
+            wait_s = min(2 * wait_s, limits.READS_RESTART_US_MAX / US)
+
+    def _tell(self, what: str, **facts: object) -> None:
+        if self._log is not None:
+            self._log.error(what, **facts)
+
+    def _over(self, wait_s: float) -> bool:
+        """Whether no child is to run any more, as is known after so long."""
+        return self._stop_asked(wait_s) or self._ending
+
+    def _stop_asked(self, wait_s: float) -> bool:
+        poll = select.poll()
+        poll.register(self._stop_fd, select.POLLIN)
+        return bool(poll.poll(wait_s * 1000))
+
+    def _watched(self, child: subprocess.Popen[bytes]) -> bool:
+        """As `_watch`; a child that cannot be watched is ended."""
+        try:
+            return self._watch(child)
+        except OSError as error:  # no descriptor left
+            self._tell("the reads process cannot be watched", error=str(error))
+            self._end(child)
+            return self._stop_asked(0)
+
+    def _watch(self, child: subprocess.Popen[bytes]) -> bool:
+        """Wait until the child ends, by itself or because it hangs (False), or the gateway stops (True)."""
+        pidfd = os.pidfd_open(child.pid)
+        heard_at = looked_at = time.monotonic()
+        try:
+            poll = select.poll()
+            poll.register(self._stop_fd, select.POLLIN)
+            poll.register(pidfd, select.POLLIN)
+            while True:
+                happened = {fd for fd, _ in poll.poll(common_limits.POLL_US_MAX / 1000 if self.ready else limits.READS_PROBE_US / 1000)}
+                if pidfd in happened:
+                    child.wait()
+                    return self._stop_asked(0)
+                if self._stop_fd in happened:
+                    self._end(child)
+                    return True
+                if not self.ready and all(_answers(host, port) for host, port in self._ports):
+                    self.ready = True
+                    if self._on_ready is not None:
+                        self._on_ready()
+                now = time.monotonic()
+                if now - looked_at >= limits.READS_LOOK_US / US:
+                    looked_at = now
+                    if all(_reacts(host, port, self._ask) for host, port in self._ports):
+                        heard_at = time.monotonic()
+                    elif now - heard_at >= limits.READS_SILENT_US_MAX / US:
+                        self._tell("the reads process does not answer; it is ended", silent_s=round(now - heard_at))
+                        self._end(child)
+                        return self._stop_asked(0)
+        finally:
+            os.close(pidfd)
+
+    def _end(self, child: subprocess.Popen[bytes]) -> None:
+        child.terminate()
+        try:
+            child.wait(timeout=limits.READS_END_US_MAX / US)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+
+def _answers(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), timeout=limits.READS_PROBE_US / US):
+            return True
+    except OSError:
+        return False
+
+
+def _reacts(host: str, port: int, greet: Callable[[socket.socket], None]) -> bool:
+    """Whether who listens there does anything at all: the kernel takes connections for a process that hangs, too."""
+    try:
+        with socket.create_connection((host, port), timeout=limits.READS_ANSWER_US_MAX / US) as connection:
+            greet(connection)
+    except (ConnectionResetError, BrokenPipeError):
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _greet(connection: socket.socket) -> None:
+    """As gRPC greets, which answers at once; the admin port answers that this is the wrong port. A place refused counts."""
+    connection.sendall(_GREETING)
+    connection.recv(1)
+
+
+def _shake_hands(connection: socket.socket) -> None:
+    """As who has no certificate in mind; a handshake that is refused is an answer."""
+    import ssl  # noqa: PLC0415 - for those alone who have a certificate
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    with contextlib.suppress(ssl.SSLError):
+        context.wrap_socket(connection).close()

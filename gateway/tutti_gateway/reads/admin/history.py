@@ -1,0 +1,245 @@
+"""The last minutes and the last day of a gateway, as figures over time and as changes of its view: what a page that was just opened
+could not know.
+
+Once a second the gateway's status is looked at, which many others ask for too. A point is what came between two looks; a second row
+of points, one a minute, is made in the same way. Both rows and the list of changes are bounded and in memory: they begin anew with
+the reads process.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable, Mapping
+from math import isnan
+from typing import Any, NamedTuple
+
+import msgspec
+
+from tutti_gateway.core import limits
+
+US = 1_000_000
+_UNKNOWN = "unknown"
+Status = Mapping[str, Any]
+
+
+class Rate(NamedTuple):
+    """A counter of the status, dotted, that is told as so many a second."""
+
+    name: str
+    path: str
+
+
+class Latency(NamedTuple):
+    """A histogram of the status whose quantile is told, in us."""
+
+    name: str
+    path: str
+    quantile: float
+
+
+class Level(NamedTuple):
+    """What the status says at the moment."""
+
+    name: str
+    path: str
+
+
+RATES = (
+    Rate("committed_records", "committed.records"),
+    Rate("unordered_records", "unordered.records"),
+    Rate("ingest_records", "ingest.records"),
+    Rate("ingest_bytes", "ingest.bytes"),
+    Rate("disk_bytes", "disk.bytes"),
+    Rate("syncs", "disk.syncs"),
+    Rate("repaired_frames", "repair.repaired_frames"),
+    Rate("duplicates", "duplicates"),
+    Rate("read_records", "reads.records"),
+    Rate("read_bytes", "reads.bytes"),
+)
+LATENCIES = (
+    Latency("commit_p50_us", "commit_us", 0.5),
+    Latency("commit_p99_us", "commit_us", 0.99),
+    Latency("vote_p99_us", "vote_us", 0.99),
+    Latency("decide_p99_us", "decide_us", 0.99),
+    Latency("sync_p99_us", "disk.sync_us", 0.99),
+)
+LEVELS = (
+    Level("frontier", "frontier"),
+    Level("undecided_frames", "undecided.frames"),
+    Level("undecided_bytes", "undecided.bytes"),
+    Level("sessions", "sessions"),
+    Level("disk_free_bytes", "disk.free_bytes"),
+    Level("resident_bytes", "memory.resident_bytes"),
+)
+#: What a point holds, in this order: the end of its interval (us since 1970) and its length (us) first.
+FIELDS = ("time_us", "span_us", *(figure.name for figure in (*RATES, *LATENCIES, *LEVELS)), "lag_max")
+_NONE = float("nan")
+
+
+class Change(msgspec.Struct, frozen=True):
+    """How the gateway was from a moment on: the first of the list is how it was found."""
+
+    time_us: int
+    state: str
+    reason: str
+    view: int
+    view_text: str
+    coordinator: str
+    members: tuple[str, ...]
+    silent: tuple[str, ...]
+    pid: int
+
+
+class _Look(NamedTuple):
+    """One look: when, and what was seen; `status` is None of a gateway that does not answer."""
+
+    time_us: int
+    mono_us: int
+    status: Status | None
+
+
+class _Row:
+    """Points, one for each `every_us`, the newest `most` of them."""
+
+    def __init__(self, every_us: int, most: int) -> None:
+        self._every_us = every_us
+        self._last: _Look | None = None
+        self.points: deque[array[float]] = deque(maxlen=most)
+
+    def add(self, look: _Look) -> None:
+        last = self._last
+        if last is None:
+            self._last = look
+        elif look.mono_us - last.mono_us >= self._every_us:
+            self._last = look
+            self.points.append(point(last, look))
+
+
+class History:
+    """Looks once a second, in a thread of its own. Thread-safe."""
+
+    def __init__(self, status: Callable[[], Status | None], reads: Callable[[], Mapping[str, int]]) -> None:
+        """Nothing was seen yet.
+
+        Args:
+            status: the gateway's, None when it does not answer; may wait a second.
+            reads: what was read here: records and bytes.
+        """
+        self._status = status
+        self._reads = reads
+        self._lock = threading.Lock()
+        # A little less than the interval: what comes a moment early still counts.
+        self._seconds = _Row(US * 9 // 10, limits.HISTORY_SECONDS)
+        self._minutes = _Row(60 * US - US // 2, limits.HISTORY_MINUTES)
+        self._changes: deque[Change] = deque(maxlen=limits.HISTORY_EVENTS_MAX)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="history", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._stopping.set()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(1.0):
+            self.look(time.time_ns() // 1000, time.monotonic_ns() // 1000)
+
+    def look(self, time_us: int, mono_us: int) -> None:
+        """Look now."""
+        status = self._status()
+        seen = _Look(time_us, mono_us, None if status is None else {**status, "reads": self._reads()})
+        with self._lock:
+            self._seconds.add(seen)
+            self._minutes.add(seen)
+            change = _change(seen)
+            if not self._changes or _differ(self._changes[-1], change):
+                self._changes.append(change)
+
+    def told(self, since_us: int = 0, seconds: int = limits.HISTORY_SECONDS) -> dict[str, object]:
+        """Points of seconds that end after a time, the newest `seconds` at most, and the changes after it."""
+        with self._lock:
+            found = [row for row in list(self._seconds.points)[-seconds:] if row[0] > since_us] if seconds else []
+            changes = [change for change in self._changes if change.time_us > since_us]
+        return {"fields": FIELDS, "points": [_plain(row) for row in found], "changes": changes}
+
+    def minutes(self) -> dict[str, object]:
+        """Points of minutes, all that are remembered."""
+        with self._lock:
+            found = list(self._minutes.points)
+        return {"fields": FIELDS, "points": [_plain(row) for row in found]}
+
+
+def point(before: _Look, now: _Look) -> array[float]:
+    """What came between two looks, as `FIELDS`; NaN where that is not known: nobody answered, or it is another process's count."""
+    span_us = now.mono_us - before.mono_us
+    old, new = before.status, now.status
+    made = array("d", [now.time_us, span_us])
+    counts = old is not None and new is not None and old.get("started_us") == new.get("started_us")
+    for rate in RATES:
+        made.append((find(new, rate.path, 0) - find(old, rate.path, 0)) * US / span_us if counts else _NONE)
+    for latency in LATENCIES:
+        made.append(quantile(find(old, latency.path, None), find(new, latency.path, None), latency.quantile) if counts else _NONE)
+    for level in LEVELS:
+        made.append(find(new, level.path, _NONE) if new is not None else _NONE)
+    made.append(max((new.get("lag") or {}).values(), default=0) if new is not None else _NONE)
+    return made
+
+
+def quantile(before: Status | None, now: Status | None, part: float) -> float:
+    """The quantile of what a histogram counted between two looks, NaN of nothing. Values are taken as evenly spread in each bucket,
+    and what is above the highest bound as twice that at most.
+    """
+    if not before or not now:
+        return _NONE
+    counts = [new - old for old, new in zip(before["counts"], now["counts"], strict=True)]
+    wanted = part * sum(counts)
+    if wanted <= 0:
+        return _NONE
+    low = 0.0
+    for bound, count in zip([*now["bounds"], 2 * now["bounds"][-1]], counts, strict=True):
+        if count and count >= wanted:
+            return float(low + (bound - low) * wanted / count)
+        wanted -= count
+        low = bound
+    return low
+
+
+def find(status: Status | None, path: str, absent: Any) -> Any:
+    """What stands at the dotted keys of `path`."""
+    value: Any = status
+    for key in path.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return absent if value is None else value
+
+
+def _change(look: _Look) -> Change:
+    status = look.status or {}
+    view = status.get("view") or {}
+    return Change(
+        time_us=look.time_us,
+        state=str(status.get("state", _UNKNOWN)),
+        reason=str(status.get("reason", ""))[: limits.HISTORY_TEXT_CHARACTERS_MAX],
+        view=int(view.get("id", 0)),
+        view_text=str(view.get("text", "")),
+        coordinator=str(view.get("coordinator", "")),
+        members=tuple(view.get("members", ())),
+        silent=tuple(status.get("silent", ())),
+        pid=int(status.get("pid", 0)),
+    )
+
+
+def _differ(one: Change, other: Change) -> bool:
+    """Whether these are two states, whatever the words for the reason."""
+    plain = msgspec.structs.replace
+    return plain(one, time_us=0, reason=str(bool(one.reason))) != plain(other, time_us=0, reason=str(bool(other.reason)))
+
+
+def _plain(row: array[float]) -> list[float | int | None]:
+    """As JSON has it: no NaN, and whole numbers where nothing is lost."""
+    return [None if isnan(value) else int(value) if value == int(value) else round(value, 1) for value in row]

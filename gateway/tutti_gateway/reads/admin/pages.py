@@ -1,0 +1,193 @@
+"""What the admin pages say."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+
+import msgspec
+
+from tutti_gateway.reads.admin import assets
+from tutti_gateway.reads.common import memory
+from tutti_gateway.reads.admin.record_pages import Browser, number
+from tutti_gateway.reads.common.gateway_link import GatewayLink
+from tutti_gateway.reads.admin.history import History
+from tutti_gateway.reads.admin.http import AdminProtocol, Answer, Asked, Page, refusal
+from tutti_gateway.reads.logs.peer_endpoints import Others
+from tutti_gateway.reads.logs.query_reports import Queries
+from tutti_gateway.reads.logs.served_logs import topic_line
+from tutti_gateway.reads.common.concurrency import Slots
+from tutti_gateway.reads.flight.streams import Streams
+from tutti_gateway.reads.logs.frontier_watch import FrontierWatch
+from tutti_gateway.core import limits
+from tutti.data.histograms import Histogram
+from tutti.errors import TuttiError, UsageError
+from tutti.log.read.reader import Frontier, LogReader
+
+LOG = logging.getLogger("tutti.reads")
+JSON = "application/json"
+MOMENT_MAX = 2**63 - 1
+
+
+class Pages:
+    """Makes the pages of one gateway."""
+
+    def __init__(
+        self,
+        reader: LogReader,
+        watch: FrontierWatch[Frontier],
+        streams: Streams,
+        calls: Slots,
+        gateway: GatewayLink,
+        queries: Queries,
+        others: Others,
+        browser: Browser,
+        past: History,
+        act_us: Histogram,
+        security: Callable[[], dict[str, object]] = dict,
+    ) -> None:
+        """Speak of the log of `reader`, of the gateway behind `gateway`, of what queries told here, of where `others` are, of what
+        `browser` finds, of how it was in the `past`, how long actions took, and of who was refused.
+        """
+        self._security = security
+        self._queries = queries
+        self._reader = reader
+        self._watch = watch
+        self._streams = streams
+        self._calls = calls
+        self._gateway = gateway
+        self._others = others
+        self._browser = browser
+        self._past = past
+        self._act_us = act_us
+
+    def table(self) -> Mapping[str, Page]:
+        """The pages by path."""
+        return {
+            **assets.table(),
+            "/healthz": self.health,
+            "/readyz": self.ready,
+            "/metrics": self.metrics,
+            "/v1/status": self.status,
+            "/v1/history": self.history,
+            "/v1/gateways": self.gateways,
+            "/v1/topics": self.topics,
+            "/v1/readers": self.readers,
+            "/v1/records": self._browser.records,
+        }
+
+    def health(self, _asked: Asked) -> Answer:
+        """Whether this process is up and the gateway answers it."""
+        status = self._gateway.status()
+        if status is None:
+            return _json({"status": "unavailable", "reason": self._gateway.reason}, HTTPStatus.SERVICE_UNAVAILABLE)
+        return _json({"status": "ok"})
+
+    def ready(self, _asked: Asked) -> Answer:
+        """Whether the gateway takes records: not while there is a reason why it would not, as a full disk or one that hangs."""
+        status = self._gateway.status() or {"state": "unknown", "reason": self._gateway.reason}
+        answer = {"state": status.get("state"), "reason": status.get("reason", "")}
+        ready = answer["state"] == "primary" and not answer["reason"]
+        return _json(answer, HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE)
+
+    def status(self, _asked: Asked) -> Answer:
+        """Everything that the gateway tells of itself, and this process of its own."""
+        status = self._gateway.status()
+        if status is None:
+            frontier = self._watch.now()
+            status = {
+                "state": "unknown",
+                "reason": self._gateway.reason,
+                "log": self._reader.log,
+                "start": self._reader.start,
+                "frontier": frontier.offset,
+                "position": frontier.position,
+            }
+            return _json({**status, "reads_served": self.reads()}, HTTPStatus.SERVICE_UNAVAILABLE)
+        queries = self._queries.lines(self._watch.now().offset, _now_us())
+        return _json({**status, "queries": queries, "reads_served": self.reads()})
+
+    def history(self, asked: Asked) -> Answer:
+        """Figures over time, and how the group was: of seconds (`since`, `seconds`), or of `minutes`."""
+        try:
+            if "minutes" in asked:
+                return _json(self._past.minutes())
+            since_us = number(asked, "since", 0, 0, MOMENT_MAX)
+            seconds = number(asked, "seconds", limits.HISTORY_SECONDS, 0, limits.HISTORY_SECONDS)
+        except UsageError as error:
+            return refusal(HTTPStatus.BAD_REQUEST, str(error))
+        return _json({"now_us": _now_us(), **self._past.told(since_us, seconds)})
+
+    def gateways(self, _asked: Asked) -> Answer:
+        """Where the other gateways of the group have their admin pages, as far as they answer."""
+        return _json(self._others.consoles())
+
+    def topics(self, _asked: Asked) -> Answer:
+        """The topics and what they hold, the first of them by name."""
+        try:
+            found = sorted(self._reader.topics(), key=lambda topic: topic.name)
+        except TuttiError as error:
+            return refusal(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+        lines = [topic_line(topic) for topic in found[: limits.TOPICS_SHOWN_MAX]]
+        return _json({"total": len(found), "topics": lines, "state": self._gateway.state()})
+
+    def readers(self, _asked: Asked) -> Answer:
+        """Named readers, with what they saved and what they have not read yet."""
+        try:
+            saved, frontier = self._reader.state().readers, self._watch.now().offset
+        except TuttiError as error:
+            return refusal(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+        names = sorted(saved)[: limits.TOPICS_SHOWN_MAX]
+        lines = [{"name": name, "offset": saved[name], "lag_records": max(0, frontier - saved[name])} for name in names]
+        return _json({"total": len(saved), "readers": lines, "state": self._gateway.state()})
+
+    def metrics(self, _asked: Asked) -> Answer:
+        """Metrics, in Prometheus' form."""
+        from tutti_gateway.reads.admin.metrics import CONTENT_TYPE, Known, exposition  # noqa: PLC0415 - 2 MB that a gateway without scrapes keeps
+
+        known = Known()
+        try:
+            state, frontier = self._reader.state(), self._watch.now().offset
+            queries = self._queries.lines(frontier, _now_us())
+            known = Known(
+                {topic.name: (topic.records, topic.bytes) for topic in state.topics.values()},
+                {reader: max(0, frontier - offset) for reader, offset in state.readers.items()},
+                {query.name or query.label or query.run: (query.lag_records, query.lag_ms) for query in queries},
+            )
+        except TuttiError as error:  # the other figures are wanted all the more
+            LOG.error("the log's state cannot be read", extra={"fields": {"error": str(error)}})
+        return Answer(HTTPStatus.OK, CONTENT_TYPE, exposition(self._gateway.status(), self.reads(), known))
+
+    def reads(self) -> dict[str, object]:
+        """Figures of this process."""
+        streams = self._streams
+        meters = streams.meters
+        places = {"stream": streams.scans, "follow": streams.followers, "action": self._calls}
+        return {
+            "pid": os.getpid(),
+            "calls": {kind: slots.used for kind, slots in places.items()},
+            "busy": {kind: slots.refused for kind, slots in places.items()} | {"room": streams.room.refused},
+            "streams": {
+                "opened": meters.opened,
+                "failed": meters.failed,
+                "records": meters.records,
+                "batches": meters.batches,
+                "bytes": meters.bytes,
+                "batch_us": meters.batch_us.to_dict(),
+            },
+            "security": self._security(),
+            "admin": {"turned_away": dict(AdminProtocol.turned_away)},
+            "actions": {"act_us": self._act_us.to_dict()},
+            "memory": {"private_bytes": memory.private_bytes(), "batches_bytes": streams.room.held()},
+        }
+
+
+def _json(value: object, status: int = HTTPStatus.OK) -> Answer:
+    return Answer(status, JSON, msgspec.json.encode(value))
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000

@@ -1,0 +1,271 @@
+"""A page of records for who looks into the log: few records, found with little work, wherever in the log they are.
+
+What a page may look into is bounded, so what is rare (a key, a topic) may not be on it although there is more: `tutti-first` and
+`tutti-next` tell which offsets were looked at, and where the pages before and behind begin.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Iterator
+from http import HTTPStatus
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tutti_gateway.reads.protocol.flight_errors import Fault
+from tutti_gateway.reads.admin.http import Answer, Asked, refusal
+from tutti_gateway.reads.common.concurrency import Slots
+from tutti.reading.json_lines import cut_lines
+from tutti.reading.positions import parse_time
+from tutti.sources.source import time_us_of
+from tutti_gateway.core import limits
+from tutti.data.frames.columns import SCHEMA
+from tutti.errors import Damaged, OffsetOutOfRange, TuttiError, UsageError
+from tutti.log.read.reader import LogReader
+from tutti.log.read.scan import scan
+
+Rows = npt.NDArray[np.void]
+LINES = "application/x-ndjson"
+TAKES = ("start", "before", "time", "topic", "key", "key_base64", "limit", "cut")
+_SHRINK = 8  # where a step was too large
+_DIGITS = 20
+
+
+class Wanted(NamedTuple):
+    """What a page is to hold: the records from `start` on, or the last ones below `before`; of one topic, with one key."""
+
+    start: int | None
+    before: int | None
+    topic: str | None
+    key: bytes | None
+    limit: int
+    cut: int
+
+
+class Piece(NamedTuple):
+    """Offsets [low, high) and the bytes of the batches in them that are to be looked into."""
+
+    low: int
+    high: int
+    bytes: int
+
+
+class Looked:
+    """What a page has found, and how much more it may look at.
+
+    Attributes:
+        records: found, in pieces, as they were found.
+        need: how many more are wanted.
+    """
+
+    def __init__(self, limit: int) -> None:
+        """Nothing was looked at."""
+        self.records: list[pa.RecordBatch] = []
+        self.need = limit
+        self._bytes, self._rows = limits.BROWSE_BYTES_MAX, limits.BROWSE_ROWS_MAX
+
+    @property
+    def rows_left(self) -> int:
+        """Rows of the index that may still be looked at."""
+        return self._rows
+
+    def rows(self, count: int) -> None:
+        """So many rows of the index were looked at."""
+        self._rows -= count
+
+    def may(self, piece: Piece) -> bool:
+        """Whether a piece is to be looked at, too: a first one with something in it always, however large."""
+        return self.need > 0 and (piece.bytes <= self._bytes or self._bytes == limits.BROWSE_BYTES_MAX)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether more is wanted, and may be looked for."""
+        return self.need > 0 and self._rows > 0
+
+    def add(self, piece: Piece, batch: pa.RecordBatch) -> None:
+        """A piece was looked at, and of what was found in it these are wanted."""
+        self._bytes -= piece.bytes
+        self.need -= batch.num_rows
+        self.records.append(batch)
+
+
+class Browser:
+    """Makes pages of records. Thread-safe."""
+
+    def __init__(self, reader: LogReader, elsewhere: Callable[[str, int], bool] = lambda lane, position: False) -> None:
+        """Look into the log of `reader`; `elsewhere` is told of a position that cannot be read."""
+        self._reader = reader
+        self._elsewhere = elsewhere
+        self.places = Slots("pages of records", limits.BROWSERS_MAX, limits.BROWSE_WAIT_US_MAX)
+
+    def records(self, asked: Asked) -> Answer:
+        """The page: a line of JSON a record, as `tutti tail` writes them, in offset order."""
+        try:
+            lease = self.places.take()
+            try:
+                return self._page(asked)
+            finally:
+                lease.release()
+        except Fault as busy:
+            return refusal(HTTPStatus.SERVICE_UNAVAILABLE, str(busy))
+        except Damaged as error:
+            there = self._elsewhere("", error.position)
+            more = "; another gateway is asked for it: look again in a moment, or there" if there else ""
+            return refusal(HTTPStatus.INTERNAL_SERVER_ERROR, f"{error}{more}")
+        except OffsetOutOfRange as error:
+            return refusal(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, str(error))
+        except UsageError as error:
+            return refusal(HTTPStatus.BAD_REQUEST, str(error))
+        except TuttiError as error:
+            return refusal(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+
+    def _page(self, asked: Asked) -> Answer:
+        frontier, begin = self._reader.frontier().offset, self._reader.start
+        wanted = wanted_of(asked, begin, frontier, self._reader.offset_for_time)
+        looked = Looked(wanted.limit)
+        if wanted.start is not None:
+            first = wanted.start
+            following = self._forward(wanted, first, frontier, looked)
+        else:
+            following = frontier if wanted.before is None else wanted.before
+            first = self._back(wanted, begin, following, looked)
+        lines = [line + b"\n" for batch in looked.records for line in cut_lines(batch, wanted.cut)]
+        about = {"first": first, "next": following, "start": begin, "frontier": frontier}
+        return Answer(HTTPStatus.OK, LINES, b"".join(lines), {f"tutti-{name}": str(offset) for name, offset in about.items()})
+
+    def _forward(self, wanted: Wanted, start: int, end: int, looked: Looked) -> int:
+        """The first records of [start, end); the offset up to which was looked."""
+        at = start
+        for pieces in self._pieces(start, end, wanted, looked):
+            for piece in pieces:
+                if not looked.may(piece):
+                    return at
+                found = self._found(piece, wanted)
+                looked.add(piece, found.slice(0, looked.need))
+                at = piece.high if looked.records[-1].num_rows == found.num_rows else _offset(looked.records[-1], -1) + 1
+            if not looked.goes_on:
+                break
+        return at
+
+    def _back(self, wanted: Wanted, begin: int, end: int, looked: Looked) -> int:
+        """The last records of [begin, end); the offset from which on was looked."""
+        at, step = end, limits.BROWSE_STEP_OFFSETS
+        while at > begin and looked.goes_on:
+            low = max(begin, at - step)
+            found_pieces = _bounded(self._pieces(low, at, wanted, looked), looked)
+            if found_pieces is None:  # older batches may hold fewer records each
+                step = max(limits.BROWSE_STEP_OFFSETS, step // _SHRINK)
+                continue
+            step *= 2
+            for pieces in reversed(found_pieces):
+                for piece in reversed(pieces):
+                    if not looked.may(piece):
+                        looked.records.reverse()
+                        return at
+                    found = self._found(piece, wanted)
+                    looked.add(piece, found.slice(max(0, found.num_rows - looked.need)))
+                    at = piece.low if looked.records[-1].num_rows == found.num_rows else _offset(looked.records[-1], 0)
+        looked.records.reverse()
+        return at
+
+    def _pieces(self, start: int, end: int, wanted: Wanted, looked: Looked) -> Iterator[list[Piece]]:
+        """[start, end) in pieces of so many bytes, a segment's at a time; borders are starts of batches of the topic."""
+        pick = self._reader.picking(None if wanted.topic is None else [wanted.topic])
+        for _, rows in self._reader.batches(start, end):
+            if not len(rows):
+                continue
+            looked.rows(len(rows))
+            low, high = max(start, int(rows["offset"][0])), min(end, int(rows["offset"][-1]) + int(rows["count"][-1]))
+            yield _cut(pick(rows), low, high)
+
+    def _found(self, piece: Piece, wanted: Wanted) -> pa.RecordBatch:
+        """The records of a piece that are wanted, as one batch."""
+        found: list[pa.RecordBatch] = []
+        topics = None if wanted.topic is None else [wanted.topic]
+        for batch in scan(self._reader, piece.low, piece.high, topics=topics) if piece.bytes else ():
+            if wanted.key is not None:
+                keys = batch.column("key").to_pylist()
+                batch = batch.take(pa.array([place for place, key in enumerate(keys) if key == wanted.key], pa.int64()))
+            found.append(batch)
+        table = pa.Table.from_batches(found, SCHEMA)
+        return table.combine_chunks().to_batches()[0] if table.num_rows else pa.RecordBatch.from_pylist([], SCHEMA)
+
+
+def wanted_of(asked: Asked, begin: int, frontier: int, offset_for_time: Callable[[int], int]) -> Wanted:
+    """What is asked for.
+
+    Raises:
+        UsageError: a parameter is not known, or wrong, or two say where to begin.
+    """
+    for name in asked:
+        if name not in TAKES:
+            raise UsageError(f"there is no parameter {name[:100]!r}; there are {', '.join(TAKES)}")
+    places = [name for name in ("start", "before", "time") if name in asked]
+    if len(places) > 1:
+        raise UsageError(f"{' and '.join(places)} all say where to look: give one of them")
+    if "key" in asked and "key_base64" in asked:
+        raise UsageError("key and key_base64 both say which key: give one of them")
+    limit = number(asked, "limit", limits.BROWSE_RECORDS, 1, limits.BROWSE_RECORDS_MAX)
+    cut_max = min(limits.BROWSE_CUT_BYTES_MAX, limits.BROWSE_SHOWN_BYTES_MAX // limit)
+    cut = number(asked, "cut", limits.BROWSE_CUT_BYTES, 0, cut_max)
+    topic, key = asked.get("topic") or None, None
+    if "key" in asked:
+        key = asked["key"].encode()
+    elif "key_base64" in asked:
+        try:
+            key = base64.b64decode(asked["key_base64"], validate=True)
+        except binascii.Error:
+            raise UsageError("key_base64 is not base64") from None
+    start = before = None
+    if "time" in asked:
+        start = offset_for_time(time_us_of(parse_time(asked["time"])))
+    elif "before" in asked:
+        before = number(asked, "before", 0, begin, frontier)
+    elif asked.get("start", "latest") != "latest":
+        start = begin if asked["start"] == "earliest" else number(asked, "start", 0, begin, frontier)
+    return Wanted(start, before, topic, key, limit, cut)
+
+
+def number(asked: Asked, name: str, default: int, low: int, high: int) -> int:
+    """A parameter that is a whole number.
+
+    Raises:
+        UsageError: it is none, or not within the bounds.
+    """
+    text = asked.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) < _DIGITS):
+        raise UsageError(f"{name} is a whole number, not {text[:100]!r}")
+    if not low <= int(text) <= high:
+        raise UsageError(f"{name}={text} is not within {low} and {high}")
+    return int(text)
+
+
+def _bounded(found: Iterator[list[Piece]], looked: Looked) -> list[list[Piece]] | None:
+    """All of them; None if they are of more rows of the index than one step may look at."""
+    least, taken = looked.rows_left - limits.BROWSE_STEP_ROWS_MAX, list[list[Piece]]()
+    for pieces in found:
+        taken.append(pieces)
+        if looked.rows_left < least:
+            return None
+    return taken
+
+
+def _cut(rows: Rows, low: int, high: int) -> list[Piece]:
+    """[low, high), in which these batches are, cut where one of them begins."""
+    if not len(rows):
+        return [Piece(low, high, 0)]
+    sizes = rows["size"].astype(np.int64)
+    firsts = np.flatnonzero(np.diff((np.cumsum(sizes) - sizes) // limits.BROWSE_PIECE_BYTES, prepend=-1))
+    borders = [low, *rows["offset"][firsts[1:]].tolist(), high]
+    return [Piece(*between, size) for between, size in zip(pairwise(borders), np.add.reduceat(sizes, firsts).tolist(), strict=True)]
+
+
+def _offset(batch: pa.RecordBatch, place: int) -> int:
+    return int(batch.column("offset")[place].as_py())

@@ -1,0 +1,146 @@
+"""The Flight service: tickets and commands in, streams and answers out. Each method checks, asks who knows, and answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pyarrow import flight
+
+from tutti.security.tokens import ANYBODY
+from tutti_gateway.reads.flight.actions import ACTIONS, Actions
+from tutti_gateway.reads.common.connections import Call, Connections
+from tutti_gateway.reads.protocol.flight_errors import Fault, schema_told, told
+from tutti_gateway.reads.common.authorization import Guard, check_action, hints_for
+from tutti_gateway.reads.flight.plans import Plans
+from tutti_gateway.reads.protocol.tickets import Command, Ticket, decode, encode
+from tutti_gateway.reads.common.concurrency import Lease, Slots
+from tutti_gateway.reads.flight.streams import Streams
+from tutti_gateway.core import limits
+from tutti.data.frames.columns import check_columns, schema_of
+
+WRITES_REFUSED = "the reads port takes no records: send them with a Producer to the gateway's client port"
+
+
+class Answer:
+    """The answer of an action, which keeps the place of its call until it was sent, or its caller is gone."""
+
+    def __init__(self, answer: bytes, lease: Lease, call: Call) -> None:
+        self._left = [answer]
+        self._lease = lease
+        self._call = call
+
+    def __iter__(self) -> Answer:
+        """It is its own iterator, as the Flight library wants it."""
+        return self
+
+    def __next__(self) -> bytes:
+        """The answer, and when that was sent nothing more."""
+        if not self._left:
+            self._lease.release()
+            raise StopIteration
+        return self._left.pop()
+
+
+class ReadsServer(flight.FlightServerBase):
+    """Serves one log. Calls run in threads of the library; it listens from its construction on."""
+
+    def __init__(
+        self, location: str, streams: Streams, plans: Plans, actions: Actions, connections: Connections, guard: Guard
+    ) -> None:
+        """Listen at `location` (grpc://HOST:PORT, grpc+tls://... with a certificate; port 0 takes a free one, see `port`).
+
+        Raises:
+            pa.ArrowException: the port is in use, or cannot be listened on.
+        """
+        self._streams = streams
+        self._plans = plans
+        self._actions = actions
+        self._connections = connections
+        self.calls = Slots("calls", limits.CALLS_MAX)
+        self._guard = guard
+        certificate = guard.certificate
+        certificates = None if certificate is None else [certificate]
+        super().__init__(location, tls_certificates=certificates, middleware=guard.middleware())
+        connections.port = self.port
+
+    @told
+    def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
+        """A stream of records."""
+        access, call = self._guard.caller(context), self._connections.call(context.peer())
+        asked = decode(Ticket, ticket.ticket, "the ticket")
+        self._guard.checked(lambda: access.require_read(asked.topics))
+        with hints_for(access):
+            return self._streams.open(asked, call, context.is_cancelled)
+
+    @told
+    def get_flight_info(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.FlightInfo:
+        """Endpoints of a range, one a split."""
+        access = self._guard.caller(context)
+        command = _command(descriptor)
+        self._guard.checked(lambda: access.require_read(command.topics))
+        lease = self.calls.take()
+        try:
+            call = self._connections.call(context.peer())
+            with hints_for(access):
+                info = self._plans.info(command, descriptor, context.is_cancelled)
+            del call  # it was at work until now
+            return info
+        finally:
+            lease.release()
+
+    @schema_told
+    def get_schema(  # type: ignore[override]  # the stubs have the type of the client's side
+        self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
+    ) -> flight.SchemaResult:
+        """The schema of what a command reads."""
+        self._guard.caller(context)
+        return flight.SchemaResult(schema_of(check_columns(_command(descriptor).columns)))
+
+    @told
+    def list_flights(  # type: ignore[override]  # the stubs have text, the library gives bytes
+        self, context: flight.ServerCallContext, criteria: bytes
+    ) -> Iterator[flight.FlightInfo]:
+        """The whole log, as one flight."""
+        access = self._guard.caller(context)
+        self._guard.checked(lambda: access.require_read(None))
+        command = Command()
+        descriptor = flight.FlightDescriptor.for_command(encode(command))
+        return iter([self._plans.info(command, descriptor, context.is_cancelled)])
+
+    @told
+    def list_actions(  # type: ignore[override]  # the stubs have an action where the library wants its type
+        self, context: flight.ServerCallContext
+    ) -> list[tuple[str, str]]:
+        """Names of the actions, each with a sentence."""
+        self._guard.caller(context)
+        return [(name, action.sentence) for name, action in ACTIONS.items()]
+
+    @told
+    def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[bytes]:
+        """One action: JSON in, JSON out."""
+        access, body = self._guard.caller(context), action.body.to_pybytes()
+        if access is not ANYBODY and action.type in ACTIONS:
+            self._guard.checked(lambda: check_action(access, action.type, body))
+        call, lease = self._connections.call(context.peer()), self.calls.take()
+        try:
+            with hints_for(access):
+                return Answer(self._actions.act(action.type, body, context.is_cancelled, access), lease, call)
+        except BaseException:
+            lease.release()
+            raise
+
+    @told
+    def do_put(self, *_args: object) -> None:
+        """Refused: records go in by the client port."""
+        raise Fault("read_only", WRITES_REFUSED)
+
+    @told
+    def do_exchange(self, *_args: object) -> None:
+        """Refused: records go in by the client port."""
+        raise Fault("read_only", WRITES_REFUSED)
+
+
+def _command(descriptor: flight.FlightDescriptor) -> Command:
+    if descriptor.descriptor_type != flight.DescriptorType.CMD:
+        raise Fault("malformed", "the descriptor is a path; use a command: the JSON of a ticket (docs/reference/reads.md)")
+    return decode(Command, descriptor.command or b"", "the command")

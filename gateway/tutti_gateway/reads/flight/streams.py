@@ -1,0 +1,226 @@
+"""Streams of records: a range that ends, or one that follows the log.
+
+A stream is an iterator that the Flight library asks for the next batch, from a thread of its own, after it has handed the last one
+to the network. So a slow reader holds three batches at most and one thread; nothing is made ahead of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import msgspec
+import pyarrow as pa
+from pyarrow import flight
+
+from tutti_gateway.reads.common.connections import Call
+from tutti_gateway.reads.protocol.flight_errors import Fault, flight_error, of_damage, sent_on
+from tutti_gateway.reads.logs.ranges import Range
+from tutti_gateway.reads.protocol.tickets import Ticket
+from tutti_gateway.reads.common.memory_budget import Room
+from tutti_gateway.reads.logs.served_logs import Served, Shelf
+from tutti_gateway.reads.common.concurrency import Lease, Slots
+from tutti_gateway.core import limits
+from tutti import limits as common_limits
+from tutti.data.frames.columns import check_columns, schema_of
+from tutti.data.histograms import LATENCY_BOUNDS_US, Histogram
+from tutti.errors import Behind, Damaged
+from tutti.log.read.reader import Frontier
+from tutti.log.read.scan import scan
+
+US = 1_000_000
+METADATA_KEY = b"tutti"
+Batch = pa.RecordBatch | tuple[pa.RecordBatch, pa.Buffer]
+"""What the Flight library takes: a batch, with or without application metadata."""
+
+
+class StreamMeters:
+    """What was read. Counts may lose an increment when two streams count at once: they are for graphs, not for accounts."""
+
+    def __init__(self) -> None:
+        self.opened = 0
+        self.records = 0
+        self.bytes = 0
+        self.batches = 0
+        self.failed = 0
+        self.batch_us = Histogram(LATENCY_BOUNDS_US)
+
+    def read(self) -> dict[str, int]:
+        """Records and bytes so far."""
+        return {"records": self.records, "bytes": self.bytes}
+
+
+class Stream:
+    """One caller's stream: gives its place back when it ends, however it ends, and lets only Flight errors out."""
+
+    def __init__(self, batches: Iterator[Batch], lease: Lease, call: Call, meters: StreamMeters) -> None:
+        """A stream of `batches` that holds `lease`, for `call`."""
+        self._batches = batches
+        self._lease = lease
+        self._call = call
+        self._meters = meters
+
+    def __iter__(self) -> Stream:
+        """Streams are their own iterators."""
+        return self
+
+    def __next__(self) -> Batch:
+        """The next batch, as the Flight library wants it."""
+        try:
+            item = next(self._batches)
+        except StopIteration:
+            self._lease.release()
+            raise
+        except Exception as error:
+            self._lease.release()
+            self._meters.failed += 1
+            raise flight_error(error) from error
+        batch = item[0] if isinstance(item, tuple) else item
+        self._meters.batches += 1
+        self._meters.records += batch.num_rows
+        self._meters.bytes += batch.nbytes
+        return item
+
+
+class Streams:
+    """Opens streams, within the bounds."""
+
+    def __init__(
+        self,
+        shelf: Shelf,
+        elsewhere: Callable[[str, int], bool] = lambda lane, position: False,
+    ) -> None:
+        """Serve the logs of `shelf`; `elsewhere` is told of a position that cannot be read, and says whether others hold it."""
+        self._elsewhere = elsewhere
+        self._shelf = shelf
+        self.scans = Slots("streams", limits.STREAMS_MAX, limits.BUSY_WAIT_US_MAX)
+        self.followers = Slots("follow streams", limits.FOLLOWERS_MAX, limits.BUSY_WAIT_US_MAX)
+        self.meters = StreamMeters()
+        self.room = Room()
+
+    def open(self, ticket: Ticket, call: Call, given_up: Callable[[], bool]) -> flight.FlightDataStream:
+        """The stream that a ticket of `call` asks for; `given_up` says whether its caller went away.
+
+        Raises:
+            Fault: the ticket asks for what is not there, or all places are taken.
+        """
+        lease = (self.followers if ticket.follow else self.scans).take(given_up)
+        served = self._shelf.of(ticket.lane)
+        if ticket.follow:
+            not_silent(served)
+        with sent_on(self._elsewhere, ticket.lane):
+            wanted = served.ranges.of(ticket, given_up)
+        schema = schema_of(check_columns(ticket.columns)).with_metadata({METADATA_KEY: metadata(served, wanted)})
+        if ticket.follow or wanted.end is None:
+            batches = self._follow(served, ticket, wanted, given_up)
+        else:
+            batches = iter(self._scan(served, ticket, wanted.start, wanted.end))
+        self.meters.opened += 1
+        stream = Stream(batches, lease, call, self.meters)
+        return flight.GeneratorStream(schema, stream)  # type: ignore[arg-type]  # the stubs leave out pairs with metadata
+
+    def _batch_bytes(self) -> int:
+        """Up to how many bytes frames are joined.
+
+        A stream that waits for its reader holds about three times that: a batch in gRPC and the next one, with computed columns.
+        """
+        streams = max(1, self.scans.used + self.followers.used)
+        share = limits.READ_BUFFERS_BYTES // (limits.READ_BATCHES_A_STREAM * streams)
+        return min(max(share, common_limits.READ_BATCH_BYTES_MIN), common_limits.READ_BATCH_BYTES_MAX)
+
+    def _scan(self, served: Served, ticket: Ticket, start: int, end: int, *, goes_on: bool = False) -> Iterator[pa.RecordBatch]:
+        """The batches of a range that is committed; it `goes_on` where this stream had another one before."""
+        reached = start
+        try:
+            batches = scan(
+                served.reader,
+                start,
+                end,
+                topics=ticket.topics,
+                columns=ticket.columns,
+                rows_max=common_limits.READ_BATCH_ROWS_MAX,
+                bytes_max=self._batch_bytes(),
+                goes_on=goes_on,
+            )
+            while (batch := self._made(batches)) is not None:
+                if served.watch.stopping:
+                    raise _stopping()
+                yield batch
+                reached += batch.num_rows
+                del batch  # the next one is made without this one in memory
+        except Damaged as error:
+            where = {"offset": reached} if ticket.topics is None else {}
+            raise of_damage(error, self._elsewhere, served.lane, **where) from error
+
+    def _made(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
+        with self.room.for_a_batch():
+            began = time.monotonic_ns()
+            batch = next(batches, None)
+            if batch is not None:
+                self.meters.batch_us.add((time.monotonic_ns() - began) // 1000)
+            return batch
+
+    def _follow(self, served: Served, ticket: Ticket, wanted: Range, given_up: Callable[[], bool]) -> Iterator[Batch]:
+        """What is committed from the range's start on, as it comes; the last batch of each run says how far the stream is."""
+        at, end = wanted.start, wanted.end
+        schema = schema_of(check_columns(ticket.columns))
+        empty = pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+        while end is None or at < end:
+            frontier = served.watch.now()
+            upto = frontier.offset if end is None else min(frontier.offset, end)
+            if upto <= at:
+                frontier = served.watch.wait(at, limits.FOLLOW_BEAT_US, given_up)
+                if served.watch.stopping:
+                    raise _stopping()
+                if given_up():
+                    return
+                if frontier.offset <= at:
+                    not_silent(served)
+                    yield empty, _progress(at, frontier)
+                continue
+            began = time.monotonic()
+            last = empty
+            try:
+                for batch in self._scan(served, ticket, at, upto, goes_on=at > wanted.start):
+                    if last is not empty:
+                        yield last
+                    last = batch
+            except (Fault, Behind):
+                if last is not empty:
+                    yield last  # whole and good, whatever came behind it
+                raise
+            at = upto
+            yield last, _progress(at, frontier)
+            # A gap between runs: where little batches commit without a pause, each would cost the caller a message of its own.
+            time.sleep(max(0.0, limits.FOLLOW_GAP_US / US - (time.monotonic() - began)))
+
+
+def metadata(served: Served, wanted: Range) -> bytes:
+    """What a stream's schema says beside the columns."""
+    return msgspec.json.encode(
+        {
+            "log": served.reader.log,
+            **served.about,
+            "start": served.reader.start,
+            "frontier": wanted.frontier.offset,
+            "range": (wanted.start, wanted.end),
+        }
+    )
+
+
+def not_silent(served: Served) -> None:
+    """Have nobody wait for what is committed later where the gateway stands still.
+
+    Raises:
+        Fault: `unavailable`.
+    """
+    if served.watch.silent:
+        raise Fault("unavailable", "this gateway stands still: wait for what is new at the next one, from the offset reached")
+
+
+def _stopping() -> Fault:
+    return Fault("stopping", "this gateway goes down: go on at the next one, from the offset reached")
+
+
+def _progress(at: int, frontier: Frontier) -> pa.Buffer:
+    return pa.py_buffer(msgspec.json.encode({"next": at, "frontier": frontier.offset}))

@@ -1,0 +1,84 @@
+"""The queries that tell this gateway how far they are.
+
+What they say is kept in memory alone: a query that lives tells again within a second, here or at the next gateway. What outlives
+all is its position in the log, under the name that it was given.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+
+import msgspec
+
+from tutti_gateway.reads.protocol.tickets import ReportAsk
+from tutti_gateway.core import limits
+from tutti import limits as common_limits
+from tutti.data.query_info import RUNNING, SILENT, QueryInfo, without_ended
+
+_ALIVE_US = 5 * common_limits.SPARK_ALIVE_US
+
+
+class _Known(msgspec.Struct):
+    report: ReportAsk
+    since_us: int
+    seen_us: int
+    trouble: str = ""
+
+
+class Queries:
+    """What queries told, by run. Thread-safe; bounded: who has been silent for the longest is forgotten first, or after a day."""
+
+    def __init__(self) -> None:
+        """Nobody yet."""
+        self._lock = threading.Lock()
+        self._known: OrderedDict[str, _Known] = OrderedDict()  # who told last is the last
+
+    def note(self, report: ReportAsk, now_us: int) -> None:
+        """A query tells, at `now_us` (us since 1970)."""
+        with self._lock:
+            before = self._known.pop(report.run, None)
+            since_us = before.since_us if before is not None else now_us
+            self._known[report.run] = _Known(report, since_us, now_us, before.trouble if before is not None else "")
+            self._forget(now_us)
+
+    def trouble(self, run: str, why: str) -> None:
+        """Why the position of this run is not kept under its name; empty when it is."""
+        with self._lock:
+            if run in self._known:
+                self._known[run].trouble = why
+
+    def lines(self, frontier: int, now_us: int) -> list[QueryInfo]:
+        """All that are known and not over; `frontier` is the log's, as an offset."""
+        with self._lock:
+            self._forget(now_us)
+            known = [_line(one, frontier, now_us) for one in self._known.values()]
+        return sorted(without_ended(known), key=lambda line: (line.name, line.label, line.since_us))
+
+    def _forget(self, now_us: int) -> None:
+        while self._known:
+            oldest = next(iter(self._known.values()))
+            if len(self._known) <= limits.QUERIES_MAX and now_us - oldest.seen_us <= limits.QUERY_KEPT_US:
+                return
+            self._known.popitem(last=False)
+
+
+def _line(known: _Known, frontier: int, now_us: int) -> QueryInfo:
+    report = known.report
+    behind = frontier > report.offset
+    silent_us = max(0, now_us - known.seen_us)
+    silent = silent_us > _ALIVE_US
+    return QueryInfo(
+        name=report.name,
+        run=report.run,
+        label=report.label,
+        topics=report.topics,
+        offset=report.offset,
+        lag_records=max(0, frontier - report.offset),
+        # It was told when it lived; what lies above waits on while nobody is there to say so.
+        lag_ms=report.lag_ms + (silent_us // 1000 if silent and behind else 0),
+        state=SILENT if silent else RUNNING,
+        since_us=known.since_us,
+        seen_us=known.seen_us,
+        trouble=known.trouble,
+    )

@@ -1,0 +1,216 @@
+"""From what a ticket says to a range of offsets that the log holds, or to the sentence that says why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from difflib import get_close_matches
+from typing import NamedTuple
+
+from tutti_gateway.reads.protocol.flight_errors import Fault
+from tutti_gateway.reads.protocol.tickets import AtTime, Known, Place, Ticket
+from tutti_gateway.reads.logs.frontier_watch import Watching
+from tutti import limits
+from tutti.data.gateway_states import CUT_OFF
+from tutti.log.read.reader import Frontier, LogReader
+
+
+class Range(NamedTuple):
+    """Offsets [start, end) to be read; `end` None goes on for ever. `frontier` is what the reader was promised."""
+
+    start: int
+    end: int | None
+    frontier: Frontier
+
+
+class Ranges:
+    """Answers what can be read, for one log."""
+
+    def __init__(
+        self,
+        reader: LogReader,
+        watch: Watching[Frontier],
+        state: Callable[[], str],
+        confirm: Callable[[], bool] | None = None,
+    ) -> None:
+        """Answer for the log of `reader`; `state` is the gateway's. `confirm` finds out whether the frontier is the group's (see
+        `GatewayLink.confirm`); a lane has none, as no majority decides it.
+        """
+        self._confirm = confirm
+        self._reader = reader
+        self._watch = watch
+        self._state = state
+
+    def frontier(self, caller: Known, given_up: Callable[[], bool]) -> Frontier:
+        """The frontier of the log that the caller reads, at least what it has seen (C7).
+
+        It is waited for a moment, unless the gateway is cut off from who could tell it more. For a caller that wants a linearizable
+        answer it holds all that was committed before the question.
+
+        Raises:
+            Fault: `other_log`, `behind`.
+        """
+        self.check_log(caller)
+        if caller.linearizable:
+            self.require_confirmed(caller.seen)
+        seen = caller.seen
+        frontier = self._watch.now()
+        if frontier.offset < seen and self._state() not in CUT_OFF:
+            frontier = self._watch.wait(seen - 1, limits.BEHIND_WAIT_US_MAX, given_up)
+        if frontier.offset < seen:
+            raise Fault(
+                "behind",
+                f"this gateway's frontier is {frontier.offset} and the reader has seen {seen}: "
+                "ask another gateway of the group, or again later",
+                frontier=frontier.offset,
+                seen=seen,
+            )
+        return frontier
+
+    def confirmed(self) -> bool:
+        """Whether the gateway confirms that the frontier from now on holds all that is committed by now.
+
+        Raises:
+            Fault: `malformed`, this is a lane.
+        """
+        if self._confirm is None:
+            raise Fault("malformed", "a lane has no linearizable reads, as no majority decides it: leave `linearizable` out")
+        return self._confirm()
+
+    def require_confirmed(self, seen: int = 0, why: str = "") -> None:
+        """Refuse what only a gateway that does not lag can answer; `why` says what it would have answered.
+
+        Raises:
+            Fault: `behind`.
+        """
+        if not self.confirmed():
+            frontier = self._watch.now().offset
+            raise Fault(
+                "behind",
+                f"{why}{'; but ' if why else ''}this gateway ({self._state()}) cannot confirm its frontier {frontier} with a "
+                "majority of the group, so that others may have more: ask another gateway, or again later",
+                frontier=frontier,
+                seen=seen,
+            )
+
+    def check_log(self, caller: Known) -> None:
+        """Refuse who reads another log: its offsets mean nothing here.
+
+        Raises:
+            Fault: `other_log`.
+        """
+        log = self._reader.log
+        if caller.log and log and caller.log != log:
+            raise Fault(
+                "other_log",
+                f"this gateway serves log {log} and the reader asks for log {caller.log}: "
+                "the url names gateways of different groups, or the log was replaced",
+                log=log,
+            )
+
+    def of(self, ticket: Ticket, given_up: Callable[[], bool]) -> Range:
+        """The range that a ticket names.
+
+        Raises:
+            Fault: `other_log`, `behind`, `below_start`, `beyond_frontier`, `malformed` (it ends before it begins), `unknown_topic`.
+        """
+        frontier = self.frontier(ticket, given_up)
+        self.check_topics(ticket)
+        if not ticket.follow:
+            return Range(*self.offsets(ticket.start, ticket.end, frontier), frontier)
+        start = self.offset(ticket.start, frontier)
+        self._check("start", start, frontier)
+        end = None if ticket.end is None else self.offset(ticket.end, frontier)
+        if end is not None and end < start:
+            raise _backwards(start, end)
+        return Range(start, end, frontier)
+
+    def offsets(self, start: Place, end: Place | None, frontier: Frontier) -> tuple[int, int]:
+        """The offsets of a range that is committed already; without an end it goes up to the frontier.
+
+        Raises:
+            Fault: `below_start`, `beyond_frontier`, `malformed` (it ends before it begins).
+        """
+        low = self.offset(start, frontier)
+        self._check("start", low, frontier)
+        high = frontier.offset if end is None else self.offset(end, frontier)
+        self._check("end", high, frontier)
+        if high < low:
+            raise _backwards(low, high)
+        return low, high
+
+    def offset(self, place: Place, frontier: Frontier) -> int:
+        """The offset that a place stands for; it may lie outside of the log."""
+        if isinstance(place, AtTime):
+            return self._reader.offset_for_time(place.time_us)
+        if place == "earliest":
+            return self._reader.start
+        if place == "latest":
+            return frontier.offset
+        return int(place)
+
+    def _check(self, which: str, offset: int, frontier: Frontier) -> None:
+        start = self._reader.start
+        if offset < start:
+            raise Fault(
+                "below_start",
+                f"the range's {which} is offset {offset} and this log begins at {start}: what lay below was removed; "
+                f'begin at {start} or "earliest"',
+                start=start,
+                frontier=frontier.offset,
+            )
+        hint = "; with `follow` a range may end there" if which == "end" else ""
+        self.check_not_beyond(f"the range's {which} is offset {offset}", offset, frontier, hint)
+
+    def check_not_beyond(self, what: str, offset: int, frontier: Frontier, hint: str = "") -> None:
+        """Refuse an offset beyond the frontier, for good only where that is confirmed.
+
+        Raises:
+            Fault: `beyond_frontier`; `behind`, where others may have more.
+        """
+        if offset <= frontier.offset:
+            return
+        if self._confirm is not None:
+            self.require_confirmed(0, f"{what} and the log is committed up to {frontier.offset} here")
+            frontier = self._watch.now()
+        if offset > frontier.offset:
+            raise Fault(
+                "beyond_frontier",
+                f'{what} and the log is committed up to {frontier.offset}: use at most {frontier.offset}, or "latest"{hint}',
+                start=self._reader.start,
+                frontier=frontier.offset,
+            )
+
+    def check_topics(self, ticket: Ticket) -> None:
+        """Refuse topics that do not exist, unless they may be absent.
+
+        Raises:
+            Fault: `unknown_topic`; `behind`, where others may know them.
+        """
+        if ticket.topics is None or ticket.follow or ticket.absent_ok:
+            return
+        if self._has_topics(ticket.topics):
+            return
+        if self._confirm is not None:
+            self.require_confirmed(0, f"not all of the topics {', '.join(ticket.topics)[:200]} are known here")
+            if self._has_topics(ticket.topics):
+                return
+        known = {topic.name for topic in self._reader.state().topics.values()}  # a log up to now: costs more than the numbers
+        for name in ticket.topics:
+            if name not in known:
+                near = get_close_matches(name, known, 1)
+                hint = f"did you mean {near[0]!r}?" if near else _some(sorted(known))
+                raise Fault("unknown_topic", f"there is no topic {name!r} in this log", hint, name=name)
+
+    def _has_topics(self, names: tuple[str, ...]) -> bool:
+        return len(self._reader.topic_numbers(names)) == len(set(names))
+
+
+def _backwards(start: int, end: int) -> Fault:
+    return Fault("malformed", f"the range [{start}, {end}) ends before it begins")
+
+
+def _some(names: list[str]) -> str:
+    if not names:
+        return "it has no topics yet; to wait for the first records of this one, follow it (`tutti tail --follow`)"
+    more = f" and {len(names) - 10} more" if len(names) > 10 else ""
+    return f"there are {', '.join(names[:10])}{more}"

@@ -1,0 +1,227 @@
+"""What this process reads from: the ordered log, and the lanes of unordered sends beside it (design, section 7)."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from tutti_gateway.reads.protocol.flight_errors import Fault
+from tutti_gateway.reads.logs.ranges import Ranges
+from tutti_gateway.reads.logs.frontier_watch import FrontierWatch, LaneWatch, Watching
+from tutti_gateway.core import limits
+from tutti.data.frames.frame import Kind
+from tutti.data.lane_name import LaneName
+from tutti.data.names import forgotten_name
+from tutti.data.log_state import Topic
+from tutti.errors import Damaged, OffsetOutOfRange, TuttiError
+from tutti.log.read.lane_reader import LaneReader
+from tutti.log.files.lane_paths import is_begun, lane_path, lanes_there, noted_lane
+from tutti.log.read.name_registry import Forgotten
+from tutti.log.read.reader import Frontier, LogReader
+
+IDENTITY = "identity.json"
+
+
+class Served(NamedTuple):
+    """One log: the ordered one (`lane` is empty), or a lane. `state` is the gateway's, or `halted` where its lane alone is."""
+
+    lane: str
+    reader: LogReader
+    watch: Watching[Frontier]
+    ranges: Ranges
+    state: Callable[[], str]
+
+    @property
+    def about(self) -> dict[str, str]:
+        """What answers say of it beside the log's uuid: the lane, if it is one."""
+        return {"lane": self.lane} if self.lane else {}
+
+
+class LaneLine(msgspec.Struct, frozen=True):
+    """A lane in the answer of the action `lanes`: `halted` says why nothing can follow in it here, `lost` why it cannot be read."""
+
+    lane: str
+    gateway: str
+    number: int
+    incarnation: str
+    newest: bool
+    start: int
+    frontier: int
+    position: int
+    halted: str
+    lost: str
+
+
+class Shelf:
+    """Finds logs by what callers name. Thread-safe. Readers of lanes are kept while they are in use, a number of them."""
+
+    def __init__(
+        self,
+        reader: LogReader,
+        watch: FrontierWatch[Frontier],
+        state: Callable[[], str],
+        halted: Callable[[], dict[str, str]] = dict,
+        confirm: Callable[[], bool] | None = None,
+    ) -> None:
+        """Serve the log of `reader` and the lanes beside it; `state` is the gateway's, `halted` has the lanes that it knows of, and
+        why nothing can follow in each, `confirm` confirms its frontier.
+        """
+        self._reader = reader
+        self._watch = watch
+        self._state = state
+        self._halted = halted
+        self._ordered = Served("", reader, watch, Ranges(reader, watch, state, confirm), state)
+        self._began: set[LaneName] = set()  # here, as the gateway says, or as was seen: if one cannot be read, that is told
+        self._lanes: OrderedDict[LaneName, Served] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def of(self, text: str) -> Served:
+        """The log that a caller names: the ordered one, the newest lane of a gateway, or just that lane.
+
+        Raises:
+            Fault: `unknown_lane`.
+        """
+        if not text:
+            return self._ordered
+        lane = LaneName.parse(text)
+        known = self._known(self._halted())
+        if lane is None:
+            lane = self._newest(known).get(self._number(text))
+        if lane is None or lane not in known:
+            names = sorted({self._name(one.origin) for one in known})
+            there = f"there are lanes of {', '.join(names)}" if names else "it has no lanes yet"
+            raise Fault("unknown_lane", f"this gateway has no lane {text!r}: {there}", name=text)
+        try:
+            return self._opened(lane)
+        except TuttiError as error:
+            why = self._lost(lane, error)
+            told = f"this gateway cannot read lane {text!r}: {why}" if why else f"this gateway has no lane {text!r} yet"
+            raise Fault("unknown_lane", told, name=text) from error
+
+    def lanes(self) -> list[LaneLine]:
+        """All lanes that this gateway has or had, by number, the oldest first."""
+        halted = self._halted()
+        known = self._known(halted)
+        newest = self._newest(known).values()
+        found = []
+        for lane in sorted(known, key=lambda one: (one.origin, one in newest, self._begun(one))):
+            start, offset, position, lost = 0, 0, 0, ""
+            try:
+                reader = self._opened(lane).reader
+                frontier, start = reader.frontier(), reader.start
+                offset, position = frontier.offset, frontier.position
+            except TuttiError as error:
+                lost = self._lost(lane, error)
+                if not lost:
+                    continue
+            found.append(
+                LaneLine(
+                    lane=lane.text,
+                    gateway=self._name(lane.origin),
+                    number=lane.origin,
+                    incarnation=lane.incarnation.hex(),
+                    newest=lane in newest,
+                    start=start,
+                    frontier=offset,
+                    position=position,
+                    halted=halted.get(lane.text, ""),
+                    lost=lost,
+                )
+            )
+        return found
+
+    def _known(self, halted: dict[str, str]) -> list[LaneName]:
+        """The lanes that are there, and those that began and are not there any more."""
+        began = {lane for text in halted if (lane := LaneName.parse(text)) is not None}
+        own = noted_lane(self._reader.path)
+        if own is not None:
+            began.add(own)
+        with self._lock:
+            self._began |= began
+            return sorted({*lanes_there(self._reader.path), *self._began})
+
+    def _lost(self, lane: LaneName, error: TuttiError) -> str:
+        """Why a lane cannot be read, which `error` ended; empty while it is being made: nothing was written to it then."""
+        path = lane_path(self._reader.path, lane)
+        if not os.path.isdir(path):
+            return f"{path} is gone" if lane in self._began else ""
+        return str(error) if lane in self._began or is_begun(self._reader.path, lane) else ""
+
+    def _opened(self, lane: LaneName) -> Served:
+        """A lane that can be read at this moment. Files are opened and looked at outside of the lock: a disk that is slow with one
+        lane stops no other's readers.
+        """
+        with self._lock:
+            kept = self._lanes.get(lane)
+        try:
+            found = kept or self._made(lane)
+            found.reader.frontier()
+        except TuttiError:
+            with self._lock:
+                self._lanes.pop(lane, None)  # it is opened anew when it can be
+            raise
+        with self._lock:
+            served = self._lanes.setdefault(lane, found)
+            self._began.add(lane)
+            self._lanes.move_to_end(lane)
+            if len(self._lanes) > limits.LANES_READ_MAX:
+                self._lanes.popitem(last=False)  # who reads it goes on
+        if kept is None and served is not found:
+            found.reader.close()  # somebody else was faster
+        return served
+
+    def _made(self, lane: LaneName) -> Served:
+        def state() -> str:
+            return "halted" if self._halted().get(lane.text) else self._state()
+
+        reader = LaneReader(self._reader, lane)
+        watch = LaneWatch(reader.frontier, self._watch)
+        return Served(lane.text, reader, watch, Ranges(reader, watch, state), state)
+
+    def _newest(self, there: list[LaneName]) -> dict[int, LaneName]:
+        """Of each gateway (number) the lane of the disk that the roster names; while that has none, the one that began last."""
+        newest: dict[int, LaneName] = {}
+        for lane in sorted(there, key=self._begun):
+            newest[lane.origin] = lane
+        for number, voter in self._reader.state().roster.items():
+            if LaneName(number, voter.incarnation) in there:
+                newest[number] = LaneName(number, voter.incarnation)
+        return newest
+
+    def _begun(self, lane: LaneName) -> int:
+        """When a lane began here, about."""
+        try:
+            return os.stat(os.path.join(lane_path(self._reader.path, lane), IDENTITY)).st_mtime_ns
+        except FileNotFoundError:
+            return 0
+
+    def _number(self, name: str) -> int:
+        """The number of a gateway that the roster names, 0 if it does not."""
+        return next((number for number, voter in self._reader.state().roster.items() if voter.name == name), 0)
+
+    def _name(self, number: int) -> str:
+        """The name of a gateway, empty while the log does not say it, `#NUMBER` once it has let it go."""
+        try:
+            return self._reader.name_of(Kind.ROSTER, number)
+        except Forgotten:
+            return forgotten_name(number)
+        except (Damaged, OffsetOutOfRange):
+            return ""
+
+
+def topic_line(topic: Topic) -> dict[str, object]:
+    """A topic as JSON: records and bytes that were ever committed, and the first record that is left (-1 and 0 for none)."""
+    return {
+        "name": topic.name,
+        "records": topic.records,
+        "bytes": topic.bytes,
+        "first_offset": topic.first_offset,
+        "last_offset": topic.last_offset,
+        "first_time_us": topic.first_time,
+        "last_time_us": topic.last_time,
+    }

@@ -1,0 +1,246 @@
+"""The life of the reads process: open the log, serve, and end when told to or when the gateway is gone."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Sequence
+from functools import partial
+
+import pyarrow as pa
+
+from tutti.runtime import reserved_fds
+from tutti_gateway.reads.common import logging_setup, memory
+from tutti_gateway.reads.flight.actions import Actions
+from tutti_gateway.reads.admin.record_pages import Browser
+from tutti_gateway.reads.common.connections import Connections, Crowd
+from tutti_gateway.reads.common.gateway_link import GatewayLink
+from tutti_gateway.reads.common.authorization import Files, Guard
+from tutti_gateway.reads.admin.history import History
+from tutti_gateway.reads.admin.http import AdminServer
+from tutti_gateway.reads.logs.peer_endpoints import Others
+from tutti_gateway.reads.admin.pages import Pages
+from tutti_gateway.reads.flight.plans import Plans
+from tutti_gateway.reads.common.gateway_liveness import Pulse
+from tutti_gateway.reads.logs.query_reports import Queries
+from tutti_gateway.reads.flight.server import ReadsServer
+from tutti_gateway.reads.logs.served_logs import Shelf
+from tutti_gateway.reads.flight.streams import Streams
+from tutti_gateway.reads.logs.frontier_watch import FrontierWatch
+from tutti.runtime.child_processes import end_with_parent
+from tutti.common.credentials import FILE_VARIABLE, TOKEN_VARIABLE
+from tutti_gateway.core import limits
+from tutti.data.addresses import Address, parse_host_port
+from tutti.errors import ConfigError, TuttiError, Unavailable
+from tutti.runtime.block_pandas import without_pandas
+from tutti.log.read.reader import LogReader
+
+US = 1_000_000
+LOG = logging.getLogger("tutti.reads")
+HOUSEKEEPING_S = 1.0
+NICENESS = 5  # under load on few cores a vote goes before a scan
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The command line, as the gateway writes it."""
+    parser = argparse.ArgumentParser(prog="python -m tutti_gateway.reads", description=__doc__)
+    parser.add_argument("--data", required=True, help="the gateway's data directory")
+    parser.add_argument("--reads", required=True, help="HOST:PORT of Arrow Flight")
+    parser.add_argument("--admin", required=True, help="HOST:PORT of the admin pages")
+    parser.add_argument("--client", required=True, help="tutti://HOST:PORT of the gateway")
+    parser.add_argument("--advertise", help="HOST:PORT under which readers reach the reads port, where it differs")
+    for name in Files._fields:
+        parser.add_argument(f"--{name.replace('_', '-')}", default="", help=f"the file `security.{name}` of the gateway")
+    parser.add_argument("--open-metrics", action="store_true", help="serve /metrics to who shows no token, too")
+    parser.add_argument("--parent", type=int, help="process id of the gateway, with which this one ends")
+    parser.add_argument("--notify-fd", type=int, help="read end of the pipe that tells of a moved frontier")
+    parser.add_argument("--status-fd", type=int, help="socket at which the gateway says how it is")
+    return parser.parse_args(arguments)
+
+
+def listen(address: str, what: str) -> socket.socket:
+    """A socket that listens at HOST:PORT.
+
+    Raises:
+        UsageError: it is no such address.
+        Unavailable: the port is in use, or the host is not of this machine.
+    """
+    host, port = parse_host_port(address, port_min=0)
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listener = socket.socket(family, kind, protocol)  # named: asyncio else leaves TCP_NODELAY off
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(place)
+        listener.listen(limits.HTTP_CONNECTIONS_MAX)  # now, so that nobody who comes early is refused
+    except OSError as error:
+        raise Unavailable(
+            f"the {what} port {address} cannot be listened on: {error.strerror or error}; "
+            "end what uses it, or give the gateway another port"
+        ) from error
+    return listener
+
+
+class Process:
+    """Everything that the process runs, in the order in which it starts."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        """Open the log and listen.
+
+        Raises:
+            TuttiError: a port is in use, or the directory holds no log that can be read.
+        """
+        listener = listen(options.admin, "admin")
+        host, port = parse_host_port(options.reads, port_min=0)
+        self.reader = LogReader(options.data)
+        self.watch = FrontierWatch(self.reader.frontier, options.notify_fd, _ask_to_stop)
+        self._pulse = Pulse(self.reader.beat_us)
+        self._guard = guard = Guard(Files(**{name: getattr(options, name) for name in Files._fields}))
+        self.gateway = GatewayLink(options.client, options.status_fd, guard.credentials(), guard.refused)
+        self.reader.noticed = partial(self.gateway.tell, "")
+        shelf = Shelf(self.reader, self.watch, self.gateway.state, self.gateway.halted, self.gateway.confirm)
+        connections = Connections()
+        self._crowd = Crowd(connections)
+        self.streams = Streams(shelf, self.gateway.elsewhere)
+        self.others = Others(self.reader, self.gateway, guard.credentials)
+        plans = Plans(shelf, self.others.locations, self.gateway.elsewhere)
+        actions = Actions(shelf, plans, self.gateway, self.watch, queries := Queries())
+        try:
+            self.server = ReadsServer(_location(host, port, guard), self.streams, plans, actions, connections, guard)
+        except pa.ArrowException as error:
+            raise Unavailable(
+                f"the reads port {options.reads} cannot be listened on ({error}); "
+                "end what uses it, or give the gateway another port"
+            ) from error
+        own = _location(host, self.server.port, guard)
+        self.others.own = f"{own.partition('://')[0]}://{options.advertise}" if options.advertise else own
+        browser = Browser(self.reader, self.gateway.elsewhere)
+        self._past = History(self.gateway.status, self.streams.meters.read)
+        pages = Pages(
+            self.reader,
+            self.watch,
+            self.streams,
+            self.server.calls,
+            self.gateway,
+            queries,
+            self.others,
+            browser,
+            self._past,
+            actions.act_us,
+            guard.facts,
+        )
+        tls = (options.tls_certificate, options.tls_key) if options.tls_certificate else None
+        self.admin = AdminServer(listener, pages.table(), guard, tls, open_metrics=options.open_metrics)
+        self.admin_port = int(listener.getsockname()[1])
+
+    def run(self) -> int:
+        """Serve until SIGTERM comes or the gateway is gone; the exit code."""
+        self.admin.start()
+        self._past.start()
+        fields = {"reads": self.server.port, "admin": self.admin_port, "log": self.reader.log}
+        LOG.info("reads are served", extra={"fields": fields})
+        busy = False
+        while not _told_to_end(HOUSEKEEPING_S):
+            private = memory.private_bytes()
+            if private > limits.READS_MEMORY_BYTES_MAX:
+                fields = {"bytes": private, "limit": limits.READS_MEMORY_BYTES_MAX}
+                LOG.error("this process takes too much memory; it ends and is started again", extra={"fields": fields})
+                return 1
+            self._look()
+            if self._renewed():
+                break
+            self._crowd.look()
+            busy = self._tidy(busy)
+        self._stop()
+        return 0
+
+    def _renewed(self) -> bool:
+        """Whether there is another certificate: this process ends in order, and the one that is started in its place has it."""
+        try:
+            renewed = self._guard.renewed()
+        except ConfigError as error:
+            if str(error) != self._told:
+                LOG.error("the new certificate cannot serve, the one before goes on", extra={"fields": {"error": str(error)}})
+            self._told = str(error)
+            return False
+        if renewed:
+            LOG.info("there is another certificate: the reads process is started again with it")
+        return renewed
+
+    _told = ""
+
+    def _look(self) -> None:
+        """Have nobody wait here while the gateway stands still."""
+        silent = self._pulse.silent()
+        if silent != self.watch.silent:
+            LOG.warning("the gateway stands still: who follows is sent on" if silent else "the gateway is at work again")
+            self.watch.silent = silent
+
+    def _tidy(self, was_busy: bool) -> bool:
+        """Give memory back once, in the first quiet second after a busy one; whether this second was busy."""
+        records = self.streams.meters.records
+        busy = records != self._records
+        self._records = records
+        if was_busy and not busy:
+            memory.trim()
+        return busy
+
+    _records = 0
+
+    def _stop(self) -> None:
+        """End the streams with a clear error, then the servers."""
+        self.watch.stop()
+        self.others.stop()
+        self._past.stop()
+        ending = threading.Thread(target=self.server.shutdown, daemon=True)  # waits for calls, which may be stuck
+        ending.start()
+        self.admin.stop()
+        ending.join(timeout=limits.READS_STOP_US_MAX / US)
+        self.gateway.close()
+
+
+def _location(host: str, port: int, guard: Guard) -> str:
+    scheme = "grpc" if guard.certificate is None else "grpc+tls"
+    return f"{scheme}://{Address(host, port)}"
+
+
+def _told_to_end(seconds: float) -> bool:
+    """Wait for SIGTERM, and no longer than that.
+
+    Who was stopped (SIGSTOP, a debugger) until the time was over is handed what lay in memory in place of a signal (CPython 3.11).
+    """
+    got = signal.sigtimedwait([signal.SIGTERM], seconds)
+    return got is not None and got.si_signo == signal.SIGTERM
+
+
+def _ask_to_stop() -> None:
+    LOG.info("the gateway is gone; reads end with it")
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the process; the exit code is that of the error that ended it, 0 when it was told to end."""
+    if arguments is None:
+        without_pandas()
+    options = parse(sys.argv[1:] if arguments is None else arguments)
+    if options.parent is not None:
+        end_with_parent(options.parent, signal.SIGKILL)  # the pipe tells only who can listen, and the ports are wanted at once
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # before any thread of ours starts: they inherit it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the gateway decides when to end
+    memory.tune()
+    reserved_fds.set_aside()
+    for variable in (FILE_VARIABLE, TOKEN_VARIABLE):
+        os.environ.pop(variable, None)  # of who started the gateway: this process is let in by the gateway's own key, or by none
+    logging_setup.set_up()
+    with contextlib.suppress(OSError):
+        os.nice(NICENESS)
+    try:
+        return Process(options).run()
+    except TuttiError as error:
+        LOG.error(str(error))
+        return error.exit_code

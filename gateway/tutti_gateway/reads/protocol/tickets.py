@@ -1,0 +1,215 @@
+"""What callers may ask for: tickets and the bodies of actions, decoded strictly (docs/reference/reads.md).
+
+A request is a JSON object. Unknown fields, wrong types and oversize requests are refused with a sentence that says which, so that a
+misspelt field never reads something else than was meant.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeVar
+
+import msgspec
+
+from tutti_gateway.reads.protocol.flight_errors import Fault
+from tutti_gateway.core import limits
+from tutti import limits as common_limits
+from tutti.data.frames.columns import check_columns
+from tutti.data.names import NAME_BYTES_MAX, check_name
+from tutti.errors import UsageError
+
+INT64_MAX = 2**63 - 1
+Natural = Annotated[int, msgspec.Meta(ge=0, le=INT64_MAX)]
+Time = Annotated[int, msgspec.Meta(ge=-INT64_MAX, le=INT64_MAX)]
+
+
+class AtTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A place in the log: the first record at or after a time (us since 1970, UTC)."""
+
+    time_us: Time
+
+
+Place = Natural | Literal["earliest", "latest"] | AtTime
+
+
+class Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """What every caller may say of itself: the highest frontier that it was shown, and the log (uuid, hex) that it reads.
+    `linearizable`: it acts on the answer, so that the gateway confirms its frontier with a majority of the group first.
+    """
+
+    seen: Natural = 0
+    log: Annotated[str, msgspec.Meta(max_length=limits.LOG_NAME_CHARACTERS_MAX)] = ""
+    linearizable: bool = False
+
+
+class OfLane(Known, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """What may be asked of a lane instead of the ordered log: of a gateway's newest one by its name, or NUMBER-INCARNATIONHEX."""
+
+    lane: Annotated[str, msgspec.Meta(max_length=NAME_BYTES_MAX)] = ""
+
+
+class Ticket(OfLane, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """What `do_get` reads: a range, and what of it."""
+
+    start: Place = "earliest"
+    end: Place | None = None
+    topics: tuple[str, ...] | None = None
+    columns: tuple[str, ...] | None = None
+    follow: bool = False
+    absent_ok: bool = False
+
+
+class Command(Ticket, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """What `get_flight_info` and the action `plan` take: a ticket, and how to cut it."""
+
+    splits: Annotated[int, msgspec.Meta(ge=1, le=common_limits.SPLITS_MAX)] | None = None
+    split_bytes: Annotated[int, msgspec.Meta(ge=1, le=INT64_MAX)] | None = None
+
+
+class FrontierAsk(OfLane, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The action `frontier`; with `beyond` it waits."""
+
+    beyond: Annotated[int, msgspec.Meta(ge=-1, le=INT64_MAX)] | None = None
+    timeout_ms: Annotated[int, msgspec.Meta(ge=0, le=common_limits.LONG_POLL_US_MAX // 1000)] = 0
+
+
+class TimeAsk(OfLane, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The action `offset_for_time`."""
+
+    time_us: Time
+
+
+class TicksAsk(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The action `ticks`."""
+
+    start: Place = "earliest"
+    end: Place | None = None
+    from_tick: Natural = 0
+
+
+class TickEndAsk(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The action `tick_end`."""
+
+    start: Natural
+    limit: Natural
+    end: Natural
+    every: Annotated[int, msgspec.Meta(ge=1, le=INT64_MAX)] = 1
+
+
+class BytesEndAsk(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The action `bytes_end`."""
+
+    start: Natural
+    end: Natural
+    bytes: Annotated[int, msgspec.Meta(ge=1, le=INT64_MAX)]
+    topics: tuple[str, ...] | None = None
+
+
+class SaveAsk(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The action `save_offset`."""
+
+    reader: str
+    offset: Natural
+    back: bool = False
+
+
+class PassedAsk(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The action `passed`; it waits."""
+
+    reader: str
+    offset: Natural
+    timeout_ms: Annotated[int, msgspec.Meta(ge=0, le=common_limits.LONG_POLL_US_MAX // 1000)] = 0
+
+
+class ReportAsk(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The action `report`: one run of a query (`run`, its own random name) tells that it has processed what lies below `offset`, of
+    `topics` (None: all), and that the first record above has waited for `lag_ms`. With a `name` that is kept in the log, below what
+    it was before only to go `back`, as a run that begins may. `label` is for people.
+    """
+
+    run: Annotated[str, msgspec.Meta(min_length=1, max_length=limits.LOG_NAME_CHARACTERS_MAX)]
+    name: str = ""
+    label: Annotated[str, msgspec.Meta(max_length=NAME_BYTES_MAX)] = ""
+    topics: Annotated[tuple[str, ...], msgspec.Meta(max_length=common_limits.TOPICS_A_REPORT_MAX)] | None = None
+    offset: Natural
+    lag_ms: Natural = 0
+    back: bool = False
+
+
+class NothingAsked(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """An action that takes nothing of its own."""
+
+
+Asked = TypeVar(
+    "Asked",
+    Ticket,
+    Command,
+    FrontierAsk,
+    TimeAsk,
+    TicksAsk,
+    TickEndAsk,
+    BytesEndAsk,
+    SaveAsk,
+    PassedAsk,
+    ReportAsk,
+    NothingAsked,
+)
+
+_DECODERS: dict[type, msgspec.json.Decoder[object]] = {kind: msgspec.json.Decoder(kind) for kind in Asked.__constraints__}
+_ENCODER = msgspec.json.Encoder()
+
+
+def decode(kind: type[Asked], data: bytes, what: str) -> Asked:
+    """The request of type `kind` in `data` (empty: all defaults); `what` names it in errors, as "the ticket".
+
+    Raises:
+        Fault: `malformed`, `unknown_column`.
+    """
+    if len(data) > common_limits.TICKET_BYTES_MAX:
+        raise Fault("malformed", f"{what} has {len(data)} bytes; at most {common_limits.TICKET_BYTES_MAX} are taken")
+    try:
+        asked = _DECODERS[kind].decode(data or b"{}")
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
+        fields = ", ".join(kind.__struct_fields__)
+        raise Fault("malformed", f"{what} is not understood: {error}. It is a JSON object of: {fields}") from error
+    if not isinstance(asked, kind):  # pragma: no cover - the decoder is typed
+        raise Fault("malformed", f"{what} is a {type(asked).__name__}")
+    if isinstance(asked, Ticket):
+        _check_ticket(asked, what)
+    if isinstance(asked, SaveAsk | PassedAsk):
+        _check_name("reader", asked.reader, what)
+    if isinstance(asked, ReportAsk):
+        _check_query(asked, what)
+    return asked
+
+
+def _check_ticket(ticket: Ticket, what: str) -> None:
+    if ticket.topics is not None:
+        if not ticket.topics:
+            raise Fault("malformed", f"{what} asks for no topics at all: name some, or leave `topics` out for all")
+        if len(ticket.topics) > limits.TOPICS_A_READ_MAX:
+            raise Fault("malformed", f"{what} names {len(ticket.topics)} topics; at most {limits.TOPICS_A_READ_MAX}")
+        for name in ticket.topics:
+            _check_name("topic", name, what)
+    try:
+        check_columns(ticket.columns)
+    except UsageError as error:
+        raise Fault("unknown_column", f"{what}: {error}") from error
+    if isinstance(ticket, Command) and ticket.splits is not None and ticket.split_bytes is not None:
+        raise Fault("malformed", f"{what} has both `splits` and `split_bytes`: give one of them")
+
+
+def _check_query(report: ReportAsk, what: str) -> None:
+    if report.name:
+        _check_name("query", report.name, what)
+
+
+def _check_name(kind: str, name: str, what: str) -> None:
+    try:
+        check_name(kind, name)
+    except UsageError as error:
+        raise Fault("malformed", f"{what}: {error}") from error
+
+
+def encode(answer: object) -> bytes:
+    """JSON of an answer or of a ticket."""
+    return _ENCODER.encode(answer)

@@ -1,0 +1,212 @@
+"""`tutti backfill`, and `spark-submit streaming/tutti_spark/jobs/backfill.py`: options in, a report out."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import click
+
+from tutti.errors import TuttiError, UsageError
+from tutti_spark.backfill.ranges import parse_place
+
+if TYPE_CHECKING:
+    from tutti_spark.backfill.run import Plan, Report
+
+_CAUSE_LINES = 3  # of what Spark says went wrong
+_EXIT_INTERRUPTED = 130
+_TRACEBACK = "Traceback (most recent call last):"
+
+
+@click.command()
+@click.option("--url", envvar="TUTTI_URL", metavar="URL", help="Read from these gateways. [$TUTTI_URL]")
+@click.option("--path", metavar="DIR[,DIR]", help="Read data directories instead; gateways may be down.")
+@click.option("--archive", metavar="ARCHIVE", help="The log's archive, a directory or a URL, for what it has no more; or alone.")
+@click.option("--topic", "topics", multiple=True, metavar="NAME", help="Only these topics (may be given several times).")
+@click.option("--columns", metavar="NAME[,NAME]", help="Only these columns of the records: naming what the job needs reads faster.")
+@click.option(
+    "--start",
+    default="earliest",
+    show_default=True,
+    metavar="PLACE",
+    help="First record: an offset, earliest, latest, tick:N (behind tick N), or an ISO 8601 time with its zone.",
+)
+@click.option(
+    "--end",
+    default="latest",
+    show_default=True,
+    metavar="PLACE",
+    help="The record to stop before, likewise; latest is the frontier when the command starts.",
+)
+@click.option("--table", required=True, metavar="DIR", help="The table; it is made if it is not there. Delta Lake: also a URI.")
+@click.option("--format", "kind", type=click.Choice(["delta", "parquet"]), help="Of the table. [what it is; delta for a new one]")
+@click.option(
+    "--mode",
+    type=click.Choice(["append", "merge", "swap"]),
+    default="append",
+    show_default=True,
+    help="append: what the table lacks of the range. merge: likewise, and of that only offsets that no row has (Delta Lake). "
+    "swap: the whole range anew, in place of what the table has of it.",
+)
+@click.option(
+    "--job",
+    metavar="FILE",
+    help="Python file with transform(records): a DataFrame of records in, one of rows out. Without it the records are the rows.",
+)
+@click.option(
+    "--slice",
+    "slice_records",
+    type=click.IntRange(1),
+    metavar="RECORDS",
+    help="Most records in a transaction. [10 million where each row comes from one record, else the whole range]",
+)
+@click.option(
+    "--live",
+    metavar="CHECKPOINT",
+    help="Checkpoint of the streaming query that writes into the table: the range ends where its streams began (append), or at "
+    "what all of them have finished.",
+)
+@click.option(
+    "--ledger", metavar="DIR", help="Where it is kept what the table holds, if not in the table: for a Delta table elsewhere."
+)
+@click.option("--allow-nondeterministic", "chance_ok", is_flag=True, help="Run a job that need not give the same rows twice.")
+@click.option("--master", metavar="MASTER", help="Where Spark runs. [local[*]]")
+@click.option("--conf", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of Spark (may be given several times).")
+@click.option("--json", "as_json", is_flag=True, help="Report as one line of JSON.")
+@click.pass_context
+def backfill(
+    context: click.Context,
+    url: str | None,
+    path: str | None,
+    archive: str | None,
+    topics: tuple[str, ...],
+    columns: str | None,
+    start: str,
+    end: str,
+    table: str,
+    kind: str | None,
+    mode: str,
+    job: str | None,
+    slice_records: int | None,
+    live: str | None,
+    ledger: str | None,
+    chance_ok: bool,
+    master: str | None,
+    settings: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Bring a range of the log into a table, each record once.
+
+    Run it twice, kill it anywhere, run two at the same time, or beside the streaming query that fills the table: what the table has
+    it keeps, what it lacks is read and added, in transactions that are in the table whole or not at all. A run that was killed is
+    simply run again.
+
+    \b
+    A month into a Delta table, made by the job that a query runs live:
+      tutti backfill --path data/g1 --start 2026-01-01T00:00:00Z --end 2026-02-01T00:00:00Z --table lake/delays --job delays.py
+    All that was before the query began, which goes on writing:
+      tutti backfill --url tutti://127.0.0.1:7400 --table lake/delays --job delays.py --live checkpoints/delays
+    After a mistake in the job was mended, the same range anew:
+      tutti backfill --path data/g1 --end 500000 --table lake/delays --job delays.py --mode swap
+
+    docs/how-to/backfill.md tells how it works, and what a job has to keep to.
+    """
+    if path is not None and context.get_parameter_source("url") is click.core.ParameterSource.COMMANDLINE:
+        raise UsageError("--url and --path both say where to read: give one of them")
+    if path is None and not url and archive is None:
+        raise UsageError("nothing says where to read: give --url tutti://HOST:PORT (or set TUTTI_URL), --path DIR or --archive DIR")
+    from tutti_spark.backfill.session import check_spark
+
+    check_spark()
+    from tutti_spark.backfill.run import Backfill, Plan
+
+    read = {"path": path} if path is not None else {"gateways": url} if url else {}
+    if archive is not None:
+        read["archive"] = archive
+    if topics:
+        read["topics"] = ",".join(topics)
+    if columns is not None:
+        read["columns"] = columns
+    wanted = Backfill(
+        table=table,
+        read=read,
+        format=kind,
+        mode=mode,
+        start=parse_place("--start", start),
+        end=parse_place("--end", end),
+        job=job,
+        slice_records=slice_records,
+        live=live,
+        ledger=ledger,
+        chance_ok=chance_ok,
+    )
+    _tell(_run(Plan(wanted), master, dict(_setting(text) for text in settings)), as_json)
+
+
+def _run(plan: Plan, master: str | None, settings: dict[str, str]) -> Report:
+    """In a session that ends with it.
+
+    Raises:
+        TuttiError: with what Spark said, where it failed.
+    """
+    from tutti_spark.backfill.session import session
+
+    if plan.nothing_to_do():
+        return plan.report
+    signal.signal(signal.SIGINT, _interrupted)
+    try:
+        spark = session(f"tutti backfill {plan.wanted.table}", plan.format, master, settings)
+        signal.signal(signal.SIGINT, _interrupted)  # Spark's own speaks to the JVM in the middle of an answer: pages of tracebacks
+        try:
+            return plan.run(spark, _note)
+        finally:
+            spark.stop()
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j") or os.environ.get("TUTTI_TRACEBACK"):
+            raise
+        raise TuttiError(
+            f"Spark failed: {cause(str(error))} (what is in the table is whole: run it again when the cause is mended; "
+            "TUTTI_TRACEBACK=1 in the environment shows all)"
+        ) from error
+
+
+def cause(text: str) -> str:
+    """What went wrong, of what Spark says: where a Python process failed, what it raised, which stands below its traceback."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    last = max((number for number, line in enumerate(lines, 1) if line.rstrip().endswith(_TRACEBACK)), default=len(lines))
+    raised = next((line for line in lines[last:] if not line[0].isspace()), "")
+    return raised or " ".join(line.strip() for line in lines[:_CAUSE_LINES])
+
+
+def _interrupted(_number: int, _frame: FrameType | None) -> None:
+    """End at Ctrl-C at once, as by a kill, after which the next run goes on; the JVM ends with its parent."""
+    os.write(2, b"interrupted\n")
+    os._exit(_EXIT_INTERRUPTED)
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.startswith("spark."):
+        raise UsageError(f"--conf {text} is no setting of Spark: write --conf spark.NAME=VALUE")
+    return name, value
+
+
+def _note(text: str) -> None:
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def _tell(report: Report, as_json: bool) -> None:
+    if as_json:
+        told = {"log": report.log, "start": report.start, "end": report.end, "table": report.table, "format": report.format}
+        told |= {"mode": report.mode, "records": report.records, "written": report.written}
+        sys.stdout.write(json.dumps(told) + "\n")
+        sys.stdout.flush()
+    elif report.written:
+        _note(f"[{report.start}, {report.end}) of the log, {report.records:,} offsets, is in {report.table} now")
+    else:
+        _note(f"{report.table} has all of [{report.start}, {report.end}) already: nothing to do")

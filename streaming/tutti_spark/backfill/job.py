@@ -1,0 +1,119 @@
+"""What a backfill makes of the records: a function of the user's, and what its plan says about it."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tutti.errors import UsageError
+from tutti_spark.plan.plan_reader import is_tutti, items, name_of, printed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+FUNCTION = "transform"
+#: Operators whose rows are each a function of one row below.
+_ROW_BY_ROW = {
+    "Project", "Filter", "SubqueryAlias", "View", "ResolvedHint", "Generate", "Repartition", "RepartitionByExpression", "Sort",
+    "EventTimeWatermark",
+}  # fmt: skip
+_BY_BATCH = {"MapInPandas", "MapInArrow", "PythonMapInArrow"}
+#: Kinds of joins, by the side whose rows they keep or drop one by one.
+_JOINS = {0: {"Inner$", "Cross$", "LeftOuter$", "LeftSemi$", "LeftAnti$"}, 1: {"Inner$", "Cross$", "RightOuter$"}}
+
+
+def check(path: str) -> None:
+    """Raise UsageError where a path names no Python file; loading it needs Spark."""
+    if not Path(path).is_file() or not path.endswith(".py"):
+        raise UsageError(f"--job {path} is no Python file: name one that has a function {FUNCTION}(records)")
+
+
+def load(path: str) -> Callable[[DataFrame], DataFrame]:
+    """The function `transform` of a Python file, which may make use of the session that is there by now.
+
+    Raises:
+        UsageError: there is no such function, or the file fails.
+    """
+    from pyspark import cloudpickle
+
+    file = Path(path)
+    name = f"tutti_backfill_{file.stem}"  # of nobody else's
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"--job {path} cannot be loaded")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    # Workers get its functions, not its name, which they could not import.
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]  # it has no hints
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"--job {path} fails when it is loaded: {type(error).__name__}: {error}") from error
+    function = getattr(module, FUNCTION, None)
+    if not callable(function):
+        raise UsageError(f"--job {path} has no function {FUNCTION}(records), which takes a DataFrame and returns one")
+    chosen: Callable[[DataFrame], DataFrame] = function
+    return chosen
+
+
+def apply(transform: Callable[[DataFrame], DataFrame] | None, records: DataFrame) -> DataFrame:
+    """What the job makes of the records.
+
+    Raises:
+        UsageError: it fails, or makes no DataFrame.
+    """
+    from pyspark.errors import PySparkException
+    from pyspark.sql import DataFrame as Rows
+
+    if transform is None:
+        return records
+    try:
+        rows = transform(records)
+    except PySparkException:
+        raise  # tells what of the plan is wrong
+    except Exception as error:
+        raise UsageError(f"{FUNCTION}(records) of --job fails: {type(error).__name__}: {error}") from error
+    if not isinstance(rows, Rows):
+        raise UsageError(f"{FUNCTION}(records) of --job returned {type(rows).__name__}, not a DataFrame")
+    return rows
+
+
+def not_row_by_row(rows: DataFrame) -> tuple[str, bool] | None:
+    """The first operator, as Spark prints it, for which it matters which records are read together; None: there is none.
+
+    With it, whether that is only because it is a function of the user's over batches, of which nothing is known.
+    """
+    waiting: list[Any] = [rows._jdf.queryExecution().analyzed()]
+    by_batch: str | None = None
+    while waiting:
+        node = waiting.pop()
+        name = name_of(node)
+        if is_tutti(name, node):
+            continue
+        below = items(node.children())
+        reading = [_reads_tutti(child) for child in below]
+        if any(_reads_tutti(query) for query in items(node.subqueries())):
+            return printed(node), False
+        if name == "Join":
+            side = reading.index(True) if any(reading) else 0
+            if all(reading) or name_of(node.joinType()) not in _JOINS[side]:
+                return printed(node), False
+        elif name in _BY_BATCH:
+            by_batch = by_batch or printed(node)
+        elif name not in _ROW_BY_ROW:
+            return printed(node), False
+        waiting.extend(child for child, reads in zip(below, reading, strict=True) if reads)
+    return (by_batch, True) if by_batch else None
+
+
+def _reads_tutti(root: Any) -> bool:
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        if is_tutti(name_of(node), node):
+            return True
+        waiting.extend([*items(node.children()), *items(node.subqueries())])
+    return False

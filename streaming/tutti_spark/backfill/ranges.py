@@ -1,0 +1,179 @@
+"""From the words of the command line to the offsets of a range, and what a live query leaves to a backfill."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from tutti.reading.positions import AFTER_9999, read_time
+from tutti.errors import ConfigError, OffsetOutOfRange, UsageError
+from tutti_spark.source.offsets import StreamOffset
+from tutti_spark.common.options import local_path
+
+if TYPE_CHECKING:
+    from tutti.sources.source import Frontier, Source
+
+_TICK = re.compile(r"tick:([0-9]{1,20})\Z")
+_WHOLE = re.compile(r"[0-9]{1,20}\Z")
+
+
+class Tick(NamedTuple):
+    """The place behind the tick of that number."""
+
+    number: int
+
+
+#: An offset, "earliest", "latest", an aware time, or a tick.
+Place = int | str | datetime | Tick
+
+
+def parse_place(option: str, text: str) -> Place:
+    """A place as it is written on the command line.
+
+    Raises:
+        ConfigError: it is none; names the option, the value and what it takes.
+    """
+    word = text.strip()
+    if word in ("earliest", "latest"):
+        return word
+    if _WHOLE.match(word):
+        return int(word)
+    if found := _TICK.match(word):
+        return Tick(int(found[1]))
+    try:
+        time = read_time(word)
+    except ValueError:
+        time = None
+    except OverflowError as error:
+        raise ConfigError(f"{option} {text} is {AFTER_9999}") from error
+    if time is not None and time.tzinfo is not None:
+        return time
+    why = "a time without a zone" if time is not None else "no place in the log"
+    raise ConfigError(
+        f"{option} {text} is {why}: it takes an offset (0, 1, 2, ...), earliest, latest, tick:N (behind tick N), or an ISO 8601 "
+        "time with its zone (2026-01-31T12:00:00Z)"
+    )
+
+
+def offset_of(source: Source, option: str, place: Place, frontier: Frontier) -> int:
+    """The offset of a place.
+
+    Raises:
+        OffsetOutOfRange: it is not in the log: beyond its frontier, or removed.
+    """
+    from tutti.sources.source import place_of
+
+    if isinstance(place, Tick):
+        return _behind(source, option, place.number, frontier)
+    return place_of(source, option, place, frontier)
+
+
+def _behind(source: Source, option: str, tick: int, frontier: Frontier) -> int:
+    """The first record that has a tick of that number, or a later one, before it; each record knows its last one."""
+    if tick > frontier.tick:
+        raise OffsetOutOfRange(f"{option} tick:{tick} is not there yet: the last tick of the log is {frontier.tick}")
+    low, high = frontier.start, frontier.offset
+    while low < high:
+        middle = (low + high) // 2
+        batch = next(iter(source.scan(middle, middle + 1, columns=["tick"])))
+        if batch.column("tick")[0].as_py() >= tick:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+class Stream(NamedTuple):
+    """One stream of a streaming query: it begins at `begin`, and all its records below `finished` are in the result."""
+
+    begin: int
+    finished: int
+
+
+class Live(NamedTuple):
+    """What the checkpoint of a streaming query says about its streams of one log.
+
+    Each stream has places of its own: at `latest` two streams of one query begin apart, and each one brings in its own topics. The
+    checkpoint names no topics.
+
+    Attributes:
+        streams: in the order of the checkpoint.
+        complete: the checkpoint still has its first batch. Without it each `begin` is an upper bound of where the stream began.
+    """
+
+    streams: tuple[Stream, ...]
+    complete: bool
+
+    @property
+    def begins(self) -> list[int]:
+        """Where the streams begin, without repeats, in order."""
+        return sorted({stream.begin for stream in self.streams})
+
+    @property
+    def finished(self) -> int:
+        """All streams have finished all of their records below this offset."""
+        return min(stream.finished for stream in self.streams)
+
+
+def live_query(checkpoint: str, log: str) -> Live:
+    """What the query of a checkpoint (a directory of this machine) has read of `log`.
+
+    Raises:
+        UsageError: it is no checkpoint, its query reads another log, or its content is not readable.
+    """
+    root = Path(local_path(checkpoint) or checkpoint)
+    try:
+        plans = {number: _offsets(text) for number, text in _batches(root / "offsets")}
+        done = max((number for number, _ in _batches(root / "commits")), default=None)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--live {checkpoint} cannot be read ({error}): name the checkpointLocation of a query") from error
+    if not plans:
+        raise UsageError(
+            f"--live {checkpoint} has no offsets/N: name the checkpointLocation of a query that has begun, on this machine"
+        )
+    if done is not None and done not in plans:
+        raise UsageError(f"--live {checkpoint}: it does not say where batch {done} ended; it changes at the moment: try again")
+    firsts: dict[str, StreamOffset] = {}
+    for number in sorted(plans):
+        firsts = plans[number] | firsts
+    mine = [name for name, first in firsts.items() if first.log == log]
+    if not mine:
+        logs = sorted({first.log for first in firsts.values()})
+        raise UsageError(f"--live {checkpoint} is of a query that reads {' and '.join(logs) or 'no log'}, and this is log {log}")
+    ends = {} if done is None else {name: end.offset for name, end in plans[done].items()}
+    streams = (Stream(firsts[name].begin, ends.get(name, firsts[name].begin)) for name in sorted(mine))
+    return Live(tuple(streams), complete=0 in plans)
+
+
+def _batches(directory: Path) -> Iterator[tuple[int, str]]:
+    """Number and text of each batch in a log of Spark's. Spark ignores files whose names are not numbers, and removes old ones."""
+    for file in directory.glob("[0-9]*"):
+        if _WHOLE.match(file.name) and file.is_file():
+            with suppress(FileNotFoundError):
+                yield int(file.name), file.read_text()
+
+
+def _offsets(text: str) -> dict[str, StreamOffset]:
+    """The offset of each stream of ours, by the stream's name: its number, or in format 2 of Spark's log its id.
+
+    Raises:
+        UsageError: an offset is of a newer release, or corrupt.
+    """
+    lines = text.splitlines()
+    if not lines:
+        raise UsageError("the file of a batch is empty")
+    found = {}
+    for number, line in enumerate(lines[2:]):
+        name, offset = (str(number), line) if lines[0] == "v1" else line.split(":", 1)
+        try:
+            data = json.loads(offset)
+        except ValueError:  # no offset yet
+            continue
+        if isinstance(data, dict) and {"log", "offset"} <= set(data):  # else it is another source's
+            found[name] = StreamOffset.parse(data)
+    return found

@@ -1,0 +1,360 @@
+"""A backfill, start to end: which range, what of it the table lacks, and that into the table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tutti import limits
+from tutti.errors import OffsetOutOfRange, UsageError, invariant
+from tutti_spark.backfill import job
+from tutti_spark.backfill.ledger import About, Claim, Ledger, State, Step, check_same, missing, read
+from tutti_spark.backfill.ranges import Live, Place, live_query, offset_of
+from tutti_spark.backfill.tables import OWN, DeltaTable, ParquetTable, Table, check_parquet, check_swap
+from tutti_spark.common.options import local_path, parse
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tutti.sources.source import Source
+
+_WAIT_S = 0.5  # between looks at whether another run is through
+
+
+@dataclass(frozen=True, slots=True)
+class Backfill:
+    """What to do.
+
+    Attributes:
+        table: directory of the table; of a Delta table also another URI.
+        format: delta or parquet; None: what the table is, delta for a new one.
+        mode: append, merge or swap.
+        read: options of the data source that say what is read: gateways or path, topics, columns.
+        start, end: the range.
+        job: Python file with a function `transform`.
+        slice_records: most records of a transaction; None: as many as make sense.
+        live: checkpoint of the streaming query that writes into the same table.
+        ledger: directory where the table's ledger is kept; None: in the table.
+        chance_ok: go on though the job need not give the same rows twice.
+    """
+
+    table: str
+    read: Mapping[str, str]
+    format: str | None = None
+    mode: str = "append"
+    start: Place = "earliest"
+    end: Place = "latest"
+    job: str | None = None
+    slice_records: int | None = None
+    live: str | None = None
+    ledger: str | None = None
+    chance_ok: bool = False
+
+
+@dataclass(slots=True)
+class Report:
+    """What was done: the range, and the parts of it that this run wrote or found written by one that was killed."""
+
+    log: str
+    start: int
+    end: int
+    table: str
+    format: str
+    mode: str
+    written: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def records(self) -> int:
+        """How many offsets of the log this run brought in."""
+        return sum(end - start for start, end in self.written)
+
+
+class Plan:
+    """A backfill whose every word was checked, as far as that goes without Spark; `run` does it.
+
+    Raises:
+        UsageError: something does not fit; names it and says what to do.
+        Unavailable: no gateway answers.
+    """
+
+    def __init__(self, wanted: Backfill) -> None:
+        from tutti.sources.flight import check_columns
+        from tutti.sources.source import begun
+        from tutti_spark.source.origin import source_of
+
+        self.wanted = wanted
+        self.local = local_directory(wanted.table)
+        self.format = _format_of(wanted, self.local)
+        _check_fits(wanted, self.format, self.local)
+        self.options = parse(wanted.read, "batch")
+        check_columns(self.options.columns)
+        self.transform: Callable[[DataFrame], DataFrame] | None = None
+        if wanted.job is not None:
+            job.check(wanted.job)
+        source = source_of(self.options)
+        frontier = begun(source)
+        self.log = frontier.log
+        start, end = self._range(source, frontier)
+        self.report = Report(self.log, start, end, wanted.table, self.format, wanted.mode)
+        state = read(self.ledger)
+        if state is not None:
+            check_same(state.about, self.about, self.ledger)
+        if self.format == "parquet" and wanted.mode == "swap":
+            check_swap(Path(str(self.local)), start, end)
+
+    @property
+    def about(self) -> About:
+        """What the table is filled from."""
+        topics = self.options.topics
+        return About(self.log, self.format, ",".join(sorted(topics)) if topics else self.options.topics_pattern or "")
+
+    @property
+    def ledger(self) -> Path:
+        """The directory of the ledger."""
+        if self.wanted.ledger is not None:
+            return Path(self.wanted.ledger).absolute()
+        if self.local is None:
+            raise UsageError(
+                f"--table {self.wanted.table} is not on a file system of this machine, where the list of what is in it could be "
+                "locked: give --ledger DIR, a directory that all backfills of this table share"
+            )
+        return self.local / OWN
+
+    def _range(self, source: Source, frontier: Any) -> tuple[int, int]:
+        start = offset_of(source, "--start", self.wanted.start, frontier)
+        end = offset_of(source, "--end", self.wanted.end, frontier)
+        if self.wanted.live is not None:
+            end = _before(live_query(self.wanted.live, self.log), self.wanted, end)
+            if start > end:
+                raise OffsetOutOfRange(
+                    f"the range would start at {start}, and the query of --live brings in what begins at {end}: start before that"
+                )
+        if start > end:
+            raise OffsetOutOfRange(f"the range would start at {start} and end before, at {end}: exchange --start and --end")
+        return start, end
+
+    def nothing_to_do(self) -> bool:
+        """Whether the table has the range already, and nothing is left open in it: Spark need not be started."""
+        start, end = self.report.start, self.report.end
+        state = read(self.ledger)
+        if start == end or state is None or self.wanted.mode == "swap":
+            return start == end
+        return not missing(start, end, state.done) and not any(claim.start < end and start < claim.end for claim in state.open)
+
+    def run(self, spark: SparkSession, tell: Callable[[str], None] = lambda _: None) -> Report:
+        """Bring in what is missing.
+
+        Args:
+            spark: a session that has Delta Lake, for a table of that format.
+            tell: takes a line on each range that is begun.
+
+        Raises:
+            UsageError: the job, or what the table holds, does not fit.
+        """
+        report = self.report
+        if self.nothing_to_do():
+            return report
+        if self.wanted.job is not None:
+            self.transform = job.load(self.wanted.job)
+        ledger = Ledger(self.ledger, self.about)
+        try:
+            slice_records = self._check_job(ledger, self._rows(spark, report.start, report.end), tell)
+            table = self._table(spark, ledger)
+            for step in self._steps(ledger, slice_records):
+                if step.claim is None:
+                    tell(f"waiting for {', '.join(f'{claim} of {claim.run}' for claim in step.waits)}")
+                    time.sleep(_WAIT_S)
+                elif step.settle:
+                    tell(f"settling {step.claim}, which a run that is gone left open")
+                    table.settle(step.claim)
+                else:
+                    tell(f"records {step.claim} of [{report.start}, {report.end})")
+                    self._check_log()
+                    rows = self._rows(spark, step.claim.start, step.claim.end)
+                    self._check_again(ledger, step.claim, rows)
+                    table.put(step.claim, rows)
+                    report.written.append((step.claim.start, step.claim.end))
+        finally:
+            ledger.close()
+        return report
+
+    def _steps(self, ledger: Ledger, slice_records: int | None) -> Iterator[Step]:
+        """Until the table holds the range; a swap ends with the first range that it wrote, which is the whole."""
+        start, end = self.report.start, self.report.end
+        if self.wanted.mode == "swap":
+            while True:
+                step = ledger.step_swap(start, end)
+                yield step
+                if step.claim is not None and not step.settle:
+                    return
+        while (found := ledger.step(start, end, slice_records)) is not None:
+            yield found
+
+    def _table(self, spark: SparkSession, ledger: Ledger) -> Table:
+        if self.format == "parquet":
+            invariant(self.local is not None, "a Parquet table is a directory of this machine")
+            return ParquetTable(Path(str(self.local)), ledger, self.wanted.mode)
+        return DeltaTable(spark, str(self.local or self.wanted.table), ledger, self.log, self.wanted.mode)
+
+    def _rows(self, spark: SparkSession, start: int, end: int) -> DataFrame:
+        """The result for [start, end), planned and not run."""
+        read = {name: value for name, value in self.wanted.read.items() if value}
+        records = spark.read.format("tutti").options(**read).option("startingOffset", start).option("endingOffset", end).load()
+        return job.apply(self.transform, records)
+
+    def _check_job(self, ledger: Ledger, rows: DataFrame, tell: Callable[[str], None]) -> int | None:
+        """How many records a transaction may take, None for all.
+
+        Raises:
+            UsageError: the job need not give the same rows twice, or would give others when it is cut in slices.
+        """
+        from tutti_spark.plan.deterministic import deterministic
+
+        findings = deterministic(rows)
+        for finding in findings:
+            tell(f"not deterministic: {finding}")
+        if findings and not self.wanted.chance_ok:
+            raise UsageError(
+                f"the job need not give the same rows when it is run again, by {counted(len(findings))} ({findings[0]}): mend it, "
+                "or take what comes with --allow-nondeterministic"
+            )
+        self._check_table(ledger.state(), rows)
+        asked = self.wanted.slice_records
+        found = job.not_row_by_row(rows)
+        if found is None:
+            return asked or limits.BACKFILL_SLICE_RECORDS
+        operator, known_to_user = found
+        if asked is not None and not known_to_user:
+            raise UsageError(
+                f"--slice {asked} would cut what belongs together, as {operator} looks at many records: leave --slice out"
+            )
+        return asked
+
+    def _check_again(self, ledger: Ledger, claim: Claim, rows: DataFrame) -> None:
+        """Others may have written between the first look at the table and this claim."""
+        try:
+            self._check_table(ledger.state(), rows)
+        except UsageError:
+            ledger.drop(claim)
+            raise
+
+    def _check_table(self, state: State, rows: DataFrame) -> None:
+        """Raise UsageError where the result does not fit to what the table keeps."""
+        report, schema = self.report, rows.schema.simpleString()
+        kept = [part for start, end in state.done for part in missing(start, end, [(report.start, report.end)])]
+        if self.format == "parquet" and state.schema not in ("", schema) and (kept or self.wanted.mode != "swap"):
+            raise UsageError(
+                f"the result has {schema}, and the table {state.schema}: --mode swap of all that is in it can change that, or "
+                "take another table"
+            )
+        keyed = "offset" in rows.columns
+        if self.wanted.mode == "swap" and self.wanted.live is not None and not keyed:
+            raise UsageError(
+                "--mode swap of a result without the column `offset` replaces the whole table, and what the query of --live writes "
+                "meanwhile with it: keep the column, or stop the query for good and leave --live out"
+            )
+        if self.wanted.mode == "swap" and kept and not keyed:
+            raise UsageError(
+                f"--mode swap of a result without the column `offset` replaces the whole table, which has {kept[0]} as well: give "
+                "a range that has it, or keep the column"
+            )
+
+    def _check_log(self) -> None:
+        from tutti.sources.source import begun
+        from tutti_spark.source.origin import source_of
+
+        found = begun(source_of(self.options)).log
+        if found != self.log:
+            raise UsageError(
+                f"{self.options.origin} has log {found} now, and had log {self.log} when this run began: it was replaced"
+            )
+
+
+def local_directory(table: str) -> Path | None:
+    """The table's directory on this machine; None: it is elsewhere."""
+    path = local_path(table)
+    return None if path is None else Path(path).absolute()
+
+
+def _format_of(wanted: Backfill, local: Path | None) -> str:
+    if wanted.format is not None:
+        return wanted.format
+    state = read(local / OWN) if local is not None else None
+    if state is not None:
+        return state.about.format
+    return "delta"
+
+
+def _check_fits(wanted: Backfill, kind: str, local: Path | None) -> None:
+    """Raise UsageError where options exclude each other."""
+    if kind == "delta":
+        return
+    if local is None:
+        raise UsageError(
+            f"--table {wanted.table}: a Parquet table is a directory of this machine, or mounted there; use --format delta"
+        )
+    if wanted.mode == "merge":
+        raise UsageError("--mode merge needs Delta Lake: Parquet files cannot be changed while others read and write them")
+    if wanted.ledger is not None:
+        raise UsageError(f"--ledger {wanted.ledger}: the ledger of a Parquet table lies in the table, and is swapped with it")
+    check_parquet(local)
+
+
+def _before(live: Live, wanted: Backfill, end: int) -> int:
+    """Where a range ends that leaves a live query its own records.
+
+    The query appends without a look at the table. So an append ends where the query began. A merge checks what is there, and a swap
+    replaces it: both end where all streams of the query have finished.
+
+    Raises:
+        UsageError: no end fits all streams: a record between two of their places would be in no table, or in it twice.
+    """
+    if wanted.mode == "append":
+        return _before_begin(live, wanted, end)
+    begun = live.begins[-1]
+    if wanted.end != "latest" and end > live.finished:
+        raise UsageError(
+            f"--end is offset {end}, and the query of --live has finished up to {live.finished}: what lies behind, it brings in "
+            "itself; end there"
+        )
+    if wanted.end == "latest" and live.finished < begun:
+        raise UsageError(
+            f"--live {wanted.live}: the streams of its query began at offsets {_listed(live.begins)}, and all of them have "
+            f"finished up to {live.finished} only: records from there to {begun - 1} would be missing. Try again when the query "
+            f"has finished {begun}, or name an --end"
+        )
+    return end if wanted.end != "latest" else min(end, live.finished)
+
+
+def _before_begin(live: Live, wanted: Backfill, end: int) -> int:
+    if not live.complete:
+        raise UsageError(
+            f"--live {wanted.live} no longer says where its query began: say it with --end and leave --live out, or use --mode "
+            "merge"
+        )
+    first = live.begins[0]
+    if wanted.end == "latest" and len(live.begins) > 1:
+        raise UsageError(
+            f"--live {wanted.live}: the streams of its query began at offsets {_listed(live.begins)}, and an append ends at one "
+            f"offset for all topics: records from {first} on that one stream brings in and another does not would be missing. Use "
+            "--mode merge, which adds each offset that the table lacks (the rows need the column `offset`). Without that column, "
+            "start the query with a new checkpoint, and give all its streams one startingOffset, or the same lockstep"
+        )
+    if wanted.end != "latest" and end > first:
+        raise UsageError(
+            f"--end is offset {end}, and the query of --live began at {_listed(live.begins)}: what lies behind, it brings in "
+            f"itself; end at {first}"
+        )
+    return min(end, first)
+
+
+def _listed(offsets: Sequence[int]) -> str:
+    return " and ".join(filter(None, [", ".join(map(str, offsets[:-1])), str(offsets[-1])]))
+
+
+def counted(findings: int) -> str:
+    """A number of findings in words."""
+    return "one finding" if findings == 1 else f"{findings} findings, the first"

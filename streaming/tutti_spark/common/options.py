@@ -1,0 +1,461 @@
+"""Options of the data source: text in, typed and checked values out.
+
+An option that is wrong, unknown, given twice (by its own and by Kafka's name) or not for this kind of read is an error that names
+the option, the value and what it takes. Kafka's names are taken where they mean the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from tutti.reading.positions import AFTER_9999, read_time
+from tutti.common.address import parse_url
+from tutti import limits
+from tutti.errors import ConfigError, UsageError
+from tutti_spark.common import credentials
+
+if TYPE_CHECKING:
+    from tutti.common.credentials import Credentials
+
+#: "earliest", "latest", an offset, or an aware time: the first record at or after it.
+Place = Literal["earliest", "latest"] | int | datetime
+Kind = Literal["batch", "stream"]
+T = TypeVar("T")
+
+#: Each option, and what it takes. Errors and docs/how-to/spark.md say it in these words.
+TAKES: dict[str, str] = {
+    "gateways": "an address tutti://HOST:PORT, several hosts separated by commas",
+    "path": "data directories separated by commas; a batch read may also name them in load([...])",
+    "archive": "the directory or the URL (s3://BUCKET/DIR) of the log's archive",
+    "topics": "topic names separated by commas",
+    "topicsPattern": "a regular expression that whole topic names match",
+    "startingOffset": "earliest, latest or an offset from 0",
+    "endingOffset": "earliest, latest or an offset from 0",
+    "startingTimestamp": "a time in ISO 8601 with its zone (2013-01-01T05:00:00Z), or milliseconds since 1970",
+    "endingTimestamp": "a time in ISO 8601 with its zone (2013-01-01T05:00:00Z), or milliseconds since 1970",
+    "columns": "column names separated by commas",
+    "maxRecordsPerTrigger": "a number of records from 1",
+    "minRecordsPerTrigger": "a number of records from 1",
+    "maxTriggerDelay": "a time with its unit (15m, 90s, 500ms), or milliseconds",
+    "maxBytesPerTrigger": "a number of bytes from 1",
+    "minPartitions": f"a number of partitions from 1 to {limits.SPLITS_MAX}",
+    "cut": "tick:N with N from 1",
+    "lockstep": "a name, the same for all streams of a query that move together, and of no other query that runs",
+    "failOnDataLoss": "true or false",
+    "queryName": "a name of letters, digits, '.', '_' and '-'",
+    "shortCircuit": "true or false",
+    **credentials.TAKES,
+}
+#: Kafka's names, and ours for the same thing.
+ALIASES: dict[str, str] = {
+    "subscribe": "topics",
+    "subscribePattern": "topicsPattern",
+    "startingOffsets": "startingOffset",
+    "endingOffsets": "endingOffset",
+    "maxOffsetsPerTrigger": "maxRecordsPerTrigger",
+    "minOffsetsPerTrigger": "minRecordsPerTrigger",
+}
+#: Options that say the same thing in two ways: at most one of the two is given.
+_EITHER = {
+    "topicsPattern": "topics",
+    "startingTimestamp": "startingOffset",
+    "endingTimestamp": "endingOffset",
+    "path": "gateways",
+}
+_RANGE = "a batch read takes its range from startingOffset and endingOffset"
+_LIMITS = f"it limits a stream's triggers; {_RANGE}"
+_STREAM_ONLY = {
+    "maxRecordsPerTrigger": _LIMITS,
+    "minRecordsPerTrigger": _LIMITS,
+    "maxTriggerDelay": _LIMITS,
+    "maxBytesPerTrigger": _LIMITS,
+    "queryName": "it names the position of a stream in the log; a batch read has none",
+    "cut": f"it places the ends of a stream's micro-batches; {_RANGE}",
+    "lockstep": f"it places the ends of a stream's micro-batches; {_RANGE}",
+}
+_STREAM_HAS_NO_END = "a stream has no end: use spark.read, or the trigger availableNow"
+_HINTS = {
+    "includeheaders": "headers are a column: leave it out of `columns` or name it there",
+    "assign": "there are no partitions to choose: use topics",
+    "startingoffsetsbytimestamp": "there is one log: use startingTimestamp",
+    "endingoffsetsbytimestamp": "there is one log: use endingTimestamp",
+    "url": "use gateways",
+}
+_CANONICAL = {name.lower(): name for name in (*TAKES, *ALIASES)}
+_WHOLE = re.compile(r"[+-]?\d+\Z")
+_CHARACTERS_MAX = 100  # of an integer, with zeros before it
+_DELAY = re.compile(r"(\d+)\s*([a-z]*)\Z")
+_UNIT_MS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What a read asks for; one of `gateways` and `paths` is set, or `archive` alone, or with one of them. `start_name` and
+    `end_name` are those of the options that said where, as they were given: ours or Kafka's.
+    """
+
+    gateways: str | None = None
+    paths: tuple[str, ...] = ()
+    archive: str | None = None
+    topics: tuple[str, ...] | None = None
+    topics_pattern: str | None = None
+    start: Place = "earliest"
+    end: Place = "latest"
+    columns: tuple[str, ...] | None = None
+    records_max: int | None = None
+    records_min: int | None = None
+    delay_ms: int = limits.SPARK_TRIGGER_DELAY_MS
+    bytes_max: int | None = None
+    partitions_min: int | None = None
+    cut_ticks: int | None = None
+    lockstep: str | None = None
+    fail_on_data_loss: bool = True
+    short_circuit: bool = True
+    query_name: str = ""
+    start_name: str = "startingOffset"
+    end_name: str = "endingOffset"
+    credentials: Credentials | None = None
+
+    @property
+    def origin(self) -> str:
+        """Where the records come from, in words for messages."""
+        return self.gateways or ", ".join(self.paths) or self.archive or ""
+
+
+class _Given(dict[str, str]):
+    """The values of the options given, by our names."""
+
+    def __init__(self) -> None:
+        """Empty yet."""
+        self.spelled: dict[str, str] = {}
+
+    def name(self, option: str) -> str:
+        """The name that the user gave it by: ours or Kafka's."""
+        return self.spelled.get(option, option)
+
+
+def our_name(option: str) -> str:
+    """Our name of an option that is spelled in any case, or by Kafka's name; one that is not known stays as it is."""
+    name = _CANONICAL.get(option.lower(), option)
+    return ALIASES.get(name, name)
+
+
+def slot(name: str) -> str:
+    """The same for options of which at most one is given, by our names."""
+    return _EITHER.get(name, name)
+
+
+def wrong(option: str, value: object, why: str = "") -> UsageError:
+    """The error of a value that an option, ours or by Kafka's name, does not take."""
+    reason = f" ({why})" if why else ""
+    return UsageError(f"option {option!r} is {value!r}{reason}; it takes {TAKES[ALIASES.get(option, option)]}")
+
+
+def parse(options: Mapping[str, str], kind: Kind | None = None) -> ReadOptions:
+    """Check every option and give them their types.
+
+    Args:
+        options: as Spark hands them over: names in lower case, values as text, `load([...])` as JSON in `paths`.
+        kind: what is read; None when it is not known yet, and what depends on it is left for later.
+
+    Raises:
+        UsageError: names the option, the value and what it takes.
+    """
+    given = _canonical(options)
+    gateways, paths = _origin(given, options)
+    if gateways is None and not paths and kind == "stream":
+        raise UsageError("a stream of records that are to come is read from gateways: give `gateways`, and `archive` with it")
+    topics, pattern = _topics(given)
+    if kind == "batch":
+        _refuse(given, _STREAM_ONLY)
+    elif kind == "stream":
+        _refuse(given, dict.fromkeys(("endingOffset", "endingTimestamp"), _STREAM_HAS_NO_END))
+    least, most = _get(given, "minRecordsPerTrigger", _count), _get(given, "maxRecordsPerTrigger", _count)
+    delay_ms = _get(given, "maxTriggerDelay", _delay)
+    _check_trigger(given, least, most)
+    return ReadOptions(
+        gateways=gateways,
+        paths=paths,
+        archive=_get(given, "archive", _archive),
+        topics=topics,
+        topics_pattern=pattern,
+        start=_place(given, "starting", "latest" if kind == "stream" else "earliest"),
+        end=_place(given, "ending", "latest"),
+        columns=_get(given, "columns", _names),
+        records_max=most,
+        records_min=least,
+        delay_ms=limits.SPARK_TRIGGER_DELAY_MS if delay_ms is None else delay_ms,
+        bytes_max=_get(given, "maxBytesPerTrigger", _count),
+        partitions_min=_get(given, "minPartitions", _partitions),
+        cut_ticks=_get(given, "cut", _cut),
+        lockstep=_get(given, "lockstep", _name),
+        fail_on_data_loss=_get(given, "failOnDataLoss", _truth) is not False,
+        short_circuit=_get(given, "shortCircuit", _truth) is not False,
+        query_name=_get(given, "queryName", _query) or "",
+        start_name=given.name("startingOffset"),
+        end_name=given.name("endingOffset"),
+        credentials=_credentials(given),
+    )
+
+
+def _canonical(options: Mapping[str, str]) -> _Given:
+    """Our names of all options given, each with its value; `paths` of `load([...])` aside."""
+    given = _Given()
+    for key, value in options.items():
+        if key.lower() == "paths":
+            continue
+        name = _CANONICAL.get(key.lower())
+        if name is None:
+            raise _unknown(key, value)
+        ours = ALIASES.get(name, name)
+        if ours in given:
+            raise UsageError(f"options {given.name(ours)!r} and {name!r} say the same thing: give one of them")
+        given[ours] = value
+        given.spelled[ours] = name
+    return given
+
+
+def _unknown(key: str, value: str) -> UsageError:
+    low = key.lower()
+    if low.startswith("kafka."):
+        hint = "it is one of Kafka's client; Tutti takes `gateways`."
+    elif low in _HINTS:
+        hint = f"{_HINTS[low]}."
+    else:
+        near = get_close_matches(low, _CANONICAL, 1)
+        hint = f"did you mean {_CANONICAL[near[0]]!r}?" if near else "that name is not known."
+    return UsageError(f"option {key!r} ({credentials.shown(key, value)}) is not taken: {hint} Options are {', '.join(TAKES)}")
+
+
+def _credentials(given: _Given) -> Credentials | None:
+    if "gateways" not in given:
+        _refuse(given, dict.fromkeys(credentials.TAKES, "directories are read by who may read their files"))
+        return None
+    return credentials.credentials_of(given)
+
+
+def _refuse(given: _Given, why: Mapping[str, str]) -> None:
+    for option, reason in why.items():
+        if option in given:
+            value = credentials.shown(option, given[option])
+            raise UsageError(f"option {given.name(option)!r} ({value}) does not fit here: {reason}")
+
+
+def _check_trigger(given: _Given, least: int | None, most: int | None) -> None:
+    low, high, delay = "minRecordsPerTrigger", "maxRecordsPerTrigger", "maxTriggerDelay"
+    if least is not None and most is not None and least > most:
+        raise UsageError(
+            f"option {given.name(low)!r} is {least}, more than {given.name(high)!r}, which is {most}: no batch can have so many"
+        )
+    if "lockstep" in given:
+        _refuse(given, {"maxBytesPerTrigger": "streams in lockstep end at one place, and it weighs the topics of one of them"})
+    if delay in given and low not in given:
+        raise UsageError(f"option {delay!r} ({given[delay]!r}) says how long {low!r} may hold records back: give that, too")
+
+
+def _get(given: _Given, option: str, parser: Callable[[str, str], T]) -> T | None:
+    text = given.get(option)
+    return None if text is None else parser(given.name(option), text)
+
+
+def _origin(given: _Given, options: Mapping[str, str]) -> tuple[str | None, tuple[str, ...]]:
+    """The gateways' address, or the directories made absolute here, where the caller's working directory still counts."""
+    many = next((value for key, value in options.items() if key.lower() == "paths"), None)
+    if "gateways" in given:
+        if "path" in given or many is not None:
+            raise UsageError(f"options 'gateways' ({given['gateways']!r}) and 'path' exclude each other: give one of them")
+        try:
+            parse_url(given["gateways"])
+        except ConfigError as error:
+            raise wrong("gateways", given["gateways"], str(error)) from error
+        return given["gateways"].strip(), ()
+    if many is not None:
+        names = _listed(many)
+    elif "path" in given:
+        names = _names("path", given["path"])
+    elif "archive" in given:
+        names = ()
+    else:
+        raise UsageError(
+            f"one of the options 'gateways' ({TAKES['gateways']}) and 'path' ({TAKES['path']}) is needed. Spark hands over "
+            "no options of a table that has a list of columns, or that has them in TBLPROPERTIES: write CREATE TABLE t USING tutti "
+            "OPTIONS (...)"
+        )
+    return None, tuple(os.path.abspath(_local(name)) for name in names)
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    """The paths of `load([...])`, which Spark passes as a list in JSON."""
+    try:
+        return tuple(str(name) for name in json.loads(text))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise wrong("path", text[:60], f"not a list in JSON ({error})") from error
+
+
+def local_path(name: str) -> str | None:
+    """The path that a name of a directory means on this machine (`file:` may stand before it); None: it is elsewhere."""
+    scheme, separator, rest = name.partition(":")
+    if separator and scheme == "file":
+        return "/" + rest.lstrip("/")
+    return None if "://" in name else name
+
+
+def _local(name: str) -> str:
+    found = local_path(name)
+    if found is None:
+        raise wrong("path", name, f"{name.partition('://')[0]}:// is not a directory of this machine")
+    return found
+
+
+def _archive(option: str, text: str) -> str:
+    """A URL as it is, a directory made absolute here, where the caller's working directory still counts."""
+    name = text.strip()
+    if not name:
+        raise wrong(option, text, "it names none")
+    found = local_path(name)
+    return name if found is None else os.path.abspath(found)
+
+
+def _topics(given: _Given) -> tuple[tuple[str, ...] | None, str | None]:
+    topics = _get(given, "topics", _names)
+    if topics is not None:
+        from tutti.sources.flight import check_name
+
+        try:
+            for name in topics:
+                check_name("topic", name)
+        except UsageError as error:
+            raise wrong(given.name("topics"), given["topics"], str(error)) from error
+    pattern = given.get("topicsPattern")
+    if topics is not None and pattern is not None:
+        names = [given.name(option) for option in ("topics", "topicsPattern")]
+        raise UsageError(f"options {names[0]!r} ({given['topics']!r}) and {names[1]!r} ({pattern!r}) exclude each other")
+    if pattern is not None:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise wrong(given.name("topicsPattern"), pattern, str(error)) from error
+    return topics, pattern
+
+
+def _names(option: str, text: str) -> tuple[str, ...]:
+    if text.lstrip().startswith("["):
+        raise wrong(option, text, "a list is not taken")
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise wrong(option, text, "a name is empty")
+    if len(set(names)) != len(names):
+        raise wrong(option, text, "a name comes twice")
+    return names
+
+
+def _place(given: _Given, which: Literal["starting", "ending"], default: Place) -> Place:
+    by_offset, by_time = f"{which}Offset", f"{which}Timestamp"
+    if by_offset in given and by_time in given:
+        offset = given.name(by_offset)
+        raise UsageError(f"options {offset!r} ({given[by_offset]!r}) and {by_time!r} ({given[by_time]!r}) exclude each other")
+    if by_time in given:
+        return _time(by_time, given[by_time])
+    return _offset(given.name(by_offset), given[by_offset]) if by_offset in given else default
+
+
+def _offset(option: str, text: str) -> Place:
+    word = text.strip().lower()
+    if word == "earliest":
+        return "earliest"
+    if word == "latest":
+        return "latest"
+    if word.startswith("{"):
+        raise wrong(option, text, "offsets per partition: there is one log here, so one offset")
+    if not _WHOLE.match(word):
+        raise wrong(option, text, "not an integer")
+    return _between(option, text, 0, (1 << 63) - 1)
+
+
+def _time(option: str, text: str) -> datetime:
+    word = text.strip()
+    if _WHOLE.match(word):
+        millis = _between(option, text, -(1 << 63), (1 << 63) - 1)
+        try:
+            return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=millis)
+        except OverflowError as error:
+            raise wrong(option, text, "out of range") from error
+    try:
+        time = read_time(word)
+    except ValueError as error:
+        raise wrong(option, text, "not a time") from error
+    except OverflowError as error:
+        raise wrong(option, text, AFTER_9999) from error
+    if time.tzinfo is None:
+        raise wrong(option, text, "without a zone it would be another time on another machine")
+    return time
+
+
+def _whole(option: str, text: str, least: int, most: int) -> int:
+    word = text.strip()
+    if not _WHOLE.match(word):
+        raise wrong(option, text, "not an integer")
+    return _between(option, text, least, most)
+
+
+def _between(option: str, text: str, least: int, most: int) -> int:
+    """An integer within bounds; Python reads none of thousands of digits."""
+    word = text.strip()
+    if len(word) > _CHARACTERS_MAX or not least <= int(word) <= most:
+        raise wrong(option, text, "out of range")
+    return int(word)
+
+
+def _count(option: str, text: str) -> int:
+    return _whole(option, text, 1, (1 << 63) - 1)
+
+
+def _delay(option: str, text: str) -> int:
+    """Milliseconds."""
+    found = _DELAY.match(text.strip().lower())
+    if found is None or found[2] not in _UNIT_MS:
+        raise wrong(option, text)
+    milliseconds = int(found[1]) * _UNIT_MS[found[2]]
+    if milliseconds >= 1 << 63:
+        raise wrong(option, text, "out of range")
+    return milliseconds
+
+
+def _partitions(option: str, text: str) -> int:
+    return _whole(option, text, 1, limits.SPLITS_MAX)
+
+
+def _cut(option: str, text: str) -> int:
+    word, colon, number = text.strip().partition(":")
+    if word.lower() != "tick" or not colon:
+        raise wrong(option, text)
+    return _whole(option, number, 1, (1 << 31) - 1)
+
+
+def _name(option: str, text: str) -> str:
+    if not text.strip():
+        raise wrong(option, text, "a name is empty")
+    return text.strip()
+
+
+def _query(option: str, text: str) -> str:
+    from tutti.sources.flight import check_name
+
+    try:
+        return check_name("query", text.strip())
+    except UsageError as error:
+        raise wrong(option, text, str(error)) from error
+
+
+def _truth(option: str, text: str) -> bool:
+    word = text.strip().lower()
+    if word not in ("true", "false"):
+        raise wrong(option, text)
+    return word == "true"

@@ -1,0 +1,35 @@
+"""The columns of the source as Spark's types. Arrow batches must equal what Spark makes of them: order, types, nullability."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from tutti.sources.flight import check_columns, schema_of
+from tutti.errors import UsageError, invariant
+
+
+def spark_schema(columns: Sequence[str] | None) -> StructType:
+    """Spark's schema of batches with these columns; None for all.
+
+    Raises:
+        UsageError: a column is not known or comes twice; the message names the option and all columns.
+    """
+    try:
+        arrow = schema_of(check_columns(columns))
+    except UsageError as error:
+        raise UsageError(f"option 'columns' is {','.join(columns or ())!r}: {error}") from error
+    shape = from_arrow_schema(arrow)
+    invariant(to_arrow_schema(shape, timezone="UTC").equals(arrow), f"Spark's {shape} has the Arrow schema {arrow}")
+    return shape
+
+
+def check_asked(asked: StructType, columns: Sequence[str] | None) -> None:
+    """Raise UsageError when `.schema(...)` asked for anything but what the source gives."""
+    given = spark_schema(columns)
+    if asked != given:
+        raise UsageError(
+            f".schema({asked.simpleString()}) was asked for and records have {given.simpleString()}: use the option 'columns'"
+        )

@@ -1,0 +1,104 @@
+"""A change log across topics into a Delta table, in the one order that all of them have, and the newest state of each key.
+
+    spark-submit changes.py --gateways tutti://127.0.0.1:7400 --topics orders,items --changes DIR --state DIR --checkpoint DIR
+
+Each record is a change: its topic names a table, its key a row of it, its value what that row is now, null that it is gone. A
+table moves on by one commit a micro-batch, so each version of it is what all topics were at one place of the log: no item is there
+without its order. Rows are told apart by their offset; what is there already is not added again, and an older change never
+replaces a newer one. So a micro-batch that is run again after a kill changes nothing, nor does a new checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from tutti_spark.jobs import _running
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+COLUMNS = ("offset", "topic", "key", "value", "timestamp")
+_SCHEMA = "offset BIGINT, topic STRING, key BINARY, value BINARY, timestamp TIMESTAMP"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run what the command line asks for, until SIGTERM or, with --available-now, the end of what is there."""
+    from pyspark.sql import SparkSession
+
+    options = parser().parse_args(arguments)
+    spark = SparkSession.builder.appName("tutti changes").getOrCreate()
+    try:
+        _running.wait(start(spark, options), until_stopped=True)
+    finally:
+        spark.stop()
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """What the command line takes."""
+    found = argparse.ArgumentParser(prog="changes.py", description=(__doc__ or "").partition("\n")[0])
+    found.add_argument("--gateways", required=True, metavar="URL")
+    found.add_argument("--topics", metavar="NAME[,NAME]", help="default: all")
+    found.add_argument("--start", default="earliest", metavar="OFFSET", help="of a new checkpoint; default earliest")
+    found.add_argument("--max-records", type=int, metavar="N", help="most records in a micro-batch")
+    found.add_argument("--changes", required=True, metavar="DIR", help="Delta table of all changes")
+    found.add_argument("--state", metavar="DIR", help="Delta table with the newest change of each key")
+    found.add_argument("--checkpoint", required=True, metavar="DIR")
+    found.add_argument("--available-now", action="store_true", help="read what is there, then end")
+    return found
+
+
+def start(spark: SparkSession, options: argparse.Namespace) -> StreamingQuery:
+    """Make the tables where they are not there, and start the query."""
+    tables = [options.changes, *([options.state] if options.state else [])]
+    for table in tables:
+        spark.createDataFrame([], _SCHEMA).write.format("delta").mode("ignore").save(table)
+    records = spark.readStream.format("tutti").option("gateways", options.gateways).option("startingOffset", options.start)
+    records = records.option("columns", ",".join(COLUMNS))
+    if options.topics:
+        records = records.option("topics", options.topics)
+    if options.max_records:
+        records = records.option("maxRecordsPerTrigger", options.max_records)
+
+    def add(batch: DataFrame, _: int) -> None:
+        batch.persist()
+        try:
+            first: int | None = batch.agg({"offset": "min"}).collect()[0][0]
+            if first is None:
+                return
+            keep(batch, first, options.changes)
+            if options.state:
+                move(batch, options.state)
+        finally:
+            batch.unpersist()
+
+    writer = records.load().writeStream.foreachBatch(add).option("checkpointLocation", options.checkpoint)
+    return (writer.trigger(availableNow=True) if options.available_now else writer).start()
+
+
+def keep(batch: DataFrame, first: int, table: str) -> None:
+    """Add the changes that the table does not have; `first` is the offset of the first one."""
+    _merge(batch, table, f"t.offset = s.offset AND t.offset >= {first}", "WHEN NOT MATCHED THEN INSERT *")
+
+
+def move(batch: DataFrame, table: str) -> None:
+    """Have the newest change of each key in the table. That a row is gone stays there, with a null for its value: it says until
+    which offset that is known.
+    """
+    from pyspark.sql import functions as f
+
+    newest = batch.groupBy("topic", "key").agg(f.max_by(f.struct(*COLUMNS), "offset").alias("row")).select("row.*")
+    newer = "WHEN MATCHED AND s.offset > t.offset THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+    _merge(newest, table, "t.topic = s.topic AND t.key <=> s.key", newer)
+
+
+def _merge(rows: DataFrame, table: str, same: str, then: str) -> None:
+    rows.createOrReplaceTempView("tutti_changes")
+    rows.sparkSession.sql(f"MERGE INTO delta.`{table}` t USING tutti_changes s ON {same} {then}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

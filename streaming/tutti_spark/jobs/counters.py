@@ -1,0 +1,135 @@
+"""Counters outside of Spark that count each record exactly once: departures by airport and carrier, in a file of SQLite.
+
+    spark-submit counters.py live --gateways tutti://127.0.0.1:7400 --out counters.sqlite --checkpoint DIR
+    spark-submit counters.py replay --path DIR --out other.sqlite --checkpoint DIR --compare counters.sqlite
+
+The log has one order, so one number says what is counted of a topic: the first offset that is not. It is moved in the transaction
+that adds a micro-batch, and what is below it is not added again. That holds for a batch that runs again after a kill, for a second
+query beside this one, for a new checkpoint, and for a replay into the same file. Any database with transactions will do for SQLite.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sqlite3
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from tutti_spark.jobs import _running
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+LATE_MINUTES = 15
+_TABLES = """
+CREATE TABLE IF NOT EXISTS counted (log TEXT PRIMARY KEY, upto INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS counted_topic (topic TEXT PRIMARY KEY);
+CREATE TABLE IF NOT EXISTS counters (origin TEXT, carrier TEXT, departures INTEGER, late INTEGER, cancelled INTEGER,
+                                     delay_minutes INTEGER, PRIMARY KEY (origin, carrier));
+"""
+_ADD = """
+INSERT INTO counters VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET departures = departures + excluded.departures,
+    late = late + excluded.late, cancelled = cancelled + excluded.cancelled, delay_minutes = delay_minutes + excluded.delay_minutes
+"""
+
+
+def columns(departures: DataFrame) -> DataFrame:
+    """What is counted of a departure."""
+    return departures.select("offset", "origin", "carrier", "dep_delay")
+
+
+def start(rows: DataFrame, options: argparse.Namespace) -> StreamingQuery:
+    """Start a query that adds each micro-batch in one transaction."""
+    log = log_of(options)
+    check_topic(options.out, options.topic)
+    return _running.begun(rows.writeStream.foreachBatch(lambda batch, _: add(batch, options.out, log)), options)
+
+
+def add(batch: DataFrame, file: str, log: str) -> None:
+    """Count the departures of `batch`, which are of log `log`, that are not counted yet."""
+    while not _added(batch, file, log):
+        pass  # a query beside this one was quicker: what it counted is left out now
+
+
+def _added(batch: DataFrame, file: str, log: str) -> bool:
+    """Whether `batch` was added, which is not done when the position has moved since the batch was read."""
+    from pyspark.sql import functions as f
+
+    with transaction(file) as database:
+        upto = counted(database, log)
+    new = batch.where(f.col("offset") >= upto)
+    delay = f.col("dep_delay")
+    late, cancelled = f.count_if(delay >= LATE_MINUTES), f.count_if(delay.isNull())
+    minutes = f.coalesce(f.sum(delay), f.lit(0))
+    found = new.groupBy("origin", "carrier").agg(f.count("*"), late, cancelled, minutes, f.max("offset")).collect()
+    with transaction(file) as database:
+        if counted(database, log) != upto:
+            return False
+        database.executemany(_ADD, [tuple(row)[:6] for row in found])
+        if found:
+            database.execute("INSERT OR REPLACE INTO counted VALUES (?, ?)", (log, 1 + max(row[6] for row in found)))
+    return True
+
+
+def counted(database: sqlite3.Connection, log: str) -> int:
+    """The first offset of log `log` that is not counted.
+
+    Raises:
+        ValueError: the counters are those of another log, whose offsets mean something else.
+    """
+    rows: list[tuple[str, int]] = database.execute("SELECT log, upto FROM counted").fetchall()
+    if any(other != log for other, _ in rows):
+        raise ValueError(f"the counters are of log {rows[0][0]}, and log {log} is read: count into another file")
+    return rows[0][1] if rows else 0
+
+
+def check_topic(file: str, topic: str) -> None:
+    """One number says what is counted of one topic.
+
+    Raises:
+        ValueError: the counters are those of another topic, whose records below that number would be left out.
+    """
+    with transaction(file) as database:
+        other = next((name for (name,) in database.execute("SELECT topic FROM counted_topic") if name != topic), None)
+        if other is not None:
+            raise ValueError(f"the counters in {file} are of topic {other!r}, and topic {topic!r} is read: count into another file")
+        database.execute("INSERT OR IGNORE INTO counted_topic VALUES (?)", (topic,))
+
+
+@contextmanager
+def transaction(file: str) -> Iterator[sqlite3.Connection]:
+    """The database, with nobody else writing; what was done is there as a whole or not at all."""
+    with closing(sqlite3.connect(file, timeout=60, isolation_level=None)) as database:
+        database.executescript(_TABLES)
+        database.execute("BEGIN IMMEDIATE")
+        with database:
+            yield database
+
+
+def log_of(options: Any) -> str:
+    """The log that is read."""
+    from tutti.sources.source import begun
+    from tutti_spark.common.options import parse
+    from tutti_spark.source.origin import source_of
+
+    origin = {"gateways": options.gateways} if options.mode == "live" else {"path": options.path}
+    return begun(source_of(parse(origin))).log
+
+
+def lines(spark: SparkSession | None, file: str) -> list[bytes]:
+    """The counters as sorted lines."""
+    with transaction(file) as database:
+        return [f"{row}\n".encode() for row in database.execute("SELECT * FROM counters ORDER BY origin, carrier")]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run what the command line asks for."""
+    options = _running.parser("counters.py", __doc__).parse_args(arguments)
+    return _running.main(options, columns, start, lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

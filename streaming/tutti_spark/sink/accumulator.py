@@ -1,0 +1,102 @@
+"""The accumulator: gathers a task's records by topic, so that few and large batches are staged.
+
+A transaction is limited by the number of its batches, each batch has one topic, and Spark hands over 10,000 rows at a time: without
+this, rows for 1,000 topics would be 1,000 batches every 10,000 rows.
+
+Invariants
+- Records of one topic leave in the order in which they came.
+- A topic's records leave once they have `SLICE_BYTES`. All leave once what came since the last time has `GATHERED_BYTES`, which
+  bounds the memory of a task: a slice that waits keeps the whole batch that it was cut from.
+- At most one batch for each MiB of records, and one for each topic in each `GATHERED_BYTES`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tutti.transactions import SLICE_BYTES
+from tutti.errors import UsageError
+
+GATHERED_BYTES = 64 << 20
+_BINARY = pa.binary()
+
+
+class Accumulator:
+    """Gathers record batches of the sink's columns by topic."""
+
+    def __init__(self, topic: str | None) -> None:
+        """Begin empty; `topic` is the topic of all records, None where a column names it."""
+        self._topic = topic
+        self._waiting: dict[str, list[pa.RecordBatch]] = {}
+        self._bytes: dict[str, int] = {}
+        self._gathered = 0  # bytes of the batches that came since nothing waited
+
+    def add(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Take a batch; yield the topics that have enough, each with its records as `send_batch` takes them.
+
+        Raises:
+            UsageError: a record has no topic.
+        """
+        self._gathered += batch.nbytes
+        for topic, records in by_topic(batch, self._topic):
+            self._waiting.setdefault(topic, []).append(records)
+            self._bytes[topic] = size = self._bytes.get(topic, 0) + records.nbytes
+            if size >= SLICE_BYTES:
+                yield topic, self._take(topic)
+        if self._gathered >= GATHERED_BYTES:
+            yield from self.drain()
+
+    def drain(self) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Yield all that waits."""
+        for topic in list(self._waiting):
+            yield topic, self._take(topic)
+        self._gathered = 0
+
+    def _take(self, topic: str) -> pa.RecordBatch:
+        del self._bytes[topic]
+        waiting = self._waiting.pop(topic)
+        return waiting[0] if len(waiting) == 1 else pa.Table.from_batches(waiting).combine_chunks().to_batches()[0]
+
+
+def by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Split a batch by topic, each topic's records in their order; with `topic`, all records belong to it.
+
+    Raises:
+        UsageError: a record has no topic.
+    """
+    if not batch.num_rows:
+        return
+    columns = {name: batch.column(name) for name in batch.schema.names if name != "topic"}
+    for name in ("value", "key"):
+        if name in columns and not pa.types.is_binary(columns[name].type):
+            columns[name] = columns[name].cast(_BINARY)
+    if "timestamp" in columns and columns["timestamp"].null_count:
+        columns["timestamp"] = _present_where_null(columns["timestamp"])
+    records = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+    if topic is not None:
+        yield topic, records
+        return
+    names = batch.column("topic").dictionary_encode()
+    if names.null_count:
+        raise UsageError("a record's column 'topic' is null: give each record one, or all of them by the option 'topic'")
+    topics = [str(one) for one in names.dictionary.to_pylist()]
+    if len(topics) == 1:
+        yield topics[0], records
+        return
+    # One stable sort for all topics: a filter for each would read the batch once a topic.
+    codes = names.indices
+    records = records.take(pc.sort_indices(codes))
+    first = 0
+    for one, count in zip(topics, np.bincount(codes.to_numpy(), minlength=len(topics)).tolist(), strict=True):
+        yield one, records.slice(first, count)
+        first += count
+
+
+def _present_where_null(times: pa.Array[Any]) -> pa.Array[Any]:
+    return pc.fill_null(times, pa.scalar(time.time_ns() // 1000, pa.timestamp("us", "UTC")).cast(times.type))

@@ -1,0 +1,135 @@
+"""Options and columns of the sink: what is wrong is told before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructType, TimestampType
+
+from tutti.sources.flight import check_name
+from tutti.common.address import parse_url
+from tutti.errors import ConfigError, UsageError
+from tutti_spark.common import credentials
+
+if TYPE_CHECKING:
+    from tutti.common.credentials import Credentials
+
+WRITE_ID_MAX = 200  # with the id of a query before it, it is the name of a producer (249)
+#: Each option, and what it takes. Errors and docs/how-to/spark.md say it in these words.
+TAKES: dict[str, str] = {
+    "gateways": "an address tutti://HOST:PORT, several hosts separated by commas",
+    "topic": "a topic's name",
+    **credentials.TAKES,
+    "writeId": f"a name of this write, of up to {WRITE_ID_MAX} letters, digits, '.', '_' and '-': the same again writes nothing",
+}
+_SPARKS = frozenset({"checkpointlocation", "queryname"})  # what Spark hands over of its own
+_HINTS = {
+    "path": "records go to gateways: use start() or save() without a path, and the option `gateways`.",
+    "topics": "records go to one topic, or each to that of its column 'topic': use `topic`.",
+    "url": "use gateways.",
+}
+#: INSERT, insertInto and CREATE TABLE AS SELECT reach a sink in Python without the options of the table (Spark 4.2 and 4.3).
+_OF_A_TABLE = (
+    "Spark does not pass a table's own options to a write: name them in the statement, "
+    "INSERT INTO t WITH ('gateways' = 'tutti://HOST:PORT', 'topic' = 'NAME') SELECT ..., or in "
+    "df.writeTo('t').option('gateways', ...).append()"
+)
+_CANONICAL = {name.lower(): name for name in TAKES}
+_TEXT = (StringType, BinaryType)
+COLUMNS = ("value", "key", "topic", "timestamp", "headers")
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """Where records go. `topic` is for all of them; without it each has its own. `write_id` is empty where none was given."""
+
+    gateways: str
+    topic: str | None = None
+    write_id: str = ""
+    credentials: Credentials | None = None
+
+
+def parse(options: Mapping[str, str], *, stream: bool) -> SinkOptions:
+    """Check every option.
+
+    Raises:
+        UsageError: names the option, the value and what it takes.
+    """
+    given: dict[str, str] = {}
+    for key, value in options.items():
+        low = key.lower()
+        if low in _SPARKS:
+            continue
+        name = _CANONICAL.get(low)
+        if name is None:
+            near = get_close_matches(low, _CANONICAL, 1)
+            hint = _HINTS.get(low) or (f"did you mean {_CANONICAL[near[0]]!r}?" if near else "that name is not known.")
+            value = credentials.shown(key, value)
+            raise UsageError(f"option {key!r} ({value}) is not taken: {hint} Options of a write are {', '.join(TAKES)}")
+        given[name] = value.strip()
+    if "gateways" not in given:
+        raise UsageError(f"a write needs the option 'gateways': {TAKES['gateways']}. {_OF_A_TABLE}")
+    try:
+        parse_url(given["gateways"])
+    except ConfigError as error:
+        raise _wrong("gateways", given["gateways"], str(error)) from error
+    if stream and "writeId" in given:
+        raise UsageError(
+            f"option 'writeId' ({given['writeId']!r}) does not fit here: a stream's writes are known by checkpoint and batch"
+        )
+    for name in ("topic", "writeId"):
+        if name in given:
+            try:
+                check_name(name, given[name])
+            except UsageError as error:
+                raise _wrong(name, given[name], str(error)) from error
+    if len(given.get("writeId", "")) > WRITE_ID_MAX:
+        raise _wrong("writeId", given["writeId"], f"{len(given['writeId'])} characters")
+    return SinkOptions(given["gateways"], given.get("topic"), given.get("writeId", ""), credentials.credentials_of(given))
+
+
+def check_columns(schema: StructType, options: SinkOptions, *, overwrite: bool) -> None:
+    """Check the columns of what is written.
+
+    Raises:
+        UsageError: names the column, its type and what it takes.
+    """
+    if overwrite:
+        raise UsageError(
+            "the log is only appended to: use mode('append') for a batch, outputMode('append') for a stream; what is updated is "
+            "written in foreachBatch (docs/how-to/spark.md, Writing)"
+        )
+    types = {field.name: field.dataType for field in schema.fields}
+    unknown = [name for name in types if name not in COLUMNS]
+    if unknown or len(types) < len(schema.fields):
+        what = f"column {unknown[0]!r} is not taken" if unknown else f"a column comes twice in {', '.join(schema.names)}"
+        raise UsageError(f"{what}: a write takes {', '.join(COLUMNS)}; select these, and put the rest into 'value' (to_json, ...)")
+    if "value" not in types:
+        raise UsageError(f"the column 'value' is missing: there are {', '.join(types) or 'none at all'}")
+    for name, kind in types.items():
+        taken = _taken(name, kind)
+        if taken:
+            raise UsageError(f"column {name!r} has type {kind.simpleString()}; it takes {taken}")
+    if options.topic is None and "topic" not in types:
+        raise UsageError("where do the records go? give the option 'topic', or a column 'topic'")
+
+
+def _taken(name: str, kind: DataType) -> str:
+    """What a column takes, if it does not take the type."""
+    if name in ("value", "key"):
+        return "" if isinstance(kind, _TEXT) else "string or binary"
+    if name == "topic":
+        return "" if isinstance(kind, StringType) else "string"
+    if name == "timestamp":
+        return "" if isinstance(kind, TimestampType) else "timestamp"
+    pair = kind.elementType if isinstance(kind, ArrayType) else None
+    fields = pair.fields if isinstance(pair, StructType) else []
+    good = [field.name for field in fields] == ["key", "value"] and isinstance(fields[0].dataType, StringType)
+    return "" if good and isinstance(fields[1].dataType, BinaryType) else "array<struct<key:string,value:binary>>"
+
+
+def _wrong(option: str, value: str, why: str) -> UsageError:
+    return UsageError(f"option {option!r} is {value!r} ({why}); it takes {TAKES[option]}")

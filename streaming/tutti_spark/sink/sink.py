@@ -1,0 +1,222 @@
+"""The sink: each task stages its records, and the driver makes those of a whole batch visible at once, by one transaction.
+
+A batch is known by its query (its checkpoint's id) and its number, which is the progress of the query's producer in the log: what
+was committed is not committed again, by this driver or another one (`sink_repeats.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from tutti.io.admin import Control
+from tutti.batching.receipt import Receipt
+from tutti.transactions import Part, Staging, Transactor, commit_progress
+from tutti import limits
+from tutti.errors import Refused, TuttiError, Unknown, UsageError
+from tutti_spark.sink.accumulator import Accumulator
+from tutti_spark.sink.options import SinkOptions
+from tutti_spark.sink.repeated_writes import Write, digests, standing
+
+_PATIENCE_S = limits.READ_RETRY_US / 1e6
+_FORGET_S = 5.0  # for what only tidies up
+_FEWER_BATCHES = (
+    "Each task stages at least one batch for each of its topics: repartition by topic before the write, so that a topic is in one "
+    "task, or write fewer records at a time (maxRecordsPerTrigger)"
+)
+
+
+@dataclass(frozen=True)
+class Staged(WriterCommitMessage):
+    """What a task staged: its producer (empty: nothing was), the batches, the bytes of keys and values that each topic got, and of
+    which micro-batch of which query and run it is (-1 and empty outside of one); `instance` shows who lets go of its producer that
+    it was staged here.
+    """
+
+    producer: str
+    parts: tuple[Part, ...]
+    payload: dict[str, int]
+    query: str = ""
+    batch: int = -1
+    run: str = ""
+    instance: bytes = field(default=b"", repr=False)
+
+
+class _Sink:
+    """What writers of batches and of streams have in common. None is connected before it writes."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        """Stage the records of a partition, in their order (those of each topic, where a column names it)."""
+        query, micro_batch = _property("sql.streaming.queryId"), _property("streaming.sql.batchId")
+        run = _run(_property("spark.jobGroup.id")) if query else ""
+        staging: Staging | None = None
+        receipts: list[Receipt] = []
+        payload: dict[str, int] = {}
+        try:
+            for topic, records in _gathered(iterator, self._options.topic):
+                if staging is None:
+                    staging = Staging(self._options.gateways, connect_timeout=_PATIENCE_S, credentials=self._options.credentials)
+                receipts += staging.stage(topic, records)
+                payload[topic] = payload.get(topic, 0) + _payload(records)
+            parts = tuple(Staging.parts(receipts))
+        except BaseException as error:
+            if staging is not None:
+                self._forget([(staging.name, staging.instance)])
+            if isinstance(error, Refused) and error.code == "limit":
+                raise Refused(f"{error}. {_FEWER_BATCHES}", error.code) from error
+            raise
+        finally:
+            if staging is not None:
+                staging.close()
+        name, instance = (staging.name, staging.instance) if staging is not None else ("", b"")
+        return Staged(name, parts, payload, query, int(micro_batch or -1), run, instance)
+
+    def _commit(
+        self, name: str | None, messages: Sequence[WriterCommitMessage | None], batch: int = -1, stream: bool = False
+    ) -> None:
+        staged = [message for message in messages if isinstance(message, Staged)]
+        parts = [part for message in staged for part in message.parts]
+        if not parts:
+            return
+        run = "" if stream else next((message.run for message in staged if message.parts), "")
+        records, topics = sum(part.records for part in parts), digests(*_of_topics(staged))
+        write = Write(name or "", batch, stream, bool(self._options.write_id), run, parts[0].position, records, *topics)
+        self._make_visible(name, write, parts)
+        self._let_go(staged)
+
+    def _make_visible(self, name: str | None, write: Write, parts: Sequence[Part]) -> None:
+        """Commit, once: an outcome that is not known is asked of the log, under the next epoch, unless `name` is None."""
+        for last in (name is None, True):
+            try:
+                with self._transactor(name) as transactor:
+                    done = standing(transactor.resume().progress, write)
+                    if done is None:
+                        transactor.commit(parts, write.progress()).result()
+                        return
+                if name is not None and write.run not in ("", done.get("run")):
+                    self._mark(name, write, parts[0].topic)
+                return
+            except Unknown as error:
+                if last:
+                    raise Unknown(f"whether {write} is in the log is not known ({error}): {_finds_out(name)}") from error
+
+    def _mark(self, name: str, write: Write, topic: str) -> None:
+        """Note that a run met the first result, for its next write is another one: with a record that is staged and never seen."""
+        commit_progress(
+            self._options.gateways,
+            name,
+            topic,
+            lambda progress: write.progress(standing(progress, write)),  # another write of this run may have come between
+            connect_timeout=_PATIENCE_S,
+            credentials=self._options.credentials,
+        )
+
+    def _transactor(self, name: str | None) -> Transactor:
+        return Transactor(self._options.gateways, producer=name, connect_timeout=_PATIENCE_S, credentials=self._options.credentials)
+
+    def _let_go(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Forget those who staged: what is left of it will never be visible."""
+        staged = (message for message in messages if isinstance(message, Staged))
+        self._forget([(message.producer, message.instance) for message in staged if message.producer])
+
+    def _forget(self, producers: Sequence[tuple[str, bytes]]) -> None:
+        """Where that fails they go by themselves, when idle for a day."""
+        for at in range(0, len(producers), limits.FORGET_PRODUCERS_MAX):
+            asking = Control(self._options.gateways, _FORGET_S, credentials=self._options.credentials)
+            with contextlib.suppress(TuttiError), contextlib.closing(asking) as control:
+                control.forget(*zip(*producers[at : at + limits.FORGET_PRODUCERS_MAX], strict=True))
+
+
+class StreamSink(_Sink, DataSourceStreamArrowWriter):  # type: ignore[misc]  # takes in write what Spark's own Arrow writers take
+    """Writes micro-batches."""
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Make what the tasks of a micro-batch staged visible: all of it in one place of the log."""
+        query = next((message.query for message in messages if isinstance(message, Staged)), "")
+        if not query:
+            raise UsageError("Spark did not name the query of this micro-batch: its tasks ran outside of a streaming query")
+        self._commit(f"spark-{query}", messages, batchId, stream=True)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Let go what was staged. It takes nothing back: a commit may be in the log although it failed here."""
+        self._let_go(messages)
+
+
+class BatchSink(_Sink, DataSourceArrowWriter):  # type: ignore[misc]  # likewise
+    """Writes a DataFrame once."""
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Make what the tasks staged visible: all of it in one place of the log. In `foreachBatch` its micro-batch names it."""
+        write_id = self._options.write_id
+        whose = next((message for message in messages if isinstance(message, Staged) and message.query), None)
+        if whose is not None and not (whose.run or write_id):
+            raise UsageError(
+                "a write in foreachBatch without a writeId is known by the run of its query, which is the job group that Spark "
+                "gives it, and there is another one: give the write a writeId, or set no job group there. Nothing was written"
+            )
+        if whose is not None:
+            self._commit("-".join(filter(None, ("spark", whose.query, write_id))), messages, whose.batch)
+        else:
+            self._commit(f"spark-write-{write_id}" if write_id else None, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Let go what was staged."""
+        self._let_go(messages)
+
+
+def _gathered(batches: Iterator[pa.RecordBatch], topic: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """A task's records by topic, in batches of a good size."""
+    accumulator = Accumulator(topic)
+    for batch in batches:
+        yield from accumulator.add(batch)
+    yield from accumulator.drain()
+
+
+def _finds_out(name: str | None) -> str:
+    """What to do about a commit whose outcome is not known."""
+    if name is None:
+        return "look for its records before you write them again; of a write with the option writeId the same again finds out"
+    return "the same write again finds out (a stream: start the query again)"
+
+
+def _of_topics(staged: Sequence[Staged]) -> tuple[dict[str, int], dict[str, int]]:
+    """Records and bytes of each topic."""
+    records: dict[str, int] = {}
+    sizes: dict[str, int] = {}
+    for message in staged:
+        for topic, size in message.payload.items():
+            sizes[topic] = sizes.get(topic, 0) + size
+        for part in message.parts:
+            records[part.topic] = records.get(part.topic, 0) + part.records
+    return records, sizes
+
+
+def _run(group: str) -> str:
+    """The run of a query, which is the job group of its jobs; empty where the function of foreachBatch has set another one."""
+    try:
+        return str(uuid.UUID(group))
+    except ValueError:
+        return ""
+
+
+def _payload(records: pa.RecordBatch) -> int:
+    """Bytes of keys and values."""
+    columns: list[Any] = [records.column(name) for name in ("key", "value") if name in records.schema.names]
+    return sum(pc.sum(pc.binary_length(column)).as_py() or 0 for column in columns)
+
+
+def _property(name: str) -> str:
+    """What Spark's driver says to the tasks of a job, empty if nothing."""
+    context = TaskContext.get()
+    return (context.getLocalProperty(name) if context is not None else "") or ""

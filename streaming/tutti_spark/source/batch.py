@@ -1,0 +1,83 @@
+"""The batch reader: one range of the committed log, from gateways or from log directories with every gateway down."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from tutti import limits
+from tutti.errors import TuttiError, UsageError
+from tutti_spark.source import planning
+from tutti_spark.source.origin import source_of
+from tutti_spark.source.planning import RecordsPartition
+from tutti_spark.source.partition_reader import read_partition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tutti_spark.common.options import ReadOptions
+
+
+# No `pushFilters`: Spark (4.2.0 and 4.3.0) would keep the filtered partitions for other uses of the relation, with wrong results.
+class BatchReader(DataSourceReader):
+    """Plans when the first action runs: `latest` is the frontier of that moment.
+
+    Spark keeps the plan for all later actions on the same relation (4.2.0 and 4.3.0), and nothing on the driver is asked again. A
+    task sees that its plan is old, and warns.
+    """
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        """Partitions that hold each record of the range once."""
+        from tutti.sources.source import begun
+
+        options = self._options
+        source = source_of(options)
+        frontier = begun(source)
+        start = planning.offset_of(source, "starting", options, frontier)
+        end = planning.offset_of(source, "ending", options, frontier)
+        if start > end and isinstance(options.start, int) and isinstance(options.end, int):
+            raise UsageError(
+                f"option {options.start_name!r} is {start}, behind {options.end_name!r} {end}: a range is [start, end)"
+            )
+        planned = planning.partitions(source, frontier, start, end, options)
+        last = planned[-1] if planned else None
+        if isinstance(last, RecordsPartition) and options.end == "latest":
+            last.planned = time.time()
+        return planned
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of one partition as Arrow batches of the declared schema."""
+        if self._options.end == "latest":
+            self._warn_if_older(partition)
+        return read_partition(self._options, partition)
+
+    def _warn_if_older(self, partition: InputPartition) -> None:
+        """Say in the worker's log that a read up to the newest record leaves out what came since it was planned."""
+        with suppress(TuttiError):  # the read fails by itself, or does not need what the frontier was asked of
+            if not isinstance(partition, RecordsPartition):  # Spark's stand-in for a plan of nothing
+                if self.partitions():
+                    _warn("it was planned when there were no records, and there are some now")
+                return
+            age = 0.0 if partition.planned is None else time.time() - partition.planned
+            if age >= limits.SPARK_PLAN_OLD_US / 1e6:
+                more = source_of(self._options).frontier().offset - partition.end
+                if more > 0:
+                    _warn(
+                        f"the range was planned {age:.0f} s ago, up to {partition.end}, and the log has {more} more offsets by now"
+                    )
+
+
+def _warn(what: str) -> None:
+    warnings.warn(
+        f"this read leaves out newer records: {what}. Spark plans a DataFrame once, at its first action: call load() again, or use "
+        "a table (docs/how-to/spark.md, A batch DataFrame keeps its range)",
+        stacklevel=2,
+    )

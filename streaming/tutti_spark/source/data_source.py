@@ -1,0 +1,79 @@
+"""The data source as Spark sees it. Light to import: what reads is imported when something is read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+from tutti_spark.launch import requirements
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter
+    from pyspark.sql.types import StructType
+
+    from tutti_spark.common.options import Kind, ReadOptions
+
+
+class TuttiDataSource(DataSource):
+    """`format("tutti")` of `spark.read`, `readStream`, `write` and `writeStream`; options are told in docs/how-to/spark.md."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        """Refuse a Python that could not read, before anything else is asked of it."""
+        requirements.check()
+        super().__init__(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return "tutti"
+
+    def schema(self) -> StructType:
+        """The columns asked for, in the order asked for."""
+        from tutti_spark.source.catalog import carrying, created
+        from tutti_spark.common.options import parse
+        from tutti_spark.common.spark_schema import spark_schema
+
+        table = created(self.options)
+        if table is None:
+            return spark_schema(parse(self.options).columns)
+        return carrying(spark_schema(parse(table).columns), table)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A reader of one range of the committed log."""
+        from tutti_spark.source.batch import BatchReader
+
+        return BatchReader(self._read_options("batch", schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """A reader of the log as it grows."""
+        from tutti_spark.source.stream import StreamReader
+
+        return StreamReader(self._read_options("stream", schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """A writer of a DataFrame, once."""
+        from tutti_spark.sink.sink import BatchSink
+        from tutti_spark.sink.options import check_columns, parse
+
+        options = parse(self.options, stream=False)
+        check_columns(schema, options, overwrite=overwrite)
+        return BatchSink(options)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
+        """A writer of micro-batches."""
+        from tutti_spark.sink.sink import StreamSink
+        from tutti_spark.sink.options import check_columns, parse
+
+        options = parse(self.options, stream=True)
+        check_columns(schema, options, overwrite=overwrite)
+        return StreamSink(options)
+
+    def _read_options(self, kind: Kind, schema: StructType) -> ReadOptions:
+        from tutti_spark.source.catalog import plain, with_table
+        from tutti_spark.common.options import parse
+        from tutti_spark.common.spark_schema import check_asked
+
+        options = parse(with_table(self.options, schema), kind)
+        check_asked(plain(schema), options.columns)
+        return options

@@ -1,0 +1,170 @@
+"""Where records come from: gateways, or data directories."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from tutti.sources.locality import is_here
+from tutti import limits
+from tutti.errors import Damaged, OffsetOutOfRange, TuttiError, Unavailable, UsageError
+from tutti_spark.source.planning import named
+
+if TYPE_CHECKING:
+    from tutti.archive.catalog import Archive
+    from tutti.sources.files import Files
+    from tutti.sources.source import Piece, Source
+    from tutti_spark.common.options import ReadOptions
+    from tutti_spark.source.planning import RecordsPartition
+
+#: What to do about a partition that could not be read; where nothing stands here the error itself says it.
+_ADVICE: dict[type[TuttiError], str] = {
+    Unavailable: "start one of these gateways, or name others in `gateways`; the query goes on from its checkpoint",
+    OffsetOutOfRange: "retention has removed records since this was planned: keep more, or set failOnDataLoss to false",
+    Damaged: "another gateway may have them whole: `tutti status` says if this one mends them, `tutti log verify` what is damaged",
+}
+
+
+def source_of(options: ReadOptions) -> Source:
+    """What the options name, whatever log it has now. Connections to gateways belong to the process and are shared."""
+    log: Source | None = None
+    if options.gateways is not None:
+        from tutti.sources.query_progress import Progress
+
+        log = Progress(options.gateways, credentials=options.credentials)
+    elif options.paths:
+        from tutti.sources.files import Files
+
+        log = Files(options.paths)
+    if log is not None and options.archive is None:
+        return log
+    from tutti.sources.archive import ArchiveSource
+    from tutti.sources.tiered import Archived
+
+    archive = _archive(options.archive or "", "")
+    return ArchiveSource(archive) if log is None else Archived(log, archive)
+
+
+def source_of_log(options: ReadOptions, log: str, seen: int, gateways: Iterable[tuple[str, int]] = ()) -> Source:
+    """The log alone (or, where there is none, the archive) for a worker that reads what was planned on log `log` when its frontier
+    was at `seen` or above, and when `gateways` (host and port) were known, in the order to turn to them: what the options name may
+    be gone by now. Those of the worker's own host come first.
+
+    Raises:
+        UsageError: the directories hold another log by now.
+        Refused: the gateways do (when they are asked).
+    """
+    if options.gateways is not None:
+        from tutti.sources.flight import Reads
+        from tutti.common.address import Address, parse_url
+
+        known = [*(Address(host, port) for host, port in gateways), *parse_url(options.gateways)]
+        nearest = dict.fromkeys(sorted(known, key=lambda address: not is_here(address.host)))
+        return Reads(nearest, seen=seen, log=log, credentials=options.credentials)
+    if not options.paths:
+        from tutti.sources.archive import ArchiveSource
+
+        return ArchiveSource(_archive(options.archive or "", log))
+    files = _files(options.paths, log)
+    found = files.frontier().log
+    if found != log:
+        _files.cache_clear()
+        raise UsageError(f"{options.origin} holds log {found}, and the read was planned on log {log}: it was replaced meanwhile")
+    return files
+
+
+def pieces_of(options: ReadOptions, partition: RecordsPartition) -> Iterator[Piece]:
+    """The records of a partition in offset order, for a worker: from the files of a gateway on its host where it may read them.
+    What retention removes meanwhile is passed over with a warning where that is wanted.
+
+    Raises:
+        TuttiError: as `source_of_log` and `Source.pieces`; the latter say which records of which partition could not be read where.
+    """
+    source = source_of_log(options, partition.log, partition.end, partition.gateways)
+    position = partition.start
+    while True:
+        try:
+            for piece in _told(source, options, partition, position):
+                position = piece.next
+                yield piece
+            return
+        except OffsetOutOfRange:
+            held = source.frontier().start
+            if options.fail_on_data_loss or held <= position:
+                raise
+            warnings.warn(
+                f"records {position} to {min(held, partition.end) - 1} were removed from the log of {options.origin} before they "
+                "were read: they are passed over, as failOnDataLoss is false",
+                stacklevel=2,
+            )
+            position = held
+            if position >= partition.end:
+                return
+
+
+def _pieces(source: Source, options: ReadOptions, partition: RecordsPartition, start: int) -> Iterator[Piece]:
+    if options.archive is None or not _has_log(options):
+        return _of_log(source, options, partition, start)
+    from tutti.sources.tiered import across
+
+    return across(
+        _archive(options.archive, partition.log),
+        partition.begins,
+        start,
+        partition.end,
+        partition.topics,
+        options.columns,
+        lambda position: _of_log(source, options, partition, position),
+        lambda: source.frontier().start,
+    )
+
+
+def _has_log(options: ReadOptions) -> bool:
+    """Whether there is a log beside the archive."""
+    return options.gateways is not None or bool(options.paths)
+
+
+def _of_log(source: Source, options: ReadOptions, partition: RecordsPartition, start: int) -> Iterator[Piece]:
+    asked = start, partition.end, partition.topics, options.columns
+    here = [address for address in source.addresses if options.short_circuit and is_here(address.host)]
+    if not here:
+        return source.pieces(*asked, absent_ok=True)
+    from tutti.sources.local_files import pieces_nearby
+
+    return pieces_nearby(here, source, partition.log, *asked, credentials=options.credentials)
+
+
+def _told(source: Source, options: ReadOptions, partition: RecordsPartition, start: int) -> Iterator[Piece]:
+    """The records from `start` on; an error that ends them says which they are, where they were asked for, and what to do."""
+    position = start
+    try:
+        for piece in _pieces(source, options, partition, start):
+            position = piece.next
+            yield piece
+    except TuttiError as error:
+        where = f"gateway {source.addresses[0]}" if source.addresses else options.origin
+        advice = next((f"; {text}" for kind, text in _ADVICE.items() if isinstance(error, kind)), "")
+        error.args = (
+            f"records {position} to {partition.end - 1} of {named(partition.topics)} could not be read from {where} (the partition "
+            f"begins at {partition.start}, its log is {partition.log}): {error}{advice}",
+            *error.args[1:],
+        )
+        raise
+
+
+@lru_cache(maxsize=limits.ARCHIVES_OPEN_MAX)
+def _archive(where: str, log: str) -> Archive:
+    """Opened once a process, as directories are; by log, "" for whichever it is of."""
+    from tutti.archive.catalog import Archive
+
+    return Archive(where, log)
+
+
+@lru_cache(maxsize=limits.SPARK_DIRECTORIES_MAX)
+def _files(paths: tuple[str, ...], log: str) -> Files:
+    """Opened once a process: Spark's workers live on from task to task. By log, as a directory can be made anew."""
+    from tutti.sources.files import Files
+
+    return Files(paths)

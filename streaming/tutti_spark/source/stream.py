@@ -1,0 +1,236 @@
+"""The stream reader: where micro-batches end, and which partitions they have.
+
+One instance lives in a process of Spark's driver for as long as the query runs; others, that only `read`, are made from its pickle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from tutti import limits
+from tutti.errors import OffsetOutOfRange
+from tutti_spark.source import planning
+from tutti_spark.source.lockstep import Lockstep, scratch_directory
+from tutti_spark.source.offsets import StreamOffset, batch_range, check_log, next_end
+from tutti_spark.source.origin import source_of
+from tutti_spark.source.query_positions import SharedPosition
+from tutti_spark.source.partition_reader import read_partition
+from tutti_spark.source.query_reports import Reporter
+from tutti_spark.source.frontier_watch import FrontierWatch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tutti.sources.source import Frontier, Source
+    from tutti_spark.common.options import ReadOptions
+
+MS = 1000
+_LAST_WORD_SECONDS = 2.0
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads the committed log as it grows; every answer about offsets rests on decided records only."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._lockstep = None if options.lockstep is None else Lockstep(options.lockstep)
+        self._opened: Source | None = None
+        self._watching: FrontierWatch | None = None
+        self._initial: StreamOffset | None = None
+        self._target: int | None = None
+        self._processed: int | None = None
+        self._telling: Reporter | None = None
+        self._position: SharedPosition | None = None
+        # The batch that begins at the first ends at no tick up to the third, the last one being the second.
+        self._without_tick = (-1, -1, 0)
+        self._weighed = (-1, -1, -1)  # of [first, second) the batch has what lies below the third
+        self._triggered: float | None = None  # when a batch was given last
+
+    def __reduce__(self) -> tuple[type[StreamReader], tuple[ReadOptions]]:
+        """What travels to workers: the options; they only read."""
+        return StreamReader, (self._options,)
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Where a query without a checkpoint begins. Spark asks twice, and gets the same answer twice."""
+        if self._initial is None:
+            frontier = self._watch.frontier()
+
+            def decide() -> int:
+                return planning.offset_of(self._source, "starting", self._options, frontier)
+
+            place = self._options.start
+            terms = {"startingTimestamp" if isinstance(place, datetime) else "startingOffset": str(place)}
+            offset = self._lockstep.initial(terms, frontier.log, decide) if self._lockstep else decide()
+            self._initial = StreamOffset.initial(frontier.log, offset)
+        return self._initial.data()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Whether a trigger is limited; in what, `latestOffset` knows: Spark takes one limit of a Python source."""
+        options = self._options
+        if self._lockstep is not None:
+            self._lockstep.join()  # Spark asks this of all sources before it asks one of them for an offset
+        if options.query_name and options.gateways is not None and self._position is None:
+            self._position = SharedPosition(options.query_name, scratch_directory("queryName"))
+        if options.records_max is not None:
+            return ReadMaxRows(options.records_max)
+        if options.bytes_max is not None:
+            return ReadMaxBytes(options.bytes_max)
+        return ReadAllAvailable() if options.records_min is None else ReadMinRows(options.records_min)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Nothing above the frontier of this moment is read by this run."""
+        self._target = self._source.frontier().offset
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """The end of the next batch; `start` itself, unchanged, when there is nothing to read."""
+        begin = StreamOffset.parse(start)
+        self._frontier(begin)
+        self._processed = begin.offset
+        self._reporter.processed(begin.offset)
+        if self._lockstep is None:
+            end = self._decide(begin, limit)
+        else:
+            end = self._lockstep.end(self._terms, begin.log, begin.offset, lambda: self._decide(begin, limit))
+        if end == begin.offset:
+            if self._target is not None:
+                self._reporter.flush(_LAST_WORD_SECONDS)  # the run ends with this question, and the process with it
+            return start
+        self._triggered = monotonic()
+        found = StreamOffset(begin.log, end, begin.offset)
+        self._frontier(found)
+        return found.data()
+
+    def _decide(self, begin: StreamOffset, limit: ReadLimit) -> int:
+        """Where the batch ends, as far as this stream knows; where it begins when there is nothing to read."""
+        frontier = self._frontier(begin)
+        available = frontier.offset if self._target is None else min(frontier.offset, self._target)
+        limited = not isinstance(limit, ReadAllAvailable)  # else one trigger takes all that there is, whatever the options say
+        if available <= begin.offset or (limited and self._too_few(available - begin.offset)):
+            return begin.offset
+        while True:
+            try:
+                return self._end(begin.offset, available, frontier, limited)
+            except OffsetOutOfRange as error:
+                frontier = planning.trimmed(self._source, frontier, error)
+                planning.held(begin.offset, frontier, self._options)
+
+    def _too_few(self, records: int) -> bool:
+        """Whether `records` are held back until there are more; never long, and not what a run is to end with."""
+        options = self._options
+        if options.records_min is None or records >= options.records_min or self._target is not None or self._triggered is None:
+            return False
+        return monotonic() - self._triggered < options.delay_ms / MS
+
+    def _end(self, begin: int, available: int, frontier: Frontier, limited: bool) -> int:
+        """Where the batch ends, `begin` if there is no place yet. What the log does not hold any more has no bytes and no ticks."""
+        every = self._options.cut_ticks
+        end = next_end(begin, available, self._options.records_max if limited else None)
+        if every is None:
+            return self._bytes_end(begin, end, frontier.start) if limited else end
+        known_begin, known_tick, known_upto = self._without_tick
+        known = (known_begin, known_tick) == (begin, frontier.tick)
+        if available <= (known_upto if known else begin):
+            return begin
+        upto = self._bytes_end(begin, end, frontier.start) if limited else end
+        start = max(begin, known_upto - 1 if known else begin, frontier.start)
+        if start < available and (found := self._source.tick_end(start, upto, available, every)) > start:
+            return found
+        # Spark asks every 10 ms: it is looked for again only when there is another tick, or in what has become available since; a
+        # tick at the very end may have been decided later.
+        self._without_tick = (begin, frontier.tick, available)
+        return begin
+
+    def _bytes_end(self, begin: int, end: int, low: int) -> int:
+        """Where `maxBytesPerTrigger` ends a batch of [begin, end); `low` is the first offset that the log still holds."""
+        most = self._options.bytes_max
+        if most is None or max(begin, low) >= end:
+            return end
+        known_begin, known_end, found = self._weighed
+        if known_begin != begin or (found == known_end and end > known_end):
+            topics = planning.topics_of(self._source, self._options, end)
+            found = end if topics == () else self._source.bytes_end(max(begin, low), end, most, topics)
+            self._weighed = (begin, end, found)
+        return min(found, end)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """The frontier and the query's lag, as `sources[].latestOffset` of the progress."""
+        frontier = self._watch.frontier()
+        records, milliseconds = self._watch.behind(frontier.offset if self._processed is None else self._processed)
+        return {"log": frontier.log, "offset": frontier.offset, "lagRecords": records, "lagMs": milliseconds}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """What the batch that ends at `end` reads: the same records whenever it is planned."""
+        last = StreamOffset.parse(end)
+        first, after = batch_range(StreamOffset.parse(start), last)
+        frontier = self._frontier(last)
+        return planning.partitions(self._source, frontier, first, after, self._options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of one partition as Arrow batches of the declared schema."""
+        return read_partition(self._options, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing: Spark's checkpoint says what is processed, and nothing is deleted on a query's word."""
+
+    def stop(self) -> None:
+        """End the threads."""
+        if self._telling is not None:
+            self._telling.stop()
+        if self._position is not None:
+            self._position.leave()
+        if self._lockstep is not None:
+            self._lockstep.leave()
+        if self._watching is not None:
+            self._watching.stop()
+
+    def _frontier(self, known: StreamOffset) -> Frontier:
+        """The frontier, which is on the log of `known` and not below it."""
+        check_log(known, self._watch.frontier().log, self._options.origin)
+        return self._watch.frontier(known.offset)
+
+    @property
+    def _terms(self) -> dict[str, str]:
+        """What streams that move together have to agree on, as whichever is asked first decides for all."""
+        options = self._options
+        given = {
+            "cut": options.cut_ticks and f"tick:{options.cut_ticks}",
+            "maxRecordsPerTrigger": options.records_max,
+            "minRecordsPerTrigger": options.records_min,
+            "maxTriggerDelay": options.records_min and f"{options.delay_ms}ms",
+        }
+        return {option: str(value) for option, value in given.items() if value is not None}
+
+    @property
+    def _source(self) -> Source:
+        if self._opened is None:
+            self._opened = source_of(self._options)
+        return self._opened
+
+    @property
+    def _reporter(self) -> Reporter:
+        if self._telling is None:
+            position, log = self._position, self._watch.frontier().log
+            least = (lambda offset: offset) if position is None else (lambda offset: position.least(log, offset))
+            self._telling = Reporter(self._source, self._options, self._watch.behind, least)
+        return self._telling
+
+    @property
+    def _watch(self) -> FrontierWatch:
+        if self._watching is None:
+            # A tick adds no record, so it ends no poll: where batches end at ticks, look that often.
+            microseconds = limits.SPARK_POLL_US if self._options.cut_ticks is None else limits.TICK_INTERVAL_US
+            self._watching = FrontierWatch(self._source, self._options.origin, microseconds / 1e6)
+        return self._watching

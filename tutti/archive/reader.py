@@ -1,0 +1,132 @@
+"""Records of an archive in the order of their offsets: the files of a range are merged, as each has those of some topics."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tutti.archive.catalog import Archive
+from tutti.archive.layout import DataFile, Manifest
+from tutti.archive.parquet import ArchivedFile, damaged
+from tutti import limits
+from tutti.data.frames.columns import schema_of
+
+
+class Part(NamedTuple):
+    """Records, the offset to go on from after them, and their offsets where they do not follow each other."""
+
+    batch: pa.RecordBatch
+    next: int
+    column: pa.Array[Any] | None
+
+
+def read(archive: Archive, start: int, end: int, topics: Sequence[str] | None, columns: Sequence[str]) -> Iterator[Part]:
+    """The records [start, end) of an archive.
+
+    Args:
+        topics: only these; None is all.
+        columns: only these, in this order.
+
+    Raises:
+        OffsetOutOfRange: the archive has not all of them.
+        Damaged: a file is not what was written; everything before was right.
+    """
+    for low, high, span in archive.covering(start, end):
+        yield from read_range(archive, archive.manifest(span), low, high, topics, columns)
+
+
+def read_range(
+    archive: Archive, manifest: Manifest, start: int, end: int, topics: Sequence[str] | None, columns: Sequence[str]
+) -> Iterator[Part]:
+    """As `read`, of one range."""
+    schema = schema_of(columns)
+    wanted = None if topics is None else frozenset(topics)
+    runs = [
+        _Run(archive, file, start, end, wanted, columns)
+        for file in manifest.files
+        if file.last >= start and file.first < end and (wanted is None or not wanted.isdisjoint(file.topics))
+    ]
+    position = start
+    for table in _merged(runs):
+        offsets = table.column("offset")
+        if wanted is None:
+            _check_dense(archive, manifest, position, offsets)
+        for batch in _batches(table):
+            part = batch.column("offset")
+            position = part[-1].as_py() + 1
+            made = pa.RecordBatch.from_arrays([batch.column(name) for name in columns], schema=schema)
+            yield Part(made, position, part if wanted is not None else None)
+    if wanted is None and position != end:
+        raise damaged(f"{archive.where}/{manifest.name}", f"records {position} to {end - 1} are in none of its files")
+
+
+def _check_dense(archive: Archive, manifest: Manifest, position: int, offsets: pa.ChunkedArray[Any]) -> None:
+    """Each record of the range is there, once."""
+    numbers = offsets.to_numpy()
+    if numbers[0] != position or not bool((np.diff(numbers) == 1).all()):
+        found = f"its files have not all records from {position} on, or some twice"
+        raise damaged(f"{archive.where}/{manifest.name}", found)
+
+
+def _batches(table: pa.Table) -> Iterator[pa.RecordBatch]:
+    rows = max(1, table.num_rows * limits.READ_BATCH_BYTES_MAX // max(table.nbytes, 1))
+    whole = table.combine_chunks()
+    yield from whole.to_batches(max_chunksize=min(rows, limits.READ_BATCH_ROWS_MAX))
+
+
+class _Run:
+    """The records of one file that are wanted, a row group at a time."""
+
+    def __init__(
+        self, archive: Archive, file: DataFile, start: int, end: int, topics: Collection[str] | None, columns: Sequence[str]
+    ) -> None:
+        self._archive = archive
+        self._file = file
+        self._start, self._end = start, end
+        # A file of one topic is wanted as a whole, else it would not be opened.
+        self._topics = None if topics is None or len(file.topics) == 1 else pa.array(sorted(topics), pa.string())
+        self._columns = list(dict.fromkeys([*columns, "offset"]))
+        self._asked = list(dict.fromkeys([*self._columns, "topic"])) if self._topics is not None else self._columns
+        self._groups = [at for at, group in enumerate(file.groups) if group.last >= start and group.first < end]
+        self._opened: ArchivedFile | None = None
+        self.table: pa.Table | None = None
+        self.offsets: npt.NDArray[np.int64] = np.empty(0, np.int64)
+
+    def fill(self) -> bool:
+        """Have records at hand; False when there are no more."""
+        while not len(self.offsets) and self._groups:
+            if self._opened is None:
+                self._opened = ArchivedFile(self._archive.store, self._file)
+            table = self._opened.group(self._groups.pop(0), self._asked)
+            offsets = table.column("offset").to_numpy()
+            low, high = np.searchsorted(offsets, (self._start, self._end))
+            table = table.slice(int(low), int(high - low))
+            if self._topics is not None:
+                table = table.filter(pc.is_in(table.column("topic"), value_set=self._topics)).select(self._columns)
+            self.table, self.offsets = table, table.column("offset").to_numpy()
+        return len(self.offsets) > 0
+
+    def upto(self, last: int) -> pa.Table | None:
+        """Take the records up to an offset."""
+        count = int(np.searchsorted(self.offsets, last, side="right"))
+        if not count or self.table is None:
+            return None
+        taken, self.table, self.offsets = self.table.slice(0, count), self.table.slice(count), self.offsets[count:]
+        return taken
+
+
+def _merged(runs: list[_Run]) -> Iterator[pa.Table]:
+    """The records of all runs in order: as far as the run that has least at hand tells."""
+    while runs := [run for run in runs if run.fill()]:
+        last = min(int(run.offsets[-1]) for run in runs)
+        parts = [part for run in runs if (part := run.upto(last)) is not None]
+        if len(parts) == 1:
+            yield parts[0]
+            continue
+        table = pa.concat_tables(parts).combine_chunks()
+        yield table.take(np.argsort(table.column("offset").to_numpy(), kind="stable"))

@@ -1,0 +1,168 @@
+"""Adding a range to an archive: its files first, each read back and compared, then the manifest, which alone makes them count."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import parquet
+
+from tutti.archive.catalog import Archive
+from tutti.archive.layout import DataFile, Manifest, data_name, decode_manifest, encode_manifest, range_name
+from tutti.archive.parquet import damaged, encode, groups_of, weight
+from tutti import limits
+from tutti.data.frames.columns import SCHEMA
+from tutti.data.frames.digest import Digester
+from tutti.errors import invariant
+
+
+class Gathered:
+    """The records of a range, taken in order, by topic; all of them are in memory."""
+
+    def __init__(self, first: int) -> None:
+        """Nothing yet; `first` is the range's first offset."""
+        self.first = self.end = first
+        self.raw_bytes = 0
+        self._digester = Digester()
+        self._topics: dict[str, list[pa.RecordBatch]] = defaultdict(list)
+        self._ticks: list[tuple[int, int]] = []
+        self._tick = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no room for more: it ends here then."""
+        return self.raw_bytes >= limits.ARCHIVE_RAW_BYTES_MAX
+
+    def take(self, batch: pa.RecordBatch) -> None:
+        """The next records, with all columns."""
+        offsets = batch.column("offset").to_numpy()
+        invariant(
+            int(offsets[0]) == self.end and int(offsets[-1]) == self.end + len(offsets) - 1,
+            f"records {offsets[0]} to {offsets[-1]} ({len(offsets)}) came where {self.end} was to come",
+        )
+        ticks = batch.column("tick").to_numpy()
+        self._tick = self._tick if self.end > self.first else int(ticks[0])
+        for at in np.flatnonzero(np.diff(ticks, prepend=self._tick)).tolist():
+            self._ticks.append((int(ticks[at]), int(offsets[at])))
+        self._tick = int(ticks[-1])
+        if self.end == self.first:
+            self._ticks.insert(0, (int(ticks[0]), self.first))
+        self._digester.take(batch)
+        for topic, some in _by_topic(batch):
+            self._topics[topic].append(some)
+        self.end += len(offsets)
+        self.raw_bytes += weight(batch)
+
+    def tables(self) -> list[tuple[str | None, pa.Table]]:
+        """The records by the files that they go to: a topic's, or (None) one for all that have none of their own."""
+        tables = [(topic, pa.Table.from_batches(batches, SCHEMA)) for topic, batches in self._topics.items()]
+        tables.sort(key=lambda one: (-weight(one[1]), one[0]))
+        if len(tables) <= limits.ARCHIVE_FILES_MAX:
+            return [*tables]
+        own, others = tables[: limits.ARCHIVE_FILES_MAX - 1], tables[limits.ARCHIVE_FILES_MAX - 1 :]
+        rest = pa.concat_tables([table for _, table in others]).combine_chunks()
+        return [*own, (None, rest.take(np.argsort(rest.column("offset").to_numpy())))]
+
+    def manifest(self, log: str, files: Iterable[DataFile]) -> Manifest:
+        """What the range is, in these files."""
+        (tick_first, _), *ticks = self._ticks
+        return Manifest(
+            log=log,
+            first=self.first,
+            end=self.end,
+            tick_first=tick_first,
+            tick_last=self._tick,
+            ticks=tuple(ticks),
+            digest=self._digester.hexdigest(self.first),
+            files=tuple(files),
+        )
+
+    @property
+    def tick_span(self) -> tuple[int, int]:
+        """Ticks of the first and the last record."""
+        return self._ticks[0][0], self._tick
+
+
+def _by_topic(batch: pa.RecordBatch) -> Iterable[tuple[str, pa.RecordBatch]]:
+    encoded: Any = batch.column("topic").dictionary_encode()
+    names = encoded.dictionary.to_pylist()
+    if len(names) == 1:
+        return [(names[0], batch)]
+    numbers = encoded.indices.to_numpy()
+    order = np.argsort(numbers, kind="stable")
+    bounds = np.searchsorted(numbers[order], np.arange(len(names) + 1)).tolist()
+    apart = batch.take(order)
+    return [(name, apart.slice(low, high - low)) for name, (low, high) in zip(names, pairwise(bounds), strict=True)]
+
+
+def add(archive: Archive, gathered: Gathered) -> Manifest:
+    """Write a range, and have it count. Where somebody else has added the same one meanwhile, theirs counts.
+
+    Raises:
+        Damaged: what was read back is not what was written.
+        DiskFull, Unavailable: it could not be written; nothing counts, and it may be tried again.
+    """
+    span = gathered.first, gathered.end
+    files = [_write(archive, topic, table, gathered.tick_span, span) for topic, table in gathered.tables()]
+    invariant(sum(file.records for file in files) == span[1] - span[0], f"the files of {span} have not all of its records")
+    manifest = gathered.manifest(archive.log, files)
+    data = encode_manifest(manifest)
+    archive.store.create(manifest.name, data)
+    where = f"{archive.where}/{manifest.name}"
+    try:
+        there = archive.store.read_back(manifest.name).to_pybytes()
+    except FileNotFoundError as error:
+        raise damaged(where, "it is gone as soon as it was written") from error
+    manifest = decode_manifest(there, where, range_name(*span))
+    archive.added(manifest)
+    return manifest
+
+
+def _write(archive: Archive, topic: str | None, table: pa.Table, ticks: tuple[int, int], span: tuple[int, int]) -> DataFile:
+    # Each row group of one piece: how batches were cut on their way here leaves no trace in the file.
+    groups = [group.combine_chunks() for group in groups_of(table)]
+    made = encode(groups)
+    path = data_name(ticks, span, made.sha256)
+    archive.store.write(path, made.data)
+    _check(f"{archive.where}/{path}", archive.store.read_back(path), made.sha256, groups)
+    topics = {topic: table.num_rows} if topic is not None else _counts(table)
+    times = table.column("timestamp").cast(pa.int64()).to_numpy()
+    offsets = table.column("offset")
+    return DataFile(
+        path=path,
+        bytes=made.data.size,
+        sha256=made.sha256,
+        raw_bytes=weight(table),
+        first=offsets[0].as_py(),
+        last=offsets[-1].as_py(),
+        topics=topics,
+        time_min=int(times.min()),
+        time_max=int(times.max()),
+        tail=made.tail,
+        groups=made.groups,
+    )
+
+
+def _counts(table: pa.Table) -> dict[str, int]:
+    counted: Any = pc.value_counts(table.column("topic"))
+    return {one["values"]: one["counts"] for one in counted.to_pylist()}
+
+
+def _check(where: str, data: pa.Buffer, sha256: str, groups: list[pa.Table]) -> None:
+    """What was read back is what was to be written, byte for byte, and gives the same records.
+
+    Raises:
+        Damaged: it is not, or does not.
+    """
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise damaged(where, "what is read back is not what was written")
+    file = parquet.ParquetFile(pa.BufferReader(data), pre_buffer=False)
+    for number, group in enumerate(groups):
+        if not file.read_row_group(number, use_threads=False).equals(group):
+            raise damaged(where, f"row group {number} gives other records than the log has")

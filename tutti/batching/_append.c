@@ -1,0 +1,423 @@
+/* The short way of a record into the open batch, without the interpreter: what taker.py and the first lines of Producer.send do in
+ * Python, for who sends hundreds of thousands of small records a second. Everything else goes the way that it goes without this module.
+ *
+ * Rules
+ * - Nothing here runs Python code, waits, or lets go of the interpreter's lock between the first column that is touched and the last:
+ *   no other thread and no signal handler finds a record in the middle.
+ * - What may run other code (an allocation that makes the collector run) comes first, and what it may have changed is looked at again.
+ * - What is not exactly what is expected goes the other way, where it is checked and told.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+#include <time.h>
+
+#ifdef Py_GIL_DISABLED
+#error "a record is taken in under the interpreter's lock: where there is none, taker.py does it"
+#endif
+
+#define FORM 2                   /* what is compiled of another form than taker.py knows is not used: count it up with each change */
+#define RECORD_OVERHEAD_BYTES 21 /* as in encode.py */
+
+static PyObject *str_takers, *str_key, *str_on_delivery, *str_room, *str_keys, *str_callbacks, *str_values, *str_times, *str_level;
+
+/* ---- Taker: takes records into one batch until there is no room, or it is closed */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *receipt;   /* the type of receipts */
+    PyObject *batch;
+    PyObject *values, *times; /* lists of the batch */
+    PyObject *keys;      /* likewise; NULL while no record has one */
+    PyObject *callbacks; /* likewise; NULL while no record has one */
+    Py_ssize_t room;     /* bytes that it may still take */
+    int closed;
+    int told; /* the batch how much room is left: once, as it may be used after that */
+    vectorcallfunc vectorcall;
+} Taker;
+
+static PyTypeObject TakerType;
+
+static PyObject *
+list_of(PyObject *batch, PyObject *name)
+{
+    PyObject *found = PyObject_GetAttr(batch, name);
+    if (found != NULL && found != Py_None && !PyList_CheckExact(found)) {
+        PyErr_Format(PyExc_TypeError, "%U of a batch is a list, not %.100s", name, Py_TYPE(found)->tp_name);
+        Py_CLEAR(found);
+    }
+    return found;
+}
+
+/* A list of the batch that is made with the first record that needs it, `None` for each of the records before. None is made if the
+ * taker was closed meanwhile: who closed it has the batch to himself, and may have made one. */
+static int
+begin_list(Taker *self, PyObject **place, PyObject *name, int filled)
+{
+    while (*place == NULL) {
+        Py_ssize_t count = filled ? PyList_GET_SIZE(self->values) : 0;
+        PyObject *made = PyList_New(count); /* other code may run in here */
+        if (made == NULL)
+            return -1;
+        for (Py_ssize_t at = 0; at < count; at++) {
+            Py_INCREF(Py_None);
+            PyList_SET_ITEM(made, at, Py_None);
+        }
+        if (self->closed) {
+            Py_DECREF(made);
+            return 0;
+        }
+        if (*place != NULL || (filled && count != PyList_GET_SIZE(self->values))) {
+            Py_DECREF(made);
+            continue;
+        }
+        if (PyObject_SetAttr(self->batch, name, made) < 0) {
+            Py_DECREF(made);
+            return -1;
+        }
+        *place = made;
+    }
+    return 0;
+}
+
+/* What struck in the middle (no memory is left) leaves whole records. */
+static void
+level(Taker *self)
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    self->closed = 1;
+    Py_ssize_t told = self->callbacks == NULL ? 0 : PyList_GET_SIZE(self->callbacks);
+    if (told % 2 && PyList_SetSlice(self->callbacks, told - 1, told, NULL) < 0) /* a receipt without its callback */
+        PyErr_Clear();
+    PyObject *done = PyObject_CallMethodNoArgs(self->batch, str_level);
+    if (done == NULL)
+        PyErr_Clear();
+    Py_XDECREF(done);
+    PyErr_Restore(type, value, trace);
+}
+
+/* The receipt; NULL without an exception where the record has to go another way. */
+static PyObject *
+put(Taker *self, PyObject *value, PyObject *key, PyObject *on_delivery)
+{
+    if (!PyBytes_CheckExact(value) || (key != Py_None && !PyBytes_CheckExact(key)))
+        return NULL;
+    if (on_delivery != Py_None && !PyCallable_Check(on_delivery))
+        return NULL;
+    Py_ssize_t size = PyBytes_GET_SIZE(value) + RECORD_OVERHEAD_BYTES + (key == Py_None ? 0 : PyBytes_GET_SIZE(key));
+    if (!self->closed && size <= self->room
+        && ((on_delivery != Py_None && begin_list(self, &self->callbacks, str_callbacks, 0) < 0)
+            || (key != Py_None && begin_list(self, &self->keys, str_keys, 1) < 0)))
+        return NULL;
+    if (self->closed || size > self->room) { /* looked at once more: see begin_list */
+        self->closed = 1; /* as a generator that has ended */
+        return NULL;
+    }
+    /* From here on nothing runs other code: no collector, as nothing is made that it tracks. */
+    Py_ssize_t index = PyList_GET_SIZE(self->values);
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    PyObject *time = PyFloat_FromDouble((double)now.tv_sec + 1e-9 * (double)now.tv_nsec);
+    PyObject *number = PyLong_FromSsize_t(index);
+    PyObject *receipt = NULL;
+    if (time != NULL && number != NULL) {
+        PyObject *args[] = {self->batch, number};
+        receipt = PyObject_Vectorcall(self->receipt, args, 2, NULL);
+    }
+    if (receipt != NULL) {
+        self->room -= size;
+        if (PyList_Append(self->values, value) < 0 || (self->keys != NULL && PyList_Append(self->keys, key) < 0)
+            || (on_delivery != Py_None
+                && (PyList_Append(self->callbacks, receipt) < 0 || PyList_Append(self->callbacks, on_delivery) < 0))
+            || PyList_Append(self->times, time) < 0) {
+            level(self);
+            Py_CLEAR(receipt);
+        }
+    }
+    Py_XDECREF(time);
+    Py_XDECREF(number);
+    return receipt;
+}
+
+/* taker(item), as `send` of the generator: a value, or (value, key, on_delivery). */
+static PyObject *
+taker_vectorcall(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    Taker *self = (Taker *)callable;
+    if (PyVectorcall_NARGS(nargsf) != 1 || (kwnames != NULL && PyTuple_GET_SIZE(kwnames)))
+        return PyErr_Format(PyExc_TypeError, "a taker takes one item");
+    PyObject *item = args[0], *receipt;
+    if (PyTuple_CheckExact(item) && PyTuple_GET_SIZE(item) == 3)
+        receipt = put(self, PyTuple_GET_ITEM(item, 0), PyTuple_GET_ITEM(item, 1), PyTuple_GET_ITEM(item, 2));
+    else
+        receipt = put(self, item, Py_None, Py_None);
+    if (receipt == NULL && !PyErr_Occurred()) {
+        if (self->closed) {
+            PyErr_SetNone(PyExc_StopIteration);
+            return NULL;
+        }
+        Py_RETURN_NONE;
+    }
+    return receipt;
+}
+
+static PyObject *
+taker_close(Taker *self, PyObject *Py_UNUSED(ignored))
+{
+    self->closed = 1;
+    if (self->told || self->batch == NULL)
+        Py_RETURN_NONE;
+    PyObject *room = PyLong_FromSsize_t(self->room);
+    if (room == NULL || PyObject_SetAttr(self->batch, str_room, room) < 0) {
+        Py_XDECREF(room);
+        return NULL;
+    }
+    Py_DECREF(room);
+    self->told = 1;
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+taker_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *batch, *receipt;
+    if (kwargs != NULL && PyDict_GET_SIZE(kwargs))
+        return PyErr_Format(PyExc_TypeError, "a taker has no keyword arguments");
+    if (!PyArg_ParseTuple(args, "OO:Taker", &batch, &receipt))
+        return NULL;
+    Taker *self = (Taker *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    Py_INCREF(batch);
+    self->batch = batch;
+    Py_INCREF(receipt);
+    self->receipt = receipt;
+    self->vectorcall = taker_vectorcall;
+    PyObject *room = PyObject_GetAttr(batch, str_room);
+    if (room == NULL)
+        goto failed;
+    self->room = PyLong_AsSsize_t(room);
+    Py_DECREF(room);
+    if ((self->room == -1 && PyErr_Occurred()) || (self->values = list_of(batch, str_values)) == NULL
+        || (self->times = list_of(batch, str_times)) == NULL || (self->keys = list_of(batch, str_keys)) == NULL
+        || (self->callbacks = list_of(batch, str_callbacks)) == NULL)
+        goto failed;
+    if (self->values == Py_None || self->times == Py_None) {
+        PyErr_SetString(PyExc_TypeError, "a batch that takes records has lists of values and times");
+        goto failed;
+    }
+    if (self->keys == Py_None)
+        Py_CLEAR(self->keys);
+    if (self->callbacks == Py_None)
+        Py_CLEAR(self->callbacks);
+    return (PyObject *)self;
+failed:
+    Py_DECREF(self);
+    return NULL;
+}
+
+static int
+taker_traverse(Taker *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->receipt);
+    Py_VISIT(self->batch);
+    Py_VISIT(self->values);
+    Py_VISIT(self->times);
+    Py_VISIT(self->keys);
+    Py_VISIT(self->callbacks);
+    return 0;
+}
+
+static int
+taker_clear(Taker *self)
+{
+    self->closed = 1;
+    self->room = -1;
+    Py_CLEAR(self->receipt);
+    Py_CLEAR(self->batch);
+    Py_CLEAR(self->values);
+    Py_CLEAR(self->times);
+    Py_CLEAR(self->keys);
+    Py_CLEAR(self->callbacks);
+    return 0;
+}
+
+static void
+taker_dealloc(Taker *self)
+{
+    PyObject_GC_UnTrack(self);
+    taker_clear(self);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyMethodDef taker_methods[] = {
+    {"close", (PyCFunction)taker_close, METH_NOARGS, "Take nothing more; the batch says how much room is left."},
+    {NULL},
+};
+
+static PyTypeObject TakerType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "tutti.batching._append.Taker",
+    .tp_doc = "Taker(batch, receipt_type): called with a value (bytes), or (value, key, on_delivery), it answers as the generator in taker.py.",
+    .tp_basicsize = sizeof(Taker),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_vectorcall_offset = offsetof(Taker, vectorcall),
+    .tp_call = PyVectorcall_Call,
+    .tp_new = taker_new,
+    .tp_traverse = (traverseproc)taker_traverse,
+    .tp_clear = (inquiry)taker_clear,
+    .tp_dealloc = (destructor)taker_dealloc,
+    .tp_methods = taker_methods,
+};
+
+/* ---- Send: a method `send(topic, value, key, ..., on_delivery)`; what the open batch's taker does not take is for the function */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *function;
+    PyObject *attributes;
+    vectorcallfunc vectorcall;
+} Send;
+
+static int
+is_named(PyObject *name, PyObject *wanted)
+{
+    return name == wanted || PyUnicode_Compare(name, wanted) == 0;
+}
+
+static PyObject *
+send_vectorcall(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    Send *self = (Send *)callable;
+    Py_ssize_t count = PyVectorcall_NARGS(nargsf), named = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames);
+    PyObject *key = Py_None, *on_delivery = Py_None;
+    if ((count == 3 || count == 4) && named <= 2 && PyUnicode_CheckExact(args[1])) {
+        int known = 1;
+        if (count == 4)
+            key = args[3];
+        for (Py_ssize_t at = 0; at < named && known; at++) {
+            PyObject *name = PyTuple_GET_ITEM(kwnames, at);
+            if (is_named(name, str_on_delivery))
+                on_delivery = args[count + at];
+            else if (count == 3 && is_named(name, str_key))
+                key = args[count + at];
+            else
+                known = 0;
+        }
+        PyObject *takers = known ? PyObject_GetAttr(args[0], str_takers) : NULL;
+        if (takers == NULL) {
+            if (known && !PyErr_ExceptionMatches(PyExc_AttributeError))
+                return NULL;
+            PyErr_Clear();
+        } else {
+            PyObject *receipt = NULL;
+            if (PyDict_CheckExact(takers)) {
+                PyObject *taker = PyDict_GetItemWithError(takers, args[1]);
+                if (taker != NULL && Py_TYPE(taker) == &TakerType) {
+                    Py_INCREF(taker);
+                    receipt = put((Taker *)taker, args[2], key, on_delivery);
+                    Py_DECREF(taker);
+                }
+            }
+            Py_DECREF(takers);
+            if (receipt != NULL || PyErr_Occurred())
+                return receipt;
+        }
+    }
+    return PyObject_Vectorcall(self->function, args, nargsf, kwnames);
+}
+
+static PyObject *
+send_get(PyObject *self, PyObject *instance, PyObject *Py_UNUSED(type))
+{
+    if (instance == NULL || instance == Py_None) {
+        Py_INCREF(self);
+        return self;
+    }
+    return PyMethod_New(self, instance);
+}
+
+static PyObject *
+send_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *function;
+    if (kwargs != NULL && PyDict_GET_SIZE(kwargs))
+        return PyErr_Format(PyExc_TypeError, "Send has no keyword arguments");
+    if (!PyArg_ParseTuple(args, "O:Send", &function))
+        return NULL;
+    Send *self = (Send *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    Py_INCREF(function);
+    self->function = function;
+    self->vectorcall = send_vectorcall;
+    return (PyObject *)self;
+}
+
+static int
+send_traverse(Send *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->function);
+    Py_VISIT(self->attributes);
+    return 0;
+}
+
+static int
+send_clear(Send *self)
+{
+    Py_CLEAR(self->function);
+    Py_CLEAR(self->attributes);
+    return 0;
+}
+
+static void
+send_dealloc(Send *self)
+{
+    PyObject_GC_UnTrack(self);
+    send_clear(self);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyGetSetDef send_attributes[] = {
+    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
+    {NULL},
+};
+
+static PyTypeObject SendType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "tutti.batching._append.Send",
+    .tp_basicsize = sizeof(Send),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
+    .tp_vectorcall_offset = offsetof(Send, vectorcall),
+    .tp_dictoffset = offsetof(Send, attributes),
+    .tp_call = PyVectorcall_Call,
+    .tp_descr_get = send_get,
+    .tp_new = send_new,
+    .tp_traverse = (traverseproc)send_traverse,
+    .tp_clear = (inquiry)send_clear,
+    .tp_dealloc = (destructor)send_dealloc,
+    .tp_getset = send_attributes,
+};
+
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "tutti.batching._append", "The short way of a record into a batch.", -1};
+
+PyMODINIT_FUNC
+PyInit__swift(void)
+{
+    static const struct { PyObject **place; const char *text; } names[] = {
+        {&str_takers, "_takers"}, {&str_key, "key"}, {&str_on_delivery, "on_delivery"}, {&str_room, "room"}, {&str_keys, "keys"},
+        {&str_callbacks, "callbacks"}, {&str_values, "values"}, {&str_times, "times"}, {&str_level, "level"},
+    };
+    for (size_t at = 0; at < sizeof names / sizeof *names; at++)
+        if (*names[at].place == NULL && (*names[at].place = PyUnicode_InternFromString(names[at].text)) == NULL)
+            return NULL;
+    if (PyType_Ready(&TakerType) < 0 || PyType_Ready(&SendType) < 0)
+        return NULL;
+    PyObject *made = PyModule_Create(&module);
+    if (made == NULL || PyModule_AddType(made, &TakerType) < 0 || PyModule_AddType(made, &SendType) < 0
+        || PyModule_AddIntConstant(made, "FORM", FORM) < 0
+        || PyModule_AddIntConstant(made, "RECORD_OVERHEAD_BYTES", RECORD_OVERHEAD_BYTES) < 0) {
+        Py_XDECREF(made);
+        return NULL;
+    }
+    return made;
+}

@@ -1,0 +1,54 @@
+"""What a producer was told about batching, checked."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tutti.batching.encoder import Compression
+from tutti.common.durations import check_seconds
+from tutti import limits
+from tutti.data.frames.schema import compression_flags
+from tutti.errors import UsageError
+
+
+class FeedOptions(NamedTuple):
+    """What a producer was told about batching; sizes in bytes, times in seconds."""
+
+    linger: float = 0.0
+    batch_bytes: int = limits.BATCH_BYTES
+    buffer_bytes: int = limits.BUFFER_BYTES
+    block: bool = True
+    compression: Compression = None
+    delivery_timeout: float = limits.DELIVERY_TIMEOUT_US / 1e6
+    staged: bool = False  # what is sent waits for a transaction
+    puts_denied_aside: bool = False  # with a spool: what the credentials do not allow is refused, and does not end the producer
+
+
+def options_of(
+    linger: float, batch_bytes: int, buffer_bytes: int, on_full: str, compression: Compression, delivery_timeout: float
+) -> FeedOptions:
+    """The options as they were given to a producer, checked.
+
+    Raises:
+        UsageError: one of them is wrong; the message names it.
+    """
+    check_seconds("linger", linger)
+    check_seconds("delivery_timeout", delivery_timeout)
+    check_bytes("batch_bytes", batch_bytes)
+    check_bytes("buffer_bytes", buffer_bytes)
+    if not limits.KIB <= batch_bytes <= limits.BATCH_BYTES_MAX:
+        raise UsageError(f"batch_bytes={batch_bytes} is outside of {limits.KIB} to {limits.BATCH_BYTES_MAX}")
+    if buffer_bytes < limits.BUFFER_BYTES_MIN:
+        raise UsageError(f"buffer_bytes={buffer_bytes} is too small: at least {limits.BUFFER_BYTES_MIN}")
+    if on_full not in ("block", "raise"):
+        raise UsageError(f"on_full={on_full!r} is not known: use 'block' or 'raise'")
+    if delivery_timeout <= linger:
+        raise UsageError(f"delivery_timeout={delivery_timeout:g} must be longer than linger={linger:g}")
+    compression_flags(compression)
+    return FeedOptions(linger, min(batch_bytes, buffer_bytes // 2), buffer_bytes, on_full == "block", compression, delivery_timeout)
+
+
+def check_bytes(what: str, value: object) -> None:
+    """Refuse what is no number of bytes; UsageError names `what`."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise UsageError(f"{what} is a whole number of bytes, not {value!r}")

@@ -1,0 +1,438 @@
+"""The frame: one place in the ordered stream, as it travels and as it is stored (design, section 3).
+
+A frame is a fixed header of 96 bytes, then the producer's opaque progress, then the body, each padded with zeros to 8 bytes.
+All numbers are little-endian:
+
+```
+ 0 magic b"TUT1"     4 version u8       5 kind u8          6 flags u16        8 view u64
+16 position u64     24 producer u64    32 first_sequence u64
+40 min_timestamp i64                   48 max_timestamp i64
+56 epoch u32        60 count u32       64 topic u32       68 origin u16      70 progress_length u16
+72 body_length u32  76 raw_length u32  80 body_crc u32    84 zero u32        88 zero u32       92 header_crc u32
+```
+
+`body_crc` is CRC32C over progress and body and is the producer's own. `header_crc` is CRC32C over bytes 0..92 seeded with the
+header CRC of the frame one position before, so that one value names a whole log (the chain).
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+
+import google_crc32c
+import numpy as np
+
+from tutti.data.view_id import view_text
+from tutti.errors import Damaged, FormatError
+
+Buffer = bytes | bytearray | memoryview
+
+MAGIC = b"TUT1"
+VERSION = 1
+HEADER_SIZE = 96
+POSITION_AT, CRC_AT = 16, 92
+TERMINATOR = bytes(HEADER_SIZE)  # an invalid header: what every write leaves at the next place
+PROGRESS_BYTES_MAX = 256
+CRC_COPY_BELOW = 1024  # the CRC library refuses memoryviews: below this a copy is cheaper than a numpy view
+
+_HEADER = struct.Struct("<4sBBHQQQQqqIIIHHIIIIII")
+_PREFIX = struct.Struct("<4sBBHQQQQqqIIIHHIIIII")
+_CRC = struct.Struct("<I")
+_PADDING = tuple(bytes(n) for n in range(8))
+
+#: Headers of a run as one numpy array, for code that looks at many at once.
+HEADER_DTYPE: np.dtype[np.void] = np.dtype(
+    [
+        ("magic", "S4"),
+        ("version", "u1"),
+        ("kind", "u1"),
+        ("flags", "<u2"),
+        ("view", "<u8"),
+        ("position", "<u8"),
+        ("producer", "<u8"),
+        ("first_sequence", "<u8"),
+        ("min_timestamp", "<i8"),
+        ("max_timestamp", "<i8"),
+        ("epoch", "<u4"),
+        ("count", "<u4"),
+        ("topic", "<u4"),
+        ("origin", "<u2"),
+        ("progress_length", "<u2"),
+        ("body_length", "<u4"),
+        ("raw_length", "<u4"),
+        ("body_crc", "<u4"),
+        ("zero", "<u4", (2,)),
+        ("header_crc", "<u4"),
+    ]
+)
+
+
+class Kind(enum.IntEnum):
+    """What a frame is (design, section 3)."""
+
+    BATCH = 1
+    VIEW = 2
+    ROSTER = 3
+    EPOCH = 4
+    TOPIC = 5
+    FORGET = 6
+    ABORT = 7
+    TICK = 8
+    TRIM = 9
+    OFFSETS = 10
+    TXN = 11
+
+
+KINDS = frozenset(int(kind) for kind in Kind)
+_TXN = int(Kind.TXN)
+
+#: What clients send and a producer's sequence counts: one follows the other. All else is the group's own.
+SEQUENCED = frozenset((int(Kind.BATCH), _TXN))
+
+
+class Flag(enum.IntFlag):
+    """Bits of a frame's flags: how the body's buffers are compressed (Arrow IPC body compression), and whether a BATCH is staged:
+    in the log, without offsets, until a TXN makes its records visible.
+    """
+
+    LZ4 = 1
+    ZSTD = 2
+    STAGED = 4
+
+
+CODEC_FLAGS = int(Flag.LZ4 | Flag.ZSTD)
+STAGED = int(Flag.STAGED)
+KNOWN_FLAGS = CODEC_FLAGS | STAGED
+
+
+def crc32c(data: Buffer, seed: int = 0) -> int:
+    """CRC32C of `data`, continued from `seed` (0 starts a new one)."""
+    if isinstance(data, bytes):
+        return int(google_crc32c.extend(seed, data))
+    if len(data) < CRC_COPY_BELOW:
+        return int(google_crc32c.extend(seed, bytes(data)))
+    return int(google_crc32c.extend(seed, np.frombuffer(data, dtype=np.uint8)))
+
+
+def padded(length: int) -> int:
+    """`length` rounded up to a multiple of 8 bytes."""
+    return (length + 7) & ~7
+
+
+class Frame:
+    """One frame. Fields are those of the header; `header` is its 96 bytes once the frame is stamped (position 0 before that).
+
+    A frame is never changed after it was stamped: it is shared by reference between the layers, the disk and the network. `body`
+    may be any buffer; it is never copied by the gateway.
+    """
+
+    __slots__ = (
+        "body",
+        "body_crc",
+        "body_length",
+        "count",
+        "epoch",
+        "first_sequence",
+        "flags",
+        "header",
+        "header_crc",
+        "kind",
+        "max_timestamp",
+        "min_timestamp",
+        "origin",
+        "position",
+        "producer",
+        "progress",
+        "raw_length",
+        "topic",
+        "view",
+    )
+
+    def __init__(
+        self,
+        kind: int,
+        body: Buffer,
+        *,
+        progress: bytes = b"",
+        flags: int = 0,
+        producer: int = 0,
+        epoch: int = 0,
+        first_sequence: int = 0,
+        count: int = 0,
+        topic: int = 0,
+        origin: int = 0,
+        min_timestamp: int = 0,
+        max_timestamp: int = 0,
+        raw_length: int = 0,
+        body_crc: int | None = None,
+    ) -> None:
+        """Make a frame that has no place yet; `body_crc` is computed unless it is given."""
+        self.kind = kind
+        self.body = body
+        self.body_length = len(body)
+        self.progress = progress
+        self.flags = flags
+        self.producer = producer
+        self.epoch = epoch
+        self.first_sequence = first_sequence
+        self.count = count
+        self.topic = topic
+        self.origin = origin
+        self.min_timestamp = min_timestamp
+        self.max_timestamp = max_timestamp
+        self.raw_length = raw_length
+        self.body_crc = payload_crc(progress, body) if body_crc is None else body_crc
+        self.view = 0
+        self.position = 0
+        self.header = b""
+        self.header_crc = 0
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last record (BATCH, TXN)."""
+        return self.first_sequence + self.count - 1
+
+    @property
+    def codec(self) -> int:
+        """The flags that say how the body is compressed, 0 if it is not."""
+        return self.flags & CODEC_FLAGS
+
+    @property
+    def staged(self) -> bool:
+        """Whether it is a BATCH that waits for a TXN."""
+        return bool(self.flags & STAGED)
+
+    @property
+    def transactional(self) -> bool:
+        """Whether it is such a BATCH, or a TXN."""
+        return self.kind == _TXN or bool(self.flags & STAGED)
+
+    @property
+    def visible(self) -> bool:
+        """Whether records have offsets at its place, unless an ABORT voids it."""
+        return self.kind in SEQUENCED and not self.flags & STAGED
+
+    @property
+    def size(self) -> int:
+        """Bytes that the frame takes in a log or on the wire, padding included."""
+        return HEADER_SIZE + ((len(self.progress) + 7) & ~7) + ((self.body_length + 7) & ~7)  # `padded`, without the calls
+
+    def stamp(self, view: int, position: int, previous_crc: int) -> None:
+        """Give the frame its place: sets view, position, header and header CRC (once: a stamped frame keeps its place for ever)."""
+        if self.position:
+            raise FormatError(f"the frame already has position {self.position}; it cannot be stamped again with {position}")
+        self.view = view
+        self.position = position
+        prefix = _PREFIX.pack(
+            MAGIC,
+            VERSION,
+            self.kind,
+            self.flags,
+            view,
+            position,
+            self.producer,
+            self.first_sequence,
+            self.min_timestamp,
+            self.max_timestamp,
+            self.epoch,
+            self.count,
+            self.topic,
+            self.origin,
+            len(self.progress),
+            self.body_length,
+            self.raw_length,
+            self.body_crc,
+            0,
+            0,
+        )
+        self.header_crc = crc = google_crc32c.extend(previous_crc, prefix)
+        self.header = prefix + _CRC.pack(crc)
+
+    def unstamped(self) -> Frame:
+        """A copy that shares progress and body and has no place."""
+        return Frame(
+            self.kind,
+            self.body,
+            progress=self.progress,
+            flags=self.flags,
+            producer=self.producer,
+            epoch=self.epoch,
+            first_sequence=self.first_sequence,
+            count=self.count,
+            topic=self.topic,
+            origin=self.origin,
+            min_timestamp=self.min_timestamp,
+            max_timestamp=self.max_timestamp,
+            raw_length=self.raw_length,
+            body_crc=self.body_crc,
+        )
+
+    def extents(self) -> list[Buffer]:
+        """The frame's bytes as buffers, in order, for one gathered write; nothing is copied."""
+        out: list[Buffer] = [self.header]
+        progress = self.progress
+        if progress:
+            out.append(progress)
+            if len(progress) & 7:
+                out.append(_PADDING[-len(progress) & 7])
+        if self.body_length:
+            out.append(self.body)
+            if self.body_length & 7:
+                out.append(_PADDING[-self.body_length & 7])
+        return out
+
+    def to_bytes(self) -> bytes:
+        """The frame's bytes in one piece; an unstamped frame is written with view, position and header CRC zero."""
+        header = self.header or self._unstamped_header()
+        return b"".join([header, *self.extents()[1:]])
+
+    def _unstamped_header(self) -> bytes:
+        return _HEADER.pack(
+            MAGIC,
+            VERSION,
+            self.kind,
+            self.flags,
+            0,
+            0,
+            self.producer,
+            self.first_sequence,
+            self.min_timestamp,
+            self.max_timestamp,
+            self.epoch,
+            self.count,
+            self.topic,
+            self.origin,
+            len(self.progress),
+            self.body_length,
+            self.raw_length,
+            self.body_crc,
+            0,
+            0,
+            0,
+        )
+
+    def packed_header(self) -> bytes:
+        """The 96 bytes of the header, stamped or not."""
+        return self.header or self._unstamped_header()
+
+    def __repr__(self) -> str:
+        """One line for logs and transcripts."""
+        kind = Kind(self.kind).name if self.kind in KINDS else str(self.kind)
+        text = f"{kind} view={view_text(self.view)} position={self.position}"
+        if self.producer:
+            text += f" producer={self.producer}/{self.epoch} sequence={self.first_sequence}+{self.count}"
+        return f"<{text} topic={self.topic} body={self.body_length}>"
+
+    def __eq__(self, other: object) -> bool:
+        """Same header, progress and body."""
+        if not isinstance(other, Frame):
+            return NotImplemented
+        return (
+            self.packed_header() == other.packed_header()
+            and self.progress == other.progress
+            and bytes(self.body) == bytes(other.body)
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # equality is by content, and bodies may be mutable buffers
+
+
+def payload_crc(progress: bytes, body: Buffer) -> int:
+    """The producer's CRC: CRC32C over progress and body."""
+    return crc32c(body, google_crc32c.extend(0, progress) if progress else 0)
+
+
+def decode_header(data: Buffer, at: int = 0) -> Frame:
+    """The frame described by the 96 bytes at `at`, with empty progress and body but all lengths set (`body_length`; the progress's
+    length is `progress_length_at(data, at)`).
+
+    Raises:
+        FormatError: the bytes are no header of a known version and kind. The chain is not checked here (`chained`).
+    """
+    if len(data) < at + HEADER_SIZE:
+        raise FormatError(f"a header takes {HEADER_SIZE} bytes and only {max(0, len(data) - at)} are there")
+    fields = _HEADER.unpack_from(data, at)
+    if fields[0] != MAGIC:
+        raise FormatError(f"no frame starts here: magic is {fields[0]!r}, not {MAGIC!r}")
+    if fields[1] != VERSION:
+        raise FormatError(f"frame version {fields[1]} is not known (this release reads version {VERSION}); use a newer release")
+    if fields[2] not in KINDS:
+        raise FormatError(f"frame kind {fields[2]} is not known to this release")
+    if fields[3] & ~KNOWN_FLAGS or fields[18] or fields[19]:
+        raise FormatError(f"reserved bits are set in the header (flags {fields[3]:#x})")
+    if fields[14] > PROGRESS_BYTES_MAX:
+        raise FormatError(f"progress of {fields[14]} bytes is over the limit of {PROGRESS_BYTES_MAX}")
+    frame = Frame.__new__(Frame)
+    (
+        _,
+        _,
+        frame.kind,
+        frame.flags,
+        frame.view,
+        frame.position,
+        frame.producer,
+        frame.first_sequence,
+        frame.min_timestamp,
+        frame.max_timestamp,
+        frame.epoch,
+        frame.count,
+        frame.topic,
+        frame.origin,
+        _,
+        frame.body_length,
+        frame.raw_length,
+        frame.body_crc,
+        _,
+        _,
+        frame.header_crc,
+    ) = fields
+    frame.header = bytes(data[at : at + HEADER_SIZE]) if frame.position else b""
+    frame.progress = b""
+    frame.body = b""
+    return frame
+
+
+def progress_length_at(data: Buffer, at: int = 0) -> int:
+    """The length of the progress that the header at `at` announces."""
+    return int(_PROGRESS_LENGTH.unpack_from(data, at + 70)[0])
+
+
+_PROGRESS_LENGTH = struct.Struct("<H")
+
+
+def header_chain(header: Buffer, previous_crc: int) -> int:
+    """The header CRC that `header` (96 bytes) must carry after a frame whose header CRC is `previous_crc`."""
+    return int(google_crc32c.extend(previous_crc, bytes(header[:CRC_AT])))
+
+
+def chained(frame: Frame, previous_crc: int) -> bool:
+    """Whether the frame's header CRC continues the chain from `previous_crc`."""
+    return header_chain(frame.header, previous_crc) == frame.header_crc
+
+
+def decode_frame(data: Buffer, at: int = 0) -> Frame:
+    """The whole frame at `at`; its body is a view of `data`. CRCs are not checked here (`chained`, `check_payload`).
+
+    Raises:
+        FormatError: no header of a known version is there, or the buffer ends inside the frame.
+    """
+    frame = decode_header(data, at)
+    length = progress_length_at(data, at)
+    body_at = at + HEADER_SIZE + padded(length)
+    if body_at + frame.body_length > len(data):
+        raise FormatError(f"the frame at byte {at} needs {body_at + frame.body_length - at} bytes and {len(data) - at} are there")
+    view = memoryview(data)
+    if length:
+        frame.progress = bytes(view[at + HEADER_SIZE : at + HEADER_SIZE + length])
+    frame.body = view[body_at : body_at + frame.body_length]
+    return frame
+
+
+def check_payload(frame: Frame, where: str = "") -> None:
+    """Raise `Damaged` unless progress and body have the CRC that the header names."""
+    found = payload_crc(frame.progress, frame.body)
+    if found != frame.body_crc or len(frame.body) != frame.body_length:
+        raise Damaged(
+            f"the body of position {frame.position}{f' in {where}' if where else ''} has CRC {found:#010x} "
+            f"and its header says {frame.body_crc:#010x}"
+        )

@@ -1,0 +1,339 @@
+"""LogState: everything that a log up to a position says, apart from the records themselves (design, section 3).
+
+One class serves the layers of the core (received-table), the snapshots at the start of segments, recovery and readers, so that
+nobody can come to another conclusion from the same log. It is a function of the frames applied in order, and of nothing else.
+Of a lane (design, section 7) it says position, offset, attempt and members (`view`, `members`), and each producer's epoch and
+sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from tutti.data.frames.bodies import (AbortBody, AttemptBody, EpochBody, ForgetBody, OffsetsBody, RosterBody, TickBody, TopicBody, TrimBody, TxnBody, Voter, decode_body)
+from tutti.data.frames.frame import Frame, Kind, crc32c
+from tutti.errors import Damaged, FormatError, InvariantViolated
+
+SNAPSHOT_MAGIC = b"TUTS"
+SNAPSHOT_VERSION = 1
+FORCED_NUMBERS = 256  # of gateways that those who are gone may have given out since: nobody else gets them after a forced roster
+REMOVED_MAX = 64  # voters that a state still names after a ROSTER removed them
+_BATCH = int(Kind.BATCH)
+_HEAD = 16  # magic, version u32, length u32, CRC u32
+
+
+class Topic(msgspec.Struct, array_like=True):
+    """A topic and what it holds: records, body bytes, offsets and times (us) of the first and the last record (-1: none yet)."""
+
+    name: str
+    records: int = 0
+    bytes: int = 0
+    first_offset: int = -1
+    last_offset: int = -1
+    first_time: int = 0
+    last_time: int = 0
+
+
+class Producer(msgspec.Struct, array_like=True):
+    """A line of the received-table. `last_seen` is the time (us) of the last tick before its last frame, 0 before any tick."""
+
+    name: str
+    instance: bytes
+    epoch: int
+    sequence: int
+    progress: bytes
+    closed: bool = False
+    last_seen: int = 0
+
+
+class Staged(msgspec.Struct, frozen=True, array_like=True):
+    """A staged batch that no TXN made visible yet: whose it is, its records, and what its topic's line gets when one does."""
+
+    producer: int
+    epoch: int
+    count: int
+    topic: int
+    bytes: int
+    first_time: int
+    last_time: int
+
+
+def staged_of(frame: Frame) -> Staged:
+    """What is kept of a staged batch."""
+    return Staged(
+        frame.producer,
+        frame.epoch,
+        frame.count,
+        frame.topic,
+        frame.body_length,
+        frame.min_timestamp,
+        frame.max_timestamp,
+    )
+
+
+class LogState(msgspec.Struct, kw_only=True):
+    """What the log up to and including `position` says.
+
+    Attributes:
+        position: last position applied, 0 before any.
+        chain: header CRC of that position.
+        next_offset: offset that the next committed record gets.
+        tick, tick_time: number and time (us, UTC) of the last TICK, 0 before any.
+        dirty: whether records followed the last tick.
+        view, members: id of the last VIEW frame and its members (gateway numbers, oldest first).
+        group, log, roster: of the last ROSTER frame.
+        forced, forced_at: view and position of the last ROSTER that was made by force, 0 if there is none.
+        topics, producers: by number. readers: offset commits by name.
+        next_topic, next_producer, next_gateway: the next numbers to be given.
+        floor: every first epoch of a producer must exceed it (FORGET).
+        start, start_offset: the log begins with this position, and with this offset (TRIM).
+        staged: batches that wait for a TXN, by position.
+        disks: of a lane, the disks of `members`, in their order; empty where the VIEW does not name them.
+        removed: voters that a ROSTER removed, by name, the latest REMOVED_MAX: others may still need their answers, which count
+            by number and incarnation, until the removal is known durably.
+    """
+
+    position: int = 0
+    chain: int = 0
+    next_offset: int = 0
+    tick: int = 0
+    tick_time: int = 0
+    dirty: bool = False
+    view: int = 0
+    members: tuple[int, ...] = ()
+    group: str = ""
+    log: bytes = b""
+    roster: dict[int, Voter] = msgspec.field(default_factory=dict)
+    forced: int = 0
+    forced_at: int = 0
+    topics: dict[int, Topic] = msgspec.field(default_factory=dict)
+    producers: dict[int, Producer] = msgspec.field(default_factory=dict)
+    readers: dict[str, int] = msgspec.field(default_factory=dict)
+    next_topic: int = 1
+    next_producer: int = 1
+    next_gateway: int = 1
+    floor: int = 0
+    start: int = 1
+    start_offset: int = 0
+    staged: dict[int, Staged] = msgspec.field(default_factory=dict)
+    disks: tuple[bytes, ...] = ()
+    removed: dict[str, Voter] = msgspec.field(default_factory=dict)
+
+    def apply(self, frame: Frame, aborted: bool = False) -> int:
+        """Take the next frame in; `aborted` says that a later ABORT voids this BATCH.
+
+        Returns the offset of its first record (of the next record, for a frame without any).
+
+        Raises:
+            FormatError: its body does not have the form of its kind.
+        """
+        if frame.position != self.position + 1:
+            raise InvariantViolated(f"position {frame.position} was applied after position {self.position}")
+        offset = self.next_offset
+        if frame.kind == _BATCH:
+            if not aborted:
+                (self._batch if self.roster else self._lane_batch)(frame, offset)
+        else:
+            _APPLY[frame.kind](self, frame)
+        self.position = frame.position
+        self.chain = frame.header_crc
+        return offset
+
+    def _line(self, frame: Frame) -> None:
+        producer = self.producers.get(frame.producer)
+        if producer is None or producer.epoch != frame.epoch or producer.sequence + 1 != frame.first_sequence:
+            raise FormatError(f"{frame!r} does not follow its producer's line in the received-table ({producer!r})")
+        producer.sequence = frame.first_sequence + frame.count - 1
+        producer.progress = frame.progress or producer.progress
+        producer.last_seen = self.tick_time
+
+    def _batch(self, frame: Frame, offset: int) -> None:
+        self._line(frame)
+        topic = self.topics.get(frame.topic)
+        if topic is None:
+            raise FormatError(f"{frame!r} names a topic that the log does not know")
+        if frame.staged:
+            self.staged[frame.position] = staged_of(frame)
+            return
+        count = frame.count
+        self.next_offset = following = offset + count
+        if topic.first_offset < 0:
+            topic.first_offset = offset
+            topic.first_time = frame.min_timestamp
+        topic.records += count
+        topic.bytes += frame.body_length
+        topic.last_offset = following - 1
+        if frame.max_timestamp > topic.last_time:
+            topic.last_time = frame.max_timestamp
+        self.dirty = True
+
+    def _txn(self, frame: Frame) -> None:
+        """The staged batches become visible, in the order in which the TXN names them."""
+        body = decode_body(TxnBody, frame.body)
+        parts = [self.staged[position] for position in body.staged if position in self.staged]
+        if (
+            len(set(body.staged)) < len(parts)
+            or [part.count for part in parts] != list(body.counts)
+            or sum(body.counts) != frame.count
+        ):
+            raise FormatError(f"{frame!r} makes batches visible that are not staged, or not so many records")
+        self._line(frame)
+        for position, part in zip(body.staged, parts, strict=True):
+            del self.staged[position]
+            topic = self.topics[part.topic]
+            if topic.first_offset < 0:
+                topic.first_offset = self.next_offset
+                topic.first_time = part.first_time
+            self.next_offset += part.count
+            topic.records += part.count
+            topic.bytes += part.bytes
+            topic.last_offset = self.next_offset - 1
+            topic.last_time = max(topic.last_time, part.last_time)
+        self.dirty = True
+
+    def _unstage(self, gone: Callable[[Staged], bool]) -> None:
+        """Staged batches that nothing can make visible any more."""
+        if self.staged:
+            self.staged = {position: part for position, part in self.staged.items() if not gone(part)}
+
+    def _lane_batch(self, frame: Frame, offset: int) -> None:
+        """A log that does not begin with its ROSTER is a lane (design, section 7): who sends and topics are the ordered log's."""
+        self.producers[frame.producer] = Producer("", b"", frame.epoch, frame.first_sequence + frame.count - 1, b"")
+        self.next_offset = offset + frame.count
+
+    def _view(self, frame: Frame) -> None:
+        self.view = frame.view
+        body = decode_body(AttemptBody, frame.body)
+        self.members, self.disks = body.members, body.disks
+
+    def disk_of(self, number: int) -> bytes:
+        """Return the incarnation of the disk that the roster names for a gateway; empty if it names none."""
+        voter = self.roster.get(number)
+        return voter.incarnation if voter is not None else b""
+
+    def gateway_text(self, number: int) -> str:
+        """A gateway of the roster for people, who know it by its name; one that it does not have by its number."""
+        voter = self.roster.get(number)
+        return f"gateway {voter.name!r}" if voter is not None else f"gateway {number}"
+
+    def _roster(self, frame: Frame) -> None:
+        body = decode_body(RosterBody, frame.body)
+        self.group, self.log = body.group, body.log
+        if body.forced:
+            self.forced, self.forced_at = frame.view, frame.position
+        before, self.roster = self.roster, {voter.number: voter for voter in body.voters}
+        named = {voter.name for voter in body.voters}
+        gone = {voter.name: voter for voter in before.values() if voter.voting}
+        removed = [one for one in {**self.removed, **gone}.items() if one[0] not in named]
+        self.removed = dict(removed[-REMOVED_MAX:])
+        self.next_gateway = max(self.next_gateway, *(number + 1 for number in self.roster))
+        if body.forced:
+            self.next_gateway += FORCED_NUMBERS
+
+    def _epoch(self, frame: Frame) -> None:
+        body = decode_body(EpochBody, frame.body)
+        self.producers[frame.producer] = Producer(
+            body.name, body.instance, frame.epoch, body.sequence, body.progress, False, self.tick_time
+        )
+        self._unstage(lambda part: part.producer == frame.producer)
+        self.next_producer = max(self.next_producer, frame.producer + 1)
+
+    def _topic(self, frame: Frame) -> None:
+        self.topics[frame.topic] = Topic(decode_body(TopicBody, frame.body).name)
+        self.next_topic = max(self.next_topic, frame.topic + 1)
+
+    def _forget(self, frame: Frame) -> None:
+        body = decode_body(ForgetBody, frame.body)
+        for number in body.producers:
+            self.producers.pop(number, None)
+        self._unstage(lambda part: part.producer not in self.producers)
+        self.floor = max(self.floor, body.floor)
+
+    def _abort(self, frame: Frame) -> None:
+        entry = decode_body(AbortBody, frame.body).entry
+        producer = self.producers.get(frame.producer)
+        if producer is None:
+            raise FormatError(f"{frame!r} names a producer that the log does not know")
+        producer.instance, producer.epoch, producer.sequence = entry.instance, entry.epoch, entry.sequence
+        producer.progress, producer.closed = entry.progress, True
+
+    def _tick(self, frame: Frame) -> None:
+        body = decode_body(TickBody, frame.body)
+        self.tick, self.tick_time, self.dirty = body.number, body.time_us, False
+
+    def _trim(self, frame: Frame) -> None:
+        body = decode_body(TrimBody, frame.body)
+        self.start, self.start_offset = max(self.start, body.position), max(self.start_offset, body.offset)
+        if self.staged:
+            self.staged = {position: part for position, part in self.staged.items() if position >= self.start}
+
+    def _offsets(self, frame: Frame) -> None:
+        self.readers.update(decode_body(OffsetsBody, frame.body).readers)
+
+    def gateway_number(self, incarnation: bytes) -> int:
+        """The number under which rosters count a disk, also after a ROSTER removed it; 0 if none is known."""
+        voters = [*self.roster.values(), *self.removed.values()]
+        return next((voter.number for voter in voters if voter.incarnation == incarnation), 0)
+
+    def topic_number(self, name: str) -> int:
+        """The number of a topic, 0 if it is not known."""
+        return next((number for number, topic in self.topics.items() if topic.name == name), 0)
+
+    def producer_number(self, name: str) -> int:
+        """The number of a producer, 0 if it is not known."""
+        return next((number for number, producer in self.producers.items() if producer.name == name), 0)
+
+    def copy(self) -> LogState:
+        """A state of its own: later frames applied to one do not show in the other."""
+        return _DECODER.decode(_ENCODER.encode(self))
+
+    def become(self, other: LogState) -> None:
+        """Say what the other one says, which is not to be used any more."""
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(other, name))
+
+    def to_bytes(self) -> bytes:
+        """The state as a snapshot: magic, version, length and CRC32C, then msgpack."""
+        data = _ENCODER.encode(self)
+        head = SNAPSHOT_MAGIC + SNAPSHOT_VERSION.to_bytes(4, "little") + len(data).to_bytes(4, "little")
+        return head + crc32c(data, crc32c(head)).to_bytes(4, "little") + data
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> LogState:
+        """The state of a snapshot.
+
+        Raises:
+            Damaged: length or CRC do not fit.
+            FormatError: it is no snapshot, or of a version that this release does not read.
+        """
+        if data[:4] != SNAPSHOT_MAGIC or len(data) < _HEAD:
+            raise Damaged("a snapshot does not start with its magic")
+        version = int.from_bytes(data[4:8], "little")
+        length = int.from_bytes(data[8:12], "little")
+        body = data[_HEAD : _HEAD + length]
+        if len(body) != length or crc32c(body, crc32c(data[:12])) != int.from_bytes(data[12:_HEAD], "little"):
+            raise Damaged("a snapshot fails its CRC")
+        if version != SNAPSHOT_VERSION:
+            raise FormatError(f"snapshot version {version} is not known (this release reads {SNAPSHOT_VERSION})")
+        try:
+            return _DECODER.decode(body)
+        except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
+            raise FormatError(f"a snapshot is no state of a log: {error}") from error
+
+
+_APPLY: dict[int, Callable[[LogState, Frame], None]] = {
+    Kind.VIEW: LogState._view,
+    Kind.ROSTER: LogState._roster,
+    Kind.EPOCH: LogState._epoch,
+    Kind.TOPIC: LogState._topic,
+    Kind.FORGET: LogState._forget,
+    Kind.ABORT: LogState._abort,
+    Kind.TICK: LogState._tick,
+    Kind.TRIM: LogState._trim,
+    Kind.OFFSETS: LogState._offsets,
+    Kind.TXN: LogState._txn,
+}
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER: msgspec.msgpack.Decoder[LogState] = msgspec.msgpack.Decoder(LogState)

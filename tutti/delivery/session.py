@@ -1,0 +1,396 @@
+"""The session: how a producer comes to an open epoch at one gateway after another, and how it minds a silent one.
+
+No socket, thread or clock: time and messages come in, messages go to `outbox`. The state machine is the table below; theory of
+operation and failure cases are in NOTES.md.
+"""
+
+from __future__ import annotations
+
+import abc
+import collections
+import enum
+from math import inf
+from typing import NamedTuple
+
+import msgspec
+
+from tutti import limits
+from tutti.data import client_protocol
+from tutti.data.frames.frame import Buffer
+from tutti.data.names import is_nameless
+from tutti.data.gateway_states import CUT_OFF
+from tutti.errors import ConfigError, NotAllowed, Refused, TuttiError, Unavailable, invariant
+
+CLIENT = "tutti-python"
+US = 1e6
+_SILENCE_MIN = limits.SILENCE_US_MIN / US
+_SILENCE_MAX = limits.SILENCE_US_MAX / US
+_RETRY_MIN = limits.RETRY_US_MIN / US
+_RETRY_MAX = limits.RETRY_US_MAX / US
+#: Codes of what a client may not do, whoever is asked.
+NOT_ALLOWED = frozenset({"token", "rights"})
+#: What another gateway may do although this one does not, as it says of a request, and of itself.
+ELSEWHERE = frozenset({"not_primary", "leaving", "halted"})
+
+
+class State(enum.Enum):
+    """Where a producer stands with the gateway it is connected to."""
+
+    OFFLINE = "offline"
+    GREETING = "greeting"  # Hello was said
+    OPENING = "opening"  # an epoch was asked for
+    OPEN = "open"
+    ENDED = "ended"
+
+
+class Turn(enum.Enum):
+    """What changes the state."""
+
+    CONNECTED = "connected"
+    LOST = "lost"
+    WELCOMED = "welcomed"
+    STRANGER = "stranger"  # the gateway does not know the session (any more)
+    OPENED = "opened"
+    EPOCH_OVER = "epoch over"
+    END = "end"
+
+
+#: The state machine; what is absent is illegal.
+TRANSITIONS: dict[tuple[State, Turn], State] = {
+    (State.OFFLINE, Turn.CONNECTED): State.GREETING,
+    (State.OFFLINE, Turn.LOST): State.OFFLINE,
+    (State.OFFLINE, Turn.EPOCH_OVER): State.OFFLINE,
+    (State.OFFLINE, Turn.END): State.ENDED,
+    (State.GREETING, Turn.WELCOMED): State.OPENING,
+    (State.GREETING, Turn.STRANGER): State.GREETING,
+    (State.GREETING, Turn.EPOCH_OVER): State.GREETING,
+    (State.GREETING, Turn.LOST): State.OFFLINE,
+    (State.GREETING, Turn.END): State.ENDED,
+    (State.OPENING, Turn.WELCOMED): State.OPENING,
+    (State.OPENING, Turn.STRANGER): State.GREETING,
+    (State.OPENING, Turn.OPENED): State.OPEN,
+    (State.OPENING, Turn.EPOCH_OVER): State.OPENING,
+    (State.OPENING, Turn.LOST): State.OFFLINE,
+    (State.OPENING, Turn.END): State.ENDED,
+    (State.OPEN, Turn.WELCOMED): State.OPEN,
+    (State.OPEN, Turn.STRANGER): State.GREETING,
+    (State.OPEN, Turn.EPOCH_OVER): State.OPENING,
+    (State.OPEN, Turn.LOST): State.OFFLINE,
+    (State.OPEN, Turn.END): State.ENDED,
+    (State.ENDED, Turn.LOST): State.ENDED,
+    (State.ENDED, Turn.END): State.ENDED,
+}
+
+
+class Identity(NamedTuple):
+    """Who delivers: the producer's name, this instance of it (16 random bytes), its session with gateways (16 random bytes)."""
+
+    name: str
+    instance: bytes
+    session: bytes
+
+
+class Session(abc.ABC):
+    """One producer's talk with gateways up to an open epoch. Called by one thread."""
+
+    def __init__(self, identity: Identity) -> None:
+        """Begin offline, without an epoch."""
+        self.identity = identity
+        self.state = State.OFFLINE
+        self.outbox: collections.deque[list[Buffer]] = collections.deque()
+        self.welcome: client_protocol.Welcome | None = None
+        self.drop = ""  # why the present connection is of no use: the driver leaves it and tries the next address
+        self.trouble = ""  # the last thing that went wrong, for people
+        self.number = 0  # of the producer, 0 before its first epoch
+        self.epoch = 0  # under which batches were sent
+        self.wanted = 1  # the epoch asked for; above `epoch` while that one is over and the next has not begun
+        self.topics: dict[str, int] = {}
+        self.token = ""  # that lets it in, by a connection that is encrypted
+        self._starting = True  # tries above the epoch that another instance holds; a running one is fenced by it
+        self._tries = 0
+        self._log = ""
+        self._request = 0
+        self._epoch_request = 0
+        self._topic_requests: dict[int, str] = {}
+        self._ask_at: float | None = None
+        self._retry_at = 0.0
+        self._retry = _RETRY_MIN
+        self._heard = 0.0
+        self._silence = _SILENCE_MIN
+        self._hello_since: float | None = None
+
+    @property
+    def log(self) -> str:
+        """The log (uuid, hex) that it began on; empty before it knows one."""
+        return self._log
+
+    @property
+    def running(self) -> bool:
+        """Whether the epoch that is wanted is the one under which batches were sent."""
+        return self.epoch == self.wanted
+
+    # -- what a delivery does at these moments
+
+    @abc.abstractmethod
+    def resend(self) -> None:
+        """Nothing that was sent counts as sent any more."""
+
+    @abc.abstractmethod
+    def epoch_began(self, opened: client_protocol.EpochOpened, *, anew: bool) -> None:
+        """The epoch that was wanted is open; it is not the one of the batches that were sent. `anew`: under another number, as the
+        log had forgotten the producer.
+        """
+
+    @abc.abstractmethod
+    def fenced(self, epoch: int) -> None:
+        """Another instance began that epoch."""
+
+    @abc.abstractmethod
+    def forgettable(self) -> bool:
+        """Whether nothing was sent that has no outcome, so that a producer which was forgotten may begin anew."""
+
+    @abc.abstractmethod
+    def topic_refused(self, topic: str, error: TuttiError) -> None:
+        """The gateway will not have that topic."""
+
+    @abc.abstractmethod
+    def end(self, error: TuttiError) -> None:
+        """Nothing more will be delivered."""
+
+    # -- what a channel asks
+
+    @property
+    def begun(self) -> bool:
+        """Whether some gateway let it in before."""
+        return self.epoch > 0
+
+    @property
+    def only(self) -> tuple[str, str]:
+        """The one gateway that it can go on at, by name and url ("": not known); no name: at any."""
+        return "", ""
+
+    @abc.abstractmethod
+    def receive(self, data: bytes, now: float) -> None:
+        """A message of the gateway.
+
+        Raises:
+            FormatError: it is no message of this protocol.
+        """
+
+    # -- connections
+
+    def connected(self, now: float) -> None:
+        """There is a connection to a gateway."""
+        self._turn(Turn.CONNECTED)
+        self._silence = _SILENCE_MIN
+        self._retry_at = 0.0
+        self._hello(now)
+
+    def lost(self) -> None:
+        """The connection is gone, with everything in it."""
+        self._turn(Turn.LOST)
+        self.drop = ""
+        self.outbox.clear()
+        self._hello_since = None
+        self._ask_at = None
+        self._topic_requests.clear()
+        self.resend()
+
+    def _leave(self, reason: str) -> None:
+        self.drop = self.trouble = reason
+
+    # -- saying
+
+    def _say(self, message: msgspec.Struct) -> None:
+        self.outbox.append([client_protocol.encode_control(message)])
+
+    def _hello(self, now: float) -> None:
+        self._hello_since = self._heard = now
+        self._say(client_protocol.Hello(client_protocol.PROTOCOL, CLIENT, self.identity.session, self.token))
+
+    def _ask_epoch(self, now: float) -> None:
+        self._ask_at = None
+        self._heard = now
+        self._request += 1
+        self._epoch_request = self._request
+        self._say(client_protocol.OpenProducer(self._request, self.identity.name, self.identity.instance, self.wanted))
+
+    def topic_number(self, topic: str) -> int:
+        """The topic's number; 0 when it is not known, and then it is asked for."""
+        number = self.topics.get(topic, 0)
+        if not number and topic not in self._topic_requests.values():
+            self._request += 1
+            self._topic_requests[self._request] = topic
+            self._say(client_protocol.OpenTopic(self._request, topic))
+        return number
+
+    def _want_next_epoch(self, now: float) -> None:
+        """The epoch is over: ask for the next as soon as there is somebody to ask."""
+        self.wanted = self.epoch + 1
+        self._turn(Turn.EPOCH_OVER)
+        if self.state is State.OPENING:
+            self._ask_epoch(now)
+
+    # -- answers
+
+    def _on_welcome(self, welcome: client_protocol.Welcome, now: float) -> None:
+        asked, self._hello_since = self._hello_since is not None, None
+        if self._log and welcome.log and welcome.log != self._log:
+            text = (
+                f"gateway {welcome.gateway} serves log {welcome.log} and this producer began on log {self._log}: "
+                "the url names gateways of different groups, or the log was replaced; open a new Producer"
+            )
+            self.end(Refused(text, "log"))
+            return
+        self._log = welcome.log or self._log
+        self.welcome = welcome
+        if not asked:
+            self._on_news(welcome)
+            return
+        was_open = self.state is State.OPEN
+        self._turn(Turn.WELCOMED)
+        if was_open:  # it was asked whether it is there: it is, and answers may have been lost
+            self._topic_requests.clear()
+            self.resend()
+        else:
+            self._welcomed(welcome, now)
+
+    def _on_news(self, welcome: client_protocol.Welcome) -> None:
+        """The gateway says something new of itself or of the others."""
+        if welcome.state in CUT_OFF and len(welcome.gateways) > 1:
+            self._leave(f"gateway {welcome.gateway} is {welcome.state}")
+
+    def _welcomed(self, welcome: client_protocol.Welcome, now: float) -> None:
+        """The gateway takes the session in."""
+        self._ask_epoch(now)
+
+    def _on_epoch_opened(self, answer: client_protocol.EpochOpened, now: float) -> None:
+        if answer.epoch != self.wanted or self.state is not State.OPENING:
+            return  # to a question that was put again, or before
+        self._turn(Turn.OPENED)
+        self._topic_requests.clear()
+        again = self.running and answer.producer == self.number
+        anew = self.number not in (0, answer.producer)
+        self.number = answer.producer
+        if again:
+            self.resend()
+        else:
+            self.epoch_began(answer, anew=anew)
+        self.epoch = self.wanted
+        self._starting, self._tries = False, 0
+
+    def _on_epoch_fenced(self, answer: client_protocol.EpochFenced, now: float) -> None:
+        if answer.epoch < self.wanted or self.state is not State.OPENING:
+            return  # to a question that was put before
+        self._tries += 1
+        if not self._starting and not (self.forgettable() and is_nameless(self.identity.name)):
+            self.fenced(answer.epoch)
+        elif self._tries > limits.EPOCH_TRIES_MAX:
+            text = (
+                f"producer {self.identity.name!r} found its next epoch taken {self._tries} times, last at {answer.epoch}: "
+                "several instances of it are being started at once; run one, or name them apart"
+            )
+            self.end(Unavailable(text))
+        else:
+            self.wanted = max(self.wanted, answer.epoch) + 1
+            self._ask_epoch(now)
+
+    def _on_topic_opened(self, answer: client_protocol.TopicOpened, now: float) -> None:
+        topic = self._topic_requests.pop(answer.request, None)
+        if topic is not None:
+            self.topics[topic] = answer.topic
+
+    def _on_denied(self, answer: client_protocol.Denied, now: float) -> None:
+        if answer.code == "hello":
+            if self._hello_since is None:
+                self._turn(Turn.STRANGER)
+                self._hello(now)
+            return
+        topic = self._topic_requests.pop(answer.request, None)
+        mine = answer.request == self._epoch_request and self.state is State.OPENING
+        text = f"{answer.reason} ({answer.code})"
+        if answer.code == "protocol":
+            self.end(ConfigError(f"the gateway does not speak this client's protocol: {answer.reason}"))
+        elif answer.code in NOT_ALLOWED and topic is None and (answer.request == 0 or mine):
+            self.end(NotAllowed(f"producer {self.identity.name!r} is not let in: {answer.reason}", answer.code))
+        elif answer.request == 0:
+            self._leave(text)
+        elif answer.retry:
+            self.trouble = text
+            self._back_off(now, answer.code)
+            if mine:
+                self._ask_at = self._retry_at
+        elif topic is not None:
+            kind = NotAllowed if answer.code in NOT_ALLOWED else Refused
+            self.topic_refused(topic, kind(f"topic {topic!r} was refused: {text}", answer.code, topic))
+        elif mine:
+            self.end(Refused(f"producer {self.identity.name!r} was refused: {text}", answer.code))
+
+    def _introduce(self, now: float) -> None:
+        """The gateway does not know what it should (its log may be behind): say and ask everything again, a little later."""
+        self.topics.clear()
+        self._back_off(now, "unknown")
+        if self.state is State.OPEN and self._hello_since is None:
+            self._turn(Turn.STRANGER)
+            self._hello(now)
+
+    def _back_off(self, now: float, code: str) -> None:
+        """Send everything again a little later; at another gateway, if this one cannot order messages and there are others."""
+        self._hold_back(now)
+        self.resend()
+        if code in ELSEWHERE and self.welcome is not None and len(self.welcome.gateways) > 1:
+            self._leave(f"gateway {self.welcome.gateway} cannot take it now: {self.trouble}")
+
+    def _hold_back(self, now: float) -> None:
+        """Send nothing for a moment, twice as long each time until batches get their outcome."""
+        if now >= self._retry_at:
+            self._retry_at = now + self._retry
+            self._retry = min(2 * self._retry, _RETRY_MAX)
+
+    # -- time
+
+    @abc.abstractmethod
+    def waits_for_batches(self) -> bool:
+        """Whether batches were sent on this connection that have no answer."""
+
+    def _waits(self) -> bool:
+        """Whether the gateway owes an answer."""
+        if self.state is State.OPENING:
+            return self._ask_at is None
+        if self.state is State.OPEN:
+            return self._hello_since is not None or bool(self._topic_requests) or self.waits_for_batches()
+        return self.state is State.GREETING
+
+    def _due(self) -> float:
+        """When this part has something to do; infinity when nothing."""
+        due = self._patience() if self._waits() else inf
+        if self._ask_at is not None and self.state is State.OPENING:
+            due = min(due, self._ask_at)
+        return due
+
+    def _patience(self) -> float:
+        if self.state is State.GREETING:
+            return self._heard + limits.ADDRESS_TIMEOUT_US / US
+        return self._heard + self._silence
+
+    def _mind_time(self, now: float) -> None:
+        """Ask again, ask a silent gateway whether it is there, leave a dead one."""
+        if self._ask_at is not None and self._ask_at <= now and self.state is State.OPENING:
+            self._ask_epoch(now)
+        if now < self._patience() or self.drop or not self._waits():
+            return
+        if self._hello_since is not None:
+            self._leave(f"connected, but there was no answer for {now - self._hello_since:.1f} s")
+            return
+        self._silence = min(2 * self._silence, _SILENCE_MAX)
+        self._hello(now)
+
+    def _heard_well(self) -> None:
+        """Batches got their outcome: the gateway does its work."""
+        self._silence, self._retry = _SILENCE_MIN, _RETRY_MIN
+        self.trouble = ""
+
+    def _turn(self, turn: Turn) -> None:
+        after = TRANSITIONS.get((self.state, turn))
+        invariant(after is not None, f"a producer that is {self.state.value} cannot meet {turn.value!r}")
+        self.state = after or self.state

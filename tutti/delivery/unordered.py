@@ -1,0 +1,183 @@
+"""Lanes: unordered batches to gateways, outcomes to their feed. As free of sockets, threads and clocks as the delivery is.
+
+One lane takes what is new. When its gateway goes away, what was sent there waits for it, and what is new goes into another one's
+lane. Theory of operation and failure cases: NOTES.md.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from math import inf
+
+from tutti.delivery.ordered import Delivery
+from tutti.batching.accumulator import Feed
+from tutti.delivery.lane import Lane
+from tutti.delivery.lane_registry import Ledger
+from tutti.batching.receipt import Batch, Failure
+from tutti.delivery.session import US, Identity, State
+from tutti import limits
+from tutti.errors import TuttiError, Unknown
+
+LOG = logging.getLogger("tutti.client")
+_CLEARING = limits.SILENCE_US_MIN / US
+
+
+class Lanes:
+    """All unordered batches of one producer. Called by one thread.
+
+    Attributes:
+        lanes: the talks there are: one takes what is new, others wait for the outcome of what they sent.
+        feed: where batches come from.
+    """
+
+    def __init__(self, delivery: Delivery, feed: Feed, token: Callable[[], bytes]) -> None:
+        """Deliver what `feed` holds under the epochs that `delivery` opens; `token` names a session, 16 random bytes."""
+        self.feed = feed
+        self.lanes: list[Lane] = []
+        self._ledger = Ledger(delivery, feed)
+        self._token = token
+        self._taker: Lane | None = None
+        self._clear_at = 0.0  # what is new does not wait longer than that for answers about what came before
+        self._ended = False
+
+    @property
+    def gateways(self) -> dict[str, str]:
+        """Those of the group, name to url, as one of them named them last."""
+        return self._ledger.gateways
+
+    # -- the pump
+
+    def work(self, now: float) -> None:
+        """Do what is due: take batches from the feed to a lane, send, give up what is too old, tell outcomes."""
+        if self._ended:
+            return
+        self.feed.expire_linger(now)
+        for lane in list(self.lanes):
+            lane.work(now)
+        self._give_up_queued(now)
+        self._arrange(now)
+        self._put_aside()
+        self._hand_out(now)
+        for lane in self.lanes:
+            lane.send(now)
+        self._tell()
+
+    def next_time(self, now: float) -> float:
+        """When `work` has something to do, if nothing happens before (monotonic); infinity when nothing."""
+        times = [lane.next_time(now) for lane in self.lanes]
+        queue, linger = self.feed.queue, self.feed.linger_until
+        if queue:
+            times += [queue[0].deadline, *([self._clear_at] if self._clearing(now) else [])]
+        if linger is not None:
+            times.append(linger)
+        return min(times, default=inf)
+
+    def may_work(self, now: float) -> bool:
+        """Whether the next batch of the queue could leave at once, or somebody is to be found for it."""
+        queue, taker = self.feed.queue, self._taker
+        if not queue or self._ended:
+            return False
+        if taker is None or taker not in self.lanes or not taker.takes():
+            return self._seeks()
+        if not taker.ready(now) or self._clearing(now):
+            return False
+        return taker.window.has_room(queue[0]) and queue[0].topic in taker.topics
+
+    def batches(self) -> Iterator[Batch]:
+        """What was sent and has no outcome."""
+        return (batch for lane in self.lanes for batch in lane.window)
+
+    def end(self, error: TuttiError) -> None:
+        """Nothing more will be delivered; what has no outcome fails with `error`."""
+        if self._ended:
+            return
+        self._ended = True
+        failure = Failure(error)
+        seized = self.feed.seize(error, ended=True)
+        for lane in self.lanes:
+            lane.window.fail_from(0, failure)
+            lane.outbox.clear()
+        self._ledger.fail(seized, failure)
+        self._tell()
+
+    # -- who takes what is new
+
+    def _arrange(self, now: float) -> None:
+        """One lane takes what is new, another one is looked for when none does, and those that are of no use any more go."""
+        if self._taker is None or self._taker not in self.lanes or not self._taker.takes():
+            if self._taker is not None and len(self._taker.window):
+                self._clear_at = now + _CLEARING
+            self._taker = next((lane for lane in self.lanes if lane.takes()), None)
+        looking = [lane for lane in self.lanes if not lane.lane]  # for a gateway
+        spare = looking if self._taker is not None else looking[1:]
+        for lane in self.lanes:
+            if lane.lane and lane is not self._taker and not len(lane.window) and self._taker is not None:
+                spare.append(lane)
+        for lane in spare:
+            lane.unbind()
+            self._ledger.settled += lane.window.take_settled()
+            self.lanes.remove(lane)
+        if self._taker is None and self.feed.queue and self._seeks():
+            identity = self._ledger.delivery.identity
+            self.lanes.append(Lane(self._ledger, Identity(identity.name, identity.instance, self._token())))
+
+    def _seeks(self) -> bool:
+        """Whether to look for a gateway: there may be one that none of the lanes is bound to, and none is on its way there."""
+        bound = {lane.gateway for lane in self.lanes if lane.lane}
+        if len(bound) < len(self.lanes) or any(lane.over or lane.takes() for lane in self.lanes):
+            return False  # one is, or an epoch is waited for
+        return not bound or bool(self.gateways.keys() - bound)
+
+    def _put_aside(self) -> None:
+        """What is new does not wait for what waits for another gateway."""
+        aside = sum(len(lane.window) for lane in self.lanes if lane is not self._taker)
+        if aside != self.feed.aside:
+            self.feed.aside = aside
+            self.feed.close_idle()
+
+    def _clearing(self, now: float) -> bool:
+        """Whether a gateway that takes nothing new may say any moment that what it was sent is not in its lane. That could not go
+        elsewhere any more if something newer had gone there before.
+        """
+        return now < self._clear_at and any(
+            lane.closed and lane.state is State.OPEN and lane.window.in_doubt for lane in self.lanes
+        )
+
+    def _hand_out(self, now: float) -> None:
+        taker = self._taker
+        if taker is None or not taker.ready(now) or self._clearing(now):
+            return
+        while (batch := self.feed.head()) is not None and taker.window.has_room(batch) and taker.knows_topic(batch):
+            self._ledger.hand_over(taker.lane, taker.window)
+
+    # -- outcomes
+
+    def _give_up_queued(self, now: float) -> None:
+        """The delivery deadline of what no gateway took."""
+        queue = self.feed.queue
+        if not queue or queue[0].deadline > now:
+            return
+        met = [*self._ledger.unfit.values(), *(lane.trouble for lane in self.lanes if lane.trouble)]
+        troubles = "; ".join(dict.fromkeys(met))
+        error = Unknown(
+            f"an unordered record of producer {self._ledger.delivery.identity.name!r} to topic {queue[0].topic!r} was not taken by "
+            f"any gateway within {self._ledger.timeout}: it is in no lane{f'; last trouble: {troubles}' if troubles else ''}"
+        )
+        LOG.warning("%s", error)
+        late: list[Batch] = []
+        while queue and queue[0].deadline <= now:
+            late.append(queue.popleft())
+        self._ledger.fail(late, Failure(error))
+
+    def _tell(self) -> None:
+        """Outcomes to the feed, then to callbacks."""
+        settled, self._ledger.settled = self._ledger.settled, []
+        for lane in self.lanes:
+            settled += lane.window.take_settled()
+        if settled:
+            self.feed.finished(settled)
+        while self.feed.born_failed:
+            settled.append(self.feed.born_failed.popleft())
+        for batch in settled:
+            batch.announce()

@@ -1,0 +1,205 @@
+"""A channel: one session and the connection that it has now, to one address after another. It moves messages between them."""
+
+from __future__ import annotations
+
+import logging
+from math import inf
+from typing import Protocol
+
+from tutti.common.credentials import Credentials
+from tutti.io.zmtp_connection import Link, News, no_link
+from tutti.io.port_probes import Look, look
+from tutti.io.port_probe import Sight, misheard
+from tutti.io.endpoints import Route
+from tutti.delivery.session import Session, State
+from tutti.common.address import Address
+from tutti import limits
+from tutti.data.frames.frame import Buffer
+from tutti.data.client_protocol import Bye, encode_control
+from tutti.errors import ConfigError, FormatError
+
+LOG = logging.getLogger("tutti.client")
+US = 1e6
+
+
+class Watch(Protocol):
+    """What a channel needs of who gives it its turns."""
+
+    def watch(self, link: Link) -> None:
+        """A link was made: what happens to it wants a turn."""
+
+    def leave(self, link: Link) -> None:
+        """A link is about to be closed."""
+
+    def wake(self) -> None:
+        """A turn is wanted. Any thread."""
+
+
+class _Nobody:
+    """In place of a watch that is let go, so that no circle is left."""
+
+    def watch(self, link: Link) -> None:
+        """As `Watch`."""
+
+    def leave(self, link: Link) -> None:
+        """As `Watch`."""
+
+    def wake(self) -> None:
+        """As `Watch`."""
+
+
+class Channel:
+    """Used by one thread, which calls `hear`, lets the session work, then calls `speak`.
+
+    Attributes:
+        link: the connection; None between two.
+        peeks: whether it looks who is where no gateway answers, before it goes on to the next.
+    """
+
+    def __init__(self, session: Session, route: Route, watch: Watch, credentials: Credentials | None = None) -> None:
+        """Prepare; `watch` is told of its links, `credentials` let it in."""
+        self.session = session
+        self._credentials = credentials
+        session.token = credentials.token if credentials is not None else ""
+        self.link: Link | None = None
+        self.peeks = True
+        self._route = route
+        self._pinned: Route | None = None  # to the only gateway that will do
+        self._watch: Watch = watch
+        self._look: Look | None = None
+        self._connect_at = 0.0
+        self._connect_until = 0.0
+        self._wrong = False  # whether who is there is no client port, as what it said shows
+
+    @property
+    def route(self) -> Route:
+        """The addresses that are tried now."""
+        return self._pinned or self._route
+
+    @property
+    def addresses(self) -> list[Address]:
+        """The addresses of the gateway that it keeps to, if it does to one."""
+        return [self.link.address] if self.link is not None else self.route.addresses
+
+    def hear(self, now: float) -> None:
+        """Connect if it is time, and take in what came."""
+        if self._look is not None and self._look.seen is not None:
+            self._move_on(self._look.address, self._look.seen, now)
+        link = self.link
+        if link is None and self._connect_at <= now:
+            link = self._connect(now)
+        if link is not None:
+            if link.stirs or link.due() <= now:
+                link.wait(0.0)
+            self._hear(link, now)
+
+    def _connect(self, now: float) -> Link | None:
+        self._connect_until = now + limits.ADDRESS_TIMEOUT_US / US
+        try:
+            self.link = Link(self.route.present, self._credentials)
+            self._watch.watch(self.link)
+        except OSError as error:
+            self._drop()
+            self.session.trouble = no_link(error)
+            self._connect_at = now + limits.RETRY_US_MAX / US
+        return self.link
+
+    def speak(self, now: float) -> None:
+        """Leave a connection that is of no use; send what there is to say."""
+        link, outbox = self.link, self.session.outbox
+        if link is not None and self.session.drop:
+            self._leave(link, self.session.drop, now)
+            link = None
+        while outbox:
+            if link is None or not link.up or not link.send(outbox[0]):
+                return
+            outbox.popleft()
+
+    def due(self) -> float:
+        """When `hear` has something to do although nothing came (monotonic)."""
+        if self.link is None:
+            return 0.0 if self._look is not None and self._look.seen is not None else self._connect_at
+        due = self.link.due()
+        return due if self.link.up else min(due, self._connect_until)
+
+    def bye(self) -> None:
+        """Say goodbye, if there is somebody to say it to, and close."""
+        if self.link is not None and self.link.up:
+            self.link.send([encode_control(Bye())])
+        self.close()
+
+    def close(self) -> None:
+        """Drop the connection, and what is queued in it."""
+        self._connect_at, self._look = inf, None
+        self._drop()
+        self._watch = _Nobody()
+
+    def _drop(self) -> None:
+        link, self.link = self.link, None
+        if link is not None:
+            self._watch.leave(link)
+            link.close()
+
+    def _hear(self, link: Link, now: float) -> None:
+        while link.has_news and (news := link.news()) is not None:
+            if news is News.UP:
+                self.route.met("connected")
+                self.session.connected(now)
+                continue
+            self._leave(link, link.trouble or ("the connection was lost" if link.was_up else None), now)
+            return
+        if not link.up and now >= self._connect_until:
+            self._leave(link, link.trouble or None, now)
+        elif link.readable:
+            self._read(link, now)
+
+    def _read(self, link: Link, now: float) -> None:
+        data: Buffer | None = None
+        try:
+            for _ in range(limits.ANSWERS_A_TURN_MAX):
+                data = link.receive()
+                if data is None:
+                    return
+                self.session.receive(data, now)
+        except FormatError as error:
+            self.session.drop, self._wrong = misheard(data or b"", error, link.address)
+            if not self._wrong:
+                LOG.warning("%s: %s", link.address, error)
+
+    def _leave(self, link: Link, reason: str | None, now: float) -> None:
+        """Drop the connection; without a reason, look who is there."""
+        self._drop()
+        session, route = self.session, self.route
+        if session.state is State.OPEN:
+            route.went_well()
+        session.lost()
+        if session.welcome is not None:
+            welcome = session.welcome
+            self._route.learn(welcome.gateways, welcome.silent, welcome.state == "primary")
+        wrong, self._wrong = self._wrong, False
+        if reason is None and self.peeks:
+            self._connect_at = inf
+            self._look = look(link.address, self._watch.wake)
+        else:
+            self._move_on(link.address, Sight(reason or "it did not answer", wrong), now)
+
+    def _move_on(self, address: Address, sight: Sight, now: float) -> None:
+        """Go on to the next address, as that one is of no use."""
+        session, route = self.session, self.route
+        self._look = None
+        session.trouble = f"{address}: {sight.text}"
+        self._connect_at = now + route.move_on(sight.text, sight.wrong)
+        self._keep_to(session.only, address)
+        if session.state is not State.ENDED and route.only_wrong_ports() and not session.begun:
+            session.end(ConfigError(route.told()))
+
+    def _keep_to(self, gateway: tuple[str, str], address: Address) -> None:
+        """Go on at that gateway alone (name and url), where it was met or where it is said to be by now; at any without a name."""
+        name, url = gateway
+        if not name:
+            self._pinned = None
+            return
+        if self._pinned is None:
+            self._pinned = Route([address])
+        if url:
+            self._pinned.learn({name: url})

@@ -1,0 +1,384 @@
+"""One connection to one gateway's client port, by a plain socket: the one end of a ZeroMQ DEALER, that never reconnects by itself.
+
+A connection that broke is dropped whole, with everything queued in it, and a new one is made: what was sent and not answered is
+known to its sender, which sends it again in order. The thread that owns it moves the bytes, so that no other has to wake up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import errno
+import os
+import select
+import socket
+import time
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from math import inf
+from typing import TYPE_CHECKING
+
+from tutti.common.fork import after_fork
+from tutti.common.address import Address
+from tutti import limits
+from tutti.data.frames.frame import Buffer
+from tutti.errors import FormatError
+from tutti.runtime.dns import Names, addresses, number
+from tutti.zmtp.framing import GREETING, HANDSHAKE_BYTES_MAX, PING, Formed, Handshake, form, pong, ready
+from tutti.zmtp.send_queue import Outgoing
+from tutti.zmtp.frame_reader import SCRATCH_BYTES, Ended, Stream
+
+if TYPE_CHECKING:
+    from tutti.common.credentials import Credentials
+    from tutti.zmtp.curve import Calling
+    from tutti.zmtp.curve_stream import Opening
+
+_MS = 1000
+_HELLO = GREETING + ready(b"DEALER", b"")
+_READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
+_BEAT_S = limits.LINK_BEAT_MS / _MS
+_UNANSWERED_MAX = limits.LINK_SILENT_MS_MAX // limits.LINK_BEAT_MS
+
+
+_links: weakref.WeakSet[Link] = weakref.WeakSet()
+
+
+class News(enum.Enum):
+    """What happened to a connection."""
+
+    UP = "up"
+    REFUSED = "refused"  # nobody listens, or the host is not there, as `trouble` says
+    DOWN = "down"  # of a connection that was never up: who is there speaks no ZeroMQ
+
+
+class Link:
+    """A connection to `address`; made, used and closed by one thread.
+
+    Attributes:
+        stirs: for who watches several: something happened by `fileno`, and is to be taken in (`wait`).
+    """
+
+    def __init__(self, address: Address, credentials: Credentials | None = None) -> None:
+        """Begin to connect; `news()` tells how it goes. With `credentials` it speaks to nobody but the gateways whose keys are in
+        them, encrypted.
+
+        Raises:
+            OSError: no descriptor is left for it.
+        """
+        self.address = address
+        self.up = False
+        self.was_up = False
+        self.readable = self.has_news = True
+        self.stirs = False
+        self._credentials = credentials
+        self._refused = ""
+        self._news: deque[News] = deque()
+        self._came: deque[bytes | FormatError] = deque()
+        self._socket: socket.socket | None = None
+        self._handshake: Handshake | Calling | None = None
+        self._opening: Opening | None = None
+        self._stream: Stream | None = None
+        self._outgoing: Outgoing | None = None
+        self._beat_s = 0.0  # when it is looked whether anything came
+        self._unanswered = 0  # how often nothing did
+        self._mask = 0
+        self._poll = select.epoll()
+        self._names: Names | None = None
+        _links.add(self)
+        found = number(address.host)
+        if found:
+            self._connect(found)
+        else:
+            self._names = Names(_look_up)
+            self._names.address(address.host)
+            self._poll.register(self._names.fd, _READ)
+
+    def orphan(self) -> None:
+        """In a forked child: the connection is the parent's, nothing is said or heard by it here; for this process it broke."""
+        self._poll.close()  # else what is changed here is changed there
+        self._poll = select.epoll()
+        self._forget_names()
+        self._came.clear()
+        self._news.clear()
+        self._end(News.DOWN)
+
+    # Connecting
+
+    @property
+    def trouble(self) -> str:
+        """Why there is no connection, or none yet, as far as this end knows; empty where only a look at the other end may tell."""
+        if self._names is not None:
+            return "its host name has not been looked up yet: no name server answers, or not in time"
+        return self._refused
+
+    def _forget_names(self) -> None:
+        if self._names is not None:
+            self._names.close()
+            self._names = None
+
+    def _connect(self, host: str) -> None:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        except OSError as error:
+            self._refuse(no_link(error))
+            return
+        self._socket = connection
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            to = socket.getaddrinfo(host, self.address.port, family, socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)[0][4]
+            code = connection.connect_ex(to)
+        except OSError:
+            code = errno.EINVAL
+        if code in (0, errno.EINPROGRESS):
+            self._watch(_WRITE)
+        else:
+            self._refuse(os.strerror(code).lower())
+
+    def _refuse(self, trouble: str) -> None:
+        self._refused = trouble
+        self._end(News.REFUSED)
+
+    def _watch(self, mask: int) -> None:
+        if self._socket is not None and mask != self._mask:
+            (self._poll.modify if self._mask else self._poll.register)(self._socket, mask)
+            self._mask = mask
+
+    def _end(self, news: News) -> None:
+        connection, self._socket = self._socket, None
+        self._handshake = self._stream = self._outgoing = self._opening = None
+        self._news.append(news)
+        self.has_news = True
+        if connection is not None:
+            connection.close()  # the kernel stops watching it with that
+
+    def _happened(self, mask: int) -> None:
+        """The kernel tells of the connection."""
+        connection = self._socket
+        if connection is None:
+            return
+        try:
+            if self._stream is not None:
+                if mask & ~_WRITE:
+                    self._read(self._stream)
+                if mask & _WRITE:
+                    self._send()
+            elif self._handshake is not None:
+                self._shake(connection, self._handshake)
+            elif code := connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                self._refuse(os.strerror(code).lower())
+            else:
+                self._greet(connection)
+                self._watch(_READ)
+        except BlockingIOError:
+            return
+        except FormatError as error:
+            if self._stream is not None:
+                self._came.append(error)
+            elif self._credentials is not None:
+                self._refused = str(error)
+            self._end(News.DOWN)
+        except (OSError, Ended):
+            self._end(News.DOWN)
+
+    def _greet(self, connection: socket.socket) -> None:
+        """The first bytes of a connection: there is room for them."""
+        if self._credentials is None:
+            self._handshake = Handshake(b"ROUTER")
+            connection.sendall(_HELLO)
+        else:
+            self._handshake = calling = self._credentials.calling()
+            connection.sendall(calling.said())
+
+    def _shake(self, connection: socket.socket, handshake: Handshake | Calling) -> None:
+        data = connection.recv(HANDSHAKE_BYTES_MAX)
+        if not data:
+            if self._credentials is not None:
+                self._refused = "the gateway ended the connection: it has no keys, or others than those that are known here"
+            raise Ended
+        rest = handshake.take(data)
+        if said := handshake.said():
+            connection.sendall(said)  # as above
+        if rest is None:
+            return
+        self._handshake = None
+        source: socket.socket | Opening = connection
+        self._outgoing = Outgoing(connection)
+        if handshake.box is not None:
+            from tutti.zmtp.curve_stream import Opening, Sealing  # noqa: PLC0415 - the crypto, for those alone who have keys
+
+            self._outgoing = Sealing(connection, handshake.box)
+            source = self._opening = Opening(connection, handshake.box, rest, limits.ANSWER_BYTES_MAX, lambda _: True)
+            rest = b""
+        scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self._stream = Stream(source, scratch, limits.ANSWER_BYTES_MAX, lambda _: True, rest, command=self._command)
+        self._beat_s = time.monotonic() + _BEAT_S
+        self._news.append(News.UP)
+        if rest or (self._opening is not None and self._opening.unread):
+            self._read(self._stream)
+
+    def _command(self, command: bytes) -> None:
+        answer = pong(command)
+        if answer and self._outgoing is not None:
+            self._outgoing.put(Formed([answer], len(answer)))
+            self._send()
+
+    def news(self) -> News | None:
+        """The next thing that happened to the connection, None when nothing did. Its end is told behind all that came by it."""
+        if not self._news:
+            self._look(0.0)
+        if not self._news or (self._came and self._news[0] is News.DOWN):
+            return None
+        news = self._news.popleft()
+        self.up = news is News.UP
+        self.was_up = self.was_up or self.up
+        return news
+
+    # Messages
+
+    def send(self, parts: Sequence[Buffer]) -> bool:
+        """Send one message; False when the connection takes no more now. Large parts are not copied: they must not change."""
+        outgoing = self._outgoing
+        if outgoing is None:
+            return True  # it broke, as its news say: what was sent is lost
+        if len(outgoing) >= limits.CLIENT_WINDOW_FRAMES:
+            return False
+        outgoing.put(form(parts))
+        if len(outgoing) == 1:
+            self._send()
+        return True
+
+    def _send(self) -> None:
+        outgoing = self._outgoing
+        if outgoing is None:
+            return
+        try:
+            outgoing.send()
+        except OSError:
+            self._outgoing = None
+            if self._socket is not None:
+                with contextlib.suppress(OSError):  # it is over for the other end, too
+                    self._socket.shutdown(socket.SHUT_RDWR)
+        self._watch(_READ | _WRITE if self._outgoing else _READ)  # who reads finds what came, and the end behind it
+
+    def _read(self, stream: Stream) -> None:
+        self._unanswered = 0
+        opening = self._opening
+        while True:
+            for parts, _ in stream.read():
+                self._came.append(bytes(parts[0]))
+            if opening is None or not opening.unread:
+                return
+
+    def receive(self) -> bytes | None:
+        """The next message of the gateway, None when there is none.
+
+        Raises:
+            FormatError: what came is nothing that a gateway sends; nothing more comes.
+        """
+        if not self._came:
+            return None
+        came = self._came.popleft()
+        if isinstance(came, FormatError):
+            raise came
+        return came
+
+    # Waiting
+
+    def stands(self) -> bool:
+        """Whether nothing ended the connection, as the kernel knows it, whatever came before that is unread."""
+        if self._socket is None:
+            return False
+        poll = select.poll()
+        poll.register(self._socket, select.POLLRDHUP)
+        return not poll.poll(0)
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for a message, news, room to send for what waits, or the end of the time.
+
+        Afterwards `readable` and `has_news` say what there is.
+        """
+        self.stirs = False
+        self._look(self._patience_s(timeout_s))
+        self.readable, self.has_news = bool(self._came), bool(self._news)
+
+    def _look(self, timeout_s: float) -> None:
+        """What the kernel tells."""
+        for fd, mask in self._poll.poll(timeout_s):
+            self._told(fd, mask)
+
+    def _told(self, fd: int, mask: int) -> None:
+        names = self._names
+        if names is None or fd != names.fd:
+            self._happened(mask)
+            return
+        found = names.take()[self.address.host]
+        self._poll.unregister(fd)
+        self._forget_names()
+        if found:
+            self._connect(found)
+        else:
+            self._refuse(f"the host name is not known ({names.wrong(self.address.host)})")
+
+    def due(self) -> float:
+        """When `wait` has something to do though nothing comes (monotonic): tell what came before, or ask whether it stands."""
+        if self._came or self._news:
+            return 0.0
+        return inf if self._stream is None else self._beat_s
+
+    def _patience_s(self, timeout_s: float) -> float:
+        """How long to wait at most: what is there already is not waited for, and a silent connection is asked whether it stands."""
+        if self._came or self._news:
+            return 0.0
+        if self._stream is None:
+            return max(0.0, timeout_s)
+        now = time.monotonic()
+        if now >= self._beat_s:
+            self._beat(now)
+        return 0.0 if self._news else max(0.0, min(timeout_s, self._beat_s - now))
+
+    def _beat(self, now: float) -> None:
+        """One more beat in which nothing came; what passes while this process does not run is none."""
+        self._beat_s = now + _BEAT_S
+        self._unanswered += 1
+        if self._unanswered > _UNANSWERED_MAX:
+            self._end(News.DOWN)
+        elif self._unanswered > 1 and self._outgoing is not None and not self._outgoing:
+            self._outgoing.put(Formed([PING], len(PING)))
+            self._send()
+
+    def fileno(self) -> int:
+        """What becomes readable when `wait` would return."""
+        return self._poll.fileno()
+
+    def close(self, linger_s: float = 0.0) -> None:
+        """Drop the connection. What is queued in it has `linger_s` to leave."""
+        _links.discard(self)
+        self._forget_names()
+        connection, self._socket = self._socket, None
+        if connection is not None:
+            if self._outgoing:
+                self._outgoing.leave(linger_s)
+            connection.close()
+        self.up = False
+        self._handshake = self._stream = self._outgoing = self._opening = None
+        self._poll.close()
+
+
+def no_link(error: OSError) -> str:
+    """What is said where no `Link` can be had."""
+    return f"no connection can be made: {error.strerror}; raise the limit of open files of this process"
+
+
+def _orphan_all() -> None:
+    for link in list(_links):
+        link.orphan()
+
+
+after_fork(_orphan_all)
+
+
+def _look_up(host: str) -> str:
+    """The address to connect to: one of IPv4 first, as gateways listen."""
+    return min(addresses(host), key=lambda address: ":" in address)

@@ -1,0 +1,134 @@
+"""The durable numbers of a member, in two slots that take turns (design, section 3)."""
+
+from __future__ import annotations
+
+import os
+import struct
+from typing import NamedTuple
+
+from tutti.data.frames.frame import crc32c
+from tutti.data.hard_state import Scalars
+from tutti.errors import Damaged, WrongDirectory
+from tutti.log.files.layout import FORMAT_VERSION, LOG, PAGE, SCALARS
+from tutti.log.format.vote_mark import MARK_SIZE, MARK_SIZE_BOUND, Mark, read_mark
+from tutti.log.files.storage import Storage, read_file
+
+MAGIC = b"TUTC"
+SLOTS = (0, PAGE)
+_HEAD = struct.Struct("<4sIQQQQQ")
+_CRC = struct.Struct("<I")
+_CRC_AT = _HEAD.size + MARK_SIZE
+
+
+class Stored(NamedTuple):
+    """A slot's content: its number, the scalars, the mark as it was when they were written, and the first position of the newest
+    segment, so that a segment that is gone is missed (0: none yet).
+    """
+
+    sequence: int
+    scalars: Scalars
+    mark: Mark
+    segment: int
+
+
+def encode_slot(stored: Stored) -> bytes:
+    """A slot: 512 bytes, a sector."""
+    scalars = stored.scalars
+    head = _HEAD.pack(
+        MAGIC, FORMAT_VERSION, stored.sequence, scalars.promised, scalars.accepted, scalars.coordinated, stored.segment
+    )
+    head += stored.mark.to_bytes()
+    return (head + _CRC.pack(crc32c(head))).ljust(MARK_SIZE_BOUND, b"\0")
+
+
+def decode_slot(data: bytes, path: str) -> Stored | None:
+    """The slot at the start of `data`, None if it is not good.
+
+    Raises:
+        WrongDirectory: it is good and of another version.
+    """
+    if len(data) < _CRC_AT + _CRC.size or data[:4] != MAGIC or _CRC.unpack_from(data, _CRC_AT)[0] != crc32c(data[:_CRC_AT]):
+        return None
+    _, version, sequence, promised, accepted, coordinated, segment = _HEAD.unpack_from(data)
+    if version != FORMAT_VERSION:
+        raise WrongDirectory(
+            f"{path} has format {version} and this release reads format {FORMAT_VERSION}: use the release that wrote it"
+        )
+    mark = read_mark(data[_HEAD.size : _CRC_AT])
+    return None if mark is None else Stored(sequence, Scalars(promised, accepted, coordinated), mark, segment)
+
+
+def read_scalars(directory: str) -> Stored | None:
+    """The newest good slot of a directory; None if it has no scalars file yet.
+
+    Raises:
+        Damaged: no slot is good.
+    """
+    path = os.path.join(directory, SCALARS)
+    try:
+        data = read_file(path)
+    except FileNotFoundError:
+        return None
+    slots = [slot for at in SLOTS if (slot := decode_slot(data[at : at + MARK_SIZE_BOUND], path)) is not None]
+    if not slots:
+        raise Damaged(
+            f"{path}: neither of its two slots is good (bytes 0 and {PAGE}), so what this gateway promised is not known; "
+            "restore the file from a backup, or start the gateway with a new directory"
+        )
+    return max(slots, key=lambda slot: slot.sequence)
+
+
+def check_kept(directory: str, stored: Stored | None, firsts: list[int], log: str) -> None:
+    """Scalars and segments must both be there, or neither.
+
+    Args:
+        stored: what `read_scalars` found.
+        firsts: of the segments, looked for after that.
+        log: uuid (hex) that the directory is known to hold, empty if none is known.
+
+    Raises:
+        Damaged: one of them is gone: the directory would pass for one whose log has not begun.
+    """
+    if stored is None and firsts:
+        path = os.path.join(directory, SCALARS)
+        raise Damaged(f"{path} is missing and the log is there, so what this gateway promised is not known; restore the file")
+    if not firsts and (log or (stored is not None and (stored.mark.position or stored.segment))):
+        raise Damaged(f"{directory} held log {log} and {os.path.join(directory, LOG)} has no segment of it; restore the files")
+
+
+class ScalarsFile:
+    """The open file. A write goes to the slot that does not hold the newest, and is synced before it returns."""
+
+    def __init__(self, directory: str, storage: Storage, stored: Stored | None) -> None:
+        """Open the file, which is made whole under its name if `stored` (what `read_scalars` found) is None. What it says is
+        durable from then on.
+        """
+        self._storage = storage
+        self.path = os.path.join(directory, SCALARS)
+        if stored is None:
+            stored = Stored(1, Scalars(), Mark(), 0)
+            storage.replace_file(self.path, encode_slot(stored).ljust(2 * PAGE, b"\0"))
+        self.sequence = stored.sequence
+        self.scalars = stored.scalars
+        self.segment = stored.segment
+        self._fd = storage.open(self.path)
+        # Which slot holds the newest is found by looking: a repair may have written one of them out of turn.
+        first = decode_slot(storage.read(self._fd, MARK_SIZE_BOUND, SLOTS[0]), self.path)
+        newest, self._next = SLOTS if first is not None and first.sequence == self.sequence else SLOTS[::-1]
+        # What was read may stand in the page cache alone: the run before was killed before its sync, or the sync failed.
+        storage.write(self._fd, [encode_slot(stored)], newest)
+        storage.make_durable(self._fd)
+
+    def write(self, scalars: Scalars, mark: Mark, segment: int) -> None:
+        """Make scalars, mark and the newest segment's first position durable."""
+        stored = Stored(self.sequence + 1, scalars, mark, segment)
+        self._storage.write(self._fd, [encode_slot(stored)], self._next)
+        self._storage.make_durable(self._fd)
+        self.sequence = stored.sequence
+        self.scalars = scalars
+        self.segment = segment
+        self._next = SLOTS[1] if self._next == SLOTS[0] else SLOTS[0]
+
+    def close(self) -> None:
+        """Close the file."""
+        self._storage.close(self._fd)

@@ -1,0 +1,282 @@
+"""The index of a segment: one row for every decided position, so that readers need not look at frames to find records.
+
+A file of a 64-byte header and rows of 96 bytes; row i is position first + i. Rows are written when positions are decided, without a
+sync. When the frontier has passed the end of the segment the index is *sealed*: the header says how many rows there are, with their
+CRC, and the file is synced. Everything in it can be made again from the segment. Each row ends with its own CRC32C: until the index
+is sealed nothing else tells a reader that a row is as it was written, and a wrong row would drop or mislabel good records.
+
+Row: `offset` is that of the first record (of the next record, where there is none), `count` the records that are visible there: of
+a batch that is neither void nor staged, of a TXN those of all its batches, 0 for every other kind. `tick` is the number of the last
+TICK at or before the position. For a TICK both timestamps are its time.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+
+from tutti.data.frames.bodies import TickBody
+from tutti.data.frames.frame import SEQUENCED, Buffer, Frame, Kind, crc32c
+from tutti.data.frames.frame import STAGED as STAGED_FLAG
+from tutti.runtime.reserved_fds import patiently
+from tutti.runtime.fsync import open_file
+from tutti.log.files.mapped_pages import map_file, populate
+from tutti.log.files.storage import Storage
+
+Rows = npt.NDArray[np.void]
+
+ROW_SIZE = 96
+ROWS_AT = 64
+ROW: np.dtype[np.void] = np.dtype(
+    [
+        ("position", "<u8"),
+        ("place", "<u8"),
+        ("offset", "<i8"),
+        ("producer", "<u8"),
+        ("first_sequence", "<u8"),
+        ("min_timestamp", "<i8"),
+        ("max_timestamp", "<i8"),
+        ("tick", "<u8"),
+        ("view", "<u8"),
+        ("size", "<u4"),
+        ("count", "<u4"),
+        ("topic", "<u4"),
+        ("epoch", "<u4"),
+        ("kind", "u1"),
+        ("flags", "u1"),
+        ("origin", "<u2"),
+        ("crc", "<u4"),
+    ]
+)
+_TICK = int(Kind.TICK)
+_ROW = struct.Struct("<QQqQQqqQQIIIIBBH")
+_ROW_CRC = struct.Struct("<I")
+ABORTED, STAGED = 1, 2  # in `flags`: a BATCH that a later ABORT voids; one that a TXN makes visible, or none
+
+_MAGIC = b"TUTI"
+_VERSION = 1
+_HEADER = struct.Struct("<4sIQQqqqII")
+_CRC = struct.Struct("<I")
+LONG_AGO = -(1 << 63)
+_TOGETHER = 65_536  # rows that are copied to be looked at, of many: a process keeps what it once needed
+_GROW = 1 << 20  # the file grows in such steps, so that readers need not map it again for every row
+
+
+class Sealed(NamedTuple):
+    """Header of a sealed index: first position, rows, offsets of the first record and after the last, largest timestamp, CRC."""
+
+    first: int
+    rows: int
+    offset: int
+    next_offset: int
+    max_timestamp: int
+    rows_crc: int
+
+    def to_bytes(self) -> bytes:
+        """The header, 64 bytes."""
+        head = _HEADER.pack(
+            _MAGIC, _VERSION, self.first, self.rows, self.offset, self.next_offset, self.max_timestamp, self.rows_crc, 0
+        )
+        return (head + _CRC.pack(crc32c(head))).ljust(ROWS_AT, b"\0")
+
+
+def read_sealed(data: Buffer, first: int) -> Sealed | None:
+    """The header of an index if it is sealed and good (the CRC of the rows is another look)."""
+    if len(data) < ROWS_AT:
+        return None
+    head = bytes(data[: _HEADER.size])
+    if head[:4] != _MAGIC or _CRC.unpack_from(data, _HEADER.size)[0] != crc32c(head):
+        return None
+    _, version, found, rows, offset, next_offset, max_timestamp, rows_crc, _ = _HEADER.unpack(head)
+    return Sealed(found, rows, offset, next_offset, max_timestamp, rows_crc) if version == _VERSION and found == first else None
+
+
+def encode_row(frame: Frame, place: int, offset: int, tick: tuple[int, int], aborted: bool) -> bytes:
+    """One row. `offset` is that of the frame's first record, `tick` the last tick's number and time, this frame's own included."""
+    low, high = frame.min_timestamp, frame.max_timestamp
+    if frame.kind == _TICK:
+        low = high = tick[1]
+    staged = frame.staged
+    row = _ROW.pack(
+        frame.position,
+        place,
+        offset,
+        frame.producer,
+        frame.first_sequence,
+        low,
+        high,
+        tick[0],
+        frame.view,
+        frame.size,
+        frame.count if frame.kind in SEQUENCED and not staged and not aborted else 0,
+        frame.topic,
+        frame.epoch,
+        frame.kind,
+        (ABORTED if aborted else 0) | (STAGED if staged else 0),
+        frame.origin,
+    )
+    return row + _ROW_CRC.pack(google_crc32c.value(row))
+
+
+def build_rows(
+    headers: npt.NDArray[np.void],
+    places: npt.NDArray[np.uint64],
+    sizes: npt.NDArray[np.uint32],
+    ticks: Sequence[tuple[int, TickBody]],
+    *,
+    aborted: Collection[int],
+    offset: int,
+    tick: int,
+) -> Rows:
+    """The rows of a run of frames, all at once: what `encode_row` makes of each.
+
+    Args:
+        headers: the frames' headers (HEADER_DTYPE), in position order.
+        places, sizes: where each frame stands in its segment, and its bytes.
+        ticks: (index in the run, body) of the TICK frames.
+        aborted: positions of void batches.
+        offset, tick: next offset and last tick's number before the run.
+    """
+    rows = np.zeros(len(headers), dtype=ROW)
+    for name in ("position", "producer", "first_sequence", "min_timestamp", "max_timestamp", "view", "topic", "epoch"):
+        rows[name] = headers[name]
+    for name in ("kind", "origin"):
+        rows[name] = headers[name]
+    rows["place"] = places
+    rows["size"] = sizes
+    staged = headers["flags"] & STAGED_FLAG != 0
+    rows["flags"][staged] = STAGED
+    visible = ((headers["kind"] == Kind.BATCH) & ~staged) | (headers["kind"] == Kind.TXN)
+    if aborted:
+        void = (headers["kind"] == Kind.BATCH) & np.isin(headers["position"], np.fromiter(aborted, np.uint64, len(aborted)))
+        rows["flags"][void] |= ABORTED
+        visible &= ~void
+    counts = np.where(visible, headers["count"], 0).astype(np.int64)
+    rows["count"] = counts
+    rows["offset"] = offset + np.cumsum(counts) - counts
+    numbers = np.full(len(headers), tick, dtype=np.uint64)
+    for at, body in ticks:
+        numbers[at:] = body.number
+        rows["min_timestamp"][at] = rows["max_timestamp"][at] = body.time_us
+    rows["tick"] = numbers
+    rows["crc"] = _crcs(rows)
+    return rows
+
+
+def rows_good(rows: Rows) -> bool:
+    """Whether every row has the CRC that it was written with."""
+    some = (rows[at : at + _TOGETHER] for at in range(0, len(rows), _TOGETHER))
+    return all(np.array_equal(part["crc"], _crcs(part)) for part in some)
+
+
+def _crcs(rows: Rows) -> npt.NDArray[np.uint32]:
+    data = rows.tobytes()
+    value, size = google_crc32c.value, _ROW.size
+    return np.fromiter((value(data[at : at + size]) for at in range(0, len(data), ROW_SIZE)), np.uint32, len(rows))
+
+
+def crc_of_rows(rows: Rows) -> int:
+    """The CRC of rows together, as the header of a sealed index has it; they are not copied."""
+    return crc32c(rows.view(np.uint8).data)
+
+
+def no_rows() -> Rows:
+    """No rows."""
+    return np.empty(0, dtype=ROW)
+
+
+class IndexWriter:
+    """The index of a segment that is not sealed yet."""
+
+    def __init__(self, path: str, first: int, rows: Rows, storage: Storage) -> None:
+        """Open the index of the segment that begins with position `first`, and make it hold `rows` (those decided so far) alone."""
+        self._storage = storage
+        self._path = path
+        self.first = first
+        self.count = 0
+        self.rows_crc = 0
+        self._offset = -1
+        self._next_offset = 0
+        self._max_timestamp = LONG_AGO
+        self._fd = storage.open(path, create=True)
+        self._size = storage.size(self._fd)
+        if self._size:  # a new one reads as zeros, and can be made when there is no room for a byte
+            storage.write(self._fd, [bytes(ROWS_AT)], 0)
+        if len(rows):
+            counted = rows["max_timestamp"][rows["count"] > 0]
+            newest = int(counted.max()) if len(counted) else LONG_AGO
+            # Rows that readers may be looking at are written over with the same bytes.
+            self.append(rows.tobytes(), int(rows["offset"][0]), int(rows["offset"][-1]) + int(rows["count"][-1]), newest)
+
+    def append(self, data: bytes, offset: int, next_offset: int, max_timestamp: int) -> None:
+        """Write the next rows: their bytes, the offsets of their first record and after their last, and the largest timestamp of
+        their records (far in the past if they have none).
+        """
+        if self._offset < 0:
+            self._offset = offset
+        self._next_offset = next_offset
+        self._max_timestamp = max(self._max_timestamp, max_timestamp)
+        self._grow(len(data))
+        self._storage.write(self._fd, [data], ROWS_AT + self.count * ROW_SIZE)
+        self.count += len(data) // ROW_SIZE
+        self.rows_crc = crc32c(data, self.rows_crc)
+
+    def _grow(self, more: int) -> None:
+        """Have blocks for `more` bytes of rows and the row after them, before anything is written: a lack changes nothing."""
+        needed = ROWS_AT + self.count * ROW_SIZE + more
+        if needed + ROW_SIZE > self._size:
+            size = (needed // _GROW + 1) * _GROW
+            self._storage.allocate(self._fd, size)
+            self._size = size
+
+    def seal(self) -> None:
+        """Every position of the segment is decided: make the index durable, for good."""
+        sealed = Sealed(self.first, self.count, max(self._offset, 0), self._next_offset, self._max_timestamp, self.rows_crc)
+        self._storage.truncate(self._fd, ROWS_AT + self.count * ROW_SIZE)
+        self._storage.write(self._fd, [sealed.to_bytes()], 0)
+        self._storage.make_durable(self._fd)
+        self._storage.make_names_durable(os.path.dirname(self._path))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._storage.close(self._fd)
+
+
+def map_rows(path: str) -> tuple[Buffer, Rows] | None:
+    """The file of an index, mapped, and all the rows that its size has room for (the caller knows how many are good); None if there
+    are none, or they cannot be read: then they are made from the frames.
+    """
+    try:
+        fd = patiently(lambda: open_file(path, os.O_RDONLY))
+    except FileNotFoundError:
+        return None
+    try:
+        size = os.fstat(fd).st_size
+        if size < ROWS_AT + ROW_SIZE:
+            return None
+        mapped = map_file(fd, size)
+    finally:
+        os.close(fd)
+    try:
+        populate(mapped, 0, size)
+    except OSError:
+        return None
+    view = memoryview(mapped)
+    return view[:ROWS_AT], np.frombuffer(view, dtype=ROW, count=(size - ROWS_AT) // ROW_SIZE, offset=ROWS_AT)
+
+
+def index_sealed(path: str, first: int) -> Sealed | None:
+    """The header of an index file if it is sealed, with as many rows as it says, of the right CRC."""
+    mapped = map_rows(path)
+    if mapped is None:
+        return None
+    sealed = read_sealed(mapped[0], first)
+    if sealed is None or len(mapped[1]) < sealed.rows or crc_of_rows(mapped[1][: sealed.rows]) != sealed.rows_crc:
+        return None
+    return sealed

@@ -1,0 +1,274 @@
+"""Reading records: from index rows and mapped bodies to the batches that readers and Spark see.
+
+All work is per frame or per output batch, none per record in Python. The columns of a large frame are views of the segment; small
+frames are joined, so that nobody downstream pays for how a producer cut its batches. Every body's CRC is checked on every read.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from itertools import chain, repeat
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tutti import limits
+from tutti.data.frames.columns import check_columns, schema_of
+from tutti.data.frames.frame import CODEC_FLAGS, HEADER_SIZE, Kind, padded, payload_crc
+from tutti.data.frames.schema import BATCH_SCHEMA
+from tutti.errors import Damaged
+from tutti.log.format.index import Rows
+from tutti.log.read.reader import LogReader
+from tutti.log.read.segment_view import View
+
+_BODY = {name: index for index, name in enumerate(BATCH_SCHEMA.names)}
+_NAMED = {"topic": (Kind.TOPIC, "topic"), "producer": (Kind.EPOCH, "producer"), "gateway": (Kind.ROSTER, "origin")}
+_POSITION = struct.Struct("<Q")
+_NEAR_BYTES = 64 * limits.KIB  # between frames, which cost no more to read than another call
+_PAYLOAD = struct.Struct("<HIII")  # progress length, body length, raw length, body CRC
+
+
+def scan(
+    reader: LogReader,
+    start: int,
+    end: int,
+    *,
+    topics: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+    rows_max: int = limits.READ_BATCH_ROWS_MAX,
+    bytes_max: int = limits.READ_BATCH_BYTES_MAX,
+    goes_on: bool = False,
+) -> Iterator[pa.RecordBatch]:
+    """Committed records of [start, end) in offset order.
+
+    The first batches are small, and what lies around them is not read in: who wants one place has it soon, wherever it is.
+
+    Args:
+        reader: of the directory.
+        start, end: offsets; the frontier must have reached `end`.
+        topics: names, None for all; those that the log does not know have no records.
+        columns: names of `tutti.data.frames.columns.COLUMNS`, None for all.
+        rows_max: most records of a batch.
+        bytes_max: small frames are joined up to so many bytes, those of their records; a larger frame comes alone.
+        goes_on: the same who asks had read up to `start`, so that more of the log than one place is wanted.
+
+    Raises:
+        UsageError, OffsetOutOfRange: the range or a column is not there; when the first batch is asked for.
+        Damaged: a body fails its CRC; everything before it was given.
+    """
+    chosen = check_columns(columns)
+    schema = schema_of(chosen)
+    pick = reader.picking(topics)
+    firsts = () if goes_on else limits.READ_FIRST_BYTES
+    reaches, made = _reaches(firsts, bytes_max), _sizes(firsts, bytes_max)
+    for view, rows in reader.batches(start, end):
+        wanted = pick(rows)
+        for low, high, alone in _groups(wanted, rows_max, reaches):
+            some = wanted[low:high]
+            places = _places(some)
+            if alone or len(places) > 1:
+                for first, last in places:
+                    view.segment.will_need(first, last)  # all of them are asked for before one is waited for
+            for first, last in places:
+                view.segment.populate(first, last)
+            for joined, bodies in _joined(view, some, made):
+                for part in _cut(reader, joined, bodies, start, end, rows_max):
+                    yield part.batch(chosen, schema)
+            # The consumer is done: the frames need not stay in this process's memory. All that lies between them at once, as there
+            # may be thousands; nothing of it is there.
+            view.segment.release(min(first for first, _ in places), max(last for _, last in places))
+
+
+class _Reach(NamedTuple):
+    """How much is read together: frames of so many bytes, from so many places; `alone`: without what lies around them."""
+
+    size: int
+    places: int
+    alone: bool
+
+
+def _reaches(firsts: Sequence[int], most: int) -> Iterator[_Reach]:
+    """Those of one group after the other."""
+    few = [_Reach(min(size, most), limits.READ_FIRST_PLACES, alone=True) for size in firsts]
+    return chain(few, repeat(_Reach(most, limits.READ_BATCH_ROWS_MAX, alone=False)))
+
+
+def _sizes(firsts: Sequence[int], most: int) -> Iterator[int]:
+    """Most bytes of one batch after the other."""
+    return chain([min(size, most) for size in firsts], repeat(most))
+
+
+def _groups(rows: Rows, rows_max: int, reaches: Iterator[_Reach]) -> Iterator[tuple[int, int, bool]]:
+    """Runs of frames that are read together, and whether alone; of one batch, unless they are compressed. Each has the next of
+    `reaches`.
+    """
+    low = count = size = places = 0
+    reach = _Reach(0, 0, alone=False)
+    apart = [True, *_apart(rows["place"], rows["place"] + rows["size"]).tolist()]
+    for at, (records, length) in enumerate(zip(rows["count"].tolist(), rows["size"].tolist(), strict=True)):
+        if at == low:
+            reach = next(reaches)
+        elif count + records > rows_max or size + length > reach.size or places + apart[at] > reach.places:
+            yield low, at, reach.alone
+            low, count, size, places, reach = at, 0, 0, 0, next(reaches)
+        count += records
+        size += length
+        places += at == low or apart[at]
+    if low < len(rows):
+        yield low, len(rows), reach.alone
+
+
+def _apart(starts: npt.NDArray[np.integer[Any]], ends: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.bool_]:
+    """Of each frame but the first, whether it lies far from the one before."""
+    between: npt.NDArray[np.bool_] = np.abs(starts[1:].astype(np.int64) - ends[:-1].astype(np.int64)) > _NEAR_BYTES
+    return between
+
+
+def _places(rows: Rows) -> list[tuple[int, int]]:
+    """The bytes of a segment that frames take (in a TXN they have any order), what lies between near ones included: much lies
+    between those of a topic among others, and where tasks staged side by side.
+    """
+    starts, ends = np.sort(rows["place"]), np.sort(rows["place"] + rows["size"])
+    apart = np.flatnonzero(_apart(starts, ends))
+    return list(zip(starts[[0, *(apart + 1)]].tolist(), ends[[*apart, -1]].tolist(), strict=True))
+
+
+def _joined(view: View, rows: Rows, sizes: Iterator[int]) -> Iterator[tuple[Rows, list[pa.RecordBatch]]]:
+    """Runs of the frames of a group that make one batch once they are decompressed: what is small on disk may be large here, and a
+    compressed frame's size is known only then. So no more than the next of `sizes` and one frame are ever held.
+
+    Raises:
+        Damaged: a frame is; everything before it was given.
+    """
+    low = held = size_max = 0
+    bodies: list[pa.RecordBatch] = []
+    damage: Damaged | None = None
+    for at, (place, position, count, size) in enumerate(
+        zip(rows["place"].tolist(), rows["position"].tolist(), rows["count"].tolist(), rows["size"].tolist(), strict=True)
+    ):
+        try:
+            body, compressed = _body(view, place, position, count)
+        except Damaged as error:
+            damage = error
+            break
+        if compressed:
+            size = body.get_total_buffer_size()
+        if bodies and held + size > size_max:
+            yield rows[low:at], bodies
+            low, held, bodies = at, 0, []
+        if not bodies:
+            size_max = next(sizes)
+        bodies.append(body)
+        held += size
+    if bodies:
+        yield rows[low : low + len(bodies)], bodies
+    if damage is not None:
+        raise damage
+
+
+def _cut(reader: LogReader, rows: Rows, bodies: list[pa.RecordBatch], start: int, end: int, rows_max: int) -> Iterator[_Part]:
+    """What of the frames is in the range; a frame of too many records, which is alone, in parts."""
+    skip = np.maximum(start - rows["offset"], 0)
+    keep = np.minimum(end - rows["offset"], rows["count"]) - skip
+    if len(bodies) == 1:
+        first, last = int(skip[0]), int(skip[0] + keep[0])
+        for at in range(first, last, rows_max):
+            count = min(rows_max, last - at)
+            yield _Part(reader, rows, [bodies[0].slice(at, count)], np.array([at]), np.array([count]))
+        return
+    for at in (0, -1):
+        if keep[at] != rows["count"][at]:  # only the first and the last frame of a range can be cut
+            bodies[at] = bodies[at].slice(int(skip[at]), int(keep[at]))
+    yield _Part(reader, rows, bodies, skip, keep)
+
+
+class _Part:
+    """Frames, or a part of one, that become one batch."""
+
+    def __init__(
+        self,
+        reader: LogReader,
+        rows: Rows,
+        bodies: list[pa.RecordBatch],
+        skip: npt.NDArray[np.int64],
+        counts: npt.NDArray[np.int64],
+    ) -> None:
+        """`bodies` are those of `rows`, each without its first `skip` records and with `counts` of them."""
+        self._reader = reader
+        self._rows = rows
+        self._bodies = bodies
+        self._counts = counts
+        self._offsets = rows["offset"] + skip
+        self._sequences = rows["first_sequence"].astype(np.int64) + skip
+
+    def batch(self, columns: Sequence[str], schema: pa.Schema) -> pa.RecordBatch:
+        """The batch."""
+        return pa.RecordBatch.from_arrays([self._column(name) for name in columns], schema=schema)
+
+    def _column(self, name: str) -> pa.Array[Any]:
+        body = _BODY.get(name)
+        if body is not None:
+            parts = [batch.column(body) for batch in self._bodies]
+            return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+        if name == "offset":
+            return _counting(self._offsets, self._counts)
+        if name == "sequence":
+            return _counting(self._sequences, self._counts)
+        if name in _NAMED:
+            kind, field = _NAMED[name]
+            return self._names(kind, self._rows[field])
+        return _int64(np.repeat(self._rows[name].astype(np.int64), self._counts))
+
+    def _names(self, kind: Kind, numbers: npt.NDArray[Any]) -> pa.Array[Any]:
+        distinct, codes = np.unique(numbers, return_inverse=True)
+        names = [self._reader.name_of(kind, int(number)) for number in distinct]
+        if len(names) == 1:
+            return _constant(names[0], int(self._counts.sum()))
+        indices: pa.Array[Any] = pa.array(np.repeat(codes, self._counts), pa.int64())
+        return pa.array(names, pa.string()).take(indices)
+
+
+def _body(view: View, place: int, position: int, count: int) -> tuple[pa.RecordBatch, bool]:
+    """The records of a frame, and whether they were compressed; if not, they are a view of the segment."""
+    data = view.segment.view
+    if place + HEADER_SIZE > len(data):
+        raise Damaged(
+            f"{view.path} ends at byte {len(data)}, before position {position}; see `tutti log verify {view.directory}`", position
+        )
+    progress_length, length, _, crc = _PAYLOAD.unpack_from(data, place + 70)
+    progress_at = place + HEADER_SIZE
+    body_at = progress_at + padded(progress_length)
+    end = body_at + length
+    progress = bytes(data[progress_at : progress_at + progress_length])
+    if end > len(data) or _POSITION.unpack_from(data, place + 16)[0] != position or payload_crc(progress, data[body_at:end]) != crc:
+        raise Damaged(
+            f"{view.path} is damaged at byte {place}: position {position} fails its CRC; see `tutti log verify {view.directory}`",
+            position,
+        )
+    batch = pa.ipc.read_record_batch(view.segment.buffer.slice(body_at, length), BATCH_SCHEMA)
+    if batch.num_rows != count:
+        raise Damaged(f"{view.path}, byte {place}: position {position} has {batch.num_rows} records and the index says {count}")
+    return batch, data[place + 6] & CODEC_FLAGS != 0
+
+
+def _counting(starts: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> pa.Array[Any]:
+    """For each start as many numbers as its count, each one more than the one before."""
+    total = int(counts.sum())
+    before = np.cumsum(counts) - counts
+    ramps = starts - before
+    if (ramps == ramps[0]).all():
+        return _int64(np.arange(ramps[0], ramps[0] + total, dtype=np.int64))
+    return _int64(np.repeat(ramps, counts) + np.arange(total, dtype=np.int64))
+
+
+def _int64(values: npt.NDArray[np.int64]) -> pa.Array[Any]:
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values.data)])
+
+
+def _constant(text: str, rows: int) -> pa.Array[Any]:
+    data = text.encode()
+    offsets = np.arange(rows + 1, dtype=np.int32) * len(data)
+    return pa.Array.from_buffers(pa.string(), rows, [None, pa.py_buffer(offsets.data), pa.py_buffer(data * rows)])

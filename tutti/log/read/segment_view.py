@@ -1,0 +1,144 @@
+"""One segment as a reader sees it: its frames, and the rows of its index that can be believed.
+
+A sealed index is taken as it is, after one look at its CRC. Of an unsealed one the rows that the live page vouches for are taken,
+after one look at the CRC of each.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import NamedTuple
+
+import numpy as np
+
+from tutti.data.frames.frame import Frame, check_payload
+from tutti.errors import Damaged
+from tutti.log.format.index import ROWS_AT, Rows, Sealed, index_sealed, map_rows, no_rows, read_sealed, rows_good
+from tutti.log.files.layout import FRAMES_AT, index_path, read_header, segment_path
+from tutti.log.format.snapshot import newest_snapshot, rows_before
+from tutti.log.files.storage import read_file
+from tutti.log.format.frame_iterator import Abort, SegmentMap, Walk, walk
+
+
+class Upto(NamedTuple):
+    """How far to look: the frontier's position, and the position up to which the live page vouches for index rows (0: none)."""
+
+    position: int
+    indexed: int
+
+
+class View:
+    """One segment as a reader sees it."""
+
+    def __init__(self, directory: str, first: int) -> None:
+        """Map the segment; its index when it is asked for."""
+        self.directory = directory
+        self.first = first
+        self.path = segment_path(directory, first)
+        self.segment = SegmentMap(self.path, first)
+        self._index = index_path(directory, first)
+        self._sealed: Rows | None = None
+        self._bad = False
+        self._mapped = no_rows()
+        self._checked = 0
+        self._kept: Rows | None = None
+        self._walked: Walk | None = None
+        self._made: tuple[int, int, Rows] | None = None
+
+    def trusted(self, last: int, upto: Upto) -> Rows:
+        """The rows up to position `last` that need not be made."""
+        count = last - self.first + 1
+        if self._sealed is None and not self._bad:
+            self._look_at_seal()
+        if self._sealed is not None:
+            return self._sealed[:count]
+        vouched = 0 if self._bad else min(last, upto.indexed) - self.first + 1
+        if vouched > len(self._mapped):
+            found = map_rows(self._index)
+            self._mapped = found[1] if found is not None else no_rows()
+        if 0 < vouched <= len(self._mapped) and self._good(vouched):
+            return self._mapped[:vouched]
+        if self._kept is None:
+            snapshot = newest_snapshot(self.directory, upto.position)
+            kept = rows_before(self.directory, snapshot) if snapshot.segment == self.first else None
+            self._kept = no_rows() if kept is None else kept
+        return self._kept[:count]
+
+    def _good(self, vouched: int) -> bool:
+        """Whether the rows that the live page vouches for are as they were written: each is looked at once, while it is new."""
+        if vouched > self._checked:
+            new = self._mapped[self._checked : vouched]
+            self._bad = new["position"][-1] != self.first + vouched - 1 or not rows_good(new)
+            self._checked = 0 if self._bad else vouched
+        return not self._bad
+
+    def _look_at_seal(self) -> None:
+        header = sealed_header(self.directory, self.first)
+        if header is None:
+            return
+        mapped = map_rows(self._index)
+        if mapped is not None and index_sealed(self._index, self.first) is not None:
+            self._sealed = mapped[1][: header.rows]
+        else:
+            self._bad = True  # it was sealed and is damaged: nothing in it is believed
+
+    def walk(self, rows: Rows, last: int) -> Walk:
+        """The frames behind `rows` (the first of this segment) up to position `last`."""
+        position = self.first + len(rows)
+        found = self._walked
+        if found is not None and found.first == position and found.position == last + 1:
+            return found
+        if len(rows):
+            before = int(rows["place"][-1])
+            place, chain = before + int(rows["size"][-1]), self.segment.frame(before).header_crc
+        else:
+            place, chain = FRAMES_AT, read_header(self.directory, self.first).chain
+        self._walked = found = walk(self.segment, place, position, chain, last=last, bodies_from=last + 1)
+        return found
+
+    def made(self, walked: Walk, aborts: list[Abort], offset: int, tick: int) -> Rows:
+        """Rows of the frames of a walk."""
+        if self._made is not None and self._made[:2] == (walked.first, walked.position):
+            return self._made[2]
+        headers = walked.headers()
+        rows = walked.rows(headers, aborts, offset, tick)
+        self._made = (walked.first, walked.position, rows)
+        return rows
+
+    def frame(self, row: np.void) -> Frame:
+        """The frame of a row, its payload checked; its body is a view of the segment.
+
+        Raises:
+            Damaged: another frame stands there, or the payload fails its CRC.
+        """
+        place, position = int(row["place"]), int(row["position"])
+        try:
+            self.segment.will_need(place, place + int(row["size"]))
+            self.segment.populate(place, place + int(row["size"]))
+            frame = self.segment.frame(place)
+            if frame.position != position:
+                raise Damaged(f"{self.path} holds position {frame.position} at byte {place} and not {position}")
+            check_payload(frame, f"{self.path} at byte {place}")
+        except Damaged as error:
+            error.position = position
+            raise
+        return frame
+
+
+def sealed_header(directory: str, first: int) -> Sealed | None:
+    """The header of a segment's index if it is sealed; its rows are another look."""
+    try:
+        return read_sealed(read_file(index_path(directory, first), ROWS_AT), first)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.EIO):
+            raise
+        return None  # what it says is made from the frames
+
+
+def ends_early(view: View, walked: Walk) -> Damaged:
+    """The error of a segment that does not go as far as it must."""
+    return Damaged(
+        f"{view.path} has {walked.stop.value} at byte {walked.place}, where position {walked.position} must be: "
+        f"see `tutti log verify {view.directory}`",
+        walked.position,
+    )

@@ -1,0 +1,94 @@
+"""Cutting a range into parts of about the same size, at the borders of batches.
+
+A range over many segments is cut between segments, by the sizes of their files: to look at each batch of a log of a terabyte would
+take longer than to begin with reading it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tutti import limits
+from tutti.errors import UsageError
+from tutti.log.format.index import Rows
+
+
+class Range(NamedTuple):
+    """Offsets [start, end), the records in it and their bytes on disk: of the topics asked for, or of all and about so many, where
+    the range that was cut goes over many segments.
+    """
+
+    start: int
+    end: int
+    rows: int
+    bytes: int
+
+
+def cut(start: int, end: int, parts: Sequence[Rows], split_bytes: int | None, splits: int | None) -> list[Range]:
+    """Cut [start, end), where the batches of `parts` (index rows, in order) have records; borders are starts of batches.
+
+    Every offset is in one range, those without records to be read too. An empty range has no parts.
+    """
+    if end <= start:
+        return []
+    offsets = _column(parts, "offset")
+    ends = np.minimum(offsets + _column(parts, "count"), end)
+    rows = ends - np.maximum(offsets, start)
+    counts = np.maximum(_column(parts, "count"), 1)
+    sizes = _column(parts, "size") * rows // counts  # of a batch that is cut, its share
+    total = int(sizes.sum())
+    goal = max(-(-total // splits), 1) if splits is not None else split_bytes or max(total, 1)
+    before = np.cumsum(sizes) - sizes
+    # A batch belongs to the part in which it begins; each part that has one begins with its first.
+    numbers = before // goal
+    firsts = np.flatnonzero(np.diff(numbers, prepend=-1)) if len(numbers) else np.zeros(1, np.int64)
+    found = []
+    for index, first in enumerate(firsts):
+        last = int(firsts[index + 1]) if index + 1 < len(firsts) else len(offsets)
+        low = start if index == 0 else int(offsets[first])
+        high = int(offsets[last]) if last < len(offsets) else end
+        found.append(Range(low, high, int(rows[first:last].sum()), int(sizes[first:last].sum())))
+    return found
+
+
+def cut_wide(
+    start: int, end: int, sizes: npt.NDArray[np.int64], base: Callable[[int], int], split_bytes: int | None, splits: int | None
+) -> list[Range] | None:
+    """Cut [start, end) where segments begin; None where a part would have so few that parts would be of very different sizes.
+
+    Args:
+        sizes: about how many bytes of the range are in each of its segments.
+        base: tells the offset of a segment's first record, by its place among them.
+    """
+    behind = np.cumsum(sizes)
+    total = int(behind[-1])
+    parts = splits if splits is not None else -(-total // (split_bytes or max(total, 1)))
+    if parts * limits.PLAN_SEGMENTS_A_PART_MIN > len(sizes):
+        return None
+    goals = np.arange(1, parts, dtype=np.int64) * total // max(parts, 1)
+    into = np.searchsorted(behind, goals)  # of each border, the segment that it falls into
+    nearest = into + (2 * goals > 2 * behind[into] - sizes[into])
+    places = [0, *(place for place in np.unique(nearest).tolist() if 0 < place < len(sizes)), len(sizes)]
+    offsets = [start, *(min(max(base(place), start), end) for place in places[1:-1]), end]
+    before = [0, *(int(behind[place - 1]) for place in places[1:])]
+    return [
+        Range(low, high, high - low, upto - since)
+        for (low, high), (since, upto) in zip(pairwise(offsets), pairwise(before), strict=True)
+        if low < high
+    ]
+
+
+def check_parts(split_bytes: int | None, splits: int | None) -> None:
+    """Raise UsageError unless both are above 0, where they are given."""
+    for what, number in (("splits", splits), ("split_bytes", split_bytes)):
+        if number is not None and number <= 0:
+            raise UsageError(f"{what} is {number}: it must be above 0")
+
+
+def _column(parts: Sequence[Rows], name: str) -> npt.NDArray[np.int64]:
+    return np.concatenate([part[name].astype(np.int64) for part in parts]) if parts else np.empty(0, np.int64)

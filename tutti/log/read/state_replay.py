@@ -1,0 +1,52 @@
+"""What the log says up to a place, carried on from there: nothing of a frame is believed before its CRC was seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tutti import limits
+from tutti.data.frames.frame import HEADER_SIZE, Kind, chained, check_payload
+from tutti.data.log_state import LogState
+from tutti.errors import Damaged, FormatError
+from tutti.log.format.index import ABORTED, Rows
+from tutti.log.read.segment_view import View
+from tutti.log.format.frame_iterator import AHEAD_BYTES
+
+_LET_GO_BYTES = 4 * limits.MIB  # of a segment that was looked at, before its pages leave the process
+
+
+def applied(state: LogState, found: Iterable[tuple[View, Rows]]) -> LogState:
+    """The state, with the frames of these rows taken in, which follow it. Bodies of batches are read only where there is progress:
+    of all others the header says it.
+
+    Raises:
+        Damaged: a frame does not continue the chain, its CRC does not fit, or it cannot be read.
+    """
+    for view, rows in found:
+        kept = end = int(rows["place"][0])
+        there = 0
+        for place, flags in zip(rows["place"].tolist(), rows["flags"].tolist(), strict=True):
+            if place + HEADER_SIZE > there:
+                there = view.segment.readable(place, place + AHEAD_BYTES, place + HEADER_SIZE)
+            try:
+                end = _apply(state, view, place, there, bool(flags & ABORTED))
+            except FormatError as error:
+                raise Damaged(f"{error}; see `tutti log verify {view.directory}`", state.position + 1) from error
+            if end > kept + _LET_GO_BYTES:
+                view.segment.release(kept, end)
+                kept = end
+        view.segment.release(kept, max(end, there))
+    return state
+
+
+def _apply(state: LogState, view: View, place: int, there: int, aborted: bool) -> int:
+    """Apply the frame at a place; where it ends. The segment was populated up to `there`."""
+    frame = view.segment.frame(place, there)
+    if frame.position != state.position + 1 or not chained(frame, state.chain):
+        raise Damaged(f"{view.path} at byte {place} has a header that does not continue the log at position {state.position + 1}")
+    if frame.kind != Kind.BATCH or frame.progress:
+        if place + frame.size > there:
+            view.segment.populate(place, place + frame.size)
+        check_payload(frame, f"{view.path} at byte {place}")
+    state.apply(frame, aborted)
+    return place + frame.size

@@ -1,0 +1,83 @@
+"""Committed records as lines of JSON: what `tutti tail` and `tutti replay` write, and connectors hand out."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tutti.reading.positions import time_text
+
+
+def json_lines(batch: pa.RecordBatch) -> Iterator[bytes]:
+    """A line of JSON a record (without the newline), with the batch's columns in their order.
+
+    Bytes are text where they are UTF-8, else the field is named `..._base64`; times are ISO 8601 in UTC with microseconds.
+    """
+    columns = [_column(name, batch.column(number)) for number, name in enumerate(batch.schema.names)]
+    for row in zip(*columns, strict=True):
+        yield orjson.dumps(dict(row))
+
+
+def cut_lines(batch: pa.RecordBatch, cut: int) -> Iterator[bytes]:
+    """As `json_lines`; of what is longer than `cut` bytes that much alone is shown, and `..._bytes` says how long it is."""
+    whole: dict[str, list[Any]] = {name: batch.column(name).to_pylist() for name in ("key", "value")}
+    for number, line in enumerate(json_lines(batch.drop_columns(["headers"]))):
+        shown = orjson.loads(line)
+        for name, found in whole.items():
+            if found[number] is not None and len(found[number]) > cut:
+                shown |= _cut(name, found[number], cut)
+        headers = batch.column("headers")[number].as_py() or ()
+        shown["headers"] = [{"key": header["key"], **_cut("value", header["value"], cut)} for header in headers]
+        yield orjson.dumps(shown)
+
+
+def _cut(name: str, value: bytes | None, cut: int) -> dict[str, object]:
+    if value is None or len(value) <= cut:
+        return dict([bytes_field(name, value)])
+    field, _ = bytes_field(name, value)
+    part = value[:cut]
+    shown = part.decode(errors="ignore") if field == name else b64encode(part).decode()  # no letter that the cut goes through
+    return {field: shown, f"{name}_bytes": len(value)}
+
+
+def values(batch: pa.RecordBatch) -> list[bytes | None]:
+    """The values alone."""
+    found: list[bytes | None] = batch.column("value").to_pylist()
+    return found
+
+
+def with_key(batch: pa.RecordBatch, key: bytes | None) -> pa.RecordBatch:
+    """The records of the batch that have this key; all for None."""
+    return batch if key is None else batch.filter(pc.equal(batch.column("key"), pa.scalar(key, pa.binary())))
+
+
+def _column(name: str, array: Any) -> list[tuple[str, object]]:
+    """(field name, value) of each row."""
+    if name in ("key", "value"):
+        return [bytes_field(name, value) for value in array.to_pylist()]
+    convert: Callable[[Any], object] | None = None
+    if name == "timestamp":
+        array, convert = array.cast(pa.int64()), time_text
+    elif name == "headers":
+        convert = _headers
+    found = array.to_pylist()
+    return [(name, convert(value)) for value in found] if convert else [(name, value) for value in found]
+
+
+def _headers(headers: list[dict[str, Any]] | None) -> list[dict[str, object]]:
+    return [dict([("key", header["key"]), bytes_field("value", header["value"])]) for header in headers or ()]
+
+
+def bytes_field(name: str, value: bytes | None) -> tuple[str, str | None]:
+    """Bytes as a field: text under its name if they are UTF-8, else base64 under `..._base64`."""
+    if value is None:
+        return name, None
+    try:
+        return name, value.decode()
+    except UnicodeDecodeError:
+        return f"{name}_base64", b64encode(value).decode()

@@ -1,0 +1,339 @@
+"""HTTP/1.1 for whoever faces strangers: uvicorn's connection with the bounds that it has no setting for, and its server without a
+clock. What the bounds are, each port says for itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import sys
+from abc import abstractmethod
+from asyncio.sslproto import SSLProtocol, SSLProtocolState
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from http import HTTPStatus
+from typing import Any, ClassVar
+
+import h11
+import msgspec
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from tutti.runtime.reserved_fds import TOO_MANY
+from tutti.errors import ConfigError
+from tutti.runtime.http1 import ServerConnection
+from tutti.runtime.listener import ConnectionLimit, Listener
+
+_HTTP2_PREFACE = b"PRI * HTTP/2.0"
+_ZEROMQ_GREETING = b"\xff"
+#: What uvicorn is told by each port that faces strangers: HTTP/1.1 alone, logs of our own, no word of what serves, no proxy.
+PLAIN: dict[str, Any] = {
+    "ws": "none",
+    "lifespan": "off",
+    "loop": "asyncio",
+    "log_config": None,
+    "access_log": False,
+    "server_header": False,
+    "date_header": False,
+    "proxy_headers": False,
+}
+HALF_CLOSED = "half_closed"  # in the state of a request's scope: True once its client has closed its side
+_RETRY_S = 1  # told with 503
+_FULL = "all connections of this port are taken: come again, and send requests at once and whole"
+
+
+def problem(status: int, message: str) -> bytes:
+    """The JSON of an error."""
+    return msgspec.json.encode({"error": HTTPStatus(status).phrase, "message": message})
+
+
+def _last_answer(status: HTTPStatus, message: str) -> bytes:
+    """An answer after which the connection is closed."""
+    body = problem(status, message)
+    again = f"retry-after: {_RETRY_S}\r\n" if status is HTTPStatus.SERVICE_UNAVAILABLE else ""
+    head = (
+        f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\n{again}connection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+class BoundedProtocol(H11Protocol):
+    """A connection with a time after which it is cut however slowly the other side reads or writes.
+
+    The time begins with the connection and again with the end of each answer. Who speaks another protocol is told so.
+    A client that closes its side still gets the answers to the requests that it sent whole.
+    """
+
+    #: What who speaks another protocol is told; `{spoken}` is that.
+    wrong_port: ClassVar[str]
+    #: How many connections were closed without an answer of the application: by the status of the refusal, or `listener.CROWDED`.
+    turned_away: ClassVar[Counter[str]]
+    #: Of the connections of the port; the server sets it before the connection is made.
+    limit: ConnectionLimit
+    _deadline: asyncio.TimerHandle | None = None
+    _spoke = False
+    _half_closed = False  # True once the client has closed its side
+    _begun = False  # True if bytes of the next request have arrived
+    _number = -1  # of the descriptor
+
+    def __init_subclass__(cls) -> None:
+        """Each port counts its own."""
+        cls.turned_away = Counter()
+
+    def __init__(self, config: uvicorn.Config, server_state: ServerState, app_state: dict[str, Any]) -> None:
+        """Nothing is connected yet. As uvicorn's, with a stricter parser."""
+        super().__init__(config, server_state, app_state)
+        self.conn = ServerConnection(config.h11_max_incomplete_event_size)
+
+    @abstractmethod
+    def patience_s(self) -> float:
+        """Seconds until it is cut."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the class above
+        """Take a connection: its handshake is over, where there is one."""
+        super().connection_made(transport)
+        self._number = transport.get_extra_info("socket").fileno()
+        self.limit.opened(self._number, self.evict)
+        self.arm()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        self.disarm()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes from the other side; the first ones tell whether it speaks HTTP at all."""
+        if self.transport.is_closing():
+            return None  # TLS hands on what it had: nothing that follows a refusal or a last answer is a request
+        self._begun = True
+        if not self._spoke:
+            self._spoke = True
+            if data.startswith(_ZEROMQ_GREETING):
+                return self.refuse(HTTPStatus.BAD_REQUEST, self.wrong_port.format(spoken="ZeroMQ"))
+            if data.startswith(_HTTP2_PREFACE):
+                return self.refuse(HTTPStatus.BAD_REQUEST, self.wrong_port.format(spoken="gRPC"))
+        return super().data_received(data)
+
+    def eof_received(self) -> bool:  # type: ignore[override]  # uvicorn's never keeps the connection
+        """The client closes its side, as `nc -N` does after a request; return True while it still gets an answer.
+
+        A client that is gone looks the same: writing to it fails, and ends the connection.
+        """
+        if self.transport.is_closing():
+            return False
+        self._half_closed = True
+        self.conn.receive_data(b"")
+        self.handle_events()  # a request that is not whole by now is refused
+        return not (self.transport.is_closing() or self.answered)
+
+    def handle_events(self) -> None:
+        """Do what the bytes say."""
+        super().handle_events()
+        if not self.answered:
+            self.scope["state"][HALF_CLOSED] = self._half_closed
+            if not self.cycle.more_body:
+                self.limit.working(self._number)
+
+    @property
+    def answered(self) -> bool:
+        """True if no answer is under way."""
+        cycle: RequestResponseCycle | None = self.cycle  # none before the first request
+        return cycle is None or cycle.response_complete
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP request, with the code that the parser suggests (400, 431, 501...)."""
+        error = sys.exc_info()[1]
+        status = HTTPStatus(getattr(error, "error_status_hint", HTTPStatus.BAD_REQUEST))
+        if self._can_refuse():
+            self.refuse(status, f"{msg} {error}" if error else msg)
+        else:
+            self.transport.close()
+
+    def _can_refuse(self) -> bool:
+        """True if no answer has begun: a second one would be taken for a part of it, or for the answer to the next request."""
+        return self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE)
+
+    def on_response_complete(self) -> None:
+        """An answer was handed over: the time of the next request begins."""
+        self._begun = False
+        self.limit.waiting(self._number, answered=True)
+        self.arm()
+        super().on_response_complete()
+
+    def arm(self) -> None:
+        """Begin the time anew."""
+        self.disarm()
+        self._deadline = self.loop.call_later(self.patience_s(), self.expired)
+
+    def disarm(self) -> None:
+        """Let it have as much time as it needs: something else bounds it."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def expired(self) -> None:
+        """Its time is over."""
+        self.transport.abort()
+
+    def evict(self) -> None:
+        """Close it, for another connection to have its place: a request that has begun is answered with 503."""
+        if self._begun and self._can_refuse() and not self.transport.is_closing():
+            self._say(HTTPStatus.SERVICE_UNAVAILABLE, _FULL)
+        self.transport.abort()
+
+    def refuse(self, status: HTTPStatus, message: str) -> None:
+        """Answer and close, whatever was asked."""
+        self.turned_away[str(status.value)] += 1
+        self._say(status, message)
+        self.transport.close()
+
+    def _say(self, status: HTTPStatus, message: str) -> None:
+        if self.cycle is not None:
+            self.cycle.disconnected = True  # what the application would answer is not sent behind this
+            self.cycle.message_event.set()
+        self.transport.write(_last_answer(status, message))
+
+
+def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """That no descriptor is left for a connection is told once (`connections.Crowd`): asyncio says it of each that waits."""
+    error = context.get("exception")
+    if not (isinstance(error, OSError) and error.errno in TOO_MANY):
+        loop.default_exception_handler(context)
+
+
+#: Private parts of asyncio's `SSLProtocol` that `_Tls` relies on. asyncio has no public way to keep a TLS connection whose client
+#: has closed its side. `_Tls` reads the state, and replaces how the end of the client's side is handled.
+_PRIVATE_PARTS = (
+    "_state", "_app_protocol", "_app_transport", "_app_reading_paused",
+    "_do_read", "_call_eof_received", "_start_shutdown", "_do_shutdown", "_on_shutdown_complete",
+)  # fmt: skip
+
+
+class _Tls(SSLProtocol):
+    """TLS in which the client may close its side first, as in plain TCP; asyncio's own would close both."""
+
+    # What asyncio has and its type stubs do not:
+    _state: SSLProtocolState
+    _app_reading_paused: bool
+    _app_protocol: BoundedProtocol
+    # Own names, which asyncio does not use. (It has `_eof_received`: where that is set, it ends TLS without a word to the client.)
+    _client_closed = False  # True if the client has closed TCP without closing TLS before
+    _kept = False  # True if the client has closed its side while an answer was under way
+
+    def eof_received(self) -> bool | None:  # type: ignore[override]  # as any protocol's
+        """The client has closed TCP without closing TLS before."""
+        if self._state is not SSLProtocolState.WRAPPED:
+            closed: bool | None = super().eof_received()
+            return closed
+        self._client_closed = True
+        self._do_read()
+        return True
+
+    def _do_read(self) -> None:
+        super()._do_read()  # type: ignore[misc]  # not in the stubs
+        if self._client_closed and self._state is SSLProtocolState.WRAPPED and not self._app_reading_paused:
+            self._call_eof_received()
+            self._start_shutdown()
+
+    def _call_eof_received(self) -> None:
+        if not (self._kept or self._app_transport.is_closing()):
+            self._kept = self._app_protocol.eof_received()
+
+    def _start_shutdown(self) -> None:
+        """Close, unless it is the client alone that has closed: then the protocol closes after its answer."""
+        if not self._kept or self._app_transport.is_closing():
+            super()._start_shutdown()
+
+    def _do_shutdown(self) -> None:
+        """Close TLS, so that the client knows that its answer is whole. A client that has closed TCP cannot confirm it."""
+        super()._do_shutdown()  # type: ignore[misc]  # not in the stubs
+        if self._client_closed:
+            self._on_shutdown_complete(None)  # type: ignore[attr-defined]  # not in the stubs
+
+
+def _check_tls(protocol: SSLProtocol) -> None:
+    """Check that this Python's asyncio has what `_Tls` relies on.
+
+    Raises:
+        ConfigError: a part is missing.
+    """
+    missing = [name for name in _PRIVATE_PARTS if not hasattr(protocol, name)]
+    if missing:
+        raise ConfigError(
+            f"asyncio of Python {sys.version.split()[0]} lacks {', '.join(missing)} of SSLProtocol, which HTTPS needs: "
+            "use Python 3.11 to 3.13"
+        )
+
+
+class Server(uvicorn.Server):
+    """uvicorn with bounds of connections, and of the time that a TLS handshake has; and without its clock: that wakes ten times a
+    second, a tenth of what an idle gateway costs, for a date that nobody is sent and to see whether it is to end, of which it is
+    told here.
+    """
+
+    def __init__(self, config: uvicorn.Config, connections_max: int, handshake_s: float) -> None:
+        """Nothing is served yet.
+
+        Args:
+            config: of uvicorn; where its protocol is a `BoundedProtocol`, that counts who is turned away.
+            connections_max: connections at once, at each socket.
+            handshake_s: seconds for a TLS handshake.
+        """
+        super().__init__(config)
+        self._connections_max = connections_max
+        self._handshake_s = handshake_s
+        counted = getattr(config.http, "turned_away", None)
+        self._turned_away: Counter[str] = counted if counted is not None else Counter()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._told = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to whoever runs it, who calls `end`."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to serve at the sockets."""
+        await self.lifespan.startup()
+        config = self.config
+        loop = asyncio.get_running_loop()
+        self.servers = []
+        if config.ssl is not None:
+            probe = _Tls(loop, asyncio.Protocol(), config.ssl, None, server_side=True)  # type: ignore[arg-type]  # as in `_protocol`
+            _check_tls(probe)
+            probe.connection_lost(None)
+        refusal = b"" if config.ssl else _last_answer(HTTPStatus.SERVICE_UNAVAILABLE, _FULL)
+        for listener in sockets or []:
+            limit = ConnectionLimit(self._connections_max, self._turned_away)
+            made = partial(self._protocol, loop, limit)
+            self.servers.append(await loop.create_server(made, sock=Listener(listener, limit, refusal), backlog=config.backlog))
+        self.started = True
+
+    def _protocol(self, loop: asyncio.AbstractEventLoop, limit: ConnectionLimit) -> asyncio.BaseProtocol:
+        config = self.config
+        made: asyncio.Protocol = config.http_protocol_class(  # type: ignore[call-arg]  # as uvicorn does
+            config=config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        if isinstance(made, BoundedProtocol):
+            made.limit = limit
+        if config.ssl is None:
+            return made
+        return _Tls(loop, made, config.ssl, None, server_side=True, ssl_handshake_timeout=self._handshake_s)  # type: ignore[arg-type]  # nobody waits for it; seconds
+
+    async def main_loop(self) -> None:
+        """Sleep until `end`."""
+        self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(_tell)
+        if not self.should_exit:
+            await self._told.wait()
+
+    def end(self) -> None:
+        """Have it end, from any thread and at any time."""
+        self.should_exit = True
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended
+                self._loop.call_soon_threadsafe(self._told.set)

@@ -1,0 +1,106 @@
+"""The page of metrics of what runs beside the gateways.
+
+One thread serves it, with bounds: whoever reaches its port may ask, and as slowly as they like.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+
+import uvicorn
+from prometheus_client import CollectorRegistry, make_asgi_app
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from tutti import limits
+from tutti.data.addresses import Address, is_loopback, parse_host_port
+from tutti.errors import ConfigError, UsageError
+from tutti.runtime.http_server import PLAIN, BoundedProtocol, Server
+
+US = 1_000_000
+
+
+class _Protocol(BoundedProtocol):
+    wrong_port = "this port tells metrics over HTTP/1.1; {spoken} belongs to a gateway's own ports"
+
+    def patience_s(self) -> float:
+        """Seconds for a request and its answer."""
+        return limits.METRICS_US_MAX / US
+
+
+class _TurnedAway(Collector):
+    """What the page says of its own port."""
+
+    def collect(self) -> Iterator[Metric]:
+        """Look at the counts of its connections."""
+        about = "Connections to this page that were closed without an answer of it: by the status of the refusal, or crowded."
+        family = CounterMetricFamily("tutti_page_turned_away", about, labels=["why"])
+        for why, count in dict(_Protocol.turned_away).items():
+            family.add_metric([why], count)
+        yield family
+
+
+class Page:
+    """Serves while the context is entered.
+
+    Attributes:
+        url: of the page.
+    """
+
+    def __init__(self, listen: str, collector: Collector, *, insecure: bool) -> None:
+        """Listen; nothing is answered yet.
+
+        Args:
+            listen: HOST:PORT; port 0 takes a free one.
+            collector: of what is on the page; it is asked from the page's thread.
+            insecure: whether it may listen beyond this host.
+
+        Raises:
+            ConfigError: it cannot be listened on there, or may not.
+        """
+        try:
+            host, port = parse_host_port(listen, port_min=0)
+        except UsageError as error:
+            raise ConfigError(f"metrics: {error}") from None
+        if not (insecure or is_loopback(host)):
+            raise ConfigError(
+                f"metrics is {listen!r}, which others can reach, and anybody there may read the page: listen on 127.0.0.1, or say "
+                f"insecure = true at the top of the file"
+            )
+        registry = CollectorRegistry()
+        registry.register(collector)
+        registry.register(_TurnedAway())
+        try:
+            family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+            self._listener = socket.create_server(place[:2], family=family, backlog=limits.METRICS_CONNECTIONS_MAX)
+        except OSError as error:
+            raise ConfigError(f"metrics: {listen} cannot be listened on ({error.strerror}): name another port") from error
+        self.url = f"http://{Address(host, self._listener.getsockname()[1])}/metrics"
+        config = uvicorn.Config(
+            make_asgi_app(registry),
+            http=_Protocol,
+            **PLAIN,
+            log_level="error",  # it warns of each request that is none: strangers would fill the log
+            backlog=limits.METRICS_CONNECTIONS_MAX,
+            timeout_graceful_shutdown=1,
+            h11_max_incomplete_event_size=limits.METRICS_HEAD_BYTES_MAX,
+        )
+        self._server = Server(config, limits.METRICS_CONNECTIONS_MAX, limits.METRICS_US_MAX / US)
+        self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
+
+    def __enter__(self) -> str:
+        """Begin to answer; the page's URL."""
+        self._thread.start()
+        return self.url
+
+    def __exit__(self, *_: object) -> None:
+        """End."""
+        self._server.end()
+        self._thread.join()
+        self._listener.close()
+
+    def _run(self) -> None:
+        asyncio.run(self._server.serve(sockets=[self._listener]))

@@ -1,0 +1,199 @@
+"""An archive alone, as a source of records: what `Source` asks, answered from manifests and files."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from tutti.archive.catalog import Archive, Span
+from tutti.archive.reader import read
+from tutti.sources.source import Frontier, Piece, Range, Topic, check_topics, scan_of, time_us_of
+from tutti.common.address import Address
+from tutti import limits
+from tutti.data.frames.columns import check_columns
+from tutti.errors import UsageError
+
+Answer = TypeVar("Answer")
+_PAUSE_S = limits.ARCHIVE_LOOK_US / 1e6
+
+
+class ArchiveSource:
+    """An archive alone, as a source of records: up to where it goes, with every gateway gone. Thread-safe."""
+
+    addresses: tuple[Address, ...] = ()
+    heard = addresses
+
+    def __init__(self, archive: Archive) -> None:
+        """Read it."""
+        self.archive = archive
+
+    def frontier(self, beyond: int | None = None, timeout: float = 0.0, patience: float | None = None) -> Frontier:
+        """How far the archive goes without a hole; with `beyond`, once that is above it or `timeout` seconds are over."""
+        deadline = time.monotonic() + timeout
+        while True:
+            archive = self.archive
+            archive.refresh(soon=True)
+            left = deadline - time.monotonic()
+            if beyond is None or archive.end > beyond or left <= 0:
+                span = archive.span_at(archive.end - 1) if archive.end else None
+                manifest = archive.manifest(span) if span is not None else None
+                time_us, tick = (manifest.time_max, manifest.tick_last) if manifest is not None else (0, 0)
+                return Frontier(archive.log, archive.first, archive.end, 0, time_us, tick, "archive")
+            time.sleep(min(_PAUSE_S, left))
+
+    def scan(
+        self,
+        start: int,
+        end: int | None = None,
+        topics: Sequence[str] | None = None,
+        columns: Sequence[str] | None = None,
+        follow: bool = False,
+        absent_ok: bool = False,
+    ) -> Iterator[pa.RecordBatch]:
+        """Records [start, end) in offset order; arguments as in `Reads.scan`."""
+        return scan_of(self, start, end, topics, columns, follow, absent_ok)
+
+    def pieces(
+        self,
+        start: int,
+        end: int,
+        topics: Sequence[str] | None = None,
+        columns: Sequence[str] | None = None,
+        absent_ok: bool = False,
+        left: Callable[[], float] | None = None,
+    ) -> Iterator[Piece]:
+        """As `scan` of a range that is archived, with the offset to go on from after each batch; `left` is for gateways."""
+        wanted, chosen = check_columns(columns), check_topics(topics)
+        if chosen is not None and not absent_ok:
+            self._check_known(chosen, start, end)
+        for part in read(self.archive, start, end, chosen, wanted):
+            yield Piece(*part)
+
+    def _check_known(self, topics: Sequence[str], start: int, end: int) -> None:
+        if start >= end:
+            return
+        missing = set(topics)
+        known: set[str] = set()
+        for _, _, span in self.archive.covering(start, end):
+            known.update(name for file in self.archive.manifest(span).files for name in file.topics)
+            missing -= known
+            if not missing:
+                return
+        names = ", ".join(sorted(known)[:10]) or "none"
+        raise UsageError(f"the archive {self.archive.where} has no topic {min(missing)!r} in [{start}, {end}): there are {names}")
+
+    def plan(
+        self,
+        start: int,
+        end: int,
+        topics: Sequence[str] | None = None,
+        splits: int | None = None,
+        split_bytes: int | None = None,
+    ) -> list[Range]:
+        """The range cut where ranges of the archive begin, into parts of about as many bytes."""
+        wanted = None if topics is None else frozenset(topics)
+        found: list[Range] = []
+        for low, high, span in self.archive.covering(start, end):
+            files = [file for file in self.archive.manifest(span).files if wanted is None or not wanted.isdisjoint(file.topics)]
+            share = (high - low) / (span.end - span.first)
+            rows = sum(file.records if wanted is None else _records(file.topics, wanted) for file in files)
+            found.append(Range(low, high, round(rows * share), round(sum(file.bytes for file in files) * share)))
+        total = sum(part.bytes for part in found)
+        goal = max(1, -(-total // splits)) if splits is not None else split_bytes or limits.SPLIT_BYTES
+        return _joined(found, goal)
+
+    def offset_for_time(self, time: int | datetime) -> int:
+        """Offset of the first record at or after a time (us since 1970, UTC, or an aware datetime), else where the archive ends."""
+        return self.offset_at(time_us_of(time), self.archive.end)
+
+    def offset_at(self, time_us: int, end: int) -> int:
+        """Offset of the first record below `end` at or after a time, else `end`."""
+        for low, high, span in self.archive.covering(self.archive.first, end):
+            if self.archive.manifest(span).time_max < time_us:
+                continue
+            for part in read(self.archive, low, high, None, ("timestamp",)):
+                times = part.batch.column("timestamp").cast(pa.int64()).to_numpy()
+                if len(hits := np.flatnonzero(times >= time_us)):
+                    return part.next - len(times) + int(hits[0])
+        return end
+
+    def tick_end(self, start: int, limit: int, end: int, every: int) -> int:
+        """Offset of the last tick above `start` up to `limit`, else of the first up to `end`; `start` when there is none.
+
+        Only ticks whose number `every` divides count. A tick behind the last record the archive does not know.
+        """
+        for low, high, backwards in ((start, limit, True), (max(start, limit), end, False)):
+            spans = [span for _, _, span in self.archive.covering(low, min(high + 1, self.archive.end))] if high > low else []
+            pairs = list(zip([None, *spans], spans, strict=False))
+            for before, span in reversed(pairs) if backwards else pairs:
+                found = [offset for offset in self._ticks(before, span, every) if low < offset <= high]
+                if found:
+                    return found[-1 if backwards else 0]
+        return start
+
+    def _ticks(self, before: Span | None, span: Span, every: int) -> Iterator[int]:
+        """Offsets in a range at which there was a tick whose number `every` divides; `before` is the range before it."""
+        manifest = self.archive.manifest(span)
+        tick = manifest.tick_first if before is None else self.archive.manifest(before).tick_last
+        for number, offset in ((manifest.tick_first, span.first), *manifest.ticks):
+            if number // every > tick // every:
+                yield offset
+            tick = number
+
+    def bytes_end(self, start: int, end: int, bytes_max: int, topics: Sequence[str] | None = None) -> int:
+        """Offset where what begins with [start, end) ends so that its files take about `bytes_max` bytes, one record at least."""
+        held = 0
+        for part in self.plan(start, end, topics, split_bytes=1):
+            if held + part.bytes > bytes_max:
+                share = (bytes_max - held) / part.bytes
+                return max(start + 1, part.start + int((part.end - part.start) * share))
+            held += part.bytes
+        return end
+
+    def bytes_of(self, start: int, end: int, topics: Sequence[str] | None) -> int:
+        """About how many bytes of files a range takes."""
+        return sum(part.bytes for part in self.plan(start, end, topics))
+
+    def topics(self, upto: int = 0) -> list[Topic]:
+        """All topics that the archive has records of."""
+        found: dict[str, Topic] = {}
+        for span in self.archive.spans:
+            for file in self.archive.manifest(span).files:
+                for name, records in file.topics.items():
+                    share = file.raw_bytes * records // file.records
+                    found[name] = _with(found.get(name), name, records, share, file.first, file.last, file.time_min, file.time_max)
+        return sorted(found.values())
+
+    def readers(self) -> dict[str, int]:
+        """None: what named readers saved, the log says."""
+        return {}
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+def _records(topics: dict[str, int], wanted: frozenset[str]) -> int:
+    return sum(records for name, records in topics.items() if name in wanted)
+
+
+def _joined(parts: Sequence[Range], goal: int) -> list[Range]:
+    """Neighbours joined while together they have no more than `goal` bytes, about."""
+    found: list[Range] = []
+    for part in parts:
+        last = found[-1] if found else None
+        if last is not None and last.bytes + part.bytes // 2 < goal:
+            found[-1] = Range(last.start, part.end, last.rows + part.rows, last.bytes + part.bytes)
+        else:
+            found.append(part)
+    return found
+
+
+def _with(known: Topic | None, name: str, records: int, size: int, first: int, last: int, time_min: int, time_max: int) -> Topic:
+    if known is None:
+        return Topic(name, records, size, first, last, time_min, time_max)
+    return Topic(name, known.records + records, known.bytes + size, known.first_offset, last, known.first_time_us, time_max)

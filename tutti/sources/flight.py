@@ -1,0 +1,450 @@
+"""Reads: the committed log as gateways serve it, over Arrow Flight, from one gateway after another."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import orjson
+import pyarrow as pa
+from pyarrow import flight
+
+from tutti.common.credentials import Credentials, given
+from tutti.sources.flight_pool import FLIGHT_ERRORS, answer_of, client_of, drop, lacks_field, translate
+from tutti.io.endpoints import Route
+from tutti.sources.source import Frontier, LaneInfo, Piece, Range, Topic, check_topics, scan_of, time_us_of
+from tutti.io.request import Talk
+from tutti.common.address import Address, parse_url
+from tutti import limits
+from tutti.data.frames.columns import check_columns, schema_of
+from tutti.data.names import check_name
+from tutti.data.gateway_states import CUT_OFF
+from tutti.errors import Behind, ConfigError, FormatError, Refused, TuttiError, Unavailable
+
+__all__ = ["Reads", "check_columns", "check_name", "schema_of"]
+
+Answer = TypeVar("Answer")
+Asked = dict[str, object]
+Seconds = float | None
+_METADATA_KEY = b"tutti"
+_SLACK_S = limits.BEHIND_WAIT_US_MAX / 1e6 + 3.0  # what an answer may take beside what it was told to wait
+#: States of a gateway that serves what it has while another one may have more.
+_MAY_LACK = CUT_OFF | {"joining"}  # that one catches up by itself, as who follows can wait for
+_SLACK_S_MIN = limits.ADDRESS_TIMEOUT_US / 1e6  # the same for who has less patience than that
+
+LOG = logging.getLogger("tutti.client")
+_locations: dict[tuple[int, Address], str] = {}  # reads ports found by this process
+
+
+class Reads:
+    """Asks the gateways of a url. Thread-safe; connections are shared by everything in the process.
+
+    It carries the highest frontier that it was shown, so that no gateway shows it less (C7), and goes on at another gateway, or at
+    the same one when it is back, from the offset reached.
+
+    Args:
+        url: `tutti://HOST:P[,HOST:P...]`, or addresses.
+        timeout: seconds that a question may take, and that a gateway is looked for to put it to, unless that is above `patience`.
+        patience: seconds that a scan under way looks for a gateway before it gives up.
+        seen: a frontier that was shown before, to another instance.
+        log: uuid of the only log that will do; "" takes the one that is met first.
+        lane: NUMBER-INCARNATIONHEX; offsets are of that lane then, where unordered sends are, and not of the log.
+        credentials: what it is let in with; those of the environment when left out.
+
+    Raises (all methods):
+        Unavailable: no gateway answered in time; the message says what was met at each.
+        Behind: likewise, and a gateway that answered is below a frontier that was shown before.
+        OffsetOutOfRange, UsageError: what was asked is not there, or is wrong.
+        Refused: a gateway serves another log than the one before (code "log"), or would not do it.
+        Damaged: a stored frame fails its check; everything before was right.
+    """
+
+    def __init__(
+        self,
+        url: str | Iterable[Address],
+        timeout: float = limits.REQUEST_TIMEOUT_US / 1e6,
+        patience: float = limits.READ_RETRY_US / 1e6,
+        seen: int = 0,
+        log: str = "",
+        lane: str = "",
+        credentials: Credentials | None = None,
+    ) -> None:
+        """Prepare; nothing is connected yet."""
+        self._credentials = given(credentials)
+        self._of = {"lane": lane} if lane else {}
+        self._route = Route(parse_url(url) if isinstance(url, str) else url)
+        self._timeout = timeout
+        self._search = min(timeout, patience)
+        self._patience = patience
+        self._seen = seen
+        self._log = log
+        self._stale = False  # whether no gateway could confirm the last frontier
+        self._lock = threading.Lock()
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """The gateways that it may turn to, those of the url and those that it has learned of since; the present one first."""
+        with self._lock:
+            known, present = self._route.addresses, self._route.present
+            return tuple(dict.fromkeys([present, *known]))
+
+    @property
+    def heard(self) -> tuple[Address, ...]:
+        """Those of them that answer, as far as is known, in an order that stays."""
+        with self._lock:
+            return tuple(sorted(set(self._route.heard)))
+
+    # -- questions
+
+    def frontier(self, beyond: int | None = None, timeout: float = 0.0, patience: float | None = None) -> Frontier:
+        """How far the log is committed; with `beyond`, once it is above that offset or `timeout` seconds are over.
+
+        A gateway is looked for `patience` seconds, in place of the reader's own. Without `beyond` a gateway confirms its answer
+        with a majority, or the next one is asked. Where none can, the furthest answer counts and is `stale`, with a warning: what
+        was committed can still be read. Where one is cut off while this waits for news, the others are asked, too.
+        """
+        deadline = time.monotonic() + timeout
+        best: Frontier | None = None
+        cut_off: set[Address] = set()
+        while True:
+            left = max(0.0, deadline - time.monotonic())
+            wait = 0.0 if cut_off else min(left, limits.ANSWER_WAIT_US_MAX / 1e6)
+            try:
+                found = self._ask_frontier(beyond, wait, patience)
+            except Unavailable:
+                if best is None or (beyond is not None and not cut_off):
+                    raise  # who answered before does so no more
+                return self._warned(best)
+            if best is None or found.offset >= best.offset:
+                best = found
+            lacks = found.stale if beyond is None else found.state in CUT_OFF and best.offset <= beyond
+            turned = lacks and self._another_than(cut_off, found.state)
+            if beyond is not None and time.monotonic() >= deadline:
+                return best  # who asks again asks the next one
+            if turned:
+                continue
+            if beyond is None:
+                return self._warned(best if found.stale else found)
+            if best.offset > beyond:
+                return best
+            cut_off.clear()
+
+    def _warned(self, best: Frontier) -> Frontier:
+        """The frontier that counts; a stale one is warned of when it begins to be."""
+        with self._lock:
+            if best.stale and best.log and not self._stale:  # a log that has not begun lacks nothing
+                text = "no gateway confirms its frontier with a majority: it is read up to offset %d, others may have more (%s)"
+                LOG.warning(text, best.offset, self._route.told())
+            self._stale = best.stale
+        return best
+
+    def _ask_frontier(self, beyond: int | None, wait: float, patience: float | None) -> Frontier:
+        asked: Asked = {**self._of}
+        if beyond is not None:
+            asked |= {"beyond": beyond, "timeout_ms": int(wait * 1000)}
+        slack = _SLACK_S if patience is None else min(_SLACK_S, max(patience, _SLACK_S_MIN))
+        told = self._act("frontier", asked, wait + slack, patience, linearizable=beyond is None)
+        gateways = told.get("gateways")
+        if gateways:
+            with self._lock:
+                self._route.learn(gateways, told.get("silent", ()), told["state"] == "primary")
+        return Frontier(
+            self._same_log(told["log"]),
+            told["start"],
+            self.saw(told["frontier"]),
+            told["position"],
+            told["time_us"],
+            told["tick"],
+            told["state"],
+            # One of an earlier release, or a lane's, is taken at its word.
+            beyond is None and not told.get("confirmed", told["state"] not in _MAY_LACK),
+        )
+
+    def _another_than(self, cut_off: set[Address], state: str) -> bool:
+        """Turn to a gateway that has not said yet that it is cut off; False when all others did, or do not answer."""
+        with self._lock:
+            present = self._route.present
+            if present in cut_off or len(self._route.addresses) == len(cut_off) + 1:
+                return False
+            cut_off.add(present)
+            self._route.move_on(f"the gateway is {state}")
+        return True
+
+    def plan(
+        self,
+        start: int,
+        end: int,
+        topics: Sequence[str] | None = None,
+        splits: int | None = None,
+        split_bytes: int | None = None,
+    ) -> list[Range]:
+        """The range cut into parts that can be read side by side, between batches; at most one of `splits`, `split_bytes`."""
+        asked: Asked = {"start": start, "end": end, "topics": check_topics(topics), "absent_ok": True, **self._of}
+        asked |= {name: size for name, size in (("splits", splits), ("split_bytes", split_bytes)) if size is not None}
+        told = self._act("plan", asked)
+        self._same_log(told["log"])
+        return [Range(part["start"], part["end"], part["rows"], part["bytes"]) for part in told["ranges"]]
+
+    def offset_for_time(self, time: int | datetime) -> int:
+        """Offset of the first record at or after a time (us since 1970, UTC, or an aware datetime), else the frontier."""
+        return int(self._act("offset_for_time", {"time_us": time_us_of(time), **self._of}, linearizable=not self._stale)["offset"])
+
+    def tick_end(self, start: int, limit: int, end: int, every: int) -> int:
+        """As `Source.tick_end`."""
+        return int(self._act("tick_end", {"start": start, "limit": limit, "end": end, "every": every})["offset"])
+
+    def bytes_end(self, start: int, end: int, bytes_max: int, topics: Sequence[str] | None = None) -> int:
+        """As `Source.bytes_end`."""
+        chosen = check_topics(topics)
+        return int(self._act("bytes_end", {"start": start, "end": end, "bytes": bytes_max, "topics": chosen})["offset"])
+
+    def topics(self, upto: int = 0) -> list[Topic]:
+        """All topics: also those whose first record lies below `upto`, where the log is known to go so far."""
+        self.saw(upto)
+        return [Topic(*(line[name] for name in Topic._fields)) for line in self._act("topics", {})]
+
+    def lanes(self, patience: float | None = None) -> list[LaneInfo]:
+        """The lanes of unordered sends that the gateway knows, the oldest of each gateway first."""
+        told = self._act("lanes", {}, _SLACK_S, patience)
+        return [LaneInfo(**{name: line[name] for name in LaneInfo._fields if name in line}) for line in told]
+
+    def of_lane(self, lane: LaneInfo) -> Reads:
+        """The same for a lane that some gateway told of: who is behind that is passed by."""
+        return Reads(self.addresses, self._timeout, self._patience, lane.frontier, self._log, lane.lane, self._credentials)
+
+    def reaching_back(self) -> tuple[Reads, int]:
+        """The same, beginning with the gateway that holds most of it (retention is each one's own), and its first offset there.
+
+        Gateways that do not answer at once do not count, unless none does.
+        """
+        addresses, starts = self.addresses, dict[Address, int]()
+        for address in addresses:
+            with contextlib.suppress(TuttiError):
+                starts[address] = self._through([address])._ask_frontier(None, 0.0, 0.0).start
+        if not starts:
+            return self, self.frontier().start
+        most = min(starts, key=starts.__getitem__)
+        return self._through(dict.fromkeys([most, *addresses])), starts[most]
+
+    def _through(self, addresses: Iterable[Address]) -> Reads:
+        with self._lock:
+            return Reads(
+                addresses, self._timeout, self._patience, self._seen, self._log, self._of.get("lane", ""), self._credentials
+            )
+
+    def readers(self, patience: float | None = None, *, linearizable: bool = True) -> dict[str, int]:
+        """What named readers, and queries that have a name, saved.
+
+        They had saved it when this was called, or later. Without `linearizable` a gateway tells what it knows, for people alone.
+        """
+        return dict(self._act("readers", {}, patience=patience, linearizable=linearizable))
+
+    def save_offset(self, reader: str, offset: int, back: bool = False) -> None:
+        """A named reader's offset commit; durable when this returns. One below what it committed before takes `back`."""
+        check_name("reader", reader)
+        self._act("save_offset", {"reader": reader, "offset": offset, "back": back})
+
+    # -- records
+
+    def scan(
+        self,
+        start: int,
+        end: int | None = None,
+        topics: Sequence[str] | None = None,
+        columns: Sequence[str] | None = None,
+        follow: bool = False,
+        absent_ok: bool = False,
+    ) -> Iterator[pa.RecordBatch]:
+        """Records [start, end) in offset order, as batches of exactly `schema_of(columns)`; arguments as in `Source.scan`."""
+        return scan_of(self, start, end, topics, columns, follow, absent_ok, self._patience)
+
+    def pieces(
+        self,
+        start: int,
+        end: int,
+        topics: Sequence[str] | None = None,
+        columns: Sequence[str] | None = None,
+        absent_ok: bool = False,
+        left: Callable[[], float] | None = None,
+    ) -> Iterator[Piece]:
+        """As `scan` of a range that is committed, with the offset to go on from after each batch.
+
+        `left` tells, in seconds, how long a gateway may be waited for at this moment, where that is less than the patience.
+        """
+        wanted, chosen = check_columns(columns), check_topics(topics)
+        schema = schema_of(wanted)
+        # Offsets of all records follow each other; of some topics' records they do not, and are asked for to know where to go on.
+        asked = (*wanted, "offset") if chosen is not None and "offset" not in wanted else wanted
+        position = start
+        failing_since: float | None = None
+        kind = Unavailable
+        while position < end or (position == end == start):
+            ticket = orjson.dumps(
+                {
+                    "start": position,
+                    "end": end,
+                    "topics": chosen,
+                    "columns": asked,
+                    "absent_ok": absent_ok,
+                    **self._of,
+                    **self._known(),
+                }
+            )
+            old = time.monotonic() + limits.STREAM_US_MAX / 2e6
+            try:
+                with contextlib.closing(self._stream(ticket)) as stream:
+                    for batch in stream:
+                        failing_since, kind = None, Unavailable
+                        offsets = batch.column("offset") if chosen is not None else None
+                        position = position + batch.num_rows if offsets is None else offsets[-1].as_py() + 1
+                        made = pa.RecordBatch.from_arrays([batch.column(name) for name in wanted], schema=schema)
+                        yield Piece(made, position, offsets)
+                        if time.monotonic() > old:
+                            break  # its time counts that of who takes the batches: what is left is for the gateway alone
+                    else:
+                        if chosen is None and position != end:
+                            raise FormatError(f"{self._route.present} ended a stream at offset {position} that goes to {end}")
+                        return
+            except Unavailable as error:
+                now = time.monotonic()
+                failing_since = now if failing_since is None else failing_since
+                kind = Behind if isinstance(error, Behind) else kind
+                until = failing_since + self._patience
+                until = until if left is None else min(until, now + left())
+                self._move_on(str(error), until, until - failing_since, kind)
+
+    def _stream(self, ticket: bytes) -> Generator[pa.RecordBatch]:
+        """Batches of one stream. Its own errors come as ours, those of who takes the batches pass."""
+        stream = None
+        try:
+            try:
+                client, headers = client_of(self._location(), self._credentials)
+                options = flight.FlightCallOptions(timeout=limits.STREAM_US_MAX / 1e6, headers=headers)
+                stream = client.do_get(flight.Ticket(ticket), options)
+                told = orjson.loads((stream.schema.metadata or {}).get(_METADATA_KEY, b"{}"))
+                self._same_log(told.get("log", ""))
+                self.saw(told.get("frontier", 0))
+            except FLIGHT_ERRORS as error:
+                raise translate(error) from error
+            while True:
+                try:
+                    batch = stream.read_chunk().data
+                except StopIteration:
+                    stream = None
+                    return
+                except FLIGHT_ERRORS as error:
+                    raise translate(error) from error
+                if batch is not None and batch.num_rows:
+                    self._went_well()
+                    yield batch
+        finally:
+            if stream is not None:
+                stream.cancel()
+
+    def close(self) -> None:
+        """Nothing is held that others do not share: connections belong to the process."""
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close."""
+        self.close()
+
+    # -- one gateway after another
+
+    def _known(self) -> dict[str, object]:
+        """What goes with every question: a gateway that is behind, or has another log, has no answer to it."""
+        with self._lock:
+            return {"seen": self._seen, "log": self._log}
+
+    def _act(self, action: str, asked: Asked, timeout: Seconds = None, patience: Seconds = None, linearizable: bool = False) -> Any:
+        plain = body = orjson.dumps(asked | self._known())
+        if linearizable := linearizable and not self._of:  # no majority decides a lane
+            body = orjson.dumps(asked | self._known() | {"linearizable": True})
+
+        def act(client: Any, options: flight.FlightCallOptions) -> Any:
+            try:
+                return answer_of(client, options, action, body)
+            except FLIGHT_ERRORS as error:
+                if not (linearizable and lacks_field(error, "linearizable")):
+                    raise
+                return answer_of(client, options, action, plain)
+
+        return self._call(act, self._timeout if timeout is None else timeout, self._search if patience is None else patience)
+
+    def _call(self, call: Callable[[Any, Any], Answer], seconds: float, patience: float) -> Answer:
+        """Call a gateway that answers. `seconds` is for one call; a gateway is looked for `patience` seconds."""
+        began, kind = time.monotonic(), Unavailable
+        while True:
+            try:
+                client, headers = client_of(self._location(), self._credentials)
+                try:
+                    answer = call(client, flight.FlightCallOptions(timeout=seconds, headers=headers))
+                except FLIGHT_ERRORS as error:
+                    raise translate(error) from error
+                self._went_well()
+                return answer
+            except Unavailable as error:
+                kind = Behind if isinstance(error, Behind) else kind
+                self._move_on(str(error), began + patience, patience, kind)
+
+    def _location(self) -> str:
+        """The reads port of the present gateway, found out by its client port when it is not known."""
+        address = self._route.present
+        location = _locations.get((os.getpid(), address))
+        if location is None:
+            with Talk([address], _SLACK_S_MIN, rounds=1, credentials=self._credentials) as talk:
+                try:
+                    welcome = talk.welcome()
+                except (ConfigError, Unavailable) as error:
+                    if isinstance(error, ConfigError) and len(self._route.addresses) == 1:
+                        raise
+                    raise Unavailable(talk.trouble or str(error)) from error  # the route says where it was met
+            if not welcome.reads:
+                raise Unavailable(f"gateway {welcome.gateway} serves no reads")
+            with self._lock:
+                self._route.learn(welcome.gateways, welcome.silent, welcome.state == "primary")
+            location = _locations[os.getpid(), address] = welcome.reads
+        return location
+
+    def _went_well(self) -> None:
+        with self._lock:
+            self._route.met("connected")
+            self._route.went_well()
+
+    def _move_on(self, reason: str, deadline: float, seconds: float, kind: type[Unavailable] = Unavailable) -> None:
+        """The present gateway does not answer: the next one's turn, or the end when the time is over."""
+        with self._lock:
+            location = _locations.pop((os.getpid(), self._route.present), None)
+            if location is not None:
+                drop(location)
+            wait = self._route.move_on(reason)
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise kind(f"no gateway could be read from within {round(seconds, 2):g} s: {self._route.told()}")
+        time.sleep(min(max(wait, limits.RETRY_US_MIN / 1e6), left))
+
+    def _same_log(self, log: str) -> str:
+        if self._log and log and log != self._log:
+            raise Refused(
+                f"{self._route.present} serves log {log} and this reader began on log {self._log}: "
+                "the url names gateways of different groups, or the log was replaced",
+                "log",
+            )
+        self._log = log or self._log
+        return self._log
+
+    def saw(self, offset: int) -> int:
+        """Somebody was shown this frontier: from now on none that is below it will do."""
+        with self._lock:
+            self._seen = max(self._seen, offset)
+        return offset

@@ -1,0 +1,110 @@
+"""Reading a spool back, in order, over all of its segments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tutti.spool.block_format import Block, Place, Walk, seed_of
+from tutti.errors import Damaged, FormatError
+from tutti.log.files.storage import Storage
+
+#: What to do where it cannot be read.
+HELP = "`tutti spool DIR --records` shows what can be read: send that again, and begin with a new directory"
+
+
+class Segment:
+    """A segment that is there. `end` and `records`: how far it is valid, bytes and records."""
+
+    __slots__ = ("end", "number", "path", "records")
+
+    def __init__(self, number: int, path: str, end: int, records: int) -> None:
+        self.number, self.path, self.end, self.records = number, path, end, records
+
+    @property
+    def last(self) -> Place:
+        """The place behind its last record."""
+        return Place(self.number, self.records)
+
+
+class Cursor:
+    """Where a store is read.
+
+    Attributes:
+        place: behind the last block that was taken.
+    """
+
+    def __init__(self, segments: Mapping[int, Segment], spool: bytes, storage: Storage, place: Place) -> None:
+        """Read what stands behind `place`; `segments` are those that there are at each moment."""
+        self.place = place
+        self._segments, self._id, self._storage = segments, spool, storage
+        self._walk: Walk | None = None
+        self._given: Block | None = None  # and not taken yet
+        self._fd = -1
+
+    def passed(self, before: Place, place: Place, end: int) -> bool:
+        """As `Store.passed`."""
+        segment = self._segment()
+        if segment is None or self.place != before or segment.number != place.segment:
+            return False
+        if self._walk is None:
+            self._open(segment)
+        self.place = place
+        if self._walk is not None:
+            self._walk.go(end, place.records)
+        return True
+
+    def next(self) -> Block | None:
+        """As `Store.next_block`."""
+        if self._given is None:
+            segment = self._segment()
+            self._given = self._read(segment) if segment is not None and self.place < segment.last else None
+        return self._given
+
+    def take(self) -> None:
+        """As `Store.take`."""
+        if self._given is not None:
+            self.place, self._given = self._given.place, None
+
+    def _segment(self) -> Segment | None:
+        """The one that is read: that of the place, or a later one where that is at its end or gone."""
+        segments = self._segments
+        while True:
+            there = segments.get(self.place.segment)
+            if there is not None and self.place.records < there.records:
+                return there
+            later = min((number for number in segments if number > self.place.segment), default=None)
+            if later is None:
+                return there
+            self._move(later)
+
+    def _move(self, number: int) -> None:
+        self.close()
+        self.place = Place(number, 0)
+
+    def _open(self, segment: Segment) -> None:
+        storage = self._storage
+        self._fd = fd = storage.open(segment.path)
+        seed = seed_of(self._id, segment.number)
+        self._walk = Walk(lambda size, at: storage.read(fd, size, at), segment.number, seed)
+
+    def _read(self, segment: Segment) -> Block:
+        """The block behind the place, which the segment has."""
+        try:
+            if self._walk is None:
+                self._open(segment)
+            walk = self._walk
+            while walk is not None and (block := walk.next(segment.end)) is not None:
+                if block.place > self.place:
+                    return block
+        except (FormatError, OSError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            at = self._walk.at if self._walk is not None else 0
+            raise Damaged(f"{segment.path} cannot be read behind byte {at}: {reason}; {HELP}") from error
+        at = walk.at if walk is not None else 0
+        raise Damaged(f"{segment.path} ends at byte {at} and had {segment.end}; {HELP}")
+
+    def close(self) -> None:
+        """Let the file go."""
+        if self._fd >= 0:
+            self._storage.close(self._fd)
+        self._fd, self._walk = -1, None

@@ -1,0 +1,121 @@
+"""The delivery of a producer with a spool: nothing fails for good but what the log will not have, and nothing times out."""
+
+from __future__ import annotations
+
+import logging
+
+from tutti.delivery.sender import NOT_KNOWN_YET
+from tutti.delivery.ordered import Delivery
+from tutti.batching.receipt import Batch, Failure, Resume
+from tutti.delivery.session import NOT_ALLOWED, Identity, State
+from tutti.spool.accumulator import SpooledFeed
+from tutti.spool.commit_mark import Word
+from tutti.data import client_protocol
+from tutti.errors import NotAllowed, Refused, TooLarge, TuttiError, Unknown
+
+LOG = logging.getLogger("tutti.client")
+
+
+class SpooledDelivery(Delivery):
+    """As `Delivery`. Whatever ends an epoch, the next one goes on with what the spool holds behind the log's word."""
+
+    def __init__(self, identity: Identity, feed: SpooledFeed) -> None:
+        """Deliver what the spool holds."""
+        super().__init__(identity, feed)
+        self._spool = feed
+
+    def work(self, now: float) -> None:
+        """As `Delivery.work`."""
+        if self._spool.broken is not None and self.state is not State.ENDED:
+            self.end(self._spool.broken)
+        super().work(now)
+
+    def end(self, error: TuttiError) -> None:
+        """As `Delivery.end`; the spool stays."""
+        left = self._spool.undelivered()
+        if left:
+            kept = f"{left} records of producer {self.identity.name!r} stay in spool {self._spool.path}"
+            LOG.warning("%s: %s", kept, error)
+            if type(error) is Unknown:
+                error = Unknown(f"{error}: {kept}, and the next producer with it sends them")
+        super().end(error)
+
+    def _on_welcome(self, welcome: client_protocol.Welcome, now: float) -> None:
+        log = self._spool.log
+        if log and welcome.log and welcome.log != log:
+            text = (
+                f"spool {self._spool.path} belongs to log {log}, and gateway {welcome.gateway} serves log {welcome.log}: the url "
+                "names gateways of another group, or the log was replaced; give this producer a directory of its own"
+            )
+            self.end(Refused(text, "log"))
+            return
+        super()._on_welcome(welcome, now)
+
+    def _on_batch_answer(self, answer: client_protocol.AbortedAnswer | client_protocol.RefusedAnswer | client_protocol.Expected, now: float) -> None:
+        if isinstance(answer, client_protocol.AbortedAnswer):
+            self.trouble = f"{answer.reason} (aborted)"
+            self._start_over(now)
+        elif isinstance(answer, client_protocol.RefusedAnswer) and not answer.retry and answer.code not in NOT_KNOWN_YET:
+            batch = self.window.at(answer.first_sequence)
+            if self.running and batch is not None:
+                whose = f"{batch.count} records of producer {self.identity.name!r}"
+                text = f"{whose} to topic {batch.topic!r} were refused: {answer.reason}"
+                if answer.code in NOT_ALLOWED:
+                    error: Refused = NotAllowed(text, answer.code, batch.topic)
+                else:
+                    error = TooLarge(text) if answer.code == "too_large" else Refused(text, answer.code)
+                if self._ends(error):
+                    self.end(error)
+                    return
+                self._refuse(batch, error)
+                self._start_over(now)
+        else:
+            super()._on_batch_answer(answer, now)
+
+    def _ends(self, error: TuttiError) -> bool:
+        """Whether a refusal ends the producer: a right can be given, and batches that were put aside do not come back."""
+        return isinstance(error, NotAllowed) and not self.feed.options.puts_denied_aside
+
+    def _refuse(self, batch: Batch, error: TuttiError) -> None:
+        """The log will not have it: it is put aside when it is read again, unless it turns out to be committed."""
+        if batch.place is not None:
+            with self.feed.lock:
+                self._spool.refusals[batch.place] = Failure(error)
+
+    def _start_over(self, now: float) -> None:
+        """The epoch ends; what did not commit comes again from the spool, a little later each time."""
+        if self.running:
+            self.feed.set_opened(None)
+            self._want_next_epoch(now)
+            self._hold_back(now)
+
+    def epoch_began(self, opened: client_protocol.EpochOpened, *, anew: bool) -> None:
+        """Settle what the log says of the spool, and go on behind that; the spool knows by itself whether it began anew."""
+        self.window.commit_upto(opened.sequence)
+        self._tell()
+        try:
+            self._spool.began(self.log, Word(self.number, opened.sequence, opened.progress))
+        except TuttiError as error:
+            self.end(error)
+            return
+        self._spool.let_go(self.window.let_go())
+        self.window.next_sequence = opened.sequence + 1
+        self.window.committed = Resume(opened.sequence, opened.progress)
+        self.feed.set_opened(self.window.committed)
+
+    def _fail_topic(self, topic: str, error: TuttiError) -> None:
+        """Batches of that topic at the head of the queue are put aside, and what follows comes again from the spool. Where only
+        the right to it is missing the producer ends.
+        """
+        if self._ends(error):
+            self.end(error)
+            return
+        refused = []
+        for batch in self.feed.queue:
+            if batch.topic != topic:
+                break
+            self._refuse(batch, error)
+            refused.append(batch)
+        if refused and refused[0].place is not None:
+            first = refused[0].place
+            self._spool.go_back(first._replace(records=first.records - refused[0].count))

@@ -1,0 +1,119 @@
+"""Looking into a spool, its producer up or down: nothing is changed, and damage is passed over and told."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tutti.spool.block_format import HEAD_BYTES, Block, Fetch, Head, Walk, decode_head, heads, seed_of, torn
+from tutti.spool.store import REFUSED, SEGMENT, STATE
+from tutti.spool.commit_mark import State, decode_state
+from tutti.runtime.fsync import open_file
+from tutti.errors import Damaged, FormatError, WrongDirectory
+
+
+class Damage(NamedTuple):
+    """Something that cannot be read: in which file, from which byte on, and why."""
+
+    file: str
+    at: int
+    why: str
+
+
+def read_state(path: str) -> State:
+    """What a spool says of itself.
+
+    Raises:
+        WrongDirectory: it is none.
+        Damaged, FormatError: it cannot be read.
+    """
+    try:
+        with open(os.path.join(path, STATE), "rb", opener=open_file) as file:
+            return decode_state(file.read(1 << 20))
+    except (FileNotFoundError, NotADirectoryError):
+        raise WrongDirectory(f"{path} is no spool: it has no {STATE}") from None
+    except (Damaged, FormatError) as error:
+        raise type(error)(f"spool {path}: {error}") from error
+
+
+def walk(path: str, state: State) -> Iterator[Block | Damage]:
+    """All blocks that are not known to be committed or put aside, in order, and what cannot be read between them."""
+    numbers = sorted(int(match[1]) for name in os.listdir(path) if (match := SEGMENT.match(name)))
+    numbers = [number for number in numbers if number >= state.first]
+    for missing in sorted(set(range(state.first, max([*numbers, state.sent]) + 1)) - set(numbers)):
+        yield Damage(_name(missing), 0, "the file is not there")
+    found = {number: _head(path, state, number) for number in numbers}
+    for number in numbers:
+        head, following = found[number], found.get(number + 1)
+        begun = number != numbers[-1] or os.path.getsize(os.path.join(path, _name(number))) > HEAD_BYTES
+        if isinstance(head, Damage) and begun:
+            yield head
+        end = following.before_end if isinstance(following, Head) else None
+        for one in _segment(path, state, number, end):
+            if isinstance(one, Damage) or (one.place > state.done and one.before not in state.aside):
+                yield one
+
+
+def refused(path: str) -> list[str]:
+    """The files of what was put aside."""
+    directory = os.path.join(path, REFUSED)
+    if not os.path.isdir(directory):
+        return []
+    return [os.path.join(directory, name) for name in sorted(os.listdir(directory)) if name.endswith(".arrow")]
+
+
+def _name(number: int) -> str:
+    return f"{number:08}.seg"
+
+
+def _head(path: str, state: State, number: int) -> Head | Damage:
+    with open(os.path.join(path, _name(number)), "rb", opener=open_file) as file:
+        try:
+            head = decode_head(file.read(HEAD_BYTES))
+        except (Damaged, FormatError) as error:
+            return Damage(_name(number), 0, str(error))
+    if head.id != state.id or head.number != number:
+        return Damage(_name(number), 0, "it belongs to another spool")
+    return head
+
+
+def _segment(path: str, state: State, number: int, end: int | None) -> Iterator[Block | Damage]:
+    """Blocks of one segment, which is valid up to `end`, or as far as it goes if that is not known."""
+    fd = open_file(os.path.join(path, _name(number)), os.O_RDONLY)
+    try:
+        size, seed = os.fstat(fd).st_size, seed_of(state.id, number)
+
+        def fetch(size: int, at: int) -> bytes:
+            return os.pread(fd, size, at)
+
+        blocks = Walk(fetch, number, seed)
+        while True:
+            try:
+                block = blocks.next(size if end is None else end)
+                why = "the file ends in the middle of a record"
+            except FormatError as error:
+                block, why = None, str(error)
+            if block is not None:
+                yield block
+                continue
+            whole = blocks.at >= end if end is not None else torn(fetch, blocks.at, size, number, seed)
+            if whole:
+                return
+            yield Damage(_name(number), blocks.at, why)
+            after = next((head for head in heads(fetch, blocks.at + 1, size, number, seed) if _good(fetch, head, seed)), None)
+            if after is None:
+                return
+            blocks.go(after.start, after.before.records)
+    finally:
+        os.close(fd)
+
+
+def _good(fetch: Fetch, head: Block, seed: int) -> bool:
+    """Whether the records behind a head are whole, too."""
+    one = Walk(fetch, head.place.segment, seed)
+    one.go(head.start, head.before.records)
+    try:
+        return one.next(head.end) is not None
+    except FormatError:
+        return False

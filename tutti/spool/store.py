@@ -1,0 +1,419 @@
+"""The store: a spool's directory. One process has it, one thread writes it.
+
+```
+LOCK          held by flock; the pid of the holder
+spool.json    what the spool says of itself (word.py)
+RESERVE       room for the next spool.json, given up on a full disk
+00000007.seg  segments (blocks.py): each run of a producer writes new ones, none is written again
+refused/      batches that the log will not have, one Arrow stream each, with the reason in its schema's metadata
+```
+
+Segments are deleted from the first on, as all of their records are committed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Sequence
+from contextlib import suppress
+
+import msgspec
+import pyarrow as pa
+
+from tutti.batching.receipt import Batch
+from tutti.spool.block_format import (HEAD_BYTES, Block, Head, Place, Walk, decode_head, encode_block, encode_head, seed_of, torn)
+from tutti.spool.cursor import HELP, Cursor, Segment
+from tutti.spool.disk_space import keep_reserve, no_room, replace, take_lock, unusable
+from tutti.spool.commit_mark import State, Word, decode_state, encode_state, unwrap, wrap
+from tutti import limits
+from tutti.data.frames.frame import payload_crc
+from tutti.data.frames.schema import BATCH_SCHEMA, decode_batch
+from tutti.runtime.fsync import make_directory, open_file
+from tutti.errors import Damaged, DiskFailed, DiskFull, FormatError, WrongDirectory, invariant
+from tutti.log.files.storage import Storage, Unreadable
+
+LOCK, STATE, REFUSED, RESERVE = "LOCK", "spool.json", "refused", "RESERVE"
+_ASIDE = re.compile(r"^(\d{8,})-(\d{12,})\.arrow$")
+SEGMENT = re.compile(r"^(\d{8,})\.seg$")
+
+
+class Store:
+    """The files of one spool.
+
+    Attributes:
+        state: what it says of itself.
+        segments: those that are there, by number, in order.
+        aside: places behind which batches stand that were put aside, and do not go to the log any more.
+        refused_bytes: that what was refused takes.
+        progress: the application's last progress in it, b"" if there is none.
+    """
+
+    def __init__(self, path: str, producer: str, segment_bytes: int, storage: Storage | None = None) -> None:
+        """Open the directory, or make it.
+
+        Raises:
+            DirectoryRefused: another process has it, or it cannot be used now.
+            WrongDirectory: it is another producer's, or no spool, or cannot be written.
+            Damaged: what it holds fails a CRC, or is not all there.
+            FormatError: it is of a newer release.
+        """
+        self.path = os.path.abspath(path)
+        self.storage = storage or Storage()
+        self.segments: dict[int, Segment] = {}
+        self.progress = b""
+        self._segment_bytes = segment_bytes
+        self._producer = producer
+        self._current: tuple[Segment, int, int] | None = None  # that is written: its descriptor, its seed
+        self._cursor: Cursor | None = None
+        self._lock = -1
+        try:
+            make_directory(self.path)
+            self._look()
+            self._lock = take_lock(self._file(LOCK), self.path)
+        except OSError as error:
+            raise unusable(error, self.path) from error
+        try:
+            self._open()
+        except OSError as error:
+            self.close()
+            raise unusable(error, self.path) from error
+        except BaseException:
+            self.close()
+            raise
+
+    # -- opening
+
+    def _file(self, name: str) -> str:
+        return os.path.join(self.path, name)
+
+    def _look(self) -> None:
+        """Refuse what is no spool before anything is made in it."""
+        names = set(os.listdir(self.path)) - {LOCK, STATE + ".tmp", "lost+found"}
+        if STATE not in names and names:
+            raise WrongDirectory(
+                f"{self.path} is no spool: it holds {min(names)!r} and has no {STATE}; give the producer an empty directory"
+            )
+
+    def _open(self) -> None:
+        try:
+            with open(self._file(STATE), "rb", opener=open_file) as file:
+                self.state = decode_state(file.read(1 << 20))
+        except FileNotFoundError:
+            self.state = State(secrets.token_bytes(16), self._producer)
+            self._write_state()
+        except (Damaged, FormatError) as error:
+            raise type(error)(f"spool {self.path}: {error}") from error
+        if self.state.producer != self._producer:
+            raise WrongDirectory(
+                f"spool {self.path} belongs to producer {self.state.producer!r}, not to {self._producer!r}: "
+                "give each producer a directory of its own"
+            )
+        numbers = sorted(int(match[1]) for name in os.listdir(self.path) if (match := SEGMENT.match(name)))
+        for number in numbers:
+            if number < self.state.first:
+                self.storage.remove(self._segment_path(number))  # done with before a crash
+        self._take_in([number for number in numbers if number >= self.state.first])
+        self.aside = set(self.state.aside)
+        self.refused_bytes = 0
+        with suppress(FileNotFoundError):
+            for entry in os.scandir(self._file(REFUSED)):
+                self.refused_bytes += entry.stat().st_size
+                if match := _ASIDE.match(entry.name):
+                    self.aside.add(Place(int(match[1]), int(match[2]) - 1))
+
+    def _take_in(self, numbers: list[int]) -> None:
+        """Find out how far each segment is valid: the next one says it of those before the last, which is read."""
+        heads = {number: self._head(number, number == numbers[-1]) for number in numbers}
+        there = [number for number in numbers if heads[number] is not None]
+        wanted = range(self.state.first, max([*there, self.state.sent]) + 1)
+        for missing in (number for number in wanted if number not in there):
+            raise Damaged(
+                f"spool {self.path} has lost segment {self._segment_path(missing)}, and with it records that were not known to be "
+                f"committed: restore it; {HELP}"
+            )
+        for number in there:
+            following, own = heads.get(number + 1), heads[number]
+            path = self._segment_path(number)
+            if following is not None:
+                if os.path.getsize(path) < following.before_end:
+                    raise Damaged(f"{path} has lost its end: it had {following.before_end} bytes of records; {HELP}")
+                self.segments[number] = Segment(number, path, following.before_end, following.before_records)
+            else:
+                self.segments[number] = self._scanned(number, path)
+            if own is not None and number == there[-1]:
+                self.progress = self.progress or own.progress
+
+    def _head(self, number: int, last: bool) -> Head | None:
+        """The segment's head; None, and no file any more, if a crash came before anything was in it."""
+        path = self._segment_path(number)
+        fd = self.storage.open(path)
+        try:
+            size = self.storage.size(fd)
+            head = decode_head(self.storage.read(fd, HEAD_BYTES, 0))
+            if head.number != number or head.id != self.state.id:
+                raise FormatError("it belongs to another spool")
+        except (Damaged, FormatError) as error:
+            if last and size <= HEAD_BYTES and number > self.state.sent:
+                self.storage.remove(path)
+                return None
+            raise Damaged(f"{path} cannot be read: {error}; {HELP}") from error
+        finally:
+            self.storage.close(fd)
+        return head
+
+    def _scanned(self, number: int, path: str) -> Segment:
+        """The last segment, read to its end."""
+        fd, seed = self.storage.open(path), seed_of(self.state.id, number)
+        try:
+            walk, wrong = Walk(lambda size, at: self.storage.read(fd, size, at), number, seed), ""
+            try:
+                for block in walk:
+                    self.progress = unwrap(block.progress)[1] or self.progress
+            except FormatError as error:
+                wrong = str(error)
+            size = self.storage.size(fd)
+            if not torn(lambda size, at: self.storage.read(fd, size, at), walk.at, size, number, seed):
+                raise Damaged(
+                    f"{path} is damaged behind record {walk.records} of it ({wrong or 'a block is cut off'}), and what follows had "
+                    f"been on the disk; {HELP}"
+                )
+            # A run that was killed may have written without a sync; what is read here is built on.
+            self.storage.make_durable(fd)
+            self.storage.make_names_durable(self.path)
+        except Unreadable as error:
+            raise Damaged(f"{path} cannot be read: {error.strerror}; {HELP}") from error
+        finally:
+            self.storage.close(fd)
+        return Segment(number, path, walk.at, walk.records)
+
+    # -- what there is
+
+    @property
+    def used(self) -> int:
+        """Bytes that the spool takes."""
+        return sum(max(segment.end, 4 * limits.KIB) for segment in self.segments.values()) + self.refused_bytes
+
+    def counts(self) -> dict[int, int]:
+        """Records of each segment."""
+        return {segment.number: segment.records for segment in self.segments.values()}
+
+    @property
+    def end(self) -> Place:
+        """The place behind everything."""
+        return max((segment.last for segment in self.segments.values()), default=Place(0, 0))
+
+    # -- writing
+
+    def append(self, batches: Sequence[Batch], flags: int) -> list[tuple[Place, int]]:
+        """Write batches, which have bodies compressed as `flags` say, and make them durable. Their progress and CRC are then those
+        that they travel with.
+
+        Returns each one's place, and the byte of the segment behind it.
+
+        Raises:
+            DiskFull: there is no room; nothing has changed.
+            DiskFailed: a write or a sync failed; what of it is on the disk is not known.
+        """
+        segment, fd, seed = self._writable()
+        parts, travel, at, records = [], [], segment.end, segment.records
+        progress = self.progress
+        for batch in batches:
+            records += batch.count
+            place = Place(segment.number, records)
+            progress = batch.progress or progress  # the last one: the log keeps that of the last batch alone
+            mark = wrap(self.state.id, place, progress)
+            crc = payload_crc(mark, batch.body)
+            block = _block_of(batch, place, mark, crc, flags, segment.end)
+            head, body = encode_block(block, seed)
+            parts += [head, body]
+            at += len(head) + len(body)
+            travel.append((place, mark, crc, at))
+        try:
+            self.storage.write(fd, parts, segment.end)
+            self.storage.make_durable(fd)
+        except OSError as error:
+            failure = self._failure(f"{segment.path} cannot be written", error)
+            if isinstance(failure, DiskFull):
+                with suppress(OSError):
+                    self.storage.truncate(fd, segment.end)  # written over in any case
+            raise failure from error
+        segment.end, segment.records, self.progress = at, records, progress
+        for batch, (_, mark, crc, _) in zip(batches, travel, strict=True):
+            batch.progress, batch.crc = mark, crc
+        return [(place, end) for place, _, _, end in travel]
+
+    def _writable(self) -> tuple[Segment, int, int]:
+        """The segment that is written; a new one if there is none yet in this run, or it has its size."""
+        current = self._current
+        if current is not None and current[0].end < self._segment_bytes:
+            return current
+        before = max(self.segments.values(), key=lambda segment: segment.number, default=None)
+        number = max(before.number if before is not None else 0, self.state.sent, self.state.first - 1) + 1
+        path = self._segment_path(number)
+        head = Head(number, self.state.id, before.end if before else 0, before.records if before else 0, self.progress)
+        try:
+            fd = self.storage.open(path, create=True)
+            try:
+                self.storage.write(fd, [encode_head(head)], 0)
+                self.storage.make_durable(fd)
+                self.storage.make_names_durable(self.path)
+            except BaseException:
+                self.storage.close(fd)
+                raise
+        except OSError as error:
+            raise self._failure(f"{path} cannot be made", error) from error
+        if current is not None:
+            self.storage.close(current[1])
+        segment = self.segments[number] = Segment(number, path, HEAD_BYTES, 0)
+        self._current = segment, fd, seed_of(self.state.id, number)
+        return self._current
+
+    def note_sent(self, segment: int, log: str, word: Word) -> None:
+        """Records of that segment are about to leave, in an epoch that began with `word`. Durable when this returns."""
+        self._write_state(log=log, sent=segment, since=word)
+
+    def note_aside(self, done: Place, aside: tuple[Place, ...]) -> None:
+        """Batches behind these places were put aside, and all before `done` is done with. Durable when this returns. What was put
+        aside further on stays so.
+        """
+        kept = {*aside, *(place for place in self.aside if place > done)}
+        self._write_state(done=done, aside=tuple(sorted(kept)))
+        self.aside = kept
+
+    def prune(self, known: Place, done: Place, *, closing: bool = False) -> bool:
+        """Delete segments that lie before `done` with all their records; whether there were any."""
+        current = self._current[0].number if self._current is not None and not closing else -1
+        over = []
+        for segment in self.segments.values():
+            if (segment.last > done and segment.records) or segment.number == current or segment.number > done.segment:
+                break
+            over.append(segment)
+        if not over:
+            return False
+        self._write_state(first=over[-1].number + 1, known=known, done=done)
+        if self._cursor is not None and self._cursor.place.segment <= over[-1].number:
+            self._cursor.close()  # a file that is open keeps its room
+        for segment in over:
+            try:
+                with suppress(FileNotFoundError):
+                    self.storage.remove(segment.path)
+            except OSError as error:
+                raise self._failure(f"{segment.path} cannot be removed", error) from error
+            del self.segments[segment.number]
+        return True
+
+    def refuse(self, block: Block, error: Exception) -> None:
+        """Put a batch aside that the log will not have, with the reason. It is durable when this returns, and once only there."""
+        directory = self._file(REFUSED)
+        path = os.path.join(directory, f"{block.place.segment:08}-{block.before.records + 1:012}.arrow")
+        told = {"topic": block.topic, "producer": self.state.producer, "reason": str(error)}
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, BATCH_SCHEMA.with_metadata(told)) as writer:
+            writer.write_batch(decode_batch(block.body))
+        data = sink.getvalue().to_pybytes()
+        try:
+            if not os.path.isdir(directory):
+                make_directory(directory)
+                self.storage.make_names_durable(self.path)
+            replace(self.storage, path, data)
+        except OSError as failed:
+            raise self._failure(f"{directory} cannot be written", failed) from failed
+        self.refused_bytes += len(data)
+        self.aside.add(block.before)
+
+    # -- reading
+
+    def seek(self, place: Place) -> None:
+        """`next_block` gives what stands behind that place."""
+        if self._cursor is not None:
+            self._cursor.close()
+        self._cursor = Cursor(self.segments, self.state.id, self.storage, place)
+
+    def next_block(self) -> Block | None:
+        """The next block, None at the end of what was written. It is the next one until `take`.
+
+        Raises:
+            Damaged: it cannot be read.
+        """
+        invariant(self._cursor is not None, "a spool is read from somewhere")
+        return self._cursor.next() if self._cursor is not None else None
+
+    def take(self) -> None:
+        """The block that was given is dealt with, and `next_block` gives what stands behind it."""
+        if self._cursor is not None:
+            self._cursor.take()
+
+    @property
+    def read_all(self) -> bool:
+        """Whether everything that was written was read, or needs not be."""
+        return self._cursor is not None and self._cursor.place >= self.end
+
+    def passed(self, before: Place, place: Place, end: int) -> bool:
+        """What stands behind `before` needs not be read, up to `place`, which is at byte `end`; False if that is not where it is
+        read.
+        """
+        return self._cursor is not None and self._cursor.passed(before, place, end)
+
+    def _segment_path(self, number: int) -> str:
+        return self._file(f"{number:08}.seg")
+
+    def _write_state(self, **changes: object) -> None:
+        state = msgspec.structs.replace(self.state, **changes)
+        path, data, reserve = self._file(STATE), encode_state(state), self._file(RESERVE)
+        try:
+            try:
+                replace(self.storage, path, data)
+            except OSError as error:
+                if not no_room(error) or not os.path.exists(reserve):
+                    raise
+                self.storage.remove(reserve)
+                replace(self.storage, path, data)
+        except OSError as error:
+            raise self._failure(f"{path} cannot be written", error) from error
+        self.state = state  # all at once, as another thread may look
+        keep_reserve(self.storage, reserve)  # before anything else takes the room
+
+    def _failure(self, what: str, error: OSError) -> DiskFull | DiskFailed:
+        """What an error of the system means."""
+        if no_room(error):
+            return DiskFull(f"spool {self.path}: {error.strerror}")
+        return DiskFailed(f"spool {what}: {error.strerror}")
+
+    def seal(self) -> None:
+        """Have the next run know how far this one came, whatever becomes of the last records: for an end that was no crash."""
+        if self._current is not None and self._current[0].records:
+            self._segment_bytes = 0
+            self._writable()
+
+    def close(self) -> None:
+        """Let the directory go."""
+        if self._cursor is not None:
+            self._cursor.close()
+            self._cursor = None
+        if self._current is not None:
+            self.storage.close(self._current[1])
+            self._current = None
+        lock, self._lock = self._lock, -1
+        if lock >= 0:
+            os.close(lock)
+
+
+def _block_of(batch: Batch, place: Place, mark: bytes, crc: int, flags: int, synced: int) -> Block:
+    return Block(
+        place,
+        batch.topic,
+        mark,
+        batch.body,
+        flags,
+        batch.whole,
+        batch.count,
+        batch.raw_length,
+        crc,
+        batch.min_timestamp,
+        batch.max_timestamp,
+        synced,
+        0,
+        0,
+    )

@@ -1,0 +1,203 @@
+"""A struct from a TOML file, key by key, so that every mistake is found at once and explained: where, what, what to do."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct, inspect
+
+from tutti.toml.lines import key_lines, line_of
+from tutti.toml.mistakes import KeyPath, Mistake
+from tutti.errors import ConfigError, remedy
+from tutti.security.key_files import TooDeep, parse_toml, read_whole
+
+AStruct = TypeVar("AStruct", bound=Struct)
+_TOLD = 10  # mistakes of a file at once
+_MISSING = 1 << 30  # behind every line
+
+
+def load_struct(path: str | Path, kind: type[AStruct]) -> AStruct:
+    """A struct from a TOML file of its own, with every mistake explained.
+
+    Raises:
+        ConfigError: the file cannot be read or is wrong; the message has a line for each mistake, what is missing behind what is
+            there, as one may be the other misspelt.
+    """
+    text, mistakes = text_of(path)
+    tree, wrong = tree_of(text) if text is not None else ({}, [])
+    mistakes += wrong
+    if not mistakes and text is not None:
+        reading = StructReader(text, kind)
+        value = reading.struct(kind, tree, ())
+        mistakes = sorted(reading.mistakes, key=lambda mistake: mistake.line or _MISSING)
+        if not mistakes:
+            return value
+    others = [f"and {len(mistakes) - _TOLD} more in the file"] if len(mistakes) > _TOLD else []
+    raise ConfigError("\n".join([*(mistake.text(str(path)) for mistake in mistakes[:_TOLD]), *others]))
+
+
+def text_of(path: str | Path) -> tuple[str | None, list[Mistake]]:
+    """Return the text of a file, None if it cannot be read, and the mistake that says why."""
+    try:
+        # Editors of some systems begin a file with a mark, and end its lines otherwise.
+        return read_whole(path)[0].decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n"), []
+    except OSError as error:
+        return None, [
+            Mistake("", None, f"cannot be read ({(error.strerror or str(error)).lower()})", remedy(error, "name a TOML file"))
+        ]
+    except UnicodeDecodeError as error:
+        return None, [Mistake("", None, f"is not UTF-8 text (byte {error.start})", "save it as UTF-8")]
+
+
+def tree_of(text: str) -> tuple[dict[str, Any], list[Mistake]]:
+    """Parse TOML: the tree of values, and the mistake that ended the parse, if any."""
+    try:
+        return parse_toml(text), []
+    except TooDeep as error:
+        return {}, [Mistake("", error.line, "has a key of too many parts", "no key has more than a table's name and its own")]
+    except tomllib.TOMLDecodeError as error:
+        line = re.search(r"line (\d+)", str(error))
+        what = f"is not TOML ({re.sub(r' [(]at .*', '', str(error)).lower()})"
+        do = 'write `key = value`, text in "quotes", tables as [name]'
+        return {}, [Mistake("", int(line[1]) if line else text.count("\n") + 1, what, do)]
+    except RecursionError:
+        return {}, [Mistake("", None, "nests arrays or tables too deeply to be read", "no key takes more than a list or a table")]
+    except ValueError as error:  # an integer of thousands of digits
+        return {}, [Mistake("", None, f"has a value that cannot be read ({error})", "correct the value")]
+
+
+class StructReader:
+    """Turns a tree of TOML values into structs and collects what does not fit."""
+
+    def __init__(self, text: str, root: type[Struct]) -> None:
+        """Read `text`, whose top is a `root`."""
+        self._root = root
+        self.mistakes: list[Mistake] = []
+        self._wrong: set[KeyPath] = set()
+        self._lines = key_lines(text)
+
+    def mistake(self, path: KeyPath, what: str, do: str) -> None:
+        """Add a mistake: the key, what is wrong with it, and what to write."""
+        self._wrong.add(path)
+        self.mistakes.append(Mistake(".".join(path), line_of(self._lines, path), what, do))
+
+    def good(self, *path: str) -> bool:
+        """Whether no mistake was found in `path` itself or in what holds it."""
+        return not any(path[:length] in self._wrong for length in range(1, len(path) + 1))
+
+    def struct(self, kind: type[AStruct], table: dict[str, Any], path: KeyPath) -> AStruct:
+        """A `kind` from a table; a value that is missing or wrong is told and stands as its default, or as the example."""
+        fields = {field.name: field for field in msgspec.structs.fields(kind)}
+        for key in table.keys() - fields.keys():
+            self._unknown((*path, key), list(fields))
+        values: dict[str, Any] = {}
+        for name, field in fields.items():
+            here = (*path, name)
+            value = _WRONG
+            if name in table:
+                value = self._value(field.type, table[name], here)
+            elif field.required and isinstance(field.type, type) and issubclass(field.type, Struct):
+                value = self.struct(field.type, {}, here)  # tells what is missing in it
+            elif field.required:
+                where = f" to {_table_text(path)}" if path else ""
+                self.mistake(here, "is missing", f"add it{where}, for example {name} = {json.dumps(_example(field.type))}")
+            if value is not _WRONG:
+                values[name] = value
+            elif field.required:
+                values[name] = _example(field.type)
+        return kind(**values)
+
+    def _value(self, kind: Any, value: Any, path: KeyPath) -> Any:
+        if isinstance(kind, type) and issubclass(kind, Struct):
+            if isinstance(value, dict):
+                return self.struct(kind, value, path)
+            self.mistake(path, f"is {_shown(value)}", f"make it a table, [{'.'.join(path)}] with keys below it")
+            return _WRONG
+        if isinstance(value, str) and "\0" in value and len(value) > 1:  # one character may be any: it separates columns
+            self.mistake(path, f"is {_shown(value)}", "leave the zero byte out: no path, name or address can hold one")
+            return _WRONG
+        try:
+            return msgspec.convert(value, kind)
+        except msgspec.ValidationError:
+            self.mistake(path, f"is {_shown(value)}", f"it takes {taken(kind)}")
+            return _WRONG
+
+    def _unknown(self, path: KeyPath, names: list[str]) -> None:
+        near = difflib.get_close_matches(path[-1], names, n=1)
+        elsewhere = [place for place in _all_keys(self._root, ()) if place[-1] == path[-1]]
+        if elsewhere:  # spelled so somewhere else says more than spelled nearly so here
+            hint = f"it belongs into {_table_text(elsewhere[0][:-1])}"
+        elif near:
+            hint = f"did you mean {near[0]}?"
+        else:
+            hint = f"{_table_text(path[:-1])} takes {', '.join(names)}"
+        self.mistake(path, "is not known", hint)
+
+
+_WRONG = object()
+
+
+def taken(kind: Any) -> str:
+    """What a field takes, in words."""
+    return _taken(inspect.type_info(kind))
+
+
+def _taken(told: inspect.Type) -> str:
+    match told:
+        case inspect.Metadata(type=inner):
+            return _taken(inner)
+        case inspect.IntType():
+            return f"a whole number from {told.ge} to {told.le}"
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.LiteralType(values=values):
+            return " or ".join(f'"{value}"' for value in values)
+        case inspect.StrType(min_length=1, max_length=1):
+            return 'one character in "quotes"'
+        case inspect.StrType(min_length=1):
+            return 'text in "quotes" that is not empty'
+        case inspect.ListType(item_type=inspect.LiteralType(values=values)):
+            return "a list of some of " + ", ".join(f'"{value}"' for value in values)
+        case inspect.ListType(min_length=1):
+            return 'a list of texts, ["a", "b"], one at least'
+        case inspect.ListType():
+            return 'a list of texts, ["a", "b"]'
+        case inspect.DictType(value_type=inspect.UnionType()):
+            return 'a table of names and values, { "a.name" = "value" }'
+        case inspect.DictType():
+            return 'a table of names and addresses, { jfk = "127.0.0.1:7400" }'
+        case inspect.UnionType(types=parts):
+            return " or ".join(_taken(part) for part in parts if not isinstance(part, inspect.NoneType))
+        case _:
+            return 'text in "quotes"'
+
+
+def _example(kind: Any) -> Any:
+    told = inspect.type_info(kind)
+    if isinstance(told, inspect.Metadata) and told.extra_json_schema:
+        return told.extra_json_schema["examples"][0]
+    raise TypeError(f"{kind} is required and has no example")
+
+
+def _all_keys(kind: type[Struct], path: KeyPath) -> list[tuple[str, ...]]:
+    keys: list[tuple[str, ...]] = []
+    for field in msgspec.structs.fields(kind):
+        keys.append((*path, field.name))
+        if isinstance(field.type, type) and issubclass(field.type, Struct):
+            keys.extend(_all_keys(field.type, (*path, field.name)))
+    return keys
+
+
+def _table_text(path: KeyPath) -> str:
+    return f"[{'.'.join(path)}]" if path else "the top of the file, before any [table]"
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
