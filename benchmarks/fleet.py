@@ -18,8 +18,8 @@ from pathlib import Path
 import orjson
 
 from benchmarks.figures import descendants, proportional_memory_bytes, seconds_of
-from tutti.runtime.child_processes import ending_with_this
 from tutti.io.admin import Control
+from tutti.runtime.child_processes import ending_with_this
 
 START_S_MAX = 120.0
 STOP_S_MAX = 60.0

@@ -19,8 +19,8 @@ import pyarrow as pa
 from benchmarks.figures import Figure, figure, foreign_load, percentile
 from benchmarks.fleet import gateways
 from benchmarks.ingest import _paced
-from tutti.runtime.child_processes import ending_with_this
 from tutti import Producer
+from tutti.runtime.child_processes import ending_with_this
 
 MEMBERS = 3
 RECORDS = 1000

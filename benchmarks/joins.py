@@ -14,10 +14,10 @@ from benchmarks.fleet import Measured, coordinator_of, gateways, laid_out
 from benchmarks.ingest import _send_batches
 from benchmarks.machine import KIB, MIB
 from benchmarks.pace import RATE, Paced, Span
-from tutti.io.admin import Control
-from tutti.errors import OffsetOutOfRange
-from tutti_gateway.log.tools import digest
 from tutti import Producer
+from tutti.errors import OffsetOutOfRange
+from tutti.io.admin import Control
+from tutti_gateway.log.tools import digest
 
 JOIN_S_MAX = 300.0
 RATIO_MAX = 3.0

@@ -16,9 +16,9 @@ from typing import Any
 from benchmarks.figures import Figure, figure, foreign_load
 from benchmarks.fleet import Measured, gateway
 from benchmarks.kafka import PARTITIONS, Broker, broker, broker_jars
-from tutti_connect.kafka.source.consumer import DEFAULTS
 from tutti.runtime.child_processes import ending_with_this
 from tutti.sources.flight import Reads
+from tutti_connect.kafka.source.consumer import DEFAULTS
 
 _WAIT_S = 120.0
 _LOOK_S = 0.03  # each look is work for a gateway, too

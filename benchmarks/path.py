@@ -62,8 +62,8 @@ def _serve(members: int, records: int, directory: Path) -> None:
     """Run a group; take a turn for each line of stdin, and answer it with a line."""
     from benchmarks.figures import descendants, percentile
     from benchmarks.fleet import gateways
-    from tutti.io.admin import Control
     from tutti import Producer
+    from tutti.io.admin import Control
 
     with gateways(members, directory) as running:
         for measured in running:

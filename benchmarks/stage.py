@@ -14,9 +14,9 @@ from benchmarks.fleet import coordinator_of, gateways
 from benchmarks.ingest import _send
 from benchmarks.pace import Paced, Span
 from benchmarks.spark import COLUMNS, session
-from tutti.io.admin import Control
-from tutti.data.view_id import counter_of
 from tutti import Producer
+from tutti.data.view_id import counter_of
+from tutti.io.admin import Control
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

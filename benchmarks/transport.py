@@ -22,11 +22,11 @@ import zmq
 
 from benchmarks.arguments import run_command
 from benchmarks.figures import Figure, figure, seconds_of
+from tutti.data.addresses import Address
+from tutti.data.frames.frame import Frame, Kind
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.events import Received
 from tutti_gateway.core.protocol.messages import Order, Vote
-from tutti.data.addresses import Address
-from tutti.data.frames.frame import Frame, Kind
 from tutti_gateway.transport.interface import Introduction, Transport
 from tutti_gateway.transport.mesh.mesh import Mesh
 from tutti_gateway.transport.multicast.multicast import Multicast

@@ -15,12 +15,12 @@ from typing import Any
 
 import msgspec
 
-from tutti.data.frames import bodies
 from tutti.data import client_protocol
+from tutti.data.frames import bodies
 from tutti.data.frames.frame import HEADER_DTYPE, Frame, Kind, crc32c, progress_length_at
 from tutti.data.frames.plain_body import encode_plain
-from tutti.log.format.index import ROW, encode_row
 from tutti.log.files.layout import FRAMES_AT, SEGMENT_HEADER_SIZE, SegmentHeader
+from tutti.log.format.index import ROW, encode_row
 from tutti.log.format.vote_mark import Mark
 from tutti.zmtp.framing import COMMAND, GREETING, LONG, MORE, PING, frame, pong, ready
 
@@ -134,7 +134,9 @@ def wire_vectors() -> Iterator[Vector]:
     yield _vector("a batch to be submitted", "frame", batch.to_bytes(), _said(batch))
     more = _batch(_RECORDS[:1], 4)
     for name, frames in (("small batches", [batch, more]), ("a body of more than 8192 bytes", [_batch(alone, 5)])):
-        yield _vector(name, "submit", [bytes(part) for part in client_protocol.encode_submit(frames)], [_said(found) for found in frames])
+        yield _vector(
+            name, "submit", [bytes(part) for part in client_protocol.encode_submit(frames)], [_said(found) for found in frames]
+        )
     answers = [client_protocol.Committed(7, 1, 1, 3, 42), client_protocol.Committed(7, 1, 4, 1, client_protocol.OFFSET_UNKNOWN)]
     rows = [msgspec.structs.asdict(answer) for answer in answers]
     yield _vector("receipts", "receipts", client_protocol.encode_receipts(answers), rows)

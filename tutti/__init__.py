@@ -13,12 +13,30 @@ with Reader("tutti://127.0.0.1:7400", topics=["flights"], start=0) as reader:
 
 from __future__ import annotations
 
+from tutti.batching.receipt import Receipt, Resume
 from tutti.common.credentials import Credentials
+from tutti.errors import (
+    Aborted,
+    Behind,
+    BufferFull,
+    ConfigError,
+    Damaged,
+    DirectoryRefused,
+    Fenced,
+    FormatError,
+    NotAllowed,
+    OffsetOutOfRange,
+    Refused,
+    TooLarge,
+    TuttiError,
+    Unavailable,
+    Unknown,
+    UsageError,
+    WrongDirectory,
+)
 from tutti.producer import Producer
 from tutti.reader import Reader, Record
-from tutti.batching.receipt import Receipt, Resume
 from tutti.tracing import TracedProducer
-from tutti.errors import (Aborted, Behind, BufferFull, ConfigError, Damaged, DirectoryRefused, Fenced, FormatError, NotAllowed, OffsetOutOfRange, Refused, TooLarge, TuttiError, Unavailable, Unknown, UsageError, WrongDirectory)
 
 __all__ = [
     "Aborted",

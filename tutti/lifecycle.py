@@ -10,11 +10,11 @@ import threading
 import time
 import weakref
 
-from tutti.runtime import malloc
-from tutti.common.fork import after_fork
-from tutti.io.producer_io import Pump
-from tutti.delivery.session import State
 from tutti import limits
+from tutti.common.fork import after_fork
+from tutti.delivery.session import State
+from tutti.io.producer_io import Pump
+from tutti.runtime import malloc
 
 LOG = logging.getLogger("tutti.client")
 

@@ -14,29 +14,29 @@ from typing import Any, Literal, Self
 
 import pyarrow as pa
 
-from tutti.common.credentials import Credentials, given
-from tutti.delivery.ordered import Delivery
-from tutti.batching.encoder import Compression, check_progress, check_record, conform
+from tutti import limits
 from tutti.batching.accumulator import Feed
-from tutti.common.reentrancy import is_from_call
-from tutti.delivery.unordered import Lanes
+from tutti.batching.append import swiftly
+from tutti.batching.encoder import Compression, check_progress, check_record, conform
 from tutti.batching.options import FeedOptions, check_bytes, options_of
-from tutti.sources.query_wait import Passing
-from tutti.lifecycle import tune, watch
-from tutti.io.producer_io import Pump
 from tutti.batching.receipt import Header, OnDelivery, Receipt, Resume, Spooled, outside
+from tutti.common.address import parse_url
+from tutti.common.credentials import Credentials, given
 from tutti.common.durations import check_seconds, check_wait
+from tutti.common.reentrancy import is_from_call
+from tutti.data.names import check_name, nameless_name
+from tutti.delivery.ordered import Delivery
 from tutti.delivery.session import Identity
-from tutti.spool.delivery import SpooledDelivery
+from tutti.delivery.unordered import Lanes
+from tutti.errors import Unavailable, UsageError
+from tutti.io.producer_io import Pump
+from tutti.lifecycle import tune, watch
+from tutti.sources.query_wait import Passing
 from tutti.spool.accumulator import SpooledFeed
+from tutti.spool.commit_mark import unwrap
+from tutti.spool.delivery import SpooledDelivery
 from tutti.spool.disk_thread import Spooler
 from tutti.spool.store import Store
-from tutti.spool.commit_mark import unwrap
-from tutti.batching.append import swiftly
-from tutti.common.address import parse_url
-from tutti import limits
-from tutti.data.names import check_name, nameless_name
-from tutti.errors import Unavailable, UsageError
 
 Timestamp = Any  # an aware datetime, or an int of microseconds since 1970, UTC
 LOG = logging.getLogger("tutti.client")

@@ -12,18 +12,18 @@ from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
 
-from tutti.common.credentials import Credentials, given
-from tutti.reading.cursor import Cursor, Reading
-from tutti.sources.files import Files, Paths
-from tutti.reading.lane_cursors import Origins, lane_named
-from tutti.sources.flight import Reads
-from tutti.common.durations import Deadline, check_seconds, check_wait
-from tutti.sources.source import Frontier, Piece, Place, Source, begun, check_topics, place_of
-from tutti.common.address import parse_url
 from tutti import limits
+from tutti.common.address import parse_url
+from tutti.common.credentials import Credentials, given
+from tutti.common.durations import Deadline, check_seconds, check_wait
 from tutti.data.frames.columns import check_columns
 from tutti.data.names import check_name
 from tutti.errors import OffsetOutOfRange, Unavailable, UsageError
+from tutti.reading.cursor import Cursor, Reading
+from tutti.reading.lane_cursors import Origins, lane_named
+from tutti.sources.files import Files, Paths
+from tutti.sources.flight import Reads
+from tutti.sources.source import Frontier, Piece, Place, Source, begun, check_topics, place_of
 
 
 class Record(NamedTuple):

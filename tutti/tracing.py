@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from tutti.producer import Producer
 from tutti.batching.receipt import Header, OnDelivery, Receipt
 from tutti.errors import TuttiError, UsageError
+from tutti.producer import Producer
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,15 +14,15 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from tutti.common.credentials import Credentials
-from tutti.batching.encoder import check_progress, seal
-from tutti.producer import Producer
-from tutti.batching.receipt import Batch, Receipt
 from tutti import limits
+from tutti.batching.encoder import check_progress, seal
+from tutti.batching.receipt import Batch, Receipt
+from tutti.common.credentials import Credentials
+from tutti.data.client_protocol import OFFSET_UNKNOWN
 from tutti.data.frames.bodies import TxnBody, encode_body
 from tutti.data.frames.frame import Kind
-from tutti.data.client_protocol import OFFSET_UNKNOWN
 from tutti.errors import Refused, TuttiError, UsageError
+from tutti.producer import Producer
 
 SLICE_BYTES = 1 << 20  # of a staged batch, about: large enough to be cheap, well below what one may have
 _RECORDS_END = 1 << 32  # what a frame's field holds

@@ -19,8 +19,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from benchmarks.figures import percentile
-from tutti.runtime.child_processes import ending_with_this
 from tutti import Producer, Reader
+from tutti.runtime.child_processes import ending_with_this
 
 COLUMNS = ["offset", "value"]
 _CLOSE_S = 60.0

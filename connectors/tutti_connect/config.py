@@ -7,11 +7,11 @@ from pathlib import Path
 
 from msgspec import Meta
 
-from tutti_connect import limits
 from tutti.common.address import parse_url
 from tutti.data.names import NAME_BYTES_MAX, is_name
-from tutti.runtime.fsync import make_directory
 from tutti.errors import ConfigError, remedy
+from tutti.runtime.fsync import make_directory
+from tutti_connect import limits
 
 
 def example(*texts: str) -> Meta:

@@ -21,10 +21,10 @@ from typing import Any
 
 import orjson
 
+from tutti.errors import TuttiError
+from tutti.runtime.fsync import sync_directory
 from tutti_connect import limits
 from tutti_connect.config import writable_directory
-from tutti.runtime.fsync import sync_directory
-from tutti.errors import TuttiError
 
 LOG = logging.getLogger("tutti.quarantine")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tutti.archive.archiver import Archiver, Settings
-from tutti.archive.catalog import Archive
-from tutti.archive.verify import verify
-from tutti.archive.layout import MARKER
-from tutti.archive.reader import read
-from tutti.data.frames.columns import COLUMNS
 from tests.compat.facts import sum_of
 from tests.unit.archive.logs import LOG, Log, table_of
+from tutti.archive.archiver import Archiver, Settings
+from tutti.archive.catalog import Archive
+from tutti.archive.layout import MARKER
+from tutti.archive.reader import read
+from tutti.archive.verify import verify
+from tutti.data.frames.columns import COLUMNS
 
 _RECORDS = 260
 

@@ -10,18 +10,18 @@ from typing import Any
 import msgspec
 import orjson
 
-from tutti_gateway.core.protocol.events import Recovered
+from tests.unit.log.history import opened, seen
+from tests.unit.log.lanes import Owner
 from tutti.data.frames.frame import Frame
 from tutti.data.lane_name import LaneName
-from tutti_gateway.log.tools.digest import digest
-from tutti_gateway.log.tools.inspect import inspect
-from tutti_gateway.log.lanes.lane_logs import LaneLogs
 from tutti.log.files.lane_paths import lane_path
 from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
+from tutti_gateway.core.protocol.events import Recovered
+from tutti_gateway.log.lanes.lane_logs import LaneLogs
+from tutti_gateway.log.tools.digest import digest
+from tutti_gateway.log.tools.inspect import inspect
 from tutti_gateway.log.tools.verify import verify
-from tests.unit.log.history import opened, seen
-from tests.unit.log.lanes import Owner
 
 
 def read_facts(path: Path) -> dict[str, Any]:

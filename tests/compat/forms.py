@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from tutti.archive import layout as form
+from tutti.data import client_protocol, log_state
 from tutti.data.frames import frame
-from tutti.data import log_state, client_protocol
-from tutti.log.format import index, snapshot
 from tutti.log.files import layout, log_start
+from tutti.log.format import index, snapshot
 from tutti_gateway.node.replay import recording_format
-from tutti_gateway.transport.multicast import datagrams
 from tutti_gateway.transport import interface
+from tutti_gateway.transport.multicast import datagrams
 
 
 def versions() -> dict[str, int]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from tutti.data.frames.bodies import ViewBody, encode_body
-from tutti.data.frames.frame import Frame, Kind
-from tutti.data.lane_name import LaneName
-from tutti.data.hard_state import Scalars
-from tutti.data.view_id import view_of
-from tutti_gateway.log.lanes.lane_logs import LaneLogs
-from tutti.log.files.layout import positions_named
 from tests.unit.log.history import History, decide, opened, sample, write_log
 from tests.unit.log.lanes import LaneHistory, Owner
+from tutti.data.frames.bodies import ViewBody, encode_body
+from tutti.data.frames.frame import Frame, Kind
+from tutti.data.hard_state import Scalars
+from tutti.data.lane_name import LaneName
+from tutti.data.view_id import view_of
+from tutti.log.files.layout import positions_named
+from tutti_gateway.log.lanes.lane_logs import LaneLogs
 
 VOTERS = 3
 

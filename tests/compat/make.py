@@ -16,12 +16,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tutti.log.files.layout import IDENTITY, LIVE, LOCK
 from tests.compat.archived import ARCHIVES, archive_facts
 from tests.compat.facts import lane_facts, read_facts, start_facts
 from tests.compat.forms import versions
 from tests.compat.logs import LOGS
 from tests.compat.say import said
+from tutti.log.files.layout import IDENTITY, LIVE, LOCK
 
 HERE = Path(__file__).parent
 SAID, VERSIONS = "said.json", "versions.json"

@@ -8,13 +8,13 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from tutti_gateway.core.protocol.messages import Message, Order
+from tests.compat.facts import plain
 from tutti.data import client_protocol
 from tutti.data.frames.frame import Buffer, Frame, Kind
+from tutti_gateway.core.protocol.messages import Message, Order
 from tutti_gateway.transport import codec
-from tutti_gateway.transport.multicast import datagrams
 from tutti_gateway.transport.interface import Introduction
-from tests.compat.facts import plain
+from tutti_gateway.transport.multicast import datagrams
 
 VIEW = 1 << 16 | 1
 DATAGRAM, PAYLOAD = 600, bytes(range(250)) * 4  # bytes of a datagram, and what two of them hold
@@ -43,7 +43,9 @@ def said() -> dict[str, dict[str, Any]]:
     for name, key in (("open", b""), ("sealed", bytes(range(32)))):
         parts = datagrams.Cutter("test", b"process1", key, DATAGRAM).cut(datagrams.DATA, PAYLOAD)
         messages[f"datagram {name}"] = _datagrams(parts, key), parts
-    receipts = client_protocol.encode_receipts([client_protocol.Committed(1, 2, 3, 4, 5), client_protocol.Committed(6, 7, 8, 9, client_protocol.OFFSET_UNKNOWN)])
+    receipts = client_protocol.encode_receipts(
+        [client_protocol.Committed(1, 2, 3, 4, 5), client_protocol.Committed(6, 7, 8, 9, client_protocol.OFFSET_UNKNOWN)]
+    )
     messages["client receipts"] = list(client_protocol.decode_receipts(receipts)), [receipts]
     return {name: {"parts": [bytes(part).hex() for part in parts], "says": plain(says)} for name, (says, parts) in messages.items()}
 

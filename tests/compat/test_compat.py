@@ -14,12 +14,6 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tutti_gateway.cli.main import main
-from tutti.data import log_state as state
-from tutti.data.frames.bodies import TickBody, encode_body
-from tutti.data.frames.frame import Frame, Kind
-from tutti_gateway.log.tools.digest import digest
-from tutti_gateway.log.tools.verify import verify
 from tests.compat.archived import ARCHIVES as ARCHIVES_MADE
 from tests.compat.archived import archive_facts
 from tests.compat.facts import lane_facts, only, read_facts, start_facts
@@ -30,6 +24,12 @@ from tests.compat.say import heard, said
 from tests.faults.gateways import GatewayProcess
 from tests.unit.log.history import opened
 from tutti import Producer, Reader
+from tutti.data import log_state as state
+from tutti.data.frames.bodies import TickBody, encode_body
+from tutti.data.frames.frame import Frame, Kind
+from tutti_gateway.cli.main import main
+from tutti_gateway.log.tools.digest import digest
+from tutti_gateway.log.tools.verify import verify
 
 ARCHIVES = [
     pytest.param(path, id=f"{path.parent.name}/{path.name.split('.')[0]}")

@@ -11,21 +11,31 @@ from pathlib import Path
 
 import pytest
 
-from tutti_gateway.cli.main import main
+from tests.compat.facts import only, read_facts
+from tests.compat.make import current, unpack
+from tests.unit.log.history import opened
 from tutti.data.frames.frame import CRC_AT, HEADER_SIZE, VERSION, crc32c, header_chain
 from tutti.data.log_state import SNAPSHOT_VERSION, LogState
 from tutti.errors import FormatError, WrongDirectory
-from tutti.log.files.layout import (FORMAT_VERSION, FRAMES_AT, IDENTITY, PAGE, SCALARS, SEGMENT_HEADER_SIZE, positions_named, segment_path, snapshot_path)
+from tutti.log.files.layout import (
+    FORMAT_VERSION,
+    FRAMES_AT,
+    IDENTITY,
+    PAGE,
+    SCALARS,
+    SEGMENT_HEADER_SIZE,
+    positions_named,
+    segment_path,
+    snapshot_path,
+)
+from tutti.log.files.log_start import START
 from tutti.log.format.hard_state import _CRC_AT as SCALARS_CRC_AT
 from tutti.log.format.hard_state import SLOTS
-from tutti.log.files.log_start import START
+from tutti_gateway.cli.main import main
 from tutti_gateway.node.replay import recording_format
 from tutti_gateway.node.replay.replay import rerun
 from tutti_gateway.transport.handshake import refusal
 from tutti_gateway.transport.interface import PROTOCOL, Introduction
-from tests.compat.facts import only, read_facts
-from tests.compat.make import current, unpack
-from tests.unit.log.history import opened
 
 U32 = struct.Struct("<I")
 CHAIN_AT = 40  # in the header of a segment
@@ -128,7 +138,9 @@ def test_a_recorded_run_of_a_newer_form_is_refused(tmp_path: Path) -> None:
     start = bytearray(recording_format.start_bytes())
     U32.pack_into(start, 8, recording_format.VERSION + 1)
     (tmp_path / "a.run").write_bytes(start)
-    with pytest.raises(FormatError, match=f"of form {recording_format.VERSION + 1} and this release reads {recording_format.VERSION}"):
+    with pytest.raises(
+        FormatError, match=f"of form {recording_format.VERSION + 1} and this release reads {recording_format.VERSION}"
+    ):
         rerun(tmp_path / "a.run")
 
 

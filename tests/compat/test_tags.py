@@ -10,8 +10,8 @@ from types import ModuleType
 
 import msgspec
 
-from tutti_gateway.core.protocol import actions, events, messages
 from tutti.data import client_protocol
+from tutti_gateway.core.protocol import actions, events, messages
 
 LIST = Path(__file__).with_name("tags.txt")
 FAMILIES: dict[str, ModuleType] = {"action": actions, "event": events, "message": messages, "client": client_protocol}

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from tests.ports import free_base
 from tutti.runtime.child_processes import ending_with_this
 from tutti_gateway.core import limits
-from tests.ports import free_base
 
 READY_WAIT_S = 60.0
 STOP_WAIT_S = 40.0
@@ -66,7 +66,16 @@ class GatewayProcess:
         """Start it and, unless told otherwise, wait until it is ready."""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*self.seat.before, sys.executable, "-m", "tutti_gateway", "serve", "--config", str(self.config), *self.seat.behind],
+                [
+                    *self.seat.before,
+                    sys.executable,
+                    "-m",
+                    "tutti_gateway",
+                    "serve",
+                    "--config",
+                    str(self.config),
+                    *self.seat.behind,
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -14,8 +14,8 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from tutti_gateway.cli.group.dev import GATEWAYS_MAX
 from tests.faults.group.trial import NS, RATE, Report, Trial, table
+from tutti_gateway.cli.group.dev import GATEWAYS_MAX
 
 KILL = "kill-coordinator"
 

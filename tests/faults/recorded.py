@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
-from tutti_gateway.core.protocol.events import Event
 from tutti_gateway.core.protocol.codec import decode_lean_event
+from tutti_gateway.core.protocol.events import Event
 from tutti_gateway.node.replay.recording_format import Recording
 
 

@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 from typing import Any, Self
 
-from tutti.io.admin import Control
 from tests.faults.gateways import GatewayProcess, Seat
 from tests.ports import free_base
+from tutti.io.admin import Control
 
 NAMES = ("g1", "g2", "g3")
 _VIEW_S = 30.0

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
-from tutti.runtime.child_processes import ending_with_this
-from tutti.reader import Reader
 from tutti.errors import UsageError
+from tutti.reader import Reader
+from tutti.runtime.child_processes import ending_with_this
 
 WAIT_S = 90.0
 _numbers = itertools.count(1)

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tutti_gateway.core.protocol.actions import Deliver, Persist, Relearned, Reply, ViewInstalled
-from tutti_gateway.core.protocol.events import Recovered
-from tutti_gateway.core.protocol.messages import Confirm, Heartbeat, Install, Installed, Message, Order, Propose, State, Vote
-from tutti.data.frames.bodies import RosterBody, TrimBody, Voter, decode_body
-from tutti.data.frames.frame import Frame, Kind
-from tutti.data.hard_state import Scalars
-from tutti.data.log_state import LogState
-from tutti.data.view_id import coordinator_of, view_text
-from tutti.data.client_protocol import AbortedAnswer, Committed, Denied, Done, Duplicate
 from tests.sim.commits import CommitChecks
 from tests.sim.disk import Disk
 from tests.sim.growth import grown
 from tests.sim.trims import TrimChecks
 from tests.sim.violation import Violation
+from tutti.data.client_protocol import AbortedAnswer, Committed, Denied, Done, Duplicate
+from tutti.data.frames.bodies import RosterBody, TrimBody, Voter, decode_body
+from tutti.data.frames.frame import Frame, Kind
+from tutti.data.hard_state import Scalars
+from tutti.data.log_state import LogState
+from tutti.data.view_id import coordinator_of, view_text
+from tutti_gateway.core.protocol.actions import Deliver, Persist, Relearned, Reply, ViewInstalled
+from tutti_gateway.core.protocol.events import Recovered
+from tutti_gateway.core.protocol.messages import Confirm, Heartbeat, Install, Installed, Message, Order, Propose, State, Vote
 
 if TYPE_CHECKING:
     from tests.sim.gateways import Gateway, Process

@@ -5,13 +5,26 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
-from tutti import limits
-from tutti_gateway.core.protocol.events import EpochAsked, OffsetsAsked, Submitted, TopicAsked
-from tutti.data.frames.frame import Frame, Kind
-from tutti.data.client_protocol import (AbortedAnswer, Answer, Committed, Denied, Done, Duplicate, EpochFenced, EpochOpened, Expected, FencedAnswer, RefusedAnswer, TopicOpened)
 from tests.sim.connection import Connection, State
 from tests.sim.schedule import SECOND
 from tests.sim.violation import Violation
+from tutti import limits
+from tutti.data.client_protocol import (
+    AbortedAnswer,
+    Answer,
+    Committed,
+    Denied,
+    Done,
+    Duplicate,
+    EpochFenced,
+    EpochOpened,
+    Expected,
+    FencedAnswer,
+    RefusedAnswer,
+    TopicOpened,
+)
+from tutti.data.frames.frame import Frame, Kind
+from tutti_gateway.core.protocol.events import EpochAsked, OffsetsAsked, Submitted, TopicAsked
 
 if TYPE_CHECKING:
     from tests.sim.world import World

@@ -17,11 +17,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tutti_gateway.core.protocol.events import OffsetsAsked
+from tests.sim.violation import Violation
+from tutti.data.client_protocol import Denied, Done
 from tutti.data.frames.bodies import OffsetsBody, decode_body
 from tutti.data.frames.frame import Frame
-from tutti.data.client_protocol import Denied, Done
-from tests.sim.violation import Violation
+from tutti_gateway.core.protocol.events import OffsetsAsked
 
 if TYPE_CHECKING:
     from tests.sim.gateways import Process

@@ -5,10 +5,10 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING
 
-from tutti import limits
-from tutti_gateway.core.protocol.events import Event, SessionClosed
-from tutti.data.client_protocol import Answer
 from tests.sim.schedule import MS, SECOND
+from tutti import limits
+from tutti.data.client_protocol import Answer
+from tutti_gateway.core.protocol.events import Event, SessionClosed
 
 if TYPE_CHECKING:
     from tests.sim.gateways import Process

@@ -12,19 +12,19 @@ from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
-from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.actions import Mend, Persist, ReadLog, ReadSnapshot
-from tutti_gateway.core.protocol.events import Event, LogRead, Persisted, Recovered, Rotted, SpaceChanged, WriteFailed
-from tutti_gateway.core.protocol.messages import Damage
-from tutti.data.frames.bodies import AbortBody, decode_body
-from tutti.data.frames.frame import Frame, Kind, chained
-from tutti.data.hard_state import Scalars
-from tutti.data.log_state import LogState
 from tests.sim.lane_store import LaneStore
 from tests.sim.schedule import MS, SECOND, Schedule
 from tests.sim.trims import Trims
 from tests.sim.violation import Violation
 from tests.sim.watch import Watch
+from tutti.data.frames.bodies import AbortBody, decode_body
+from tutti.data.frames.frame import Frame, Kind, chained
+from tutti.data.hard_state import Scalars
+from tutti.data.log_state import LogState
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.actions import Mend, Persist, ReadLog, ReadSnapshot
+from tutti_gateway.core.protocol.events import Event, LogRead, Persisted, Recovered, Rotted, SpaceChanged, WriteFailed
+from tutti_gateway.core.protocol.messages import Damage
 
 LOOKED_AT = 200  # decided positions at the end of the log that a start looks at
 SCRUB_S = 4.0  # so long a disk takes to look at all of its log, about

@@ -7,12 +7,12 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from tutti_gateway.core.protocol.events import ForgetAsked, LeaveAsked
 from tests.sim.clients import Producer, Reader
 from tests.sim.connection import State
 from tests.sim.disk import LOOKED_AT, Disk
 from tests.sim.exchange import MEMBERS_MIN, Exchange
 from tests.sim.schedule import SECOND
+from tutti_gateway.core.protocol.events import ForgetAsked, LeaveAsked
 
 if TYPE_CHECKING:
     from tests.sim.gateways import Gateway, Process

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
 
-from tutti_gateway.core.limits import HEARTBEAT_US
 from tests.sim import pauses, steps, traffic
 from tests.sim.load import LAN_US, SYNC_US, WAN_US
 from tests.sim.schedule import MS, SECOND
+from tutti_gateway.core.limits import HEARTBEAT_US
 
 SIZES, SIZES_QUICK = (1, 3, 5, 7, 25), (1, 3, 5)
 FRAMES, FRAMES_QUICK = 2000, 300  # of each load

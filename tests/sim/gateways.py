@@ -6,15 +6,49 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from tutti_gateway.core.protocol.actions import (Action, Deliver, DeliverUnordered, Halt, LaneHeld, Mend, MendLane, Peers, Persist, PersistLane, ReadIndex, ReadLane, ReadLog, ReadSnapshot, Relearned, Reply, Send, SetTimer, Stopped, ViewInstalled)
-from tutti_gateway.core.protocol.events import (Event, Identity, Now, OffsetsAsked, ReadIndexAsked, Received, SessionClosed, StackConfig, Started, TimeAdvanced, at_once, ordinary)
-from tutti_gateway.core.protocol.messages import Confirm, Install, Installed, Message, Propose, State, Vote
-from tutti_gateway.core.stack import Stack
-from tutti.data.client_protocol import Answer
-from tutti.errors import TuttiError
 from tests.sim.disk import Disk
 from tests.sim.schedule import MS
 from tests.sim.violation import Violation
+from tutti.data.client_protocol import Answer
+from tutti.errors import TuttiError
+from tutti_gateway.core.protocol.actions import (
+    Action,
+    Deliver,
+    DeliverUnordered,
+    Halt,
+    LaneHeld,
+    Mend,
+    MendLane,
+    Peers,
+    Persist,
+    PersistLane,
+    ReadIndex,
+    ReadLane,
+    ReadLog,
+    ReadSnapshot,
+    Relearned,
+    Reply,
+    Send,
+    SetTimer,
+    Stopped,
+    ViewInstalled,
+)
+from tutti_gateway.core.protocol.events import (
+    Event,
+    Identity,
+    Now,
+    OffsetsAsked,
+    ReadIndexAsked,
+    Received,
+    SessionClosed,
+    StackConfig,
+    Started,
+    TimeAdvanced,
+    at_once,
+    ordinary,
+)
+from tutti_gateway.core.protocol.messages import Confirm, Install, Installed, Message, Propose, State, Vote
+from tutti_gateway.core.stack import Stack
 
 if TYPE_CHECKING:
     from tests.sim.world import World

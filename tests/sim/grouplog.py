@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
+from tests.sim.staging import Staging
+from tests.sim.violation import Violation
 from tutti.data.frames.bodies import RosterBody, decode_body
 from tutti.data.frames.frame import SEQUENCED, Frame, Kind, chained
 from tutti.data.log_state import LogState
-from tests.sim.staging import Staging
-from tests.sim.violation import Violation
 
 STATE_EVERY = 200  # positions between two kept states
 

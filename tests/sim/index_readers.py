@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tutti_gateway.core.protocol.actions import ReadIndex
-from tutti_gateway.core.protocol.events import ReadIndexAsked
 from tests.sim.schedule import SECOND
 from tests.sim.violation import Violation
+from tutti_gateway.core.protocol.actions import ReadIndex
+from tutti_gateway.core.protocol.events import ReadIndexAsked
 
 if TYPE_CHECKING:
     from tests.sim.gateways import Process

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tutti_gateway.core.protocol.events import EpochAsked, SubmittedUnordered, TopicAsked
-from tutti.data.frames.frame import Frame, Kind
-from tutti.data.client_protocol import (AbortedAnswer, Answer, Committed, Denied, Duplicate, EpochFenced, EpochOpened, Expected, FencedAnswer, RefusedAnswer, TopicOpened)
 from tests.sim.connection import Connection, State
 from tests.sim.schedule import MS, SECOND
 from tests.sim.violation import Violation
+from tutti.data.client_protocol import (
+    AbortedAnswer,
+    Answer,
+    Committed,
+    Denied,
+    Duplicate,
+    EpochFenced,
+    EpochOpened,
+    Expected,
+    FencedAnswer,
+    RefusedAnswer,
+    TopicOpened,
+)
+from tutti.data.frames.frame import Frame, Kind
+from tutti_gateway.core.protocol.events import EpochAsked, SubmittedUnordered, TopicAsked
 
 if TYPE_CHECKING:
     from tests.sim.gateways import Gateway

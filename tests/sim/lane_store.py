@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from tests.sim.schedule import MS, SECOND, Schedule
+from tests.sim.violation import Violation
+from tutti.data.frames.bodies import AttemptBody, decode_body
+from tutti.data.frames.frame import Frame, Kind, chained
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.actions import LaneHeld, MendLane, PersistLane, ReadLane
 from tutti_gateway.core.protocol.events import Event, LaneLog, LanePersisted, LaneRead, LaneRotted, LostEnd
 from tutti_gateway.core.protocol.messages import LaneBegin
-from tutti.data.frames.bodies import AttemptBody, decode_body
-from tutti.data.frames.frame import Frame, Kind, chained
-from tests.sim.schedule import MS, SECOND, Schedule
-from tests.sim.violation import Violation
 
 if TYPE_CHECKING:
     from tests.sim.disk import Disk

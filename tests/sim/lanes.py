@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from tutti_gateway.core.protocol.actions import DeliverUnordered, LaneHeld, MendLane, PersistLane, ReadLane, Reply
-from tutti_gateway.core.protocol.messages import Message, Post, Posted
-from tutti.data.frames.bodies import ViewBody, decode_body
-from tutti.data.frames.frame import Frame, Kind
-from tutti.data.client_protocol import Committed, Duplicate
 from tests.sim.lane_store import Decided, Key, Lane
 from tests.sim.violation import Violation
+from tutti.data.client_protocol import Committed, Duplicate
+from tutti.data.frames.bodies import ViewBody, decode_body
+from tutti.data.frames.frame import Frame, Kind
+from tutti_gateway.core.protocol.actions import DeliverUnordered, LaneHeld, MendLane, PersistLane, ReadLane, Reply
+from tutti_gateway.core.protocol.messages import Message, Post, Posted
 
 if TYPE_CHECKING:
     from tests.sim.gateways import Gateway, Process

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tutti_gateway.core.protocol.events import EpochAsked, Event, RosterAsked, Submitted, TopicAsked
-from tutti.data.frames.frame import Frame, Kind
-from tutti.data.client_protocol import (Answer, Committed, Denied, Duplicate, EpochOpened, Expected, RefusedAnswer, TopicOpened)
 from tests.sim.gateways import Gateway, Process
 from tests.sim.options import Options
 from tests.sim.schedule import MS, SECOND
 from tests.sim.violation import Violation
 from tests.sim.world import World
+from tutti.data.client_protocol import Answer, Committed, Denied, Duplicate, EpochOpened, Expected, RefusedAnswer, TopicOpened
+from tutti.data.frames.frame import Frame, Kind
+from tutti_gateway.core.protocol.events import EpochAsked, Event, RosterAsked, Submitted, TopicAsked
 
 LAN_US, WAN_US = 200, 40_000  # one way
 CLIENT_US = 100  # between a producer and its gateway

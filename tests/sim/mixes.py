@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING
 
-from tutti_gateway.core.protocol.events import StackConfig
 from tests.sim.options import Options
+from tutti_gateway.core.protocol.events import StackConfig
 
 if TYPE_CHECKING:
     from tests.sim.run import Run

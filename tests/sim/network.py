@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from random import Random
 
+from tests.sim.schedule import SECOND, Schedule
 from tutti_gateway.core.protocol import codec
 from tutti_gateway.core.protocol.messages import Fetched, FetchedSnapshot, Forward, Message, Order, Repair
-from tests.sim.schedule import SECOND, Schedule
 
 BYTES_SHARE = 0.02  # of the messages go through their bytes
 HEAD_BYTES = 64

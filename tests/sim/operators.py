@@ -6,10 +6,10 @@ from collections import Counter
 from random import Random
 from typing import TYPE_CHECKING
 
-from tutti_gateway.core.protocol.events import RosterAsked, SessionClosed
-from tutti.data.client_protocol import Answer, Denied, Done
 from tests.sim.schedule import MS, SECOND
 from tests.sim.violation import Violation
+from tutti.data.client_protocol import Answer, Denied, Done
+from tutti_gateway.core.protocol.events import RosterAsked, SessionClosed
 
 if TYPE_CHECKING:
     from tests.sim.gateways import Process

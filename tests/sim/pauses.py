@@ -8,11 +8,11 @@ from random import Random
 from statistics import median
 from typing import NamedTuple
 
-from tutti_gateway.core.protocol.events import LeaveAsked
-from tutti_gateway.core.limits import HEARTBEAT_US
 from tests.sim.gateways import Gateway
 from tests.sim.load import LAN_US, WAN_US, Group, Producer
 from tests.sim.schedule import MS, SECOND
+from tutti_gateway.core.limits import HEARTBEAT_US
+from tutti_gateway.core.protocol.events import LeaveAsked
 
 INTERVAL_US = 5 * MS  # a frame of the producer every so often
 TAIL_US = 15 * HEARTBEAT_US  # a pause may follow when the change is made

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tutti.data.frames.bodies import TxnBody, encode_body
-from tutti.data.frames.frame import STAGED, Frame, Kind
-from tutti.data.client_protocol import AbortedAnswer, EpochOpened, Expected, RefusedAnswer
 from tests.sim.clients import Producer
 from tests.sim.connection import State
 from tests.sim.staging import Batch
 from tests.sim.violation import Violation
+from tutti.data.client_protocol import AbortedAnswer, EpochOpened, Expected, RefusedAnswer
+from tutti.data.frames.bodies import TxnBody, encode_body
+from tutti.data.frames.frame import STAGED, Frame, Kind
 
 if TYPE_CHECKING:
     from tests.sim.world import World

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from tests.sim.violation import Violation
 from tutti.data.frames.bodies import ForgetBody, TrimBody, TxnBody, decode_body
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.log_state import LogState
-from tests.sim.violation import Violation
 
 
 class Batch(NamedTuple):

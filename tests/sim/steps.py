@@ -16,13 +16,25 @@ from pathlib import Path
 from random import Random
 from time import perf_counter
 
-from tutti_gateway.core.protocol.actions import Action, Persist, Reply, Send, SetTimer
-from tutti_gateway.core.protocol.events import (EpochAsked, Event, Identity, Now, Persisted, Received, Recovered, Started, Submitted, TimeAdvanced, TopicAsked)
-from tutti_gateway.core.protocol.messages import Forward
-from tutti_gateway.core.stack import Stack
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.hard_state import Scalars
 from tutti.data.log_state import LogState
+from tutti_gateway.core.protocol.actions import Action, Persist, Reply, Send, SetTimer
+from tutti_gateway.core.protocol.events import (
+    EpochAsked,
+    Event,
+    Identity,
+    Now,
+    Persisted,
+    Received,
+    Recovered,
+    Started,
+    Submitted,
+    TimeAdvanced,
+    TopicAsked,
+)
+from tutti_gateway.core.protocol.messages import Forward
+from tutti_gateway.core.stack import Stack
 
 BODY = bytes(100)
 RUNS = (1, 64)  # frames of one submit; the next one follows when all of it is decided

@@ -21,21 +21,21 @@ from functools import partial
 from statistics import fmean
 from typing import cast
 
+from tutti.data.frames.frame import Frame, Kind, payload_crc
+from tutti.data.hard_state import Scalars
+from tutti.data.log_state import LogState
 from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.actions import ReadLog, Send, SetTimer
 from tutti_gateway.core.context import Context
-from tutti_gateway.core.protocol.events import Identity, LogRead, Now, StackConfig
-from tutti_gateway.core.protocol.messages import Heartbeat, Message, Missing, Order, Repair, Repairing
 from tutti_gateway.core.order.forward_table import ForwardTable
 from tutti_gateway.core.order.received_table import Received
 from tutti_gateway.core.order.receiver import Receiver
 from tutti_gateway.core.outbox import Outbox
+from tutti_gateway.core.protocol.actions import ReadLog, Send, SetTimer
+from tutti_gateway.core.protocol.events import Identity, LogRead, Now, StackConfig
+from tutti_gateway.core.protocol.messages import Heartbeat, Message, Missing, Order, Repair, Repairing
 from tutti_gateway.core.repair.layer import Repair as Layer
 from tutti_gateway.core.view.view_state import Standing
 from tutti_gateway.core.window import Window
-from tutti.data.frames.frame import Frame, Kind, payload_crc
-from tutti.data.hard_state import Scalars
-from tutti.data.log_state import LogState
 
 VIEW = 1 << 16 | 1
 SOURCE = 1

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from random import Random
 
-from tutti_gateway.core import limits
-from tutti import limits as common_limits
-from tutti_gateway.core.protocol.events import StackConfig
 from tests.sim.mixes import MIXES
 from tests.sim.options import FAULTS, Options
+from tutti import limits as common_limits
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.events import StackConfig
 
 BETWEEN = frozenset({"loss", "twice", "disorder", "cut", "split", "churn", "triangle", "flap", "clog", "narrow", "broken"})
 DESTRUCTIVE = frozenset({"rot", "wipe"})  # a majority must keep what they take

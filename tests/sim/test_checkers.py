@@ -7,19 +7,19 @@ from random import Random
 
 import pytest
 
-from tutti_gateway.core.protocol.actions import Deliver, Reply, ViewInstalled
-from tutti_gateway.core.protocol.events import Identity, Now, Recovered, Started
-from tutti_gateway.core.protocol.messages import Confirm, Heartbeat, Install, Installed, Message, Order, Propose, State, Vote
-from tutti_gateway.core.stack import Stack
-from tutti.data.frames.bodies import EpochBody, RosterBody, TopicBody, ViewBody, Voter, encode_body
-from tutti.data.frames.frame import Frame, Kind
-from tutti.data.hard_state import Scalars
-from tutti.data.log_state import LogState
-from tutti.data.client_protocol import AbortedAnswer, Committed, Duplicate
 from tests.sim.gateways import Process
 from tests.sim.options import Options
 from tests.sim.violation import Violation
 from tests.sim.world import World
+from tutti.data.client_protocol import AbortedAnswer, Committed, Duplicate
+from tutti.data.frames.bodies import EpochBody, RosterBody, TopicBody, ViewBody, Voter, encode_body
+from tutti.data.frames.frame import Frame, Kind
+from tutti.data.hard_state import Scalars
+from tutti.data.log_state import LogState
+from tutti_gateway.core.protocol.actions import Deliver, Reply, ViewInstalled
+from tutti_gateway.core.protocol.events import Identity, Now, Recovered, Started
+from tutti_gateway.core.protocol.messages import Confirm, Heartbeat, Install, Installed, Message, Order, Propose, State, Vote
+from tutti_gateway.core.stack import Stack
 
 VIEW = 1 << 16 | 1
 VIEW_2 = 2 << 16 | 2

@@ -6,15 +6,15 @@ from random import Random
 
 import pytest
 
-from tutti_gateway.core.protocol.actions import Persist, ReadLog
-from tutti_gateway.core.protocol.events import Event, LogRead, Persisted, Recovered, WriteFailed
+from tests.sim.disk import Disk
+from tests.sim.schedule import SECOND, Schedule
+from tests.sim.violation import Violation
 from tutti.data.frames.bodies import AbortBody, Entry, encode_body
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.hard_state import Scalars
 from tutti.data.log_state import LogState
-from tests.sim.disk import Disk
-from tests.sim.schedule import SECOND, Schedule
-from tests.sim.violation import Violation
+from tutti_gateway.core.protocol.actions import Persist, ReadLog
+from tutti_gateway.core.protocol.events import Event, LogRead, Persisted, Recovered, WriteFailed
 
 
 class Nobody:

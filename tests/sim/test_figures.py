@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tutti_gateway.core.limits import BOOT_HEARTBEATS, HEARTBEAT_US
 from tests.sim import figures, steps
 from tests.sim.load import LAN_US, US_A_BYTE, Group, Producer
 from tests.sim.pauses import SCENARIOS, Pause, run
 from tests.sim.schedule import MS
 from tests.sim.traffic import LOADS, measure
+from tutti_gateway.core.limits import BOOT_HEARTBEATS, HEARTBEAT_US
 
 
 @pytest.mark.parametrize("through", ["coordinator", "member"])

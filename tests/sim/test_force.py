@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tutti_gateway.core.protocol.events import RosterForced
-from tutti_gateway.core.limits import FORCE_HEARTBEATS, HEARTBEAT_US
-from tutti.data.client_protocol import Answer, Done
 from tests.sim.options import Options
 from tests.sim.run import Run
 from tests.sim.schedule import SECOND
+from tutti.data.client_protocol import Answer, Done
+from tutti_gateway.core.limits import FORCE_HEARTBEATS, HEARTBEAT_US
+from tutti_gateway.core.protocol.events import RosterForced
 
 
 @pytest.mark.parametrize("seed", range(1, 5))

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tutti_gateway.core.protocol.actions import DeliverUnordered
-from tutti_gateway.core.protocol.events import LanePersisted, LeaveAsked, StackConfig
-from tutti.data.frames.frame import Frame, Kind
-from tutti.data.names import NAMELESS
 from tests.sim.connection import State
 from tests.sim.lane_store import LaneStore
 from tests.sim.lanes import LaneChecks
@@ -15,6 +11,10 @@ from tests.sim.options import Options
 from tests.sim.run import Run, play
 from tests.sim.schedule import SECOND
 from tests.sim.violation import Violation
+from tutti.data.frames.frame import Frame, Kind
+from tutti.data.names import NAMELESS
+from tutti_gateway.core.protocol.actions import DeliverUnordered
+from tutti_gateway.core.protocol.events import LanePersisted, LeaveAsked, StackConfig
 
 
 def group(seed: int = 1, members: int = 3) -> Run:

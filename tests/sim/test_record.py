@@ -10,15 +10,15 @@ from random import Random
 
 import pytest
 
-from tutti_gateway.core.protocol.actions import Action
-from tutti_gateway.core.random_source import Chance
-from tutti_gateway.core.protocol.events import Event, Now, StackConfig
-from tutti_gateway.core.protocol.codec import decode_lean_event, encode_lean_actions, encode_lean_event
-from tutti_gateway.core.stack import Stack
 from tests.sim import gateways
 from tests.sim.options import FAULTS, Options
 from tests.sim.run import play
 from tests.sim.swarm import draw
+from tutti_gateway.core.protocol.actions import Action
+from tutti_gateway.core.protocol.codec import decode_lean_event, encode_lean_actions, encode_lean_event
+from tutti_gateway.core.protocol.events import Event, Now, StackConfig
+from tutti_gateway.core.random_source import Chance
+from tutti_gateway.core.stack import Stack
 
 RUNS = [
     Options(3, members=3, seconds=60, faults=frozenset(FAULTS), pace=10.0, unordered=1),

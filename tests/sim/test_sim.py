@@ -10,9 +10,6 @@ from dataclasses import replace
 import pytest
 
 import tests.sim.__main__ as main
-from tutti_gateway.core.protocol.events import StackConfig
-from tutti_gateway.core.flush.disk_repair import LogMending
-from tutti.data.names import NAMELESS
 from tests.sim.connection import State
 from tests.sim.disk import Disk
 from tests.sim.mixes import MIXES, mix_of
@@ -23,6 +20,9 @@ from tests.sim.shrink import shrink
 from tests.sim.stage_clients import Stager
 from tests.sim.swarm import ALONE, draw, drawn
 from tests.sim.world import World
+from tutti.data.names import NAMELESS
+from tutti_gateway.core.flush.disk_repair import LogMending
+from tutti_gateway.core.protocol.events import StackConfig
 
 
 def digest(result: Result) -> tuple[int, int, int, str]:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.sim.staging import Staging
+from tests.sim.violation import Violation
 from tutti.data.frames.bodies import ForgetBody, TrimBody, TxnBody, encode_body
 from tutti.data.frames.frame import STAGED, Frame, Kind
 from tutti.data.log_state import LogState
-from tests.sim.staging import Staging
-from tests.sim.violation import Violation
 
 
 def two() -> Staging:

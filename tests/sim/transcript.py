@@ -4,12 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from tutti_gateway.core.protocol.actions import Action, Send, SetTimer
-from tutti_gateway.core.protocol.events import (EpochAsked, LinkChanged, LogRead, OffsetsAsked, Persisted, Received, SessionClosed, Several, SpaceChanged, Started, Submitted, TimeAdvanced, TopicAsked)
-from tutti_gateway.core.protocol.messages import Heartbeat, Message
-from tutti.data.view_id import view_text
 from tests.sim.world import World
 from tests.transcripts.text import action_text, frames_text, message_text
+from tutti.data.view_id import view_text
+from tutti_gateway.core.protocol.actions import Action, Send, SetTimer
+from tutti_gateway.core.protocol.events import (
+    EpochAsked,
+    LinkChanged,
+    LogRead,
+    OffsetsAsked,
+    Persisted,
+    Received,
+    SessionClosed,
+    Several,
+    SpaceChanged,
+    Started,
+    Submitted,
+    TimeAdvanced,
+    TopicAsked,
+)
+from tutti_gateway.core.protocol.messages import Heartbeat, Message
 
 QUIET = (TimeAdvanced, SetTimer)  # say nothing by themselves
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
-from tutti_gateway.core.protocol.actions import Deliver, ReadSnapshot
-from tutti_gateway.core.protocol.events import SnapshotRead, TrimProposed
 from tutti.data.frames.bodies import AbortBody, TrimBody, decode_body
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.log_state import LogState
+from tutti_gateway.core.protocol.actions import Deliver, ReadSnapshot
+from tutti_gateway.core.protocol.events import SnapshotRead, TrimProposed
 
 if TYPE_CHECKING:
     from tests.sim.gateways import Process

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from tutti_gateway.core.protocol.events import LinkChanged
-from tutti_gateway.core.protocol.messages import Message
 from tests.sim.checkers import Checks
 from tests.sim.disk import Disk
 from tests.sim.gateways import Gateway, Process
@@ -19,6 +17,8 @@ from tests.sim.network import Network
 from tests.sim.options import Options
 from tests.sim.schedule import MS, Schedule
 from tests.sim.violation import Violation
+from tutti_gateway.core.protocol.events import LinkChanged
+from tutti_gateway.core.protocol.messages import Message
 
 TRACED_MAX = 4000  # of what happened, for the transcript
 

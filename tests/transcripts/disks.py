@@ -6,13 +6,13 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tutti_gateway.core.protocol.actions import Persist, ReadLog
-from tutti_gateway.core.protocol.events import LogRead, Recovered
-from tutti_gateway.core.protocol.messages import Damage
 from tutti.data.frames.bodies import AbortBody, decode_body
 from tutti.data.frames.frame import Frame, Kind, chained
 from tutti.data.hard_state import Scalars
 from tutti.data.log_state import LogState
+from tutti_gateway.core.protocol.actions import Persist, ReadLog
+from tutti_gateway.core.protocol.events import LogRead, Recovered
+from tutti_gateway.core.protocol.messages import Damage
 
 
 class Wish(NamedTuple):

@@ -22,10 +22,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from tutti.data.frames.frame import Frame, Kind
 from tests.transcripts.network import rule
 from tests.transcripts.text import answer_text, frame_text
 from tests.transcripts.whole import Gateway, Whole
+from tutti.data.frames.frame import Frame, Kind
 
 
 def is_so(world: Whole, words: list[str]) -> bool:

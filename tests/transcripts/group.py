@@ -11,23 +11,34 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from tutti_gateway.core import limits
-from tutti_gateway.core.protocol import codec
-from tutti_gateway.core.protocol.actions import Action, Deliver, Halt, Persist, Reply, Send, SetTimer, Stopped
-from tutti_gateway.core.protocol.message_checks import fault
-from tutti_gateway.core.context import Context
-from tutti_gateway.core.protocol.events import (Event, Identity, Now, Persisted, Received, Recovered, SessionClosed, StackConfig, Started, TimeAdvanced)
-from tutti_gateway.core.inbound import Inbound
-from tutti_gateway.core.layers import Layers
-from tutti_gateway.core.view.lifecycle import Phase
-from tutti_gateway.core.protocol.messages import Message, Vote
-from tutti_gateway.core.stack import Stack
+from tutti.data.client_protocol import Answer, Committed, Duplicate
 from tutti.data.frames.bodies import RosterBody, ViewBody, Voter
 from tutti.data.frames.frame import SEQUENCED, Frame, Kind
 from tutti.data.hard_state import Scalars
 from tutti.data.log_state import LogState
 from tutti.data.view_id import coordinator_of
-from tutti.data.client_protocol import Answer, Committed, Duplicate
+from tutti_gateway.core import limits
+from tutti_gateway.core.context import Context
+from tutti_gateway.core.inbound import Inbound
+from tutti_gateway.core.layers import Layers
+from tutti_gateway.core.protocol import codec
+from tutti_gateway.core.protocol.actions import Action, Deliver, Halt, Persist, Reply, Send, SetTimer, Stopped
+from tutti_gateway.core.protocol.events import (
+    Event,
+    Identity,
+    Now,
+    Persisted,
+    Received,
+    Recovered,
+    SessionClosed,
+    StackConfig,
+    Started,
+    TimeAdvanced,
+)
+from tutti_gateway.core.protocol.message_checks import fault
+from tutti_gateway.core.protocol.messages import Message, Vote
+from tutti_gateway.core.stack import Stack
+from tutti_gateway.core.view.lifecycle import Phase
 
 WALL_US = 1_600_000_000_000_000
 ENTROPY = b"log-uuid-16bytes"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tests.transcripts.text import message_kind, message_text
 from tutti_gateway.core.protocol import codec
 from tutti_gateway.core.protocol.messages import Message
-from tests.transcripts.text import message_kind, message_text
 
 
 class Letter(NamedTuple):

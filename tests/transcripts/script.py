@@ -41,17 +41,30 @@ from typing import Any
 
 import msgspec
 
-from tutti_gateway.core.protocol import codec
-from tutti_gateway.core.protocol.actions import Action, Persist, SetTimer
-from tutti_gateway.core.protocol.events import (EpochAsked, Event, ForgetAsked, Identity, LeaveAsked, OffsetsAsked, SessionClosed, SpaceChanged, StackConfig, Submitted, TopicAsked, WriteFailed)
-from tutti_gateway.core.protocol.messages import Order
-from tutti_gateway.core.window import Stage
+from tests.transcripts.group import Group, Member, incarnation
+from tests.transcripts.text import action_text, frames_text, message_text
 from tutti.data.frames.bodies import TxnBody, encode_body
 from tutti.data.frames.frame import STAGED, Frame, Kind
 from tutti.data.view_id import view_of
 from tutti.errors import InvariantViolated
-from tests.transcripts.group import Group, Member, incarnation
-from tests.transcripts.text import action_text, frames_text, message_text
+from tutti_gateway.core.protocol import codec
+from tutti_gateway.core.protocol.actions import Action, Persist, SetTimer
+from tutti_gateway.core.protocol.events import (
+    EpochAsked,
+    Event,
+    ForgetAsked,
+    Identity,
+    LeaveAsked,
+    OffsetsAsked,
+    SessionClosed,
+    SpaceChanged,
+    StackConfig,
+    Submitted,
+    TopicAsked,
+    WriteFailed,
+)
+from tutti_gateway.core.protocol.messages import Order
+from tutti_gateway.core.window import Stage
 
 MARK = "----"
 

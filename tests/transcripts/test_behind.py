@@ -2,8 +2,8 @@
 
 import pytest
 
-from tutti_gateway.core import limits
 from tests.transcripts.whole_script import WholeScript
+from tutti_gateway.core import limits
 
 
 @pytest.mark.parametrize("behind", [395, 401, 405, 421, 600, 1500])

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tutti_gateway.core.protocol.events import Received
 from tests.transcripts.whole_script import WholeScript
+from tutti_gateway.core.protocol.events import Received
 
 START = (
     "quiet\ngateways g1 g2 g3\nuntil primary g1 g2 g3\nclient g1 s1 ewr\nkill g3\nuntil primary g1 g2\n"

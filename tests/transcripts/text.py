@@ -2,12 +2,84 @@
 
 from __future__ import annotations
 
-from tutti_gateway.core.protocol.actions import (Action, Deliver, Dropped, Halt, Peers, Persist, ReadLog, ReadSnapshot, Relearned, Reply, Send, SetTimer, Stopped, Suspect, ViewInstalled)
-from tutti_gateway.core.protocol.messages import (Ask, AskEpoch, AskForget, Asking, AskOffsets, AskRoster, Confirm, Deny, Echo, Fetch, Fetched, FetchedSnapshot, FetchSnapshot, Forward, Heartbeat, Install, Installed, Message, Missing, No, Order, Probe, Propose, Refuse, Reject, Repair, Repairing, Resend, State, Vote)
-from tutti.data.frames.bodies import (AbortBody, EpochBody, ForgetBody, OffsetsBody, RosterBody, TickBody, TopicBody, TrimBody, TxnBody, ViewBody, decode_body)
+from tutti.data.client_protocol import (
+    AbortedAnswer,
+    Answer,
+    Committed,
+    Denied,
+    Done,
+    Duplicate,
+    EpochFenced,
+    EpochOpened,
+    Expected,
+    FencedAnswer,
+    RefusedAnswer,
+    TopicOpened,
+)
+from tutti.data.frames.bodies import (
+    AbortBody,
+    EpochBody,
+    ForgetBody,
+    OffsetsBody,
+    RosterBody,
+    TickBody,
+    TopicBody,
+    TrimBody,
+    TxnBody,
+    ViewBody,
+    decode_body,
+)
 from tutti.data.frames.frame import HEADER_SIZE, Frame, Kind, decode_header
 from tutti.data.view_id import view_text
-from tutti.data.client_protocol import (AbortedAnswer, Answer, Committed, Denied, Done, Duplicate, EpochFenced, EpochOpened, Expected, FencedAnswer, RefusedAnswer, TopicOpened)
+from tutti_gateway.core.protocol.actions import (
+    Action,
+    Deliver,
+    Dropped,
+    Halt,
+    Peers,
+    Persist,
+    ReadLog,
+    ReadSnapshot,
+    Relearned,
+    Reply,
+    Send,
+    SetTimer,
+    Stopped,
+    Suspect,
+    ViewInstalled,
+)
+from tutti_gateway.core.protocol.messages import (
+    Ask,
+    AskEpoch,
+    AskForget,
+    Asking,
+    AskOffsets,
+    AskRoster,
+    Confirm,
+    Deny,
+    Echo,
+    Fetch,
+    Fetched,
+    FetchedSnapshot,
+    FetchSnapshot,
+    Forward,
+    Heartbeat,
+    Install,
+    Installed,
+    Message,
+    Missing,
+    No,
+    Order,
+    Probe,
+    Propose,
+    Refuse,
+    Reject,
+    Repair,
+    Repairing,
+    Resend,
+    State,
+    Vote,
+)
 
 
 def frame_text(frame: Frame) -> str:

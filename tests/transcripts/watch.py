@@ -5,15 +5,15 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tutti.data.client_protocol import AbortedAnswer, Committed, Duplicate
+from tutti.data.frames.bodies import RosterBody, decode_body
+from tutti.data.frames.frame import Frame, Kind, chained
+from tutti.data.view_id import view_text
 from tutti_gateway.core.protocol import codec
 from tutti_gateway.core.protocol.actions import Action, Deliver, Persist, Reply, Send, ViewInstalled
 from tutti_gateway.core.protocol.events import StackConfig
 from tutti_gateway.core.protocol.messages import Confirm, Installed, Propose, State, Vote
 from tutti_gateway.core.stack import Stack
-from tutti.data.frames.bodies import RosterBody, decode_body
-from tutti.data.frames.frame import Frame, Kind, chained
-from tutti.data.view_id import view_text
-from tutti.data.client_protocol import AbortedAnswer, Committed, Duplicate
 
 if TYPE_CHECKING:
     from tests.transcripts.whole import Gateway

@@ -11,14 +11,36 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, NamedTuple
 
-from tutti_gateway.core.protocol import codec
-from tutti_gateway.core.protocol.actions import (Action, Deliver, Halt, Peers, Persist, ReadLog, Reply, Send, SetTimer, Stopped, ViewInstalled)
-from tutti_gateway.core.protocol.events import (Event, Identity, Now, Persisted, Received, SessionClosed, StackConfig, Started, TimeAdvanced)
-from tutti_gateway.core.stack import Stack
-from tutti.data.client_protocol import Answer
 from tests.transcripts.disks import Disk
 from tests.transcripts.network import Letter, Network, Rule
 from tests.transcripts.watch import Watch
+from tutti.data.client_protocol import Answer
+from tutti_gateway.core.protocol import codec
+from tutti_gateway.core.protocol.actions import (
+    Action,
+    Deliver,
+    Halt,
+    Peers,
+    Persist,
+    ReadLog,
+    Reply,
+    Send,
+    SetTimer,
+    Stopped,
+    ViewInstalled,
+)
+from tutti_gateway.core.protocol.events import (
+    Event,
+    Identity,
+    Now,
+    Persisted,
+    Received,
+    SessionClosed,
+    StackConfig,
+    Started,
+    TimeAdvanced,
+)
+from tutti_gateway.core.stack import Stack
 
 WALL_US = 1_600_000_000_000_000
 MS = 1_000

@@ -36,16 +36,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from tutti_gateway.core.protocol.actions import (Action, Halt, Peers, Persist, ReadLog, Reply, Send, SetTimer, Stopped, ViewInstalled)
-from tutti_gateway.core.protocol.events import EpochAsked, Event, RosterAsked, RosterForced, StackConfig, TopicAsked
-from tutti.data.hard_state import Scalars
-from tutti.data.view_id import view_text
 from tests.transcripts.facts import is_so
 from tests.transcripts.group import incarnation
 from tests.transcripts.network import rule
 from tests.transcripts.script import VERBS, Script, number_of
 from tests.transcripts.text import action_text, frames_text
 from tests.transcripts.whole import USUAL, Pace, Whole
+from tutti.data.hard_state import Scalars
+from tutti.data.view_id import view_text
+from tutti_gateway.core.protocol.actions import Action, Halt, Peers, Persist, ReadLog, Reply, Send, SetTimer, Stopped, ViewInstalled
+from tutti_gateway.core.protocol.events import EpochAsked, Event, RosterAsked, RosterForced, StackConfig, TopicAsked
 
 HIDDEN = ("HEARTBEAT", "PROBE")
 TICK_US = 3_600_000_000  # so that ticks come with views only: times do not matter then

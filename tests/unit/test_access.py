@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tutti.security.tokens import ANYBODY, Access, Tokens, change_tokens, digest_of, new_token, read_tokens
 from tutti import limits
 from tutti.errors import ConfigError, NotAllowed
+from tutti.security.tokens import ANYBODY, Access, Tokens, change_tokens, digest_of, new_token, read_tokens
 
 SECOND = 1_000_000
 NOW = 1_800_000_000 * SECOND

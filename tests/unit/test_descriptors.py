@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from tutti.runtime import reserved_fds
 from tutti import limits
-from tutti.runtime.reserved_fds import patiently, set_aside, spared
 from tutti.log.files.layout import LOG, positions_named
 from tutti.log.format.frame_iterator import SegmentMap
+from tutti.runtime import reserved_fds
+from tutti.runtime.reserved_fds import patiently, set_aside, spared
 
 
 @pytest.fixture

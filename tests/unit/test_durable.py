@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tutti_connect.files.discovery.ledger import Ledger
-from tutti_connect.quarantine import Quarantine
 from tutti.archive.store import open_store
-from tutti.spool.inspect import read_state
-from tutti.spool.store import STATE, Store
-from tutti.runtime.fsync import make_directory, open_file
 from tutti.errors import DirectoryRefused, TuttiError
 from tutti.log.files.data_directory import open_directory
+from tutti.runtime.fsync import make_directory, open_file
+from tutti.spool.inspect import read_state
+from tutti.spool.store import STATE, Store
+from tutti_connect.files.discovery.ledger import Ledger
+from tutti_connect.quarantine import Quarantine
 from tutti_spark.backfill.ledger import FILE, read
 
 

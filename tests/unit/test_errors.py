@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tutti import Producer
+from tutti.errors import TuttiError, remedy
+from tutti.log.files.data_directory import open_directory
+from tutti.security.key_files import read_toml
 from tutti_connect.quarantine import Quarantine
 from tutti_gateway.config.loader import load_config
-from tutti.errors import TuttiError, remedy
-from tutti.security.key_files import read_toml
-from tutti.log.files.data_directory import open_directory
-from tutti import Producer
 
 
 @pytest.mark.parametrize(

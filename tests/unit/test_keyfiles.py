@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tutti.security import key_files
 from tutti.errors import ConfigError
+from tutti.security import key_files
 from tutti.security.key_files import FILE_BYTES_MAX, check_certificate, read_whole
 
 

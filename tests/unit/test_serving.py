@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 import uvicorn
 
-from tutti.runtime import http_server
-from tutti.errors import ConfigError
-from tutti.runtime.listener import CROWDED, ConnectionLimit, _network
-from tutti.runtime.http_server import HALF_CLOSED, PLAIN, BoundedProtocol, Server
 from tests.certificates import certificate
+from tutti.errors import ConfigError
+from tutti.runtime import http_server
+from tutti.runtime.http_server import HALF_CLOSED, PLAIN, BoundedProtocol, Server
+from tutti.runtime.listener import CROWDED, ConnectionLimit, _network
 
 WAIT_S = 60
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-import tutti.errors
 import tutti
+import tutti.errors
 
 ERRORS = [name for name in tutti.__all__ if issubclass(getattr(tutti, name), tutti.TuttiError)]
 #: What a process does that never heard of `tutti`: takes pickles, says what came, and sends them on under the names it knows.
@@ -41,9 +41,7 @@ def test_errors_are_pickled_both_ways(theirs: bool) -> None:
     """To a process that imports `gateway` alone and back, and from one that made them itself."""
     made = {name: getattr(tutti, name)(f"what {name} says") for name in ERRORS}
     made["Refused"].code = "busy"
-    code = OTHER.format(
-        theirs=theirs, made=f"[(name, getattr(tutti.errors, name)('what ' + name + ' says')) for name in {ERRORS}]"
-    )
+    code = OTHER.format(theirs=theirs, made=f"[(name, getattr(tutti.errors, name)('what ' + name + ' says')) for name in {ERRORS}]")
     given = pickle.dumps(list(made.items()))
     done = subprocess.run([sys.executable, "-c", code], input=given, stdout=subprocess.PIPE, check=True)
     back = pickle.loads(done.stdout)  # noqa: S301 - our own

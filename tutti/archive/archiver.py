@@ -16,11 +16,11 @@ from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
+from tutti import limits
 from tutti.archive.catalog import Archive
 from tutti.archive.layout import Manifest
 from tutti.archive.writer import Gathered, add
-from tutti import limits
-from tutti.errors import (Damaged, DiskFull, OffsetOutOfRange, Refused, TuttiError, Unavailable, WrongDirectory)
+from tutti.errors import Damaged, DiskFull, OffsetOutOfRange, Refused, TuttiError, Unavailable, WrongDirectory
 from tutti.runtime.backoff import Doubling
 
 LOG = logging.getLogger("tutti.archive")

@@ -13,10 +13,20 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from tutti.archive.layout import (MARKER, PUT_BACK_MARKER, RANGES, Manifest, Marker, decode_manifest, decode_marker, encode_marker, range_of)
+from tutti import limits
+from tutti.archive.layout import (
+    MARKER,
+    PUT_BACK_MARKER,
+    RANGES,
+    Manifest,
+    Marker,
+    decode_manifest,
+    decode_marker,
+    encode_marker,
+    range_of,
+)
 from tutti.archive.parquet import damaged
 from tutti.archive.store import LocalStore, Store, open_store
-from tutti import limits
 from tutti.errors import Damaged, FormatError, OffsetOutOfRange, WrongDirectory
 
 

@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from tutti.toml.loader import load_struct
 from tutti import limits
 from tutti.data.names import check_name
 from tutti.errors import ConfigError, UsageError
+from tutti.toml.loader import load_struct
 
 _URL = re.compile(r"tutti://\S+")
 

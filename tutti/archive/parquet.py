@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
+from tutti import limits
 from tutti.archive.layout import PUT_BACK, DataFile, Group
 from tutti.archive.store import Store
-from tutti import limits
 from tutti.data.frames.columns import SCHEMA, schema_of
 from tutti.data.frames.frame import crc32c
 from tutti.errors import Damaged

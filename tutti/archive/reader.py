@@ -10,10 +10,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tutti import limits
 from tutti.archive.catalog import Archive
 from tutti.archive.layout import DataFile, Manifest
 from tutti.archive.parquet import ArchivedFile, damaged
-from tutti import limits
 from tutti.data.frames.columns import schema_of
 
 

@@ -20,9 +20,9 @@ import pyarrow as pa
 from pyarrow import fs as arrow_fs
 
 from tutti import limits
-from tutti.runtime.fsync import open_file, sync_directory
 from tutti.errors import ConfigError, DiskFull, Unavailable, remedy
 from tutti.runtime.backoff import Doubling
+from tutti.runtime.fsync import open_file, sync_directory
 
 T = TypeVar("T")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from tutti import limits
 from tutti.archive.catalog import Archive, Span
 from tutti.archive.layout import DATA, Manifest, data_range_of
 from tutti.archive.parquet import damaged
 from tutti.archive.reader import read_range
-from tutti import limits
 from tutti.data.frames.columns import COLUMNS
 from tutti.data.frames.digest import Digester
 from tutti.errors import Damaged, FormatError

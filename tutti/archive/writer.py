@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
+from tutti import limits
 from tutti.archive.catalog import Archive
 from tutti.archive.layout import DataFile, Manifest, data_name, decode_manifest, encode_manifest, range_name
 from tutti.archive.parquet import damaged, encode, groups_of, weight
-from tutti import limits
 from tutti.data.frames.columns import SCHEMA
 from tutti.data.frames.digest import Digester
 from tutti.errors import invariant

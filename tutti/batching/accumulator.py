@@ -27,15 +27,15 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from tutti.batching.encoder import BODY_OVERHEAD_BYTES, Conformed, encode_open, encode_whole, largest_record
-from tutti.common.reentrancy import apart, is_from_call
-from tutti.batching.options import FeedOptions
-from tutti.sources.query_wait import Passing
-from tutti.batching.receipt import Batch, Failure, OnDelivery, Receipt, Record, Resume, bringer, outside
-from tutti.batching.append import Put, Taker, take
 from tutti import limits
+from tutti.batching.append import Put, Taker, take
+from tutti.batching.encoder import BODY_OVERHEAD_BYTES, Conformed, encode_open, encode_whole, largest_record
+from tutti.batching.options import FeedOptions
+from tutti.batching.receipt import Batch, Failure, OnDelivery, Receipt, Record, Resume, bringer, outside
+from tutti.common.reentrancy import apart, is_from_call
 from tutti.data.client_protocol import OFFSET_UNKNOWN
 from tutti.errors import Aborted, BufferFull, TooLarge, TuttiError, UsageError
+from tutti.sources.query_wait import Passing
 
 _MOMENT_S = 50e-6  # in which a thread is through with a record
 

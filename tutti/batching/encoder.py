@@ -16,11 +16,21 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tutti.batching.receipt import Batch, Header, Record
 from tutti import limits
+from tutti.batching.receipt import Batch, Header, Record
 from tutti.data.frames.frame import PROGRESS_BYTES_MAX, payload_crc
 from tutti.data.frames.plain_body import encode_plain, encode_plain_batch, raw_length_of
-from tutti.data.frames.schema import (BATCH_SCHEMA, HEADERS, TIME_US_MAX, TIME_US_MIN, TIMESTAMP, decode_batch, encode_batch, no_headers, timestamp_range)
+from tutti.data.frames.schema import (
+    BATCH_SCHEMA,
+    HEADERS,
+    TIME_US_MAX,
+    TIME_US_MIN,
+    TIMESTAMP,
+    decode_batch,
+    encode_batch,
+    no_headers,
+    timestamp_range,
+)
 from tutti.errors import UsageError
 
 __all__ = [

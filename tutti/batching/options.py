@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from tutti import limits
 from tutti.batching.encoder import Compression
 from tutti.common.durations import check_seconds
-from tutti import limits
 from tutti.data.frames.schema import compression_flags
 from tutti.errors import UsageError
 

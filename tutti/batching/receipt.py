@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
-from tutti.common.fork import after_fork
 from tutti.common.durations import check_wait
+from tutti.common.fork import after_fork
+from tutti.data.client_protocol import OFFSET_UNKNOWN
 from tutti.data.frames.frame import Kind
 from tutti.data.names import check_name
-from tutti.data.client_protocol import OFFSET_UNKNOWN
 from tutti.errors import TuttiError, UsageError
 
 if TYPE_CHECKING:
     from tutti.sources.query_wait import Passing
-    from tutti.spool.block_format import Place
     from tutti.spool.accumulator import SpooledFeed
+    from tutti.spool.block_format import Place
 
 LOG = logging.getLogger("tutti.client")
 

@@ -12,7 +12,20 @@ from collections.abc import Callable
 
 import msgspec
 
-from tutti.data.frames.bodies import (AbortBody, AttemptBody, EpochBody, ForgetBody, OffsetsBody, RosterBody, TickBody, TopicBody, TrimBody, TxnBody, Voter, decode_body)
+from tutti.data.frames.bodies import (
+    AbortBody,
+    AttemptBody,
+    EpochBody,
+    ForgetBody,
+    OffsetsBody,
+    RosterBody,
+    TickBody,
+    TopicBody,
+    TrimBody,
+    TxnBody,
+    Voter,
+    decode_body,
+)
 from tutti.data.frames.frame import Frame, Kind, crc32c
 from tutti.errors import Damaged, FormatError, InvariantViolated
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 
-from tutti.delivery.sender import NOT_KNOWN_YET, Carrier
-from tutti.delivery.lane_registry import Ledger
-from tutti.batching.receipt import Failure
-from tutti.delivery.session import ELSEWHERE, US, Identity, State, Turn
 from tutti import limits
+from tutti.batching.receipt import Failure
 from tutti.data import client_protocol
 from tutti.data.gateway_states import SHUT
+from tutti.delivery.lane_registry import Ledger
+from tutti.delivery.sender import NOT_KNOWN_YET, Carrier
+from tutti.delivery.session import ELSEWHERE, US, Identity, State, Turn
 from tutti.errors import Aborted, Refused, TooLarge, TuttiError, Unknown, invariant
 
 LOG = logging.getLogger("tutti.client")

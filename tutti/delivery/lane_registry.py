@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from tutti.delivery.ordered import Delivery
+from tutti import limits
 from tutti.batching.accumulator import Feed
 from tutti.batching.receipt import Batch, Failure
-from tutti.delivery.window import Window
-from tutti import limits
 from tutti.data import client_protocol
 from tutti.data.gateway_states import SHUT
+from tutti.delivery.ordered import Delivery
+from tutti.delivery.window import Window
 from tutti.errors import TuttiError
 
 Epoch = tuple[int, int]  # the producer's number, and its epoch

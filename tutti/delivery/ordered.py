@@ -8,13 +8,13 @@ from __future__ import annotations
 import copy
 import logging
 
-from tutti.delivery.sender import NOT_KNOWN_YET, Carrier
+from tutti import limits
 from tutti.batching.accumulator import Feed
 from tutti.batching.receipt import Batch, Failure, Resume
-from tutti.delivery.session import US, Identity, State, Turn
-from tutti import limits
 from tutti.data import client_protocol
 from tutti.data.names import is_nameless
+from tutti.delivery.sender import NOT_KNOWN_YET, Carrier
+from tutti.delivery.session import US, Identity, State, Turn
 from tutti.errors import Aborted, Fenced, Refused, TooLarge, TuttiError, Unknown
 
 LOG = logging.getLogger("tutti.client")
@@ -169,7 +169,9 @@ class Delivery(Carrier):
             case _:
                 LOG.debug("an answer that was not asked for: %r", answer)
 
-    def _on_batch_answer(self, answer: client_protocol.AbortedAnswer | client_protocol.RefusedAnswer | client_protocol.Expected, now: float) -> None:
+    def _on_batch_answer(
+        self, answer: client_protocol.AbortedAnswer | client_protocol.RefusedAnswer | client_protocol.Expected, now: float
+    ) -> None:
         if isinstance(answer, client_protocol.Expected):
             if self.running:
                 self._on_expected(answer.sequence, now)

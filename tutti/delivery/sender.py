@@ -5,13 +5,13 @@ from __future__ import annotations
 import abc
 import itertools
 
+from tutti import limits
 from tutti.batching.accumulator import Feed
 from tutti.batching.receipt import Batch
-from tutti.delivery.session import Identity, Session, State
-from tutti.delivery.window import Window
-from tutti import limits
 from tutti.data import client_protocol
 from tutti.data.frames.frame import Buffer
+from tutti.delivery.session import Identity, Session, State
+from tutti.delivery.window import Window
 from tutti.errors import FormatError, TuttiError
 
 #: What a gateway whose log is a moment behind refuses as not known, though another one has opened it.

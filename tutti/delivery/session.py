@@ -17,8 +17,8 @@ import msgspec
 from tutti import limits
 from tutti.data import client_protocol
 from tutti.data.frames.frame import Buffer
-from tutti.data.names import is_nameless
 from tutti.data.gateway_states import CUT_OFF
+from tutti.data.names import is_nameless
 from tutti.errors import ConfigError, NotAllowed, Refused, TuttiError, Unavailable, invariant
 
 CLIENT = "tutti-python"

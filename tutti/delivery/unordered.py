@@ -10,13 +10,13 @@ import logging
 from collections.abc import Callable, Iterator
 from math import inf
 
-from tutti.delivery.ordered import Delivery
+from tutti import limits
 from tutti.batching.accumulator import Feed
+from tutti.batching.receipt import Batch, Failure
 from tutti.delivery.lane import Lane
 from tutti.delivery.lane_registry import Ledger
-from tutti.batching.receipt import Batch, Failure
+from tutti.delivery.ordered import Delivery
 from tutti.delivery.session import US, Identity, State
-from tutti import limits
 from tutti.errors import TuttiError, Unknown
 
 LOG = logging.getLogger("tutti.client")

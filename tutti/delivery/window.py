@@ -9,12 +9,12 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable, Iterator
 
+from tutti import limits
 from tutti.batching.encoder import Compression, cut
 from tutti.batching.receipt import Batch, Failure, Resume
-from tutti import limits
+from tutti.data.client_protocol import INLINE_BYTES_MAX, OFFSET_UNKNOWN, encode_submit
 from tutti.data.frames.frame import STAGED, Buffer, Frame, Kind
 from tutti.data.frames.schema import compression_flags
-from tutti.data.client_protocol import INLINE_BYTES_MAX, OFFSET_UNKNOWN, encode_submit
 from tutti.errors import invariant
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import orjson
 
-from tutti.io.request import Talk
 from tutti.data import client_protocol
 from tutti.data.names import check_name, check_producer
+from tutti.io.request import Talk
 
 
 class Control(Talk):

@@ -6,8 +6,8 @@ import logging
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from tutti.common.address import SCHEME, Address, parse_url
 from tutti import limits
+from tutti.common.address import SCHEME, Address, parse_url
 from tutti.errors import ConfigError
 
 #: What is met where all goes well.

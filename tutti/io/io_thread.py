@@ -19,9 +19,9 @@ from collections import deque
 from math import inf
 from typing import Protocol
 
-from tutti.common.fork import after_fork
-from tutti.batching.receipt import bringer
 from tutti import limits
+from tutti.batching.receipt import bringer
+from tutti.common.fork import after_fork
 
 LOG = logging.getLogger("tutti.client")
 _WOKEN = select.EPOLLIN | select.EPOLLET  # told of each writing, once: nobody needs to read it

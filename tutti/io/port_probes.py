@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from tutti.common.address import Address
 from tutti.common.fork import after_fork
 from tutti.io.port_probe import Sight, peek
-from tutti.common.address import Address
 
 
 class Look:

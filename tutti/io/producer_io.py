@@ -11,20 +11,20 @@ import threading
 import time
 from math import inf
 
-from tutti.io.session_connection import Channel
+from tutti import limits
+from tutti.batching.accumulator import Feed, nobody
+from tutti.batching.receipt import bringer
+from tutti.common.address import Address
 from tutti.common.credentials import Credentials
 from tutti.delivery.ordered import Delivery
-from tutti.io.io_thread import Engine, run
-from tutti.batching.accumulator import Feed, nobody
-from tutti.delivery.unordered import Lanes
-from tutti.io.zmtp_connection import Link, no_link
-from tutti.batching.receipt import bringer
-from tutti.io.endpoints import Route
 from tutti.delivery.session import Session, State
-from tutti.spool.disk_thread import Spooler
-from tutti.common.address import Address
-from tutti import limits
+from tutti.delivery.unordered import Lanes
 from tutti.errors import TuttiError, Unavailable, Unknown
+from tutti.io.endpoints import Route
+from tutti.io.io_thread import Engine, run
+from tutti.io.session_connection import Channel
+from tutti.io.zmtp_connection import Link, no_link
+from tutti.spool.disk_thread import Spooler
 
 LOG = logging.getLogger("tutti.client")
 US = 1e6

@@ -12,15 +12,15 @@ from typing import Self, TypeVar
 
 import msgspec
 
-from tutti.common.credentials import Credentials, given
-from tutti.io.zmtp_connection import Link, News, no_link
-from tutti.io.port_probe import misheard, peek
-from tutti.io.endpoints import CONNECTED, Route
-from tutti.delivery.session import CLIENT, NOT_ALLOWED
-from tutti.common.address import Address, parse_url
 from tutti import limits
+from tutti.common.address import Address, parse_url
+from tutti.common.credentials import Credentials, given
 from tutti.data import client_protocol
+from tutti.delivery.session import CLIENT, NOT_ALLOWED
 from tutti.errors import ConfigError, FormatError, NotAllowed, Refused, Unavailable
+from tutti.io.endpoints import CONNECTED, Route
+from tutti.io.port_probe import misheard, peek
+from tutti.io.zmtp_connection import Link, News, no_link
 
 _GOODBYE_S = 0.2
 _NO_ANSWER = "connected, but there was no answer"

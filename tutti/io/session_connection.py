@@ -6,17 +6,17 @@ import logging
 from math import inf
 from typing import Protocol
 
-from tutti.common.credentials import Credentials
-from tutti.io.zmtp_connection import Link, News, no_link
-from tutti.io.port_probes import Look, look
-from tutti.io.port_probe import Sight, misheard
-from tutti.io.endpoints import Route
-from tutti.delivery.session import Session, State
-from tutti.common.address import Address
 from tutti import limits
-from tutti.data.frames.frame import Buffer
+from tutti.common.address import Address
+from tutti.common.credentials import Credentials
 from tutti.data.client_protocol import Bye, encode_control
+from tutti.data.frames.frame import Buffer
+from tutti.delivery.session import Session, State
 from tutti.errors import ConfigError, FormatError
+from tutti.io.endpoints import Route
+from tutti.io.port_probe import Sight, misheard
+from tutti.io.port_probes import Look, look
+from tutti.io.zmtp_connection import Link, News, no_link
 
 LOG = logging.getLogger("tutti.client")
 US = 1e6

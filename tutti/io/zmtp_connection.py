@@ -19,15 +19,15 @@ from collections.abc import Sequence
 from math import inf
 from typing import TYPE_CHECKING
 
-from tutti.common.fork import after_fork
-from tutti.common.address import Address
 from tutti import limits
+from tutti.common.address import Address
+from tutti.common.fork import after_fork
 from tutti.data.frames.frame import Buffer
 from tutti.errors import FormatError
 from tutti.runtime.dns import Names, addresses, number
+from tutti.zmtp.frame_reader import SCRATCH_BYTES, Ended, Stream
 from tutti.zmtp.framing import GREETING, HANDSHAKE_BYTES_MAX, PING, Formed, Handshake, form, pong, ready
 from tutti.zmtp.send_queue import Outgoing
-from tutti.zmtp.frame_reader import SCRATCH_BYTES, Ended, Stream
 
 if TYPE_CHECKING:
     from tutti.common.credentials import Credentials

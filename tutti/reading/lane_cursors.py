@@ -6,12 +6,12 @@ import time
 from collections.abc import Sequence
 from datetime import datetime
 
+from tutti import limits
+from tutti.common.durations import Deadline
+from tutti.errors import OffsetOutOfRange, Unavailable, UsageError
 from tutti.reading.cursor import Cursor
 from tutti.sources.flight import Reads
-from tutti.common.durations import Deadline
 from tutti.sources.source import Frontier, LaneInfo, Piece, Place, place_of
-from tutti import limits
-from tutti.errors import OffsetOutOfRange, Unavailable, UsageError
 
 _PAUSE_S = limits.LANES_LOOK_US_MIN / 1e6
 _PAUSE_S_MAX = limits.LANES_LOOK_US_MAX / 1e6

@@ -22,10 +22,10 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from tutti.runtime.reserved_fds import TOO_MANY
 from tutti.errors import ConfigError
 from tutti.runtime.http1 import ServerConnection
 from tutti.runtime.listener import ConnectionLimit, Listener
+from tutti.runtime.reserved_fds import TOO_MANY
 
 _HTTP2_PREFACE = b"PRI * HTTP/2.0"
 _ZEROMQ_GREETING = b"\xff"

@@ -33,8 +33,8 @@ from typing import NamedTuple
 
 from tutti import limits
 from tutti.data.names import NAME_BYTES_MAX, check_name, is_nameless
-from tutti.runtime.fsync import make_directory
 from tutti.errors import ConfigError, NotAllowed, UsageError
+from tutti.runtime.fsync import make_directory
 from tutti.security.key_files import Changes, check_guarded, read_toml, stamp, write_whole
 
 PREFIX = "tutti_"  # so that who finds one in a text knows what it is

@@ -10,13 +10,13 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
+from tutti import limits
 from tutti.archive.catalog import Archive, Span
 from tutti.archive.reader import read
-from tutti.sources.source import Frontier, Piece, Range, Topic, check_topics, scan_of, time_us_of
 from tutti.common.address import Address
-from tutti import limits
 from tutti.data.frames.columns import check_columns
 from tutti.errors import UsageError
+from tutti.sources.source import Frontier, Piece, Range, Topic, check_topics, scan_of, time_us_of
 
 Answer = TypeVar("Answer")
 _PAUSE_S = limits.ARCHIVE_LOOK_US / 1e6

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tutti.sources.locality import is_here
-from tutti.sources.local_files import pieces_nearby
 from tutti.sources.flight import Reads
+from tutti.sources.local_files import pieces_nearby
+from tutti.sources.locality import is_here
 from tutti.sources.source import Frontier, Piece, begun
 
 

@@ -12,15 +12,15 @@ from typing import Self, TypeVar
 
 import pyarrow as pa
 
-from tutti.sources.source import Frontier, Piece, Range, Topic, check_topics, scan_of, time_us_of
-from tutti.common.address import Address
 from tutti import limits
+from tutti.common.address import Address
 from tutti.data.frames.columns import check_columns, schema_of
-from tutti.errors import (Behind, Damaged, DirectoryRefused, OffsetOutOfRange, TuttiError, UsageError, WrongDirectory)
-from tutti.log.read.batch_limits import bytes_end, tick_end
+from tutti.errors import Behind, Damaged, DirectoryRefused, OffsetOutOfRange, TuttiError, UsageError, WrongDirectory
 from tutti.log.files.lane_paths import lane_at
+from tutti.log.read.batch_limits import bytes_end, tick_end
 from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
+from tutti.sources.source import Frontier, Piece, Range, Topic, check_topics, scan_of, time_us_of
 
 Answer = TypeVar("Answer")
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]

@@ -16,17 +16,17 @@ import orjson
 import pyarrow as pa
 from pyarrow import flight
 
-from tutti.common.credentials import Credentials, given
-from tutti.sources.flight_pool import FLIGHT_ERRORS, answer_of, client_of, drop, lacks_field, translate
-from tutti.io.endpoints import Route
-from tutti.sources.source import Frontier, LaneInfo, Piece, Range, Topic, check_topics, scan_of, time_us_of
-from tutti.io.request import Talk
-from tutti.common.address import Address, parse_url
 from tutti import limits
+from tutti.common.address import Address, parse_url
+from tutti.common.credentials import Credentials, given
 from tutti.data.frames.columns import check_columns, schema_of
-from tutti.data.names import check_name
 from tutti.data.gateway_states import CUT_OFF
+from tutti.data.names import check_name
 from tutti.errors import Behind, ConfigError, FormatError, Refused, TuttiError, Unavailable
+from tutti.io.endpoints import Route
+from tutti.io.request import Talk
+from tutti.sources.flight_pool import FLIGHT_ERRORS, answer_of, client_of, drop, lacks_field, translate
+from tutti.sources.source import Frontier, LaneInfo, Piece, Range, Topic, check_topics, scan_of, time_us_of
 
 __all__ = ["Reads", "check_columns", "check_name", "schema_of"]
 

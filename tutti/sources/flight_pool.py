@@ -10,11 +10,11 @@ import orjson
 import pyarrow as pa
 from pyarrow import flight
 
+from tutti import limits
 from tutti.common.credentials import Credentials
 from tutti.common.fork import after_fork
+from tutti.errors import Behind, Damaged, FormatError, NotAllowed, OffsetOutOfRange, Refused, TuttiError, Unavailable, UsageError
 from tutti.io.port_probe import STANDS_STILL
-from tutti import limits
-from tutti.errors import (Behind, Damaged, FormatError, NotAllowed, OffsetOutOfRange, Refused, TuttiError, Unavailable, UsageError)
 
 _CODES: dict[str, type[TuttiError]] = {
     "below_start": OffsetOutOfRange,

@@ -13,13 +13,13 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from tutti.io.admin import Control
+from tutti import limits
+from tutti.common.address import Address
 from tutti.common.credentials import Credentials
+from tutti.errors import TuttiError
+from tutti.io.admin import Control
 from tutti.sources.files import Files
 from tutti.sources.source import Piece, Source
-from tutti.common.address import Address
-from tutti import limits
-from tutti.errors import TuttiError
 
 LOG = logging.getLogger("tutti.client")
 

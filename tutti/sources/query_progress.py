@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tutti.sources.flight import Reads
 from tutti.data.query_info import QueryInfo
+from tutti.sources.flight import Reads
 
 _SLACK_S, _SLACK_S_MIN = 5.0, 1.0  # beyond what a gateway waits
 

@@ -8,10 +8,10 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from tutti.io.endpoints import Route
 from tutti import limits
 from tutti.data.client_protocol import OFFSET_UNKNOWN
 from tutti.errors import TuttiError, Unavailable, UsageError
+from tutti.io.endpoints import Route
 
 if TYPE_CHECKING:
     from tutti.common.credentials import Credentials

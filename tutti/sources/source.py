@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from tutti.common.address import Address
 from tutti import limits
+from tutti.common.address import Address
 from tutti.errors import Behind, OffsetOutOfRange, Unavailable, UsageError
 from tutti.log.read.splits import Range
 

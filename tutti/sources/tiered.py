@@ -10,11 +10,11 @@ import pyarrow as pa
 
 from tutti.archive.catalog import Archive
 from tutti.archive.reader import read
-from tutti.sources.archive import ArchiveSource
-from tutti.sources.source import Frontier, Piece, Range, Source, Topic, check_topics, scan_of, time_us_of
 from tutti.common.address import Address
 from tutti.data.frames.columns import check_columns
 from tutti.errors import OffsetOutOfRange, WrongDirectory
+from tutti.sources.archive import ArchiveSource
+from tutti.sources.source import Frontier, Piece, Range, Source, Topic, check_topics, scan_of, time_us_of
 
 Answer = TypeVar("Answer")
 

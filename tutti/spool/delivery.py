@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 
-from tutti.delivery.sender import NOT_KNOWN_YET
-from tutti.delivery.ordered import Delivery
 from tutti.batching.receipt import Batch, Failure, Resume
+from tutti.data import client_protocol
+from tutti.delivery.ordered import Delivery
+from tutti.delivery.sender import NOT_KNOWN_YET
 from tutti.delivery.session import NOT_ALLOWED, Identity, State
+from tutti.errors import NotAllowed, Refused, TooLarge, TuttiError, Unknown
 from tutti.spool.accumulator import SpooledFeed
 from tutti.spool.commit_mark import Word
-from tutti.data import client_protocol
-from tutti.errors import NotAllowed, Refused, TooLarge, TuttiError, Unknown
 
 LOG = logging.getLogger("tutti.client")
 
@@ -51,7 +51,9 @@ class SpooledDelivery(Delivery):
             return
         super()._on_welcome(welcome, now)
 
-    def _on_batch_answer(self, answer: client_protocol.AbortedAnswer | client_protocol.RefusedAnswer | client_protocol.Expected, now: float) -> None:
+    def _on_batch_answer(
+        self, answer: client_protocol.AbortedAnswer | client_protocol.RefusedAnswer | client_protocol.Expected, now: float
+    ) -> None:
         if isinstance(answer, client_protocol.AbortedAnswer):
             self.trouble = f"{answer.reason} (aborted)"
             self._start_over(now)

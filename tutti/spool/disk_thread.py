@@ -7,12 +7,12 @@ import threading
 import time
 from collections.abc import Callable
 
-from tutti.batching.receipt import bringer
-from tutti.spool.accumulator import SpooledFeed
-from tutti.spool.store import Store
 from tutti import limits
+from tutti.batching.receipt import bringer
 from tutti.data.frames.schema import compression_flags
 from tutti.errors import DiskFailed, DiskFull, TuttiError
+from tutti.spool.accumulator import SpooledFeed
+from tutti.spool.store import Store
 
 LOG = logging.getLogger("tutti.client")
 US = 1e6

@@ -6,11 +6,11 @@ import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tutti.spool.block_format import HEAD_BYTES, Block, Fetch, Head, Walk, decode_head, heads, seed_of, torn
-from tutti.spool.store import REFUSED, SEGMENT, STATE
-from tutti.spool.commit_mark import State, decode_state
-from tutti.runtime.fsync import open_file
 from tutti.errors import Damaged, FormatError, WrongDirectory
+from tutti.runtime.fsync import open_file
+from tutti.spool.block_format import HEAD_BYTES, Block, Fetch, Head, Walk, decode_head, heads, seed_of, torn
+from tutti.spool.commit_mark import State, decode_state
+from tutti.spool.store import REFUSED, SEGMENT, STATE
 
 
 class Damage(NamedTuple):

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct, inspect
 
-from tutti.toml.lines import key_lines, line_of
-from tutti.toml.mistakes import KeyPath, Mistake
 from tutti.errors import ConfigError, remedy
 from tutti.security.key_files import TooDeep, parse_toml, read_whole
+from tutti.toml.lines import key_lines, line_of
+from tutti.toml.mistakes import KeyPath, Mistake
 
 AStruct = TypeVar("AStruct", bound=Struct)
 _TOLD = 10  # mistakes of a file at once

@@ -5,9 +5,9 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING, NamedTuple
 
+from tutti.zmtp.frame_reader import Stream
 from tutti.zmtp.framing import Handshake
 from tutti.zmtp.send_queue import Outgoing
-from tutti.zmtp.frame_reader import Stream
 
 if TYPE_CHECKING:  # the crypto, for those alone who have keys
     from tutti.zmtp.curve import Listening

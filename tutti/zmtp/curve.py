@@ -28,7 +28,20 @@ from zmq.utils import z85
 
 from tutti.data.frames.frame import Buffer
 from tutti.errors import FormatError
-from tutti.zmtp.framing import (COMMAND, GREETING, HANDSHAKE_BYTES_MAX, LENGTH, LONG, MORE, Handshake, Mismatch, frame, properties, property_of, ready)
+from tutti.zmtp.framing import (
+    COMMAND,
+    GREETING,
+    HANDSHAKE_BYTES_MAX,
+    LENGTH,
+    LONG,
+    MORE,
+    Handshake,
+    Mismatch,
+    frame,
+    properties,
+    property_of,
+    ready,
+)
 
 KEY_BYTES = 32
 MECHANISM = b"CURVE".ljust(20, b"\0")

@@ -18,9 +18,9 @@ from tutti import limits
 from tutti.data.frames.frame import Buffer
 from tutti.errors import FormatError
 from tutti.zmtp.connection import Caller, Terms
+from tutti.zmtp.frame_reader import SCRATCH_BYTES, Ended, Stream, TooLarge
 from tutti.zmtp.framing import GREETING, HANDSHAKE_BYTES_MAX, PING, Formed, frame, pong, ready
 from tutti.zmtp.listener import Door
-from tutti.zmtp.frame_reader import SCRATCH_BYTES, Ended, Stream, TooLarge
 
 if TYPE_CHECKING:
     from tutti.zmtp.curve import Box, Pair

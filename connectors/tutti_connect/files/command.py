@@ -14,10 +14,10 @@ def files(path: str) -> int:
     delivered, and it ends. A second one of the same name takes over from the first. Exit codes as of all commands: 2 for what has
     to be changed, 3 where no gateway answers.
     """
+    from tutti.runtime.worker import run
     from tutti_connect.files.config import load_inflow
     from tutti_connect.files.connector import Connector
     from tutti_connect.files.metrics import Metrics
-    from tutti.runtime.worker import run
 
     config = load_inflow(path)
     connector = Connector(config)

@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
+from tutti.errors import ConfigError
+from tutti.toml.loader import load_struct
 from tutti_connect.config import check_connector_name, check_gateways, check_topic, example
 from tutti_connect.files import limits
-from tutti.toml.loader import load_struct
-from tutti.errors import ConfigError
 
 Format = Literal["csv", "jsonl", "lines", "parquet"]
 TimeForm = Literal["iso", "s", "ms", "us"]

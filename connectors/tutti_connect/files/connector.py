@@ -7,13 +7,13 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from tutti.errors import ConfigError, DirectoryRefused, Fenced, FormatError, InvariantViolated, TuttiError, UsageError
+from tutti.runtime.backoff import Doubling
 from tutti_connect.files import limits
 from tutti_connect.files.discovery.directory import Directory
 from tutti_connect.files.discovery.ledger import Ledger
 from tutti_connect.files.session import Session
 from tutti_connect.quarantine import Quarantine
-from tutti.errors import (ConfigError, DirectoryRefused, Fenced, FormatError, InvariantViolated, TuttiError, UsageError)
-from tutti.runtime.backoff import Doubling
 
 if TYPE_CHECKING:
     from tutti_connect.files.config import Inflow

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tutti.runtime.fsync import make_directory, sync_directory
 from tutti_connect.files.discovery.directory import ASIDE
 from tutti_connect.files.discovery.ledger import File, Ledger, State
-from tutti.runtime.fsync import make_directory, sync_directory
 
 if TYPE_CHECKING:
     from tutti_connect.files.config import Inflow

@@ -10,19 +10,19 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from tutti_connect.files import limits
-from tutti_connect.files.disposal import After
-from tutti_connect.files.discovery.directory import Seen, is_opaque
-from tutti_connect.files.formats.batches import Builder, Frame
-from tutti_connect.files.discovery.candidates import Candidate, Known
-from tutti_connect.files.discovery.ledger import File, Ledger, Piece, State
-from tutti_connect.files.progress import Place
-from tutti_connect.files.formats.rows import BadRow, Rows, Unreadable
-from tutti_connect.files.formats.file_reader import Source
-from tutti_connect.quarantine import as_base64
-from tutti.producer import Producer
 from tutti.batching.receipt import Receipt
 from tutti.errors import BufferFull, TuttiError
+from tutti.producer import Producer
+from tutti_connect.files import limits
+from tutti_connect.files.discovery.candidates import Candidate, Known
+from tutti_connect.files.discovery.directory import Seen, is_opaque
+from tutti_connect.files.discovery.ledger import File, Ledger, Piece, State
+from tutti_connect.files.disposal import After
+from tutti_connect.files.formats.batches import Builder, Frame
+from tutti_connect.files.formats.file_reader import Source
+from tutti_connect.files.formats.rows import BadRow, Rows, Unreadable
+from tutti_connect.files.progress import Place
+from tutti_connect.quarantine import as_base64
 
 if TYPE_CHECKING:
     from tutti_connect.files.connector import Connector

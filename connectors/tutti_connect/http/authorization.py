@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 
 from starlette.requests import Request
 
-from tutti_connect.http.interface.problems import Problem
-from tutti.security.tokens import ANYBODY, Access, Tokens
 from tutti.errors import NotAllowed
+from tutti.security.tokens import ANYBODY, Access, Tokens
+from tutti_connect.http.interface.problems import Problem
 
 LOG = logging.getLogger("tutti.http")
 _BEARER = "bearer"

@@ -14,9 +14,9 @@ def http(path: str) -> int:
     its address; logs go to standard error. SIGTERM or Ctrl-C: what was taken is delivered, and it ends. Exit codes as of all
     commands: 2 for what has to be changed, 3 where no gateway answers at the start.
     """
+    from tutti.runtime.worker import run
     from tutti_connect.http.config import load_http
     from tutti_connect.http.server import Connector
-    from tutti.runtime.worker import run
 
     config = load_http(path)
     connector = Connector(config)

@@ -6,10 +6,10 @@ from typing import Annotated
 
 from msgspec import Struct, field
 
-from tutti_connect.config import check_connector_name, check_gateways, example
-from tutti.toml.loader import load_struct
 from tutti.data.addresses import Address, is_loopback, parse_host_port
 from tutti.errors import ConfigError, UsageError
+from tutti.toml.loader import load_struct
+from tutti_connect.config import check_connector_name, check_gateways, example
 
 
 class Tls(Struct, frozen=True):

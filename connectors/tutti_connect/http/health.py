@@ -9,10 +9,10 @@ import threading
 
 import pyarrow as pa
 
-from tutti_connect.http import limits
+from tutti.errors import TuttiError, Unavailable
 from tutti.runtime import malloc
 from tutti.sources.flight import Reads
-from tutti.errors import TuttiError, Unavailable
+from tutti_connect.http import limits
 
 LOG = logging.getLogger("tutti.http")
 _READY = "primary"

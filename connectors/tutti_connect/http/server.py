@@ -12,20 +12,20 @@ from http import HTTPStatus
 
 import uvicorn
 
+from tutti.data.addresses import Address
+from tutti.errors import ConfigError, Unavailable
+from tutti.runtime import malloc
+from tutti.runtime.http_server import PLAIN, BoundedProtocol, Server
+from tutti.runtime.reserved_fds import raise_limit
+from tutti.security.key_files import check_certificate, stamp
+from tutti.sources.flight import Reads
 from tutti_connect.http import limits
 from tutti_connect.http.authorization import Guard
-from tutti_connect.http.interface.application import application
 from tutti_connect.http.config import Http
 from tutti_connect.http.health import Health
-from tutti_connect.http.service import Service
+from tutti_connect.http.interface.application import application
 from tutti_connect.http.produce.spool import Spool
-from tutti.runtime import malloc
-from tutti.sources.flight import Reads
-from tutti.data.addresses import Address
-from tutti.runtime.reserved_fds import raise_limit
-from tutti.errors import ConfigError, Unavailable
-from tutti.security.key_files import check_certificate, stamp
-from tutti.runtime.http_server import PLAIN, BoundedProtocol, Server
+from tutti_connect.http.service import Service
 
 LOG = logging.getLogger("tutti.http")
 

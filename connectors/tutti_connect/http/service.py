@@ -15,27 +15,27 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tutti_connect.http import limits
-from tutti_connect.http.interface import docs_page
-from tutti_connect.http.read import queries
-from tutti_connect.http.authorization import Guard
-from tutti_connect.http.produce.bodies import ARROW, CONTENT_TYPES, JSON, NDJSON, Records, parse
-from tutti_connect.http.config import Http
-from tutti_connect.http.health import Health
-from tutti_connect.http.produce.body_intake import Held, Intake
-from tutti_connect.http.metrics import Metrics
-from tutti_connect.http.interface.openapi import description
-from tutti_connect.http.interface.operations import METRICS
-from tutti_connect.http.interface.problems import Problem, problem_of
-from tutti_connect.http.produce.producers import Outcome, Producers
-from tutti_connect.http.produce.receipts import Receipts
-from tutti_connect.http.interface.requests import (Query, bound, flag, number, producer_and_sequence, single, topic_named, topics_of)
-from tutti_connect.http.produce.spool import STAYS, Spool
-from tutti_connect.http.read.streams import Streams
+from tutti.errors import TuttiError, Unavailable
 from tutti.reader import Reader
 from tutti.reading.positions import Bound
 from tutti.sources.flight import Reads
-from tutti.errors import TuttiError, Unavailable
+from tutti_connect.http import limits
+from tutti_connect.http.authorization import Guard
+from tutti_connect.http.config import Http
+from tutti_connect.http.health import Health
+from tutti_connect.http.interface import docs_page
+from tutti_connect.http.interface.openapi import description
+from tutti_connect.http.interface.operations import METRICS
+from tutti_connect.http.interface.problems import Problem, problem_of
+from tutti_connect.http.interface.requests import Query, bound, flag, number, producer_and_sequence, single, topic_named, topics_of
+from tutti_connect.http.metrics import Metrics
+from tutti_connect.http.produce.bodies import ARROW, CONTENT_TYPES, JSON, NDJSON, Records, parse
+from tutti_connect.http.produce.body_intake import Held, Intake
+from tutti_connect.http.produce.producers import Outcome, Producers
+from tutti_connect.http.produce.receipts import Receipts
+from tutti_connect.http.produce.spool import STAYS, Spool
+from tutti_connect.http.read import queries
+from tutti_connect.http.read.streams import Streams
 
 Result = TypeVar("Result")
 

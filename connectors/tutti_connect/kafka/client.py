@@ -12,9 +12,9 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka import admin as kafka_admin
 
+from tutti.errors import ConfigError, TuttiError, Unavailable
 from tutti_connect.kafka import limits
 from tutti_connect.kafka.repeated_warnings import Once
-from tutti.errors import ConfigError, TuttiError, Unavailable
 
 LOG = logging.getLogger("tutti.kafka")
 

@@ -19,15 +19,15 @@ def kafka_in(path: str) -> int:
     to standard error. SIGTERM or Ctrl-C: what was taken is delivered, and it ends. Exit codes as of all commands: 2 for what has to
     be changed, 3 where Kafka or the gateways do not answer at the start.
     """
-    from tutti_connect.kafka.config import load_inflow
     from tutti.runtime.worker import run
+    from tutti_connect.kafka.config import load_inflow
 
     config = load_inflow(path)
     with _client():
         from tutti_connect.kafka.source.consumer import KafkaSource
-    from tutti_connect.kafka.source.connector import Connector
     from tutti_connect.kafka.gateway_clients import gateway_asker, producer_opener, progress_committer
     from tutti_connect.kafka.metrics import InflowMetrics
+    from tutti_connect.kafka.source.connector import Connector
 
     url = config.gateways
     connector = Connector(config, KafkaSource(config), producer_opener(url), gateway_asker(url), progress_committer(url))
@@ -47,8 +47,8 @@ def kafka_out(path: str) -> int:
     was taken is committed, and it ends. Exit codes as of all commands: 2 for what has to be changed, 3 where Kafka or the gateways
     do not answer at the start.
     """
-    from tutti_connect.kafka.config import load_outflow
     from tutti.runtime.worker import run
+    from tutti_connect.kafka.config import load_outflow
 
     config = load_outflow(path)
     with _client():

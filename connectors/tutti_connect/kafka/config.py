@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from tutti_connect.config import check_connector_name, check_gateways, check_topic, example
-from tutti_connect.kafka import limits
-from tutti.toml.loader import load_struct
 from tutti.data.names import is_name
 from tutti.errors import ConfigError
+from tutti.toml.loader import load_struct
+from tutti_connect.config import check_connector_name, check_gateways, check_topic, example
+from tutti_connect.kafka import limits
 
 #: Topics that Kafka keeps for itself: a connector that creates one breaks the broker, and no client may write to them.
 INTERNAL_TOPICS = frozenset(

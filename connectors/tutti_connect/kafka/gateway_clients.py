@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from tutti_connect.kafka import limits
-from tutti_connect.kafka.sink.messages import COLUMNS
+from tutti.errors import ConfigError, Unavailable
+from tutti.io.admin import Control
 from tutti.producer import Producer
 from tutti.reader import Reader
-from tutti.io.admin import Control
 from tutti.sources.flight import Reads
 from tutti.sources.source import begun
 from tutti.transactions import commit_progress
-from tutti.errors import ConfigError, Unavailable
+from tutti_connect.kafka import limits
+from tutti_connect.kafka.sink.messages import COLUMNS
 
 
 class CommittedLog:

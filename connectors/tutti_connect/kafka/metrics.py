@@ -11,8 +11,8 @@ from prometheus_client.registry import Collector
 from tutti_connect.kafka.source.partition import State
 
 if TYPE_CHECKING:
-    from tutti_connect.kafka.source.connector import Connector
     from tutti_connect.kafka.sink.connector import Outflow
+    from tutti_connect.kafka.source.connector import Connector
 
 _LABELS = ["connector", "topic", "partition"]
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tutti_connect.zeromq import limits
-from tutti.data.names import NAME_BYTES_MAX, is_name
 from tutti.data.frames.schema import TIMESTAMP
+from tutti.data.names import NAME_BYTES_MAX, is_name
+from tutti_connect.zeromq import limits
 
 if TYPE_CHECKING:
     from tutti_connect.zeromq.config import Role

@@ -16,10 +16,10 @@ def zeromq_in(path: str) -> int:
     Ctrl-C: what was taken is delivered, and it ends. Exit codes as of all commands: 2 for what has to be changed, 3 where no
     gateway answers.
     """
-    from tutti_connect.zeromq.config import load_inflow
-    from tutti_connect.zeromq.source import Connector
-    from tutti_connect.zeromq.metrics import InMetrics
     from tutti.runtime.worker import run
+    from tutti_connect.zeromq.config import load_inflow
+    from tutti_connect.zeromq.metrics import InMetrics
+    from tutti_connect.zeromq.source import Connector
 
     config = load_inflow(path)
     connector = Connector(config)
@@ -38,10 +38,10 @@ def zeromq_out(path: str) -> int:
     Ctrl-C: it notes in the log how far it is, and ends. Exit codes as of all commands: 2 for what has to be changed, 3 where no
     gateway answers.
     """
+    from tutti.runtime.worker import run
     from tutti_connect.zeromq.config import load_outflow
     from tutti_connect.zeromq.metrics import OutMetrics
     from tutti_connect.zeromq.sink import Publisher
-    from tutti.runtime.worker import run
 
     config = load_outflow(path)
     publisher = Publisher(config)

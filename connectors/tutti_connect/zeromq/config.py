@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from tutti_connect.config import check_connector_name, check_gateways, check_topic, example
-from tutti_connect.zeromq import limits
-from tutti.toml.loader import load_struct
 from tutti.data.addresses import is_loopback
 from tutti.errors import ConfigError
+from tutti.toml.loader import load_struct
+from tutti_connect.config import check_connector_name, check_gateways, check_topic, example
+from tutti_connect.zeromq import limits
 
 Role = Literal["topic", "key", "value", "skip"]
 HighWaterMark = Annotated[int, Meta(ge=1, le=limits.HIGH_WATER_MARK_MAX)]

@@ -15,16 +15,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from tutti_connect.progress import JsonProgress
-from tutti_connect.zeromq import limits
-from tutti.producer import Producer
 from tutti.batching.receipt import Receipt
 from tutti.errors import BufferFull, ConfigError, Fenced, FormatError, Refused, TuttiError, UsageError
+from tutti.producer import Producer
 from tutti.runtime.backoff import Doubling
+from tutti_connect.progress import JsonProgress
+from tutti_connect.zeromq import limits
 
 if TYPE_CHECKING:
-    from tutti_connect.zeromq.config import Inflow
     from tutti_connect.zeromq.batches import OnRefused, Part
+    from tutti_connect.zeromq.config import Inflow
 
 LOG = logging.getLogger("tutti.zeromq")
 FINAL = (ConfigError, Fenced, FormatError, UsageError)

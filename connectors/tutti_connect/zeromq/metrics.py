@@ -11,8 +11,8 @@ from prometheus_client.registry import Collector
 from tutti_connect.zeromq.spooled import SpooledFlow
 
 if TYPE_CHECKING:
-    from tutti_connect.zeromq.source import Connector
     from tutti_connect.zeromq.sink import Publisher
+    from tutti_connect.zeromq.source import Connector
 
 
 def _family(kind: type[CounterMetricFamily | GaugeMetricFamily], name: str, what: str, connector: str, value: float) -> Metric:

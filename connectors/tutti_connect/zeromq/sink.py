@@ -13,12 +13,12 @@ import orjson
 import pyarrow as pa
 import zmq
 
+from tutti.errors import OffsetOutOfRange, Unavailable
+from tutti.reader import Reader
+from tutti.sources.query_progress import Progress
 from tutti_connect.quarantine import as_base64
 from tutti_connect.zeromq import limits
 from tutti_connect.zeromq.sockets import Socket, opened
-from tutti.reader import Reader
-from tutti.sources.query_progress import Progress
-from tutti.errors import OffsetOutOfRange, Unavailable
 
 if TYPE_CHECKING:
     from tutti_connect.zeromq.config import Outflow

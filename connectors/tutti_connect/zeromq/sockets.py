@@ -12,8 +12,8 @@ import zmq
 from zmq.auth import load_certificate
 from zmq.auth.thread import ThreadAuthenticator
 
-from tutti_connect.zeromq import limits
 from tutti.errors import ConfigError
+from tutti_connect.zeromq import limits
 
 if TYPE_CHECKING:
     from tutti_connect.zeromq.config import Curve

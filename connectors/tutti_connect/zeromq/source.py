@@ -12,8 +12,8 @@ import zmq
 
 from tutti_connect.quarantine import QuarantineLog, as_base64
 from tutti_connect.zeromq import limits
-from tutti_connect.zeromq.in_flight import Flow
 from tutti_connect.zeromq.batches import Bad, Message, Part, Sorter
+from tutti_connect.zeromq.in_flight import Flow
 from tutti_connect.zeromq.sockets import Socket, opened
 from tutti_connect.zeromq.spooled import SpooledFlow
 

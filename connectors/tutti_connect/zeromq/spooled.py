@@ -9,14 +9,14 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tutti_connect.zeromq import limits
-from tutti.producer import Producer
 from tutti.errors import BufferFull, Refused, TooLarge, TuttiError
+from tutti.producer import Producer
+from tutti_connect.zeromq import limits
 
 if TYPE_CHECKING:
-    from tutti_connect.zeromq.config import Inflow
-    from tutti_connect.zeromq.batches import OnRefused, Part
     from tutti.batching.receipt import Receipt
+    from tutti_connect.zeromq.batches import OnRefused, Part
+    from tutti_connect.zeromq.config import Inflow
 
 LOG = logging.getLogger("tutti.zeromq")
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tutti.errors import UsageError
 from tutti_gateway.cli.common.options import json_option
 from tutti_gateway.cli.common.output import print_json
-from tutti.errors import UsageError
 
 if TYPE_CHECKING:
     from benchmarks.registry import Benchmark

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import click
 
-from tutti_gateway.cli.lazy import LazyGroup, Place
 from tutti.errors import TuttiError, UsageError
+from tutti_gateway.cli.lazy import LazyGroup, Place
 
 #: name -> where the command lives and its line in `tutti --help`; a module is imported when its command runs.
 COMMANDS = {

@@ -14,8 +14,8 @@ with Loading():
     import sys
     from collections.abc import Sequence
 
-    from tutti_gateway.cli.common.standard_streams import fill
     from tutti.runtime.block_pandas import without_pandas
+    from tutti_gateway.cli.common.standard_streams import fill
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

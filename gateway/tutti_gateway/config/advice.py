@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-from tutti.toml.mistakes import Mistake
-from tutti_gateway.config.model import Config
 from tutti.data.addresses import is_loopback, parse_host_port, parse_member
 from tutti.errors import ConfigError
+from tutti.toml.mistakes import Mistake
+from tutti_gateway.config.model import Config
 
 
 def advice(config: Config, *, begun: bool = False) -> list[Mistake]:

@@ -7,14 +7,14 @@ from typing import Any
 
 import msgspec
 
+from tutti.errors import ConfigError
+from tutti.security.key_files import check_certificate
 from tutti.security.tokens import read_tokens
 from tutti.toml.lines import key_lines, line_of
+from tutti.toml.loader import StructReader, text_of, tree_of
 from tutti.toml.mistakes import KeyPath, Mistake
 from tutti_gateway.config.model import DEFAULT_PRESET, PRESETS, Config
 from tutti_gateway.config.relations import Relations
-from tutti.toml.loader import StructReader, text_of, tree_of
-from tutti.errors import ConfigError
-from tutti.security.key_files import check_certificate
 
 
 def load_config(path: str | Path) -> Config:

@@ -8,10 +8,10 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from tutti_gateway.core import limits
 from tutti import limits as common_limits
 from tutti.data.addresses import GROUP_DISTANCE, PORT_MAX, Address, MemberAddress, parse_host_port
 from tutti.errors import ConfigError, UsageError
+from tutti_gateway.core import limits
 
 DEFAULT_PRESET: Literal["lan"] = "lan"
 

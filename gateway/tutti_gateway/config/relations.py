@@ -6,13 +6,23 @@ from typing import Protocol
 
 import msgspec
 
+from tutti import limits as common_limits
+from tutti.data.addresses import (
+    GROUP_DISTANCE,
+    NAME_HOST,
+    PORT_MAX,
+    Address,
+    MemberAddress,
+    is_loopback,
+    parse_host_port,
+    parse_member,
+    unreachable,
+)
+from tutti.data.names import NAME_BYTES_MAX, check_name
+from tutti.errors import ConfigError, UsageError
 from tutti.toml.mistakes import KeyPath
 from tutti_gateway.config.model import Config, Limits, Retention, is_multicast, parse_duration
 from tutti_gateway.core import limits
-from tutti import limits as common_limits
-from tutti.data.addresses import (GROUP_DISTANCE, NAME_HOST, PORT_MAX, Address, MemberAddress, is_loopback, parse_host_port, parse_member, unreachable)
-from tutti.data.names import NAME_BYTES_MAX, check_name
-from tutti.errors import ConfigError, UsageError
 
 _HOST_PORT = f"write HOST:PORT with a port from 1 to {PORT_MAX}, 127.0.0.1:7400"
 _MEMBER = f"{_HOST_PORT}, and HOST:PORT/GROUP-PORT where the group port is not PORT + {GROUP_DISTANCE}"

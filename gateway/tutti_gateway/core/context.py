@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tutti_gateway.core.random_source import Chance
-from tutti_gateway.core.protocol.events import Identity, StackConfig
 from tutti_gateway.core.outbox import Outbox
+from tutti_gateway.core.protocol.events import Identity, StackConfig
+from tutti_gateway.core.random_source import Chance
 from tutti_gateway.core.view.view_state import Standing
 from tutti_gateway.core.window import Window
 

@@ -11,14 +11,14 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import get_args
 
-from tutti_gateway.core.protocol.actions import Action
-from tutti_gateway.core.protocol.events import Event
-from tutti_gateway.core.view.lifecycle import LIFE, Phase
-from tutti_gateway.core.state_machine import Input, State
-from tutti_gateway.core.protocol.messages import Message
+from tutti_gateway.core.lanes import phases
 from tutti_gateway.core.order.received_table import LINE, LineState
 from tutti_gateway.core.order.verdicts import ENTRANCE, VERDICT, Relation
-from tutti_gateway.core.lanes import phases
+from tutti_gateway.core.protocol.actions import Action
+from tutti_gateway.core.protocol.events import Event
+from tutti_gateway.core.protocol.messages import Message
+from tutti_gateway.core.state_machine import Input, State
+from tutti_gateway.core.view.lifecycle import LIFE, Phase
 from tutti_gateway.core.window import Stage
 
 INTRODUCTION = """\
@@ -55,7 +55,11 @@ def page() -> str:
             state_diagram(phases.ATTEMPT, phases.Phase.NONE),
             "## What happens, what is done, what is said\n",
             catalogue("Events", "gateway/tutti_gateway/core/protocol/events.py", get_args(Event)),
-            catalogue("Actions, in the order in which a step gives them", "gateway/tutti_gateway/core/protocol/actions.py", get_args(Action)),
+            catalogue(
+                "Actions, in the order in which a step gives them",
+                "gateway/tutti_gateway/core/protocol/actions.py",
+                get_args(Action),
+            ),
             catalogue("Messages between members", "gateway/tutti_gateway/core/protocol/messages.py", get_args(Message)),
         ]
     )

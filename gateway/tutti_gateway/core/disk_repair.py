@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from tutti.data.frames.frame import Frame, chained
 from tutti_gateway.core import limits
 from tutti_gateway.core.frame_runs import whole
-from tutti.data.frames.frame import Frame, chained
 
 
 class Far(Protocol):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tutti import limits
-from tutti_gateway.core.window import weight
 from tutti.data.frames.frame import Frame, check_payload
 from tutti.errors import Damaged
+from tutti_gateway.core.window import weight
 
 
 def parts(frames: Sequence[Frame], bytes_max: int = limits.MESSAGE_BYTES_MAX) -> Iterator[tuple[Frame, ...]]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tutti_gateway.core.protocol.message_checks import OF_A_VIEW, far_ahead, fault
 from tutti_gateway.core.context import Context
 from tutti_gateway.core.protocol.events import Received
+from tutti_gateway.core.protocol.message_checks import OF_A_VIEW, far_ahead, fault
 from tutti_gateway.core.protocol.messages import Heartbeat, LaneEnds, LaneTail, Message, Posted
 from tutti_gateway.core.view.peers import Peers
 

@@ -14,26 +14,52 @@ from typing import Any, get_args
 
 import msgspec
 
+from tutti.data.frames.bodies import AbortBody, RosterBody
+from tutti.data.frames.frame import Frame, Kind
 from tutti_gateway.core import limits
 from tutti_gateway.core.atomic.layer import Atomic
 from tutti_gateway.core.context import Context
-from tutti_gateway.core.protocol.events import LogRead, Persisted, SessionClosed, SpaceChanged, Started, TrimProposed
 from tutti_gateway.core.flush.layer import Flush
 from tutti_gateway.core.inbound import Inbound
-from tutti_gateway.core.membership.roster_change import Changes
+from tutti_gateway.core.lanes.lanes import Lanes
 from tutti_gateway.core.membership.clocks import Clocks
 from tutti_gateway.core.membership.forced_roster import Force
 from tutti_gateway.core.membership.layer import Membership
+from tutti_gateway.core.membership.roster_change import Changes
 from tutti_gateway.core.membership.succession import by_age
-from tutti_gateway.core.protocol.messages import (Asking, AskRoster, Confirm, Deny, Echo, Fetch, Fetched, FetchedSnapshot, FetchSnapshot, Forward, Heartbeat, Install, Installed, LaneMessage, Missing, No, Order, Probe, Propose, Refuse, Reject, Repairing, Resend, State, Vote)
-from tutti_gateway.core.protocol.messages import Repair as RepairMessage
 from tutti_gateway.core.order.layer import Ordering
-from tutti_gateway.core.view.peers import Peers
+from tutti_gateway.core.protocol.events import LogRead, Persisted, SessionClosed, SpaceChanged, Started, TrimProposed
+from tutti_gateway.core.protocol.messages import (
+    Asking,
+    AskRoster,
+    Confirm,
+    Deny,
+    Echo,
+    Fetch,
+    Fetched,
+    FetchedSnapshot,
+    FetchSnapshot,
+    Forward,
+    Heartbeat,
+    Install,
+    Installed,
+    LaneMessage,
+    Missing,
+    No,
+    Order,
+    Probe,
+    Propose,
+    Refuse,
+    Reject,
+    Repairing,
+    Resend,
+    State,
+    Vote,
+)
+from tutti_gateway.core.protocol.messages import Repair as RepairMessage
 from tutti_gateway.core.read_index import ReadIndex
 from tutti_gateway.core.repair.layer import Repair
-from tutti_gateway.core.lanes.lanes import Lanes
-from tutti.data.frames.bodies import AbortBody, RosterBody
-from tutti.data.frames.frame import Frame, Kind
+from tutti_gateway.core.view.peers import Peers
 
 
 class Layers:

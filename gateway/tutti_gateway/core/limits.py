@@ -5,7 +5,7 @@ Above a limit: back-pressure to the sender, or a clear refusal; never silent los
 
 from __future__ import annotations
 
-from tutti.limits import (BODY_BYTES_MAX, DISK_LOW_BYTES, FRAMES_A_MESSAGE_MAX, KIB, MIB, RAW_BYTES_MAX, UNDECIDED_FRAMES_MAX)
+from tutti.limits import BODY_BYTES_MAX, DISK_LOW_BYTES, FRAMES_A_MESSAGE_MAX, KIB, MIB, RAW_BYTES_MAX, UNDECIDED_FRAMES_MAX
 
 # Frames and batches. What a form itself fixes stands where the form is: tutti.data imports nothing of this. Bounds below rest on
 # two of those: PROGRESS_BYTES_MAX (frame.py, 256) and the header are within what FRAME_BYTES_MAX adds to a body; with

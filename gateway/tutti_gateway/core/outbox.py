@@ -4,14 +4,37 @@ from __future__ import annotations
 
 from collections import deque
 
+from tutti.data.client_protocol import Answer
+from tutti.data.frames.frame import Frame
+from tutti.data.hard_state import Scalars
 from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.actions import (Action, Deliver, DeliverUnordered, Dropped, Halt, LaneHeld, Mend, MendLane, Peers, Persist, PersistLane, ReadIndex, ReadLane, ReadLog, ReadSnapshot, Relearned, Reply, Send, SetTimer, Stopped, Suspect, ViewInstalled)
+from tutti_gateway.core.protocol.actions import (
+    Action,
+    Deliver,
+    DeliverUnordered,
+    Dropped,
+    Halt,
+    LaneHeld,
+    Mend,
+    MendLane,
+    Peers,
+    Persist,
+    PersistLane,
+    ReadIndex,
+    ReadLane,
+    ReadLog,
+    ReadSnapshot,
+    Relearned,
+    Reply,
+    Send,
+    SetTimer,
+    Stopped,
+    Suspect,
+    ViewInstalled,
+)
 from tutti_gateway.core.protocol.events import Now
 from tutti_gateway.core.protocol.messages import Message
 from tutti_gateway.core.view.view_state import Standing
-from tutti.data.frames.frame import Frame
-from tutti.data.hard_state import Scalars
-from tutti.data.client_protocol import Answer
 
 
 class Outbox:

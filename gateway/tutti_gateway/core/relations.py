@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from tutti_gateway.core import limits
 from tutti import limits as common_limits
 from tutti.data.names import NAME_BYTES_MAX
 from tutti.errors import invariant
+from tutti_gateway.core import limits
 
 invariant(limits.FRAME_BYTES_MAX <= common_limits.MESSAGE_BYTES_MAX, "a frame fits into a message")
-invariant(common_limits.FILES_WAIT_US_MAX > common_limits.HANDSHAKE_MS_MAX * 1000, "the log waits until silent connections have ended")
+invariant(
+    common_limits.FILES_WAIT_US_MAX > common_limits.HANDSHAKE_MS_MAX * 1000, "the log waits until silent connections have ended"
+)
 invariant(
     2 * common_limits.ROSTER_MAX < limits.MESH_STRANGERS_MAX,
     "every gateway can be connected, once more before its old connection is given up",
@@ -29,7 +31,9 @@ invariant(2 * limits.FRAME_BYTES_MAX <= limits.SEGMENT_BYTES_MIN, "a segment hol
 invariant(limits.SEGMENT_BYTES_MIN <= limits.LANE_SEGMENT_BYTES, "so does that of a lane")
 invariant(common_limits.ROSTER_MAX < limits.LANES_OPEN_MAX, "the lanes of all gateways of a group stay open")
 invariant(common_limits.RECORD_BYTES_MAX < common_limits.BODY_BYTES_MAX, "a record fits into a body")
-invariant(common_limits.BODY_BYTES_MAX <= common_limits.RAW_BYTES_MAX, "a body that is not compressed is within the decompressed limit")
+invariant(
+    common_limits.BODY_BYTES_MAX <= common_limits.RAW_BYTES_MAX, "a body that is not compressed is within the decompressed limit"
+)
 invariant(
     common_limits.WINDOW_BYTES <= limits.FORWARDED_MORE_BYTES_MAX,
     "what a connection has in flight finds room, however little may be undecided",
@@ -47,7 +51,9 @@ invariant(
     <= limits.NODE_MEMORY_BYTES_MAX,
     "no bound alone makes a gateway close its connections; the configuration looks at them together",
 )
-invariant(common_limits.SILENCE_US_MAX < limits.SESSION_EVICT_US, "a client that waits for an answer is never taken for an idle one")
+invariant(
+    common_limits.SILENCE_US_MAX < limits.SESSION_EVICT_US, "a client that waits for an answer is never taken for an idle one"
+)
 invariant(common_limits.FRAMES_A_MESSAGE_MAX <= limits.BATCH_ROOM_FRAMES, "a message fits into the window of undecided frames")
 invariant(limits.BATCH_ROOM_FRAMES < limits.REQUEST_ROOM_FRAMES, "batches leave room for what is asked for")
 invariant(
@@ -58,13 +64,16 @@ invariant(
     limits.FRAME_BYTES_MAX + limits.DRAIN_BYTES_MAX + common_limits.MESSAGE_BYTES_MAX <= limits.FORWARDED_MORE_BYTES_MAX,
     "what one drain submits too many waits, and is not refused, however little may be undecided",
 )
-invariant(2 * common_limits.UNDECIDED_FRAMES_MAX <= limits.FORWARDED_FRAMES_MAX, "the forward-table holds more than what may be undecided")
+invariant(
+    2 * common_limits.UNDECIDED_FRAMES_MAX <= limits.FORWARDED_FRAMES_MAX, "the forward-table holds more than what may be undecided"
+)
 invariant(
     limits.UNDECIDED_BYTES_MAX + common_limits.RESERVED_BYTES <= common_limits.DISK_LOW_BYTES,
     "what is undecided when the disk runs low can be written",
 )
 invariant(
-    common_limits.UNDECIDED_FRAMES_MAX <= limits.HELD_FRAMES_MAX, "a member can hold back all that its coordinator may have undecided"
+    common_limits.UNDECIDED_FRAMES_MAX <= limits.HELD_FRAMES_MAX,
+    "a member can hold back all that its coordinator may have undecided",
 )
 invariant(
     limits.FRAME_BYTES_MAX + limits.REQUEST_ROOM_FRAMES * common_limits.KIB <= limits.HELD_MORE_BYTES_MAX,
@@ -107,7 +116,8 @@ invariant(
 )
 invariant(limits.LANE_FRAMES_MAX < limits.LANE_BEHIND_MAX, "a member that votes is not taken for one that is behind")
 invariant(
-    4 * common_limits.LANE_WINDOW_BYTES <= limits.LANE_BYTES_MAX, "some clients fill their windows before an origin refuses any for now"
+    4 * common_limits.LANE_WINDOW_BYTES <= limits.LANE_BYTES_MAX,
+    "some clients fill their windows before an origin refuses any for now",
 )
 invariant(
     limits.RESEND_HEARTBEATS <= limits.LANE_REPEAT_HEARTBEATS,
@@ -136,7 +146,8 @@ invariant(
     "all streams together can keep to what their joined batches may take",
 )
 invariant(
-    list(common_limits.READ_FIRST_BYTES) == sorted(common_limits.READ_FIRST_BYTES) and common_limits.READ_FIRST_BYTES[-1] <= common_limits.READ_BATCH_BYTES_MAX,
+    list(common_limits.READ_FIRST_BYTES) == sorted(common_limits.READ_FIRST_BYTES)
+    and common_limits.READ_FIRST_BYTES[-1] <= common_limits.READ_BATCH_BYTES_MAX,
     "the batches of a scan grow",
 )
 invariant(
@@ -155,7 +166,10 @@ invariant(limits.UNDECIDED_BYTES_LEAST <= common_limits.WINDOW_BYTES, "no config
 invariant(common_limits.RAW_BYTES_MAX <= limits.INFLATED_BYTES_A_TURN_MAX, "the largest batch may be decompressed in one turn")
 invariant(common_limits.BATCH_BYTES_MAX < common_limits.CLIENT_MMAP_BYTES, "a full batch of send() lives on the heap")
 invariant(limits.TWIN_SILENT_US < limits.GUEST_SILENT_US, "who is connected to for what it says itself is who talks")
-invariant(1000 * common_limits.LOG_WAIT_MS_MAX <= common_limits.POLL_US_MAX, "a log that nobody reads holds a thread up no longer than its sleep")
+invariant(
+    1000 * common_limits.LOG_WAIT_MS_MAX <= common_limits.POLL_US_MAX,
+    "a log that nobody reads holds a thread up no longer than its sleep",
+)
 invariant(common_limits.POLL_US_MAX < common_limits.STOP_US_MAX, "a thread hears of the stop before its time is over")
 invariant(
     3 * (limits.READS_LOOK_US + 2 * limits.READS_ANSWER_US_MAX) < limits.READS_SILENT_US_MAX,
@@ -167,17 +181,23 @@ invariant(
     common_limits.BUFFER_BYTES_MIN <= common_limits.BATCH_BYTES <= common_limits.BATCH_BYTES_MAX <= common_limits.BUFFER_BYTES,
     "a producer's buffer holds full batches",
 )
-invariant(common_limits.SUBMIT_BYTES + common_limits.BODY_BYTES_MAX < common_limits.MESSAGE_BYTES_MAX, "a client's message is one that a gateway takes")
 invariant(
-    common_limits.ADDRESS_TIMEOUT_US < common_limits.CONNECT_TIMEOUT_US < common_limits.DELIVERY_TIMEOUT_US, "a client has time for several addresses"
+    common_limits.SUBMIT_BYTES + common_limits.BODY_BYTES_MAX < common_limits.MESSAGE_BYTES_MAX,
+    "a client's message is one that a gateway takes",
+)
+invariant(
+    common_limits.ADDRESS_TIMEOUT_US < common_limits.CONNECT_TIMEOUT_US < common_limits.DELIVERY_TIMEOUT_US,
+    "a client has time for several addresses",
 )
 invariant(common_limits.SILENCE_US_MAX < common_limits.DELIVERY_TIMEOUT_US, "a client asks for lost answers before it gives up")
 invariant(
-    max(common_limits.STREAM_US_MAX // 2, common_limits.BEHIND_WAIT_US_MAX + limits.BUSY_WAIT_US_MAX) < 3 * 1000 * common_limits.FLIGHT_BEAT_MS,
+    max(common_limits.STREAM_US_MAX // 2, common_limits.BEHIND_WAIT_US_MAX + limits.BUSY_WAIT_US_MAX)
+    < 3 * 1000 * common_limits.FLIGHT_BEAT_MS,
     "a gateway says something before a reader has asked it three times whether it is there, which gRPC takes for a flood",
 )
 invariant(
-    2 * limits.CONNECTION_BEAT_MS <= common_limits.LINK_SILENT_MS_MAX, "a client that its gateway does not read from yet still hears it"
+    2 * limits.CONNECTION_BEAT_MS <= common_limits.LINK_SILENT_MS_MAX,
+    "a client that its gateway does not read from yet still hears it",
 )
 invariant(common_limits.SPARK_POLL_US <= common_limits.LONG_POLL_US_MAX, "a gateway waits as long as a stream reader asks it to")
 invariant(common_limits.SPARK_POLL_US < common_limits.READ_RETRY_US, "a poll that waits is no silence")
@@ -186,4 +206,6 @@ invariant(
     "a range that is not planned is no more than one part of a plan",
 )
 invariant(2 * limits.MARK_LATE_US < limits.MARK_IDLE_US, "a mark that waits for later syncs comes in time without them")
-invariant(common_limits.SPARK_SPLIT_BYTES_MIN < common_limits.SPARK_SPLIT_BYTES, "parts are cut smaller for processors, not for size")
+invariant(
+    common_limits.SPARK_SPLIT_BYTES_MIN < common_limits.SPARK_SPLIT_BYTES, "parts are cut smaller for processors, not for size"
+)

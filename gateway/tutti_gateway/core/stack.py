@@ -9,17 +9,48 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tutti_gateway.core.protocol.actions import Action
-from tutti_gateway.core.random_source import Chance
-from tutti_gateway.core.context import Context
-from tutti_gateway.core.protocol.events import (EpochAsked, Event, ForgetAsked, LanePersisted, LaneRead, LaneRotted, LeaveAsked, LinkChanged, LogRead, Now, OffsetsAsked, Persisted, ReadIndexAsked, Received, RosterAsked, RosterForced, Rotted, SessionClosed, Several, SnapshotRead, SpaceChanged, StackConfig, Started, Submitted, SubmittedUnordered, TimeAdvanced, TopicAsked, TrimProposed, WriteFailed, ordinary)
-from tutti_gateway.core.layers import Layers
-from tutti_gateway.core.view.lifecycle import Phase
-from tutti_gateway.core.outbox import Outbox
-from tutti_gateway.core.view.view_state import Standing
-from tutti_gateway.core.window import Window
 from tutti.data.log_state import LogState
 from tutti.errors import InvariantViolated
+from tutti_gateway.core.context import Context
+from tutti_gateway.core.layers import Layers
+from tutti_gateway.core.outbox import Outbox
+from tutti_gateway.core.protocol.actions import Action
+from tutti_gateway.core.protocol.events import (
+    EpochAsked,
+    Event,
+    ForgetAsked,
+    LanePersisted,
+    LaneRead,
+    LaneRotted,
+    LeaveAsked,
+    LinkChanged,
+    LogRead,
+    Now,
+    OffsetsAsked,
+    Persisted,
+    ReadIndexAsked,
+    Received,
+    RosterAsked,
+    RosterForced,
+    Rotted,
+    SessionClosed,
+    Several,
+    SnapshotRead,
+    SpaceChanged,
+    StackConfig,
+    Started,
+    Submitted,
+    SubmittedUnordered,
+    TimeAdvanced,
+    TopicAsked,
+    TrimProposed,
+    WriteFailed,
+    ordinary,
+)
+from tutti_gateway.core.random_source import Chance
+from tutti_gateway.core.view.lifecycle import Phase
+from tutti_gateway.core.view.view_state import Standing
+from tutti_gateway.core.window import Window
 
 
 class Stack:

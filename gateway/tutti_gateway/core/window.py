@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from tutti_gateway.core import limits
 from tutti import limits as common_limits
 from tutti.data.frames.bodies import AbortBody, RosterBody, decode_body
 from tutti.data.frames.frame import HEADER_SIZE, Frame, Kind, chained
 from tutti.data.log_state import LogState
 from tutti.errors import InvariantViolated, invariant
+from tutti_gateway.core import limits
 
 
 class Stage(enum.IntEnum):
@@ -263,7 +263,9 @@ class Window:
     def restore(self, tail: Iterable[Frame]) -> None:
         """Take what a start found behind the frontier, all of it durable."""
         self.extend(tuple(tail), limits.TAIL_FRAMES_MAX - common_limits.UNDECIDED_FRAMES_MAX)
-        self._more = max(0, len(self.frames) + limits.WINDOW_MORE_FRAMES - common_limits.UNDECIDED_FRAMES_MAX)  # a view goes on behind it
+        self._more = max(
+            0, len(self.frames) + limits.WINDOW_MORE_FRAMES - common_limits.UNDECIDED_FRAMES_MAX
+        )  # a view goes on behind it
         self.advance(Stage.WRITING, self.end)
         self.advance(Stage.DURABLE, self.end)
 

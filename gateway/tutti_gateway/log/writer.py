@@ -13,31 +13,40 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Self
 
-from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.events import Recovered
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.hard_state import Scalars
 from tutti.data.log_state import LogState
 from tutti.errors import DiskFailed, DiskFull, invariant
-from tutti_gateway.log.upkeep import quarantine
-from tutti_gateway.log.write import truncate
-from tutti_gateway.log.write.frame_fetch import Fetcher
-from tutti.log.files.log_directory import Home
-from tutti_gateway.log.write.indexer import Indexer
+from tutti.log.files.disk_space import Room, failure_of, failure_of_start, no_room
 from tutti.log.files.layout import MARK_SLOTS, SegmentHeader, read_header
 from tutti.log.files.live_page import LivePage
-from tutti_gateway.log.write.mark_tracker import End, Marking
-from tutti_gateway.log.upkeep.scrubber import Mender
+from tutti.log.files.log_directory import Home
 from tutti.log.files.options import LogOptions, Space
+from tutti.log.files.storage import Storage
+from tutti.log.format.hard_state import ScalarsFile
+from tutti.log.read.segment_view import Upto
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.events import Recovered
+from tutti_gateway.log.upkeep import quarantine
+from tutti_gateway.log.upkeep.retention import Trimming
+from tutti_gateway.log.upkeep.scrubber import Mender
+from tutti_gateway.log.write import truncate
+from tutti_gateway.log.write.frame_fetch import Fetcher
+from tutti_gateway.log.write.indexer import Indexer
+from tutti_gateway.log.write.install_snapshot import finish_replacing, replace_log
+from tutti_gateway.log.write.mark_tracker import End, Marking
 from tutti_gateway.log.write.preallocator import Preparer
 from tutti_gateway.log.write.recovery import Found, forgot, recover
-from tutti_gateway.log.write.install_snapshot import finish_replacing, replace_log
-from tutti.log.files.disk_space import Room, failure_of, failure_of_start, no_room
-from tutti.log.format.hard_state import ScalarsFile
-from tutti_gateway.log.write.segment import (Segment, begin_segment, begun_by, new_segment, prepared_paths, reopen, size_of_next, unwritten)
-from tutti.log.files.storage import Storage
-from tutti_gateway.log.upkeep.retention import Trimming
-from tutti.log.read.segment_view import Upto
+from tutti_gateway.log.write.segment import (
+    Segment,
+    begin_segment,
+    begun_by,
+    new_segment,
+    prepared_paths,
+    reopen,
+    size_of_next,
+    unwritten,
+)
 
 _US = 1_000_000
 

@@ -14,27 +14,63 @@ from typing import TYPE_CHECKING, Any
 
 from structlog.typing import FilteringBoundLogger
 
-from tutti_gateway.core import limits
 from tutti import limits as common_limits
-from tutti_gateway.core.protocol.actions import (Action, Deliver, DeliverUnordered, Dropped, Halt, LaneHeld, Mend, MendLane, Peers, Persist, PersistLane, ReadIndex, ReadLane, ReadLog, ReadSnapshot, Relearned, Reply, Send, SetTimer, Stopped, Suspect, ViewInstalled)
-from tutti_gateway.core.protocol.events import (EpochAsked, Event, LeaveAsked, Persisted, ReadIndexAsked, Recovered, SpaceChanged, Started, SubmittedUnordered, TimeAdvanced, WriteFailed, at_once)
+from tutti.data.client_protocol import SUBMIT_UNORDERED
 from tutti.data.frames.bodies import ForgetBody, decode_body
 from tutti.data.frames.frame import Kind
 from tutti.data.view_id import view_text
-from tutti.data.client_protocol import SUBMIT_UNORDERED
 from tutti.errors import invariant
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.actions import (
+    Action,
+    Deliver,
+    DeliverUnordered,
+    Dropped,
+    Halt,
+    LaneHeld,
+    Mend,
+    MendLane,
+    Peers,
+    Persist,
+    PersistLane,
+    ReadIndex,
+    ReadLane,
+    ReadLog,
+    ReadSnapshot,
+    Relearned,
+    Reply,
+    Send,
+    SetTimer,
+    Stopped,
+    Suspect,
+    ViewInstalled,
+)
+from tutti_gateway.core.protocol.events import (
+    EpochAsked,
+    Event,
+    LeaveAsked,
+    Persisted,
+    ReadIndexAsked,
+    Recovered,
+    SpaceChanged,
+    Started,
+    SubmittedUnordered,
+    TimeAdvanced,
+    WriteFailed,
+    at_once,
+)
 from tutti_gateway.node.clients import control_requests
-from tutti_gateway.node.clients.replies import Answers
-from tutti_gateway.node.status.status_socket import IndexAsked, StatusAsked
-from tutti_gateway.node.common.interfaces import Clients, DiskQueue, LaneQueue, LookUp, Stack, Ticking
 from tutti_gateway.node.clients.duplicate_lookup import Located
-from tutti_gateway.node.common.counters import Meters
-from tutti_gateway.node.peers.peers import Network
-from tutti_gateway.node.clients.view_notifications import News
+from tutti_gateway.node.clients.in_flight import Awaited, Landed, UnderWay
 from tutti_gateway.node.clients.port import Message
+from tutti_gateway.node.clients.replies import Answers
 from tutti_gateway.node.clients.request_handler import Reception
 from tutti_gateway.node.clients.sessions import Session, Sessions
-from tutti_gateway.node.clients.in_flight import Awaited, Landed, UnderWay
+from tutti_gateway.node.clients.view_notifications import News
+from tutti_gateway.node.common.counters import Meters
+from tutti_gateway.node.common.interfaces import Clients, DiskQueue, LaneQueue, LookUp, Stack, Ticking
+from tutti_gateway.node.peers.peers import Network
+from tutti_gateway.node.status.status_socket import IndexAsked, StatusAsked
 
 if TYPE_CHECKING:  # for those alone who have tokens
     from tutti_gateway.node.clients.authorization import Admission

@@ -11,10 +11,10 @@ import zmq
 from structlog.typing import FilteringBoundLogger
 
 from tutti_gateway.core import limits
-from tutti_gateway.node.common import memory
-from tutti_gateway.node.driver import Driver, Happening
-from tutti_gateway.node.common.mailbox import Mailbox
 from tutti_gateway.node.clients.port import ClientPort, Message
+from tutti_gateway.node.common import memory
+from tutti_gateway.node.common.mailbox import Mailbox
+from tutti_gateway.node.driver import Driver, Happening
 from tutti_gateway.transport.interface import Transport
 
 US = 1_000_000

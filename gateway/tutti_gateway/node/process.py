@@ -18,42 +18,43 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow.compute  # noqa: F401 - pyarrow's own first use of it may come when there is no descriptor to load it by
 
-from tutti.security.tokens import Tokens
-from tutti_gateway.config import Config
-from tutti_gateway.core import limits
 from tutti import limits as common_limits
-from tutti_gateway.core.protocol.events import Identity, StackConfig, Started
-from tutti_gateway.core.stack import Stack
-from tutti_gateway.core.view.group_status import Survey
 from tutti.data.lane_name import LaneName
 from tutti.errors import Damaged, DiskFull, disk_remedy
 from tutti.log.files.data_directory import Directory, open_directory
-from tutti.log.read.lane_reader import end_told
-from tutti_gateway.log.lanes.lane_logs import LaneLogs, path_of_disk
 from tutti.log.files.lane_paths import lane_path
 from tutti.log.files.layout import RESERVE
 from tutti.log.files.options import LogOptions
-from tutti.log.read.reader import LogReader
-from tutti_gateway.log.write.segment import prepared_paths
 from tutti.log.files.storage import Storage
+from tutti.log.read.lane_reader import end_told
+from tutti.log.read.reader import LogReader
+from tutti.security.tokens import Tokens
+from tutti_gateway.config import Config
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.events import Identity, StackConfig, Started
+from tutti_gateway.core.stack import Stack
+from tutti_gateway.core.view.group_status import Survey
+from tutti_gateway.log.lanes.lane_logs import LaneLogs, path_of_disk
+from tutti_gateway.log.write.segment import prepared_paths
 from tutti_gateway.log.writer import LogWriter
-from tutti_gateway.node.common import interfaces, logging_setup as logs, memory
-from tutti_gateway.node.status.status import Books, release
+from tutti_gateway.node.clients.duplicate_lookup import Lookups
+from tutti_gateway.node.clients.port import ClientPort
+from tutti_gateway.node.common import interfaces, memory
+from tutti_gateway.node.common import logging_setup as logs
 from tutti_gateway.node.common.clock import Clock
-from tutti_gateway.node.status.status_socket import Desk
+from tutti_gateway.node.common.counters import Meters
+from tutti_gateway.node.common.mailbox import Mailbox
+from tutti_gateway.node.disk.lane_thread import LaneDisk
 from tutti_gateway.node.disk.log_thread import Disk
 from tutti_gateway.node.driver import Driver, Happening
-from tutti_gateway.node.disk.lane_thread import LaneDisk
-from tutti_gateway.node.clients.duplicate_lookup import Lookups
 from tutti_gateway.node.loop import Loop
-from tutti_gateway.node.common.mailbox import Mailbox
-from tutti_gateway.node.common.counters import Meters
+from tutti_gateway.node.peers.open_transport import open_transport
 from tutti_gateway.node.peers.peers import Network
-from tutti_gateway.node.clients.port import ClientPort
 from tutti_gateway.node.replay.recorder import Recorder, header_of
 from tutti_gateway.node.status.reads_supervisor import Notifier, Supervisor
+from tutti_gateway.node.status.status import Books, release
+from tutti_gateway.node.status.status_socket import Desk
 from tutti_gateway.node.status.trace import Tracer
-from tutti_gateway.node.peers.open_transport import open_transport
 
 if TYPE_CHECKING:
     from tutti_gateway.node.clients.authorization import Admission

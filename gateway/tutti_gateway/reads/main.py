@@ -15,31 +15,31 @@ from functools import partial
 
 import pyarrow as pa
 
-from tutti.runtime import reserved_fds
-from tutti_gateway.reads.common import logging_setup, memory
-from tutti_gateway.reads.flight.actions import Actions
-from tutti_gateway.reads.admin.record_pages import Browser
-from tutti_gateway.reads.common.connections import Connections, Crowd
-from tutti_gateway.reads.common.gateway_link import GatewayLink
-from tutti_gateway.reads.common.authorization import Files, Guard
-from tutti_gateway.reads.admin.history import History
-from tutti_gateway.reads.admin.http import AdminServer
-from tutti_gateway.reads.logs.peer_endpoints import Others
-from tutti_gateway.reads.admin.pages import Pages
-from tutti_gateway.reads.flight.plans import Plans
-from tutti_gateway.reads.common.gateway_liveness import Pulse
-from tutti_gateway.reads.logs.query_reports import Queries
-from tutti_gateway.reads.flight.server import ReadsServer
-from tutti_gateway.reads.logs.served_logs import Shelf
-from tutti_gateway.reads.flight.streams import Streams
-from tutti_gateway.reads.logs.frontier_watch import FrontierWatch
-from tutti.runtime.child_processes import end_with_parent
 from tutti.common.credentials import FILE_VARIABLE, TOKEN_VARIABLE
-from tutti_gateway.core import limits
 from tutti.data.addresses import Address, parse_host_port
 from tutti.errors import ConfigError, TuttiError, Unavailable
-from tutti.runtime.block_pandas import without_pandas
 from tutti.log.read.reader import LogReader
+from tutti.runtime import reserved_fds
+from tutti.runtime.block_pandas import without_pandas
+from tutti.runtime.child_processes import end_with_parent
+from tutti_gateway.core import limits
+from tutti_gateway.reads.admin.history import History
+from tutti_gateway.reads.admin.http import AdminServer
+from tutti_gateway.reads.admin.pages import Pages
+from tutti_gateway.reads.admin.record_pages import Browser
+from tutti_gateway.reads.common import logging_setup, memory
+from tutti_gateway.reads.common.authorization import Files, Guard
+from tutti_gateway.reads.common.connections import Connections, Crowd
+from tutti_gateway.reads.common.gateway_link import GatewayLink
+from tutti_gateway.reads.common.gateway_liveness import Pulse
+from tutti_gateway.reads.flight.actions import Actions
+from tutti_gateway.reads.flight.plans import Plans
+from tutti_gateway.reads.flight.server import ReadsServer
+from tutti_gateway.reads.flight.streams import Streams
+from tutti_gateway.reads.logs.frontier_watch import FrontierWatch
+from tutti_gateway.reads.logs.peer_endpoints import Others
+from tutti_gateway.reads.logs.query_reports import Queries
+from tutti_gateway.reads.logs.served_logs import Shelf
 
 US = 1_000_000
 LOG = logging.getLogger("tutti.reads")

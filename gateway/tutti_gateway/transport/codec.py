@@ -20,11 +20,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tutti_gateway.core import limits
 from tutti import limits as common_limits
-from tutti_gateway.core.protocol.messages import Fetched, Forward, LaneFetched, LaneTail, Message, Order, Post, Repair
 from tutti.data.frames.frame import HEADER_SIZE, Buffer, Frame, decode_header, padded, progress_length_at
 from tutti.errors import FormatError
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.messages import Fetched, Forward, LaneFetched, LaneTail, Message, Order, Post, Repair
 from tutti_gateway.transport.interface import Introduction
 
 CONTROL, FRAMES, INTRODUCTION, REFUSAL = b"C", b"F", b"I", b"R"

@@ -5,11 +5,11 @@ Every reason names both sides and what to do, because it is read in the log of o
 
 from __future__ import annotations
 
-from tutti_gateway.core import limits
 from tutti import limits as common_limits
 from tutti.data.frames.frame import Buffer
 from tutti.data.names import is_name
 from tutti.errors import FormatError, disk_remedy
+from tutti_gateway.core import limits
 from tutti_gateway.transport.codec import decode_introduction
 from tutti_gateway.transport.interface import Introduction
 

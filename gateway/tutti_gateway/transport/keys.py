@@ -21,9 +21,9 @@ import zmq
 
 from tutti import limits
 from tutti.data.names import check_name
-from tutti.runtime.fsync import make_directory
 from tutti.errors import ConfigError, UsageError
-from tutti.security.key_files import (Changes, Stamp, check_private, monotonic_us, read_toml, stamp, write_new, write_whole)
+from tutti.runtime.fsync import make_directory
+from tutti.security.key_files import Changes, Stamp, check_private, monotonic_us, read_toml, stamp, write_new, write_whole
 
 SECRET_ENDING = ".secret"  # noqa: S105 - of a file name
 PUBLIC_FILE = "group.keys"

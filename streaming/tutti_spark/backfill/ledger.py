@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from tutti.runtime.fsync import open_file, sync_directory
 from tutti.errors import Damaged, TuttiError, UsageError
+from tutti.runtime.fsync import open_file, sync_directory
 from tutti_spark.common.file_locks import is_held
 
 VERSION = 2

@@ -10,10 +10,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from tutti.reading.positions import AFTER_9999, read_time
 from tutti.errors import ConfigError, OffsetOutOfRange, UsageError
-from tutti_spark.source.offsets import StreamOffset
+from tutti.reading.positions import AFTER_9999, read_time
 from tutti_spark.common.options import local_path
+from tutti_spark.source.offsets import StreamOffset
 
 if TYPE_CHECKING:
     from tutti.sources.source import Frontier, Source

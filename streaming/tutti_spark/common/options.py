@@ -15,10 +15,10 @@ from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from tutti.reading.positions import AFTER_9999, read_time
-from tutti.common.address import parse_url
 from tutti import limits
+from tutti.common.address import parse_url
 from tutti.errors import ConfigError, UsageError
+from tutti.reading.positions import AFTER_9999, read_time
 from tutti_spark.common import credentials
 
 if TYPE_CHECKING:

@@ -129,7 +129,10 @@ def ship(file: Path) -> Path:
     """Write this package as the zip file that `spark-submit --py-files` takes; its libraries are not in it."""
     root = Path(__file__).resolve().parents[1]
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        for source in (root / "tutti/__init__.py", *(found for room in requirements.MODULES for found in sorted((root / room).rglob("*.py")))):
+        for source in (
+            root / "tutti/__init__.py",
+            *(found for room in requirements.MODULES for found in sorted((root / room).rglob("*.py"))),
+        ):
             archive.write(source, source.relative_to(root))
     return file
 

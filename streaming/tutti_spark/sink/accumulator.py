@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tutti.transactions import SLICE_BYTES
 from tutti.errors import UsageError
+from tutti.transactions import SLICE_BYTES
 
 GATHERED_BYTES = 64 << 20
 _BINARY = pa.binary()

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructType, TimestampType
 
-from tutti.sources.flight import check_name
 from tutti.common.address import parse_url
 from tutti.errors import ConfigError, UsageError
+from tutti.sources.flight import check_name
 from tutti_spark.common import credentials
 
 if TYPE_CHECKING:

@@ -17,11 +17,11 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from tutti.io.admin import Control
-from tutti.batching.receipt import Receipt
-from tutti.transactions import Part, Staging, Transactor, commit_progress
 from tutti import limits
+from tutti.batching.receipt import Receipt
 from tutti.errors import Refused, TuttiError, Unknown, UsageError
+from tutti.io.admin import Control
+from tutti.transactions import Part, Staging, Transactor, commit_progress
 from tutti_spark.sink.accumulator import Accumulator
 from tutti_spark.sink.options import SinkOptions
 from tutti_spark.sink.repeated_writes import Write, digests, standing

@@ -14,8 +14,8 @@ from tutti import limits
 from tutti.errors import TuttiError, UsageError
 from tutti_spark.source import planning
 from tutti_spark.source.origin import source_of
-from tutti_spark.source.planning import RecordsPartition
 from tutti_spark.source.partition_reader import read_partition
+from tutti_spark.source.planning import RecordsPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa

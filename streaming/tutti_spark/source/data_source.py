@@ -30,9 +30,9 @@ class TuttiDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns asked for, in the order asked for."""
-        from tutti_spark.source.catalog import carrying, created
         from tutti_spark.common.options import parse
         from tutti_spark.common.spark_schema import spark_schema
+        from tutti_spark.source.catalog import carrying, created
 
         table = created(self.options)
         if table is None:
@@ -53,8 +53,8 @@ class TuttiDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A writer of a DataFrame, once."""
-        from tutti_spark.sink.sink import BatchSink
         from tutti_spark.sink.options import check_columns, parse
+        from tutti_spark.sink.sink import BatchSink
 
         options = parse(self.options, stream=False)
         check_columns(schema, options, overwrite=overwrite)
@@ -62,17 +62,17 @@ class TuttiDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
         """A writer of micro-batches."""
-        from tutti_spark.sink.sink import StreamSink
         from tutti_spark.sink.options import check_columns, parse
+        from tutti_spark.sink.sink import StreamSink
 
         options = parse(self.options, stream=True)
         check_columns(schema, options, overwrite=overwrite)
         return StreamSink(options)
 
     def _read_options(self, kind: Kind, schema: StructType) -> ReadOptions:
-        from tutti_spark.source.catalog import plain, with_table
         from tutti_spark.common.options import parse
         from tutti_spark.common.spark_schema import check_asked
+        from tutti_spark.source.catalog import plain, with_table
 
         options = parse(with_table(self.options, schema), kind)
         check_asked(plain(schema), options.columns)

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from tutti.sources.locality import is_here
 from tutti import limits
 from tutti.errors import Damaged, OffsetOutOfRange, TuttiError, Unavailable, UsageError
+from tutti.sources.locality import is_here
 from tutti_spark.source.planning import named
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ def source_of_log(options: ReadOptions, log: str, seen: int, gateways: Iterable[
         Refused: the gateways do (when they are asked).
     """
     if options.gateways is not None:
-        from tutti.sources.flight import Reads
         from tutti.common.address import Address, parse_url
+        from tutti.sources.flight import Reads
 
         known = [*(Address(host, port) for host, port in gateways), *parse_url(options.gateways)]
         nearest = dict.fromkeys(sorted(known, key=lambda address: not is_here(address.host)))

@@ -131,8 +131,8 @@ class Reporter:
 def _gateways_of(source: Source, options: ReadOptions) -> Progress | None:
     if options.gateways is None:
         return None
-    from tutti.sources.tiered import Archived
     from tutti.sources.query_progress import Progress
+    from tutti.sources.tiered import Archived
 
     log = source.log if isinstance(source, Archived) else source
     return log if isinstance(log, Progress) else None

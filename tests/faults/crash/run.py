@@ -13,10 +13,6 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tutti.sources.files import Files
-from tutti.sources.flight import Reads
-from tutti.errors import TuttiError
-from tutti_gateway.log.tools import digest, verify
 from tests.faults.crash import checker
 from tests.faults.crash.checker import Record
 from tests.faults.crash.witness import Witness, read_witness
@@ -24,6 +20,10 @@ from tests.faults.gateways import GatewayProcess
 from tests.faults.group.evidence import read_lanes
 from tests.faults.group.journal import BESIDE, lanes_journal, read_story
 from tests.faults.group.lane_checker import check_lanes
+from tutti.errors import TuttiError
+from tutti.sources.files import Files
+from tutti.sources.flight import Reads
+from tutti_gateway.log.tools import digest, verify
 
 COLUMNS = ("offset", "producer", "sequence", "value")
 RATE = 400.0  # records a second of each producer

@@ -14,10 +14,10 @@ import time
 from pathlib import Path
 from typing import TextIO
 
-from tutti.errors import Aborted, TuttiError
 from tests.faults.crash.checker import value_of
 from tests.faults.crash.witness import read_witness
 from tutti import Producer
+from tutti.errors import Aborted, TuttiError
 
 TOPIC = "crash"
 FLUSH_WAIT_S = 90.0

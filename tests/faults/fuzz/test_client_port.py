@@ -13,12 +13,28 @@ from pathlib import Path
 import pytest
 import zmq
 
-from tutti.data.frames.frame import Frame, payload_crc
-from tutti.data.client_protocol import (PROTOCOL, Bye, ChangeRoster, Fence, Forget, Hello, Leave, Members, OpenProducer, OpenTopic, Producers, SaveOffset, Status, encode_control, encode_submit)
 from tests.faults.fuzz import zmtp
 from tests.faults.gateways import GatewayProcess
 from tests.unit.node.fakes import batch_frame
 from tutti import Producer
+from tutti.data.client_protocol import (
+    PROTOCOL,
+    Bye,
+    ChangeRoster,
+    Fence,
+    Forget,
+    Hello,
+    Leave,
+    Members,
+    OpenProducer,
+    OpenTopic,
+    Producers,
+    SaveOffset,
+    Status,
+    encode_control,
+    encode_submit,
+)
+from tutti.data.frames.frame import Frame, payload_crc
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(400)]
 

@@ -16,16 +16,28 @@ from typing import Any
 import pytest
 import zmq
 
-from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.messages import (Confirm, Fetch, Heartbeat, Install, Message, Missing, Order, Propose, Reject, State, Vote)
-from tutti_gateway.transport.codec import encode, encode_introduction
-from tutti_gateway.transport.interface import Introduction
-from tutti_gateway.transport.keys import generate
 from tests.faults.fuzz import zmtp
 from tests.faults.fuzz.test_client_port import ANSWER_MS, COMMITS, GoodClient, expect, expect_small, resident_bytes, spoiled
 from tests.faults.gateways import GatewayProcess, Seat
 from tests.ports import free_base
 from tests.unit.node.fakes import batch_frame
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.messages import (
+    Confirm,
+    Fetch,
+    Heartbeat,
+    Install,
+    Message,
+    Missing,
+    Order,
+    Propose,
+    Reject,
+    State,
+    Vote,
+)
+from tutti_gateway.transport.codec import encode, encode_introduction
+from tutti_gateway.transport.interface import Introduction
+from tutti_gateway.transport.keys import generate
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(400)]
 

@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tutti.io.admin import Control
-from tutti.data.client_protocol import PROTOCOL, Hello, Members, encode_control
-from tutti.errors import FormatError
-from tutti.zmtp.curve import Calling, new_pair
-from tutti.zmtp.framing import form
-from tutti.zmtp.curve_stream import Sealing
 from tests.faults.fuzz.test_client_port import MEMORY_GROWTH_MAX, resident_bytes
 from tests.faults.gateways import GatewayProcess
 from tests.integration.security.house import House, wire
 from tutti import Producer, Reader
+from tutti.data.client_protocol import PROTOCOL, Hello, Members, encode_control
+from tutti.errors import FormatError
+from tutti.io.admin import Control
+from tutti.zmtp.curve import Calling, new_pair
+from tutti.zmtp.curve_stream import Sealing
+from tutti.zmtp.framing import form
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(200)]
 

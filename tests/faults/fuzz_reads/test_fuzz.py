@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 from pyarrow import flight
 
-from tutti_gateway.reads.protocol.tickets import Command
-from tutti_gateway.core import limits
-from tutti import limits as common_limits
 from tests.faults.almost import attack, mutations
 from tests.integration.api.house import FakeGateway, LogMaker, ReadsProcess, ask, read, refusal, until
+from tutti import limits as common_limits
+from tutti_gateway.core import limits
+from tutti_gateway.reads.protocol.tickets import Command
 
 pytestmark = pytest.mark.faults
 

@@ -9,16 +9,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from tutti.sources.files import Files
+from tests.faults.group.checker import Log, Record
+from tests.faults.group.journal import BESIDE, BLOCK, COLUMNS, digest_of, parse_value
+from tests.faults.group.lane_checker import Copy
 from tutti.data.lane_name import LaneName
 from tutti.errors import TuttiError
 from tutti.log.read.lane_reader import LaneReader
 from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
+from tutti.sources.files import Files
 from tutti_gateway.log.tools import LaneVerified, digest, inspect, verify, verify_lanes
-from tests.faults.group.checker import Log, Record
-from tests.faults.group.journal import BESIDE, BLOCK, COLUMNS, digest_of, parse_value
-from tests.faults.group.lane_checker import Copy
 
 
 def read_log(gateway: str, directory: Path, ends: Iterable[int] = ()) -> Log:

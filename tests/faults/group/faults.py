@@ -14,9 +14,9 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
+from tests.faults.lab.lab import CLIENTS, Member
 from tutti.data.lane_name import LaneName
 from tutti.log.files.lane_paths import lane_path, lanes_there, noted_lane
-from tests.faults.lab.lab import CLIENTS, Member
 
 if TYPE_CHECKING:
     from tests.faults.group.trial import Trial

@@ -16,10 +16,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from tutti.sources.flight import Reads
-from tutti.errors import OffsetOutOfRange, TuttiError
 from tests.faults.group.journal import BLOCK, COLUMNS, Writer, digest_of
 from tutti import Reader
+from tutti.errors import OffsetOutOfRange, TuttiError
+from tutti.sources.flight import Reads
 
 PATIENCE_S = 3600.0
 LOOK_S = 0.05

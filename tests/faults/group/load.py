@@ -8,9 +8,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tutti.runtime.child_processes import ending_with_this
 from tests.faults.group.journal import BESIDE, Story, View, lanes_journal, read_story, read_view
 from tests.faults.group.producer import UNORDERED
+from tutti.runtime.child_processes import ending_with_this
 
 END_WAIT_S = 120.0
 LOOK_S = 0.02

@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tutti.errors import Aborted, Fenced, TuttiError
 from tests.faults.group.journal import BESIDE, Writer, lanes_journal, read_story, value_of
 from tutti import Producer
+from tutti.errors import Aborted, Fenced, TuttiError
 
 TOPIC = "faults"
 FLUSH_WAIT_S = 90.0

@@ -13,7 +13,6 @@ from itertools import pairwise
 from pathlib import Path
 from random import Random
 
-from tutti.errors import TuttiError
 from tests.faults.group import checker
 from tests.faults.group.evidence import differing_digests, read_lanes, read_log
 from tests.faults.group.faults import ALONE, FAULTS, GROWTH, ROTS
@@ -21,6 +20,7 @@ from tests.faults.group.journal import Story, View
 from tests.faults.group.lane_checker import check_lanes
 from tests.faults.group.load import Load
 from tests.faults.lab.lab import CLIENTS, PORT, Lab, Member
+from tutti.errors import TuttiError
 
 RECOVER_S = 45.0  # after a fault is over, until every producer is told of a commit
 TOGETHER_S = 90.0  # after the last fault, until all are in one primary view

@@ -11,11 +11,11 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from tutti.errors import Unavailable
-from tutti_gateway.transport.keys import generate
 from tests.faults.gateways import GatewayProcess, Seat
 from tests.faults.lab.network import Network, run
 from tests.faults.lab.shim import Shim, build
+from tutti.errors import Unavailable
+from tutti_gateway.transport.keys import generate
 
 CLIENTS = "clients"
 PORT = 7400

@@ -14,19 +14,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tutti_gateway.core.protocol.events import Recovered
-from tutti_gateway.core.protocol.messages import Damage
+from tests.faults.powerloss.recorder import Choose, Count, Op, Recorder, Unsynced, image, sectors
+from tests.faults.powerloss.test_power_loss import files_of, standing
+from tests.unit.log.history import History, decide, expected, opened, other_boot, sample, seen
 from tutti.data.frames.frame import Frame
 from tutti.data.hard_state import Scalars
 from tutti.log.files.layout import FRAMES_AT, positions_named
 from tutti.log.files.options import LogOptions
 from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
+from tutti_gateway.core.protocol.events import Recovered
+from tutti_gateway.core.protocol.messages import Damage
 from tutti_gateway.log.tools.verify import verify
 from tutti_gateway.log.writer import LogWriter
-from tests.faults.powerloss.recorder import Choose, Count, Op, Recorder, Unsynced, image, sectors
-from tests.faults.powerloss.test_power_loss import files_of, standing
-from tests.unit.log.history import History, decide, expected, opened, other_boot, sample, seen
 
 pytestmark = pytest.mark.faults
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tutti.data.hard_state import Scalars
 from tests.faults.powerloss.recorder import Op, Recorder, contents_of, names_of, sectors
 from tests.unit.log.history import SMALL, decide, opened, sample
+from tutti.data.hard_state import Scalars
 
 pytestmark = pytest.mark.faults
 

@@ -12,19 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.actions import LaneHeld, PersistLane
-from tutti_gateway.core.protocol.events import LaneLog
+from tests.faults.powerloss.recorder import Recorder, Unsynced, chosen, image
+from tests.unit.log.lanes import OTHER, OWN, LaneHistory, Owner
 from tutti.data.frames.frame import Frame
 from tutti.data.lane_name import LaneName
-from tutti_gateway.log.lanes.lane_logs import LaneLogs
 from tutti.log.files.lane_paths import lane_path
 from tutti.log.files.layout import positions_named
 from tutti.log.files.options import LogOptions
 from tutti.log.files.storage import Storage
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.actions import LaneHeld, PersistLane
+from tutti_gateway.core.protocol.events import LaneLog
+from tutti_gateway.log.lanes.lane_logs import LaneLogs
 from tutti_gateway.log.tools.verify import verify
-from tests.faults.powerloss.recorder import Recorder, Unsynced, chosen, image
-from tests.unit.log.lanes import OTHER, OWN, LaneHistory, Owner
 
 pytestmark = pytest.mark.faults
 

@@ -17,18 +17,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tutti_gateway.core import limits
+from tests.faults.powerloss.recorder import Choose, Op, Recorder, Unsynced, chosen, image, sectors
+from tests.property.log.histories import histories
+from tests.unit.log.history import GATEWAY, GROUP, LOG, History, decide, expected, opened, sample, seen
 from tutti.data.hard_state import Scalars
 from tutti.log.files.data_directory import open_directory
 from tutti.log.files.layout import positions_named
 from tutti.log.files.options import LogOptions
 from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
+from tutti_gateway.core import limits
 from tutti_gateway.log.tools.verify import verify
 from tutti_gateway.log.writer import LogWriter
-from tests.faults.powerloss.recorder import Choose, Op, Recorder, Unsynced, chosen, image, sectors
-from tests.property.log.histories import histories
-from tests.unit.log.history import GATEWAY, GROUP, LOG, History, decide, expected, opened, sample, seen
 
 pytestmark = pytest.mark.faults
 

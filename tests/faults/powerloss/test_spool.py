@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.powerloss.recorder import Filling, Recorder, Unsynced, chosen, image
 from tutti.batching.encoder import seal
 from tutti.batching.receipt import Batch
-from tutti.spool.block_format import Place
-from tutti.spool.store import Store
-from tutti.spool.commit_mark import Word
 from tutti.data.frames.plain_body import encode_plain
 from tutti.data.frames.schema import decode_batch
 from tutti.errors import DirectoryRefused, DiskFailed, DiskFull, Refused
-from tests.faults.powerloss.recorder import Filling, Recorder, Unsynced, chosen, image
+from tutti.spool.block_format import Place
+from tutti.spool.commit_mark import Word
+from tutti.spool.store import Store
 
 SEGMENT_BYTES = 1500
 SEEDS = 4

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from tutti_gateway.core.protocol.events import Recovered
+from tests.faults.powerloss.recorder import Op, Recorder, image, sectors
+from tests.unit.log.history import VIEW, History, decide, expected, opened, other_boot, sample, seen
+from tests.unit.log.test_replacing import settle, state_at
 from tutti.data.hard_state import Scalars
 from tutti.log.files.layout import positions_named
 from tutti.log.files.options import LogOptions
 from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
+from tutti_gateway.core.protocol.events import Recovered
 from tutti_gateway.log.tools.verify import verify
-from tests.faults.powerloss.recorder import Op, Recorder, image, sectors
-from tests.unit.log.history import VIEW, History, decide, expected, opened, other_boot, sample, seen
-from tests.unit.log.test_replacing import settle, state_at
 
 pytestmark = pytest.mark.faults
 

@@ -16,9 +16,9 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from tutti_spark.launch.spark_submit import LOCAL_SETTINGS
 from tests.faults.spark.job import SETTINGS, Task
 from tests.faults.spark.processes import Job
+from tutti_spark.launch.spark_submit import LOCAL_SETTINGS
 
 NUMBERS = 200
 TASKS = 3  # a task alone has no twin

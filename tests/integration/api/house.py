@@ -22,12 +22,12 @@ import pytest
 import zmq
 from pyarrow import flight
 
-from tutti.data.frames.bodies import (EpochBody, OffsetsBody, RosterBody, TickBody, TopicBody, ViewBody, Voter, encode_body)
+from tutti.data.client_protocol import PROTOCOL, Denied, Done, Hello, SaveOffset, Welcome, decode_request, encode_control
+from tutti.data.frames.bodies import EpochBody, OffsetsBody, RosterBody, TickBody, TopicBody, ViewBody, Voter, encode_body
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.frames.plain_body import raw_length_of
 from tutti.data.frames.schema import BATCH_SCHEMA, compression_flags, encode_batch, timestamp_range
 from tutti.data.log_state import LogState
-from tutti.data.client_protocol import (PROTOCOL, Denied, Done, Hello, SaveOffset, Welcome, decode_request, encode_control)
 from tutti.log.files.data_directory import open_directory
 from tutti.log.files.options import LogOptions
 from tutti_gateway.log.writer import LogWriter

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tutti_gateway.reads.admin.record_pages import Browser
-from tutti_gateway.core import limits
-from tutti.log.read.reader import LogReader
 from tests.integration.api.house import TIME, LogMaker, value
+from tutti.log.read.reader import LogReader
+from tutti_gateway.core import limits
+from tutti_gateway.reads.admin.record_pages import Browser
 
 ROWS = [7, 1, 300, 12, 2, 5000, 40, 3]
 TOPICS = ["flights", "weather", "flights", "rare", "flights", "weather", "flights", "rare"]

@@ -8,12 +8,12 @@ import socket
 import pyarrow as pa
 from pyarrow import flight
 
-from tutti_gateway.reads.common.connections import Connections, peer_of
-from tutti_gateway.reads.common.authorization import Files, Guard
-from tutti_gateway.reads.flight.server import ReadsServer
-from tutti_gateway.reads.common.concurrency import Slots
-from tutti_gateway.reads.flight.streams import Stream, StreamMeters
 from tests.integration.api.house import until
+from tutti_gateway.reads.common.authorization import Files, Guard
+from tutti_gateway.reads.common.concurrency import Slots
+from tutti_gateway.reads.common.connections import Connections, peer_of
+from tutti_gateway.reads.flight.server import ReadsServer
+from tutti_gateway.reads.flight.streams import Stream, StreamMeters
 
 SCHEMA = pa.schema([("value", pa.binary())])
 LARGE = pa.record_batch([pa.array([bytes(8 << 20)])], schema=SCHEMA)

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.integration.api.house import FakeGateway, until
+from tutti.errors import Refused, Unavailable
+from tutti_gateway.core import limits
 from tutti_gateway.reads.common import gateway_link as gateway_module
 from tutti_gateway.reads.common.gateway_link import GatewayLink
-from tutti_gateway.core import limits
-from tutti.errors import Refused, Unavailable
-from tests.integration.api.house import FakeGateway, until
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from contextlib import closing
 import pytest
 from pyarrow import flight
 
-from tutti.data.client_protocol import Hello, Welcome
 from tests.integration.api.house import LOG, FakeGateway, LogMaker, ReadsProcess, ask, until
+from tutti.data.client_protocol import Hello, Welcome
 
 
 class Peer(FakeGateway):

@@ -17,11 +17,11 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from tutti_gateway.reads.main import HOUSEKEEPING_S
+from tests.integration.api.house import ROOT, TIME, FakeGateway, LogMaker, ReadsProcess, ask, offsets_of, read, refusal, until
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.frames.schema import BATCH_SCHEMA, HEADERS, TIMESTAMP, compression_flags, encode_batch
 from tutti.log.files.layout import positions_named, segment_path
-from tests.integration.api.house import ROOT, TIME, FakeGateway, LogMaker, ReadsProcess, ask, offsets_of, read, refusal, until
+from tutti_gateway.reads.main import HOUSEKEEPING_S
 
 
 def run(*arguments: str) -> tuple[int, str]:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pyarrow import flight
 
-from tutti_gateway.core import limits
 from tests.integration.api.house import FakeGateway, LogMaker, ReadsProcess, ask, refusal, until
+from tutti_gateway.core import limits
 
 RUN = "a" * 16
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from tutti.data.frames.columns import COLUMNS, schema_of
 from tests.integration.api.house import LOG, TIME, VIEW, FakeGateway, LogMaker, ReadsProcess, ask, read, records, refusal, value
+from tutti.data.frames.columns import COLUMNS, schema_of
 
 
 @pytest.fixture(scope="module")

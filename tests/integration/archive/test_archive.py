@@ -12,21 +12,21 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tutti.archive.catalog import Archive
-from tutti.archive.verify import verify
-from tutti_gateway.cli.commands import run
-from tutti.sources.archive import ArchiveSource
-from tutti.sources.tiered import Archived
-from tutti.io.admin import Control
-from tutti.sources.flight import Reads
-from tutti_gateway.core import limits
-from tutti.errors import OffsetOutOfRange, UsageError, WrongDirectory
-from tutti_gateway.log.tools.digest import digest
-from tutti.log.files.layout import positions_named
 from tests.faults.gateways import GatewayProcess
 from tests.faults.three import Three
 from tests.integration.archive.archiver import ArchiverProcess
 from tutti import Producer, Reader
+from tutti.archive.catalog import Archive
+from tutti.archive.verify import verify
+from tutti.errors import OffsetOutOfRange, UsageError, WrongDirectory
+from tutti.io.admin import Control
+from tutti.log.files.layout import positions_named
+from tutti.sources.archive import ArchiveSource
+from tutti.sources.flight import Reads
+from tutti.sources.tiered import Archived
+from tutti_gateway.cli.commands import run
+from tutti_gateway.core import limits
+from tutti_gateway.log.tools.digest import digest
 
 SEGMENT = limits.SEGMENT_BYTES_MIN
 RECORD = 500_000

@@ -16,14 +16,14 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from tests.integration.backfill.delta import conf
+from tutti import Producer
 from tutti.errors import UsageError
 from tutti_spark.backfill.ledger import About, Ledger, read
 from tutti_spark.backfill.run import Backfill, Plan
 from tutti_spark.backfill.session import session
 from tutti_spark.backfill.tables import DeltaTable
 from tutti_spark.jobs import changes
-from tests.integration.backfill.delta import conf
-from tutti import Producer
 
 LIVE_FROM = 600
 

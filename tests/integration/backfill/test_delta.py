@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from tutti.sources.flight import Reads
-from tutti_spark.backfill.ledger import read
-from tutti_spark.launch.spark_submit import spark_environment
 from tests.faults.gateways import GatewayProcess
 from tests.integration.backfill import beside
 from tests.integration.backfill.delta import arguments, claims, rows
 from tests.integration.spark.rows import numbered, send, until
+from tutti.sources.flight import Reads
+from tutti_spark.backfill.ledger import read
+from tutti_spark.launch.spark_submit import spark_environment
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(500)]
 WAIT_S = 400
@@ -116,7 +116,18 @@ def test_a_killed_run_is_run_again(gateway: GatewayProcess, tmp_path: Path) -> N
     """
     table, job = tmp_path / "t", tmp_path / "values.py"
     job.write_text(JOB)
-    command = [sys.executable, "-m", "tutti_gateway", "backfill", "--path", str(gateway.data), "--table", str(table), "--job", str(job)]
+    command = [
+        sys.executable,
+        "-m",
+        "tutti_gateway",
+        "backfill",
+        "--path",
+        str(gateway.data),
+        "--table",
+        str(table),
+        "--job",
+        str(job),
+    ]
     command += ["--end", "800", "--slice", "300", *arguments(tmp_path)]
 
     def is_open() -> bool:

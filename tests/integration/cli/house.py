@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tutti_gateway.cli.main import main
 from tests.ports import free_base
+from tutti_gateway.cli.main import main
 
 TUTTI = [sys.executable, "-m", "tutti_gateway"]
 WAIT_S = 60.0

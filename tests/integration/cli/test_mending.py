@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from tutti.data.frames.frame import HEADER_SIZE, Kind, padded
-from tutti.log.files.layout import FRAMES_AT, read_header
-from tutti.log.read.reader import LogReader
-from tutti.log.format.frame_iterator import SegmentMap, walk
 from tests.faults.three import Three
 from tests.integration.cli.house import WAIT_S, shell, tutti, until
 from tutti import Reader
+from tutti.data.frames.frame import HEADER_SIZE, Kind, padded
+from tutti.log.files.layout import FRAMES_AT, read_header
+from tutti.log.format.frame_iterator import SegmentMap, walk
+from tutti.log.read.reader import LogReader
 
 BATCHES = 40
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from tutti.data.frames.columns import COLUMNS, SCHEMA
 from tests.integration.cli.house import TUTTI, House, tutti, until
+from tutti.data.frames.columns import COLUMNS, SCHEMA
 
 
 def test_lines_come_out_as_they_went_in(running: House) -> None:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tutti.spool.block_format import HEAD_BYTES, Block
-from tutti.spool.inspect import read_state, walk
-from tutti.spool.store import Store
-from tutti.errors import Refused
 from tests.integration.cli.house import tutti
 from tests.ports import free_base
 from tests.unit.client.fake import FakeGateway
 from tutti import Producer
+from tutti.errors import Refused
+from tutti.spool.block_format import HEAD_BYTES, Block
+from tutti.spool.inspect import read_state, walk
+from tutti.spool.store import Store
 
 
 @pytest.fixture

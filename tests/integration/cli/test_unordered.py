@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tutti.data.frames.columns import COLUMNS
 from tests.integration.cli.house import House, tutti
 from tutti import Producer
+from tutti.data.frames.columns import COLUMNS
 
 
 def test_lines_come_out_of_the_lane_as_they_went_in(running: House) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tutti.sources.files import Files
-from tutti.data.frames.columns import COLUMNS, schema_of
 from tests.faults.gateways import GatewayProcess
 from tutti import Damaged, DirectoryRefused, OffsetOutOfRange, Producer, Reader, UsageError
+from tutti.data.frames.columns import COLUMNS, schema_of
+from tutti.sources.files import Files
 
 RECORDS = 600
 

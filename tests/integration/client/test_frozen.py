@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tutti.io import port_probe
-from tutti.io.admin import Control
 from tests.faults.gateways import GatewayProcess
 from tests.integration.cli.house import tutti
 from tutti import Producer, Reader, Unavailable, Unknown
+from tutti.io import port_probe
+from tutti.io.admin import Control
 
 END_S = 60.0  # in which whatever is asked here has ended, however slow the machine is; nothing was to wait for so long
 IDS = ["the gateway", "its reads process too"]

@@ -11,12 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.faults.gateways import GatewayProcess
+from tutti import ConfigError, Fenced, OffsetOutOfRange, Producer, Reader, Receipt, Refused, TooLarge, Unknown, UsageError, limits
 from tutti.io.admin import Control
 from tutti.sources.files import Files
 from tutti.sources.flight import Reads
-from tutti import limits
-from tests.faults.gateways import GatewayProcess
-from tutti import (ConfigError, Fenced, OffsetOutOfRange, Producer, Reader, Receipt, Refused, TooLarge, Unknown, UsageError)
 
 
 @pytest.fixture(scope="module")

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from pyarrow import flight
 
-from tutti.io.admin import Control
-from tutti.sources.flight import Reads
-from tutti.errors import Unavailable
 from tests.faults.three import NAMES, Three
 from tests.unit.client.fake import until
 from tutti import Producer, Reader
+from tutti.errors import Unavailable
+from tutti.io.admin import Control
+from tutti.sources.flight import Reads
 
 WAIT_S = 60.0
 

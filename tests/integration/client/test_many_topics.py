@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql.datasource import InputPartition
 
-from tutti_spark.source.batch import BatchReader
-from tutti_spark.common.options import parse
-from tutti_spark.source.stream import StreamReader
 from tests.faults.gateways import GatewayProcess
 from tutti import Producer
+from tutti_spark.common.options import parse
+from tutti_spark.source.batch import BatchReader
+from tutti_spark.source.stream import StreamReader
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 TOPICS = 2_500  # a gateway registers some hundred a second

@@ -14,14 +14,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tutti.sources import local_files
-from tutti.sources.local_files import files_of, pieces_nearby
-from tutti.sources.flight import Reads
-from tutti.sources.source import Piece
-from tutti.common.address import Address, parse_url
-from tutti import limits
 from tests.faults.gateways import GatewayProcess
-from tutti import Producer
+from tutti import Producer, limits
+from tutti.common.address import Address, parse_url
+from tutti.sources import local_files
+from tutti.sources.flight import Reads
+from tutti.sources.local_files import files_of, pieces_nearby
+from tutti.sources.source import Piece
 
 COUNT = 600
 _AS_NOBODY = """

@@ -13,13 +13,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tutti.sources.query_progress import Progress
-from tutti.errors import TuttiError
 from tests.faults.gateways import GatewayProcess
 from tests.faults.three import Three
 from tests.integration.cli.house import tutti
 from tests.unit.client.fake import until
 from tutti import Producer, Reader, Receipt, TooLarge, UsageError
+from tutti.errors import TuttiError
+from tutti.sources.query_progress import Progress
 
 WAIT_S = 60.0
 

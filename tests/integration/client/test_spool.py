@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tutti.runtime.child_processes import ending_with_this
 from tests.faults.three import Three
 from tutti import Producer, Reader
+from tutti.runtime.child_processes import ending_with_this
 
 #: A source that cannot be read again: it counts, and says how far it is when that is safe. SIGTERM ends it in order.
 SOURCE = """

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.faults.three import Three
+from tutti.errors import Behind, OffsetOutOfRange, Unavailable
 from tutti.producer import Producer
 from tutti.reader import Reader
-from tutti.sources.query_progress import Progress
 from tutti.sources.flight import Reads
+from tutti.sources.query_progress import Progress
 from tutti.sources.source import begun
-from tutti.errors import Behind, OffsetOutOfRange, Unavailable
-from tests.faults.three import Three
 
 PATIENCE_S = 60.0
 

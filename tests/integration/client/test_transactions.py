@@ -7,11 +7,10 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from tutti.transactions import Part, Staging, Transactor, commit_progress
-from tutti import limits
-from tutti.errors import Fenced, Refused, UsageError
 from tests.faults.gateways import GatewayProcess
-from tutti import Producer, Reader
+from tutti import Producer, Reader, limits
+from tutti.errors import Fenced, Refused, UsageError
+from tutti.transactions import Part, Staging, Transactor, commit_progress
 
 
 @pytest.fixture(scope="module")

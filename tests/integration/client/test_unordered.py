@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 import pytest
 
-from tutti.delivery.session import State
-from tutti.errors import Unknown
-from tutti_spark.source.batch import BatchReader
-from tutti_spark.common.options import parse
 from tests.faults.three import NAMES, Three
 from tests.integration.lanes.house import agree, digests, frontiers
 from tests.unit.client.fake import deliver_within, until
 from tutti import Producer, Reader, Receipt
+from tutti.delivery.session import State
+from tutti.errors import Unknown
+from tutti_spark.common.options import parse
+from tutti_spark.source.batch import BatchReader
 
 WAIT_S = 60.0
 

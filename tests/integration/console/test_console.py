@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from tutti_gateway.reads.admin import assets
-from tutti.producer import Producer
 from tests.faults.three import NAMES, Three
 from tests.integration.console.browser import Browser, same_origin
 from tests.integration.console.stub import EVIL, Stub, hostile
+from tutti.producer import Producer
+from tutti_gateway.reads.admin import assets
 
 PAGE_BYTES_MAX = 300_000
 WORD = "open-sesame"

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.ports import free_base
+from tests.processes import expect_end
 from tutti_gateway.cli import main as entry
 from tutti_gateway.cli.demo import command, run
 from tutti_gateway.cli.demo.checks import Check, Speed
 from tutti_gateway.cli.demo.processes import Failed, Household, wait_until
 from tutti_gateway.cli.demo.run import PICTURE, REPORT, Demo, Outcome, Plan, prepare_directory
-from tests.ports import free_base
-from tests.processes import expect_end
 
 DEPARTURES = 4000
 

@@ -19,8 +19,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from tutti.runtime.child_processes import ending_with_this
 from tests.faults.lab.network import Network
+from tutti.runtime.child_processes import ending_with_this
 
 ROOT = Path(__file__).resolve().parents[3]
 WAIT_S = 120.0

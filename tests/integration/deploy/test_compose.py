@@ -15,9 +15,9 @@ import yaml
 from compose_spec import PyOptions
 from compose_spec.models import ComposeSpecification
 
-from tutti_connect.kafka.config import load_inflow
 from tests.faults.lab.network import Network
 from tests.integration.deploy.box import ROOT, Box, Mount, ready, stopping
+from tutti_connect.kafka.config import load_inflow
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.timeout(600)]
 FOLDER = ROOT / "docker/compose"

@@ -74,6 +74,11 @@ def test_the_build_makes_what_runs_a_gateway_and_a_connector(tmp_path: Path) -> 
     finally:
         gateway.kill()
         gateway.wait()
-    imported = [python, "-P", "-c", "import tutti_connect.kafka.source.connector, tutti_gateway.node.main, tutti_gateway.reads.main, tutti"]
+    imported = [
+        python,
+        "-P",
+        "-c",
+        "import tutti_connect.kafka.source.connector, tutti_gateway.node.main, tutti_gateway.reads.main, tutti",
+    ]
     done = subprocess.run(imported, capture_output=True, text=True, check=False, cwd="/")
     assert done.returncode == 0, done.stderr

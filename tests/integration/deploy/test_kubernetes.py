@@ -16,11 +16,11 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from tutti_connect.kafka.config import load_inflow
-from tutti.security.tokens import Access, change_tokens, digest_of, new_token
-from tutti_gateway.transport.keys import generate
 from tests.faults.lab.network import Network
 from tests.integration.deploy.box import ROOT, Box, Mount, ready, stopping
+from tutti.security.tokens import Access, change_tokens, digest_of, new_token
+from tutti_connect.kafka.config import load_inflow
+from tutti_gateway.transport.keys import generate
 
 FOLDER = ROOT / "deploy/kubernetes"
 VERSIONS = ("1.30", "1.34")  # the oldest that is looked at, and a new one

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tutti_gateway.cli.commands import COMMANDS
 from tests.faults.lab.network import Network
 from tests.integration.deploy.box import ROOT, Box, Mount, ready, stopping
+from tutti_gateway.cli.commands import COMMANDS
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 UNITS = ROOT / "deploy/systemd"

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from tutti.producer import Producer
-from tutti.reader import Reader
 from tests.faults.gateways import GatewayProcess
 from tests.faults.three import Three
+from tutti.producer import Producer
+from tutti.reader import Reader
 
 pytestmark = [pytest.mark.soak, pytest.mark.faults, pytest.mark.timeout(600)]
 ROOT = Path(__file__).resolve().parents[3]

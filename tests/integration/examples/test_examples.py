@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from tutti.reader import Reader
 from tests.faults.gateways import GatewayProcess
 from tests.ports import free_port
+from tutti.reader import Reader
 
 pytestmark = pytest.mark.timeout(300)
 ROOT = Path(__file__).resolve().parents[3]

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tutti.producer import Producer
-from tutti.reader import Reader
 from tests.faults.gateways import GatewayProcess
 from tools import vectors
+from tutti.producer import Producer
+from tutti.reader import Reader
 
 pytestmark = pytest.mark.timeout(300)
 ROOT = Path(__file__).resolve().parents[3]

@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tutti.reader import Reader
 from tests.faults.three import Three
 from tests.integration.http.front import ARROW, JSON, NDJSON, Front, events, until
+from tutti.reader import Reader
 
 Fronts = tuple[Front, Front]
 

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from benchmarks.figures import proportional_memory_bytes
-from tutti.reader import Reader
 from tests.faults.almost import attack, mutations
 from tests.faults.three import Three
 from tests.integration.http.front import ARROW, JSON, NDJSON, Front, until
+from tutti.reader import Reader
 
 pytestmark = pytest.mark.faults
 GROWTH_BYTES_MAX = 64_000_000

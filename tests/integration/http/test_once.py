@@ -11,13 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from tutti.reader import Reader
-from tutti.io.admin import Control
 from tests.faults.three import Three
 from tests.integration.http.front import Front, until
+from tutti.io.admin import Control
+from tutti.reader import Reader
 
 pytestmark = pytest.mark.faults
-CUT = "import os, signal, tutti_connect.http.service as service\nservice._committed = lambda *_: os.kill(os.getpid(), signal.SIGKILL)"
+CUT = (
+    "import os, signal, tutti_connect.http.service as service\nservice._committed = lambda *_: os.kill(os.getpid(), signal.SIGKILL)"
+)
 
 NO_BEGIN = """
 from tutti_connect.http.produce.post_history import History

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tutti.security.tokens import Access, change_tokens, digest_of, new_token
 from tests.certificates import certificate
 from tests.faults.three import Three
 from tests.integration.http.front import Front, until
+from tutti.security.tokens import Access, change_tokens, digest_of, new_token
 
 
 def a_token(path: Path, name: str, **rights: tuple[str, ...]) -> str:
@@ -27,7 +27,10 @@ def test_tokens_over_tls(group: Three, tmp_path: Path) -> None:
     certificate(tmp_path, "front")
     top = f'tokens = "{tokens}"\n[tls]\ncertificate = "{tmp_path}/front.pem"\nkey = "{tmp_path}/front.key"'
     with Front(
-        tmp_path, group.url, top=top, before="from tutti_connect.http import limits as l\nl.STREAM_POLL_S = l.CERTIFICATE_LOOK_S = 0.1"
+        tmp_path,
+        group.url,
+        top=top,
+        before="from tutti_connect.http import limits as l\nl.STREAM_POLL_S = l.CERTIFICATE_LOOK_S = 0.1",
     ) as front:
         assert front.url.startswith("https://")
         front.trusted = ssl.create_default_context(cafile=str(tmp_path / "front.pem"))

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tutti_connect.kafka.config import load_inflow
-from tutti.runtime.child_processes import ending_with_this
 from tests.faults.three import Three
 from tests.integration.connected import WAIT_S, records
 from tests.integration.kafka.connectors_there import fill, new_topic, until
+from tutti.runtime.child_processes import ending_with_this
+from tutti_connect.kafka.config import load_inflow
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 

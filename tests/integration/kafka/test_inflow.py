@@ -12,10 +12,10 @@ from confluent_kafka import Producer as KafkaProducer
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from tutti_connect.kafka import limits
 from tests.faults.three import Three
 from tests.integration.connected import WAIT_S, records, until_there
 from tests.integration.kafka.connectors_there import Inflow, fill, new_topic, until
+from tutti_connect.kafka import limits
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(300)]
 

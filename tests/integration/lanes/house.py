@@ -8,13 +8,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from tests.faults.three import Three
 from tutti.data.lane_name import LaneName
-from tutti_gateway.log.tools.digest import digest
-from tutti.log.read.lane_reader import LaneReader
 from tutti.log.files.lane_paths import lane_path, lanes_there
+from tutti.log.read.lane_reader import LaneReader
 from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
-from tests.faults.three import Three
+from tutti_gateway.log.tools.digest import digest
 
 WAIT_S = 60.0
 

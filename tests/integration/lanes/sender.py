@@ -10,8 +10,22 @@ from typing import Self, TypeVar, overload
 import msgspec
 import zmq
 
-from tutti.data.client_protocol import (PROTOCOL, Denied, EpochOpened, FromGateway, Hello, OpenProducer, OpenTopic, TopicOpened, Welcome, decode_from_gateway, decode_receipts, encode_control, encode_submit)
 from tests.unit.node.fakes import batch_frame
+from tutti.data.client_protocol import (
+    PROTOCOL,
+    Denied,
+    EpochOpened,
+    FromGateway,
+    Hello,
+    OpenProducer,
+    OpenTopic,
+    TopicOpened,
+    Welcome,
+    decode_from_gateway,
+    decode_receipts,
+    encode_control,
+    encode_submit,
+)
 
 Answer = TypeVar("Answer")
 WAIT_S = 30.0

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tutti.data.lane_name import LaneName
-from tutti.log.files.lane_paths import lane_path
-from tutti_gateway.log.tools import inspect, verify_lanes
 from tests.faults.three import NAMES, Three
 from tests.integration.lanes.house import agree, digests, frontiers, in_order, until, values
 from tests.integration.lanes.sender import Sender
+from tutti.data.lane_name import LaneName
+from tutti.log.files.lane_paths import lane_path
+from tutti_gateway.log.tools import inspect, verify_lanes
 
 BEFORE, LAST, LATER = 20, 60, 120  # sequences: the last one that g3 has, that g1 has when it dies, that is sent in the end
 PATIENCE_S = 120.0

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 import tutti
-from tutti.io.admin import Control
-from tutti.data.lane_name import NEW_LANE, LaneName
-from tutti.log.files.lane_paths import lane_path
 from tests.faults.gateways import GatewayProcess, Seat
 from tests.integration.lanes.house import until
 from tests.integration.lanes.sender import Sender
 from tests.integration.lanes.test_lost_end import lose_end
 from tests.ports import free_base
+from tutti.data.lane_name import NEW_LANE, LaneName
+from tutti.io.admin import Control
+from tutti.log.files.lane_paths import lane_path
 
 RECORDS = 40
 

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from tutti.io.admin import Control
 from tests.faults.gateways import GatewayProcess
 from tests.integration.lanes.sender import Sender
+from tutti.io.admin import Control
 
 RECORDS = 120
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tutti_gateway.core.protocol.events import LanePersisted, Started, SubmittedUnordered
 from tests.faults.gateways import GatewayProcess, Seat
 from tests.faults.recorded import events_of, kinds
 from tests.integration.lanes.house import until
 from tests.integration.lanes.sender import Sender
 from tests.ports import free_base
+from tutti_gateway.core.protocol.events import LanePersisted, Started, SubmittedUnordered
 
 LOAD = {Started, SubmittedUnordered, LanePersisted}
 

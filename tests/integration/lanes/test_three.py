@@ -12,15 +12,15 @@ from threading import Thread
 
 import pytest
 
-from tutti.io.admin import Control
-from tutti.data.lane_name import LaneName
-from tutti.data.client_protocol import Denied
-from tutti.errors import TuttiError
-from tutti.log.files.lane_paths import lane_path
-from tutti.log.files.layout import FRAMES_AT
 from tests.faults.three import NAMES, Three
 from tests.integration.lanes.house import agree, digests, in_order, until, values
 from tests.integration.lanes.sender import Sender
+from tutti.data.client_protocol import Denied
+from tutti.data.lane_name import LaneName
+from tutti.errors import TuttiError
+from tutti.io.admin import Control
+from tutti.log.files.lane_paths import lane_path
+from tutti.log.files.layout import FRAMES_AT
 
 RECORDS = 300
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.three import NAMES, Three
+from tests.integration.lanes.house import agree, digests, frontiers, in_order, until, values
+from tests.integration.lanes.sender import Sender
 from tutti.data.frames.frame import HEADER_SIZE
 from tutti.data.lane_name import LaneName
 from tutti.log.files.lane_paths import lane_path
 from tutti_gateway.log.tools import inspect, verify_lanes
-from tests.faults.three import NAMES, Three
-from tests.integration.lanes.house import agree, digests, frontiers, in_order, until, values
-from tests.integration.lanes.sender import Sender
 
 BEFORE, MISSED, LATER = 20, 60, 120  # the last sequence that g3 has, of those that it lacks, of those that are sent when g2 is gone
 PATIENCE_S = 120.0

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from tutti.log.files.layout import LOG
-from tutti_gateway.transport.keys import generate
 from tests.faults.fuzz import zmtp
 from tests.faults.gateways import GatewayProcess
 from tutti import Producer
+from tutti.log.files.layout import LOG
+from tutti_gateway.transport.keys import generate
 
 MORE = 64  # descriptors than it needs
 STRANGERS = 300

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tutti_gateway.log.tools import digest
 from tests.faults.three import NAMES, Three
 from tests.ports import free_port
 from tutti import Producer
+from tutti_gateway.log.tools import digest
 
 WAIT_S = 60.0
 COUNT = 200

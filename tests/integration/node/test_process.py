@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 import zmq
 
-from tutti.io.admin import Control
-from tutti_gateway.core import limits
-from tutti import limits as common_limits
-from tutti.data.client_protocol import PROTOCOL, Hello, OpenTopic, Status, encode_control
-from tutti.errors import disk_remedy
 from tests.faults.gateways import GatewayProcess
 from tests.processes import alive, expect_end
 from tutti import Producer
+from tutti import limits as common_limits
+from tutti.data.client_protocol import PROTOCOL, Hello, OpenTopic, Status, encode_control
+from tutti.errors import disk_remedy
+from tutti.io.admin import Control
+from tutti_gateway.core import limits
 
 
 @pytest.fixture

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tutti.io.admin import Control
-from tutti.sources.flight import Reads
-from tutti.errors import TuttiError
 from tests.faults.three import Three
 from tests.integration.cli.house import WAIT_S, tutti
 from tests.unit.client.fake import until
 from tutti import Producer, Reader
+from tutti.errors import TuttiError
+from tutti.io.admin import Control
+from tutti.sources.flight import Reads
 
 BEFORE, SINCE = 20, 50
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from tutti.io.admin import Control
-from tutti_gateway.core.protocol.events import LeaveAsked, Persisted, Received, Started, Submitted
 from tests.faults.gateways import GatewayProcess, Seat
 from tests.faults.recorded import kinds
 from tests.integration.lanes.house import until
 from tests.ports import free_base
 from tutti import Producer
+from tutti.io.admin import Control
+from tutti_gateway.core.protocol.events import LeaveAsked, Persisted, Received, Started, Submitted
 
 RECORDS = 20_000
 LOAD = {Started, Submitted, Persisted}

@@ -13,19 +13,30 @@ from pathlib import Path
 
 import pytest
 
-from tutti_gateway.core.protocol.events import Identity, Started
-from tutti_gateway.core.stack import Stack
-from tutti.data.frames.frame import Frame, Kind
-from tutti.data.client_protocol import (PROTOCOL, EpochOpened, Hello, OpenProducer, OpenTopic, TopicOpened, Welcome, decode_receipts, encode_control, encode_submit)
-from tutti.log.files.data_directory import open_directory
-from tutti.log.files.options import LogOptions
-from tutti_gateway.log.writer import LogWriter
-from tutti_gateway.node.disk.log_thread import Disk
-from tutti_gateway.node.driver import Driver, Happening
-from tutti_gateway.node.common.counters import Meters
-from tutti_gateway.node.clients.port import Sent
 from tests.integration.node.platter import Platter
 from tests.unit.node.fakes import LOG, Clients, HandClock, LaneQueue, Lookups, batch_frame, message, network
+from tutti.data.client_protocol import (
+    PROTOCOL,
+    EpochOpened,
+    Hello,
+    OpenProducer,
+    OpenTopic,
+    TopicOpened,
+    Welcome,
+    decode_receipts,
+    encode_control,
+    encode_submit,
+)
+from tutti.data.frames.frame import Frame, Kind
+from tutti.log.files.data_directory import open_directory
+from tutti.log.files.options import LogOptions
+from tutti_gateway.core.protocol.events import Identity, Started
+from tutti_gateway.core.stack import Stack
+from tutti_gateway.log.writer import LogWriter
+from tutti_gateway.node.clients.port import Sent
+from tutti_gateway.node.common.counters import Meters
+from tutti_gateway.node.disk.log_thread import Disk
+from tutti_gateway.node.driver import Driver, Happening
 
 OPTIONS = LogOptions(segment_bytes=32 << 20, prepared_segments=0, reserved_bytes=16 << 20, disk_low_bytes=64 << 20)
 STEPS = 250

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from tutti.io.admin import Control
-from tutti_gateway.core import limits
-from tutti.errors import OffsetOutOfRange
-from tutti_gateway.log.tools.digest import digest
-from tutti.log.files.layout import positions_named
-from tutti_gateway.log.tools.verify import verify
 from tests.faults.gateways import GatewayProcess, Seat
 from tests.ports import free_base
 from tutti import Producer, Reader
+from tutti.errors import OffsetOutOfRange
+from tutti.io.admin import Control
+from tutti.log.files.layout import positions_named
+from tutti_gateway.core import limits
+from tutti_gateway.log.tools.digest import digest
+from tutti_gateway.log.tools.verify import verify
 
 SEGMENT = limits.SEGMENT_BYTES_MIN
 RECORD = 1_000_000

@@ -9,13 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from tutti_gateway.core import limits
-from tutti.data.frames.frame import Frame
-from tutti.data.client_protocol import (EpochOpened, Hello, OpenProducer, OpenTopic, RefusedAnswer, TopicOpened, Welcome, encode_submit)
-from tutti.log.read.reader import LogReader
 from tests.integration.node.platter import Platter
 from tests.integration.node.test_reply_after_sync import OPTIONS, Bench, opened
 from tests.unit.node.fakes import batch_frame
+from tutti.data.client_protocol import (
+    EpochOpened,
+    Hello,
+    OpenProducer,
+    OpenTopic,
+    RefusedAnswer,
+    TopicOpened,
+    Welcome,
+    encode_submit,
+)
+from tutti.data.frames.frame import Frame
+from tutti.log.read.reader import LogReader
+from tutti_gateway.core import limits
 
 
 class Troubled(Platter):

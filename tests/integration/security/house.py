@@ -9,12 +9,12 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from tutti.security.tokens import Access, change_tokens, digest_of, new_token
-from tutti_gateway.transport.keys import generate
 from tests.certificates import certificate
 from tests.faults.gateways import GatewayProcess, Seat
 from tests.ports import free_base
 from tutti import Credentials
+from tutti.security.tokens import Access, change_tokens, digest_of, new_token
+from tutti_gateway.transport.keys import generate
 
 #: token -> what it may do.
 RIGHTS = {

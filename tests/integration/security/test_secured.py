@@ -21,17 +21,17 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from tutti.security.tokens import Access, change_tokens
-from tutti.io.admin import Control
-from tutti.common.credentials import Credentials
-from tutti.sources.query_progress import Progress
-from tutti.sources.flight import Reads
-from tutti.transactions import Staging
-from tutti_gateway.transport.keys import generate
 from tests.certificates import certificate
 from tests.faults.gateways import GatewayProcess
 from tests.integration.security.house import House, wire
 from tutti import ConfigError, NotAllowed, Producer, Reader, TuttiError, Unavailable
+from tutti.common.credentials import Credentials
+from tutti.io.admin import Control
+from tutti.security.tokens import Access, change_tokens
+from tutti.sources.flight import Reads
+from tutti.sources.query_progress import Progress
+from tutti.transactions import Staging
+from tutti_gateway.transport.keys import generate
 
 SECRET_VALUE = b"a value that nobody else is to hear"
 

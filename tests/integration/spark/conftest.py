@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tutti_spark.launch.spark_submit import LOCAL_SETTINGS, spark_environment
 from tests.faults.gateways import GatewayProcess
+from tutti_spark.launch.spark_submit import LOCAL_SETTINGS, spark_environment
 
 
 @pytest.fixture(scope="session")

@@ -11,9 +11,9 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tutti.sources.flight import Reads
 from tests.faults.gateways import GatewayProcess
 from tutti import Producer
+from tutti.sources.flight import Reads
 
 WAIT_S = 100
 

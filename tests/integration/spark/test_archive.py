@@ -11,20 +11,20 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tutti.archive.archiver import Archiver, Settings
-from tutti.archive.catalog import Archive
-from tutti.sources.archiver_input import LogOfGateways
-from tutti.sources.flight import Reads
-from tutti_gateway.core import limits
-from tutti import limits as common_limits
-from tutti_spark.common.options import parse
-from tutti_spark.source.origin import pieces_of
-from tutti_spark.source.planning import RecordsPartition
 from tests.faults.gateways import GatewayProcess
 from tests.integration.spark.rows import Query, numbered, send
 from tests.unit.archive.logs import Log
 from tests.unit.archive.made import CLOSED, COUNT, ODD_TOPICS, TABLE, archived
 from tutti import Producer
+from tutti import limits as common_limits
+from tutti.archive.archiver import Archiver, Settings
+from tutti.archive.catalog import Archive
+from tutti.sources.archiver_input import LogOfGateways
+from tutti.sources.flight import Reads
+from tutti_gateway.core import limits
+from tutti_spark.common.options import parse
+from tutti_spark.source.origin import pieces_of
+from tutti_spark.source.planning import RecordsPartition
 
 pytestmark = pytest.mark.spark
 SEGMENT = limits.SEGMENT_BYTES_MIN

@@ -15,14 +15,14 @@ import pyarrow.dataset as ds
 import pytest
 from pyspark.sql import SparkSession
 
-from tutti.sources.flight import Reads
+from tests.faults.gateways import GatewayProcess
+from tests.integration.spark.rows import numbered, send, until, until_tick
 from tutti.errors import OffsetOutOfRange, UsageError
+from tutti.sources.flight import Reads
 from tutti_spark.backfill.ledger import Claim, read
 from tutti_spark.backfill.ranges import Tick, parse_place
 from tutti_spark.backfill.run import Backfill, Plan
 from tutti_spark.launch.spark_submit import spark_environment
-from tests.faults.gateways import GatewayProcess
-from tests.integration.spark.rows import numbered, send, until, until_tick
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 ROWS = """

@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from tutti_spark.plan.deterministic import deterministic
 from tests.faults.gateways import GatewayProcess
 from tests.integration.spark.rows import send, until_tick
+from tutti_spark.plan.deterministic import deterministic
 
 pytestmark = pytest.mark.spark
 EMPTY_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"

@@ -11,10 +11,10 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tutti_spark.jobs import flights
-from tutti_spark.jobs.departures import CLOSING_RECORD, TOPIC
 from tests.faults.gateways import GatewayProcess
 from tutti import Producer
+from tutti_spark.jobs import flights
+from tutti_spark.jobs.departures import CLOSING_RECORD, TOPIC
 
 pytestmark = pytest.mark.spark
 HOURS = 30

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.faults.gateways import GatewayProcess
+from tests.integration.spark.rows import send, settings, until_tick
 from tutti_gateway.cli.demo.departures import load
 from tutti_spark.jobs import _running, alerts, counters, sessions
 from tutti_spark.jobs.departures import CLOSING_RECORD
-from tests.faults.gateways import GatewayProcess
-from tests.integration.spark.rows import send, settings, until_tick
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
 #: Each with its plan, and where its result is read.

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tutti_spark.launch.spark_submit import LOCAL_SETTINGS, spark_home, spark_submit
 from tests.faults.gateways import GatewayProcess
 from tests.integration.spark.rows import WAIT_S, numbered, send
+from tutti_spark.launch.spark_submit import LOCAL_SETTINGS, spark_home, spark_submit
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 COUNT = 7

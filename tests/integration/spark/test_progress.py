@@ -10,12 +10,12 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from tutti.sources.query_progress import Progress
 from tests.faults.gateways import GatewayProcess
 from tests.faults.three import Three
 from tests.integration.cli.house import tutti
 from tests.integration.spark.rows import WAIT_S, Query, numbered, send, until
 from tutti import Producer
+from tutti.sources.query_progress import Progress
 
 pytestmark = pytest.mark.spark
 

@@ -15,13 +15,13 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from tutti.sources.flight import Reads
-from tutti_gateway.core import limits
-from tutti import limits as common_limits
 from tests.faults.gateways import GatewayProcess
 from tests.integration.spark.rows import WAIT_S, Meanwhile, Query, numbered, send, until, until_tick
 from tests.ports import free_base
 from tutti import Producer
+from tutti import limits as common_limits
+from tutti.sources.flight import Reads
+from tutti_gateway.core import limits
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 SEGMENT = limits.SEGMENT_BYTES_MIN

@@ -18,12 +18,12 @@ from pyspark.sql.functions import expr, struct, to_json
 from pyspark.sql.streaming.query import StreamingQuery
 
 import pyspark_tutti
-from tutti.io.admin import Control
-from tutti.transactions import Staging
-from tutti_spark.sink.sink import Staged, StreamSink
-from tutti_spark.sink.options import parse
 from tests.faults.gateways import GatewayProcess
 from tutti import Producer, Reader
+from tutti.io.admin import Control
+from tutti.transactions import Staging
+from tutti_spark.sink.options import parse
+from tutti_spark.sink.sink import Staged, StreamSink
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

@@ -12,10 +12,10 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tutti.sources.flight import Reads
 from tests.faults.gateways import GatewayProcess
 from tests.integration.spark.rows import Query, numbered, send, until, until_tick
 from tutti import Producer, Reader
+from tutti.sources.flight import Reads
 
 pytestmark = pytest.mark.spark
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tutti_spark.plan.deterministic import deterministic
 from tests.faults.gateways import GatewayProcess
 from tests.integration.spark.rows import Query, numbered, send
+from tutti_spark.plan.deterministic import deterministic
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import zmq
 
+from tutti.data.addresses import Address
 from tutti_gateway.core.protocol.events import LinkChanged, Received
 from tutti_gateway.core.protocol.messages import Message, Probe
-from tutti.data.addresses import Address
 from tutti_gateway.transport.interface import Introduction, Transport
 from tutti_gateway.transport.keys import Keyring, generate
+from tutti_gateway.transport.mesh.backend import Clock, Knows
 from tutti_gateway.transport.mesh.mesh import Mesh, Opener, open_wire
 from tutti_gateway.transport.mesh.socket_backend import Sockets
-from tutti_gateway.transport.mesh.backend import Clock, Knows
 from tutti_gateway.transport.mesh.zeromq_backend import ZeroMQ
 
 WAIT_S = 20.0

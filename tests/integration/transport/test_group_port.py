@@ -18,13 +18,13 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
+from tests.ports import free_port
 from tutti import limits
 from tutti.data.addresses import Address
 from tutti.errors import TuttiError
+from tutti.zmtp.listener import descriptors_for, spare_descriptors
 from tutti_gateway.transport.mesh.zeromq_listener import GroupPort, turned_away
 from tutti_gateway.transport.mesh.zeromq_reserved_fds import SpareFiles
-from tutti.zmtp.listener import descriptors_for, spare_descriptors
-from tests.ports import free_port
 
 WAIT_MS = 10_000
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import zmq
 
-from tutti_gateway.core.protocol.messages import Order, Probe
-from tutti.data.frames.frame import Frame, Kind
 from tests.integration.transport.meshes import Node, Town, exchange, rest, run, town
 from tests.ports import free_ports
+from tutti.data.frames.frame import Frame, Kind
+from tutti_gateway.core.protocol.messages import Order, Probe
 
 pytestmark = pytest.mark.usefixtures("wire")
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import zmq
 
-from tutti_gateway.core import limits
 from tests.integration.transport.meshes import WIRES, Town, exchange, run, town
 from tests.ports import free_ports
+from tutti_gateway.core import limits
 
 
 @pytest.mark.parametrize("keys", [False, True])

@@ -9,13 +9,13 @@ import time
 import pytest
 import zmq
 
+from tests.integration.transport.meshes import WAIT_S, WIRES, Node, Town, exchange, town
+from tests.ports import free_ports
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.events import Received
 from tutti_gateway.core.protocol.messages import Probe
 from tutti_gateway.transport.mesh.mesh import Mesh
 from tutti_gateway.transport.mesh.zeromq_connection import ZeroMQLine, uncopied
-from tests.integration.transport.meshes import WAIT_S, WIRES, Node, Town, exchange, town
-from tests.ports import free_ports
 
 
 def address(ports: list[int], number: int) -> str:

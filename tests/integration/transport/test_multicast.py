@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.messages import Confirm, Message, Order, Probe
+from tests.integration.transport.meshes import LOG, Node, clock_us, rest, run
+from tests.ports import free_ports
 from tutti.data.addresses import Address
 from tutti.data.frames.frame import Frame, Kind
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.messages import Confirm, Message, Order, Probe
 from tutti_gateway.transport.interface import Introduction
 from tutti_gateway.transport.mesh.mesh import Mesh
 from tutti_gateway.transport.multicast.multicast import Multicast
 from tutti_gateway.transport.multicast.socket import MulticastSocket
-from tests.integration.transport.meshes import LOG, Node, clock_us, rest, run
-from tests.ports import free_ports
 
 VIEW = 65_537
 NAMES = ("ewr", "jfk", "lga", "sfo")

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tutti_gateway.core.protocol.messages import Probe
-from tutti_gateway.transport.interface import PROTOCOL
 from tests.integration.transport.meshes import LOG, Node, Town, exchange, rest, run, town
 from tests.ports import free_ports
+from tutti_gateway.core.protocol.messages import Probe
+from tutti_gateway.transport.interface import PROTOCOL
 
 pytestmark = pytest.mark.usefixtures("wire")
 

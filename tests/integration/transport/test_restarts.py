@@ -6,11 +6,11 @@ import socket
 
 import pytest
 
-from tutti_gateway.transport.codec import encode_introduction
-from tutti_gateway.transport.interface import Introduction
-from tutti.zmtp.framing import GREETING, frame, ready
 from tests.integration.transport.meshes import LOG, Node, exchange, run, town
 from tests.ports import free_ports
+from tutti.zmtp.framing import GREETING, frame, ready
+from tutti_gateway.transport.codec import encode_introduction
+from tutti_gateway.transport.interface import Introduction
 
 
 def introduced(port: int, process: bytes, address: str) -> socket.socket:

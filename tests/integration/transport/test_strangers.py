@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import zmq
 
+from tests.integration.transport.meshes import Node, run, town
+from tests.ports import free_ports
 from tutti_gateway.core import limits
 from tutti_gateway.transport.codec import Refusal, decode_refusal, encode_introduction, encode_refusal
 from tutti_gateway.transport.interface import Introduction
-from tests.integration.transport.meshes import Node, run, town
-from tests.ports import free_ports
 
 pytestmark = pytest.mark.usefixtures("wire")
 

@@ -12,10 +12,10 @@ import orjson
 import pytest
 import zmq
 
-from tutti.producer import Producer
 from tests.faults.three import Three
 from tests.integration.connected import Connected, until
 from tests.ports import free_port
+from tutti.producer import Producer
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(150)]
 Peer = Callable[[int], Any]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tutti_gateway.core.order.received_table import Received
+from tests.property.core.clients import Client
+from tests.transcripts.group import Group, Member
 from tutti.data.frames.bodies import TxnBody, decode_body
 from tutti.data.frames.frame import SEQUENCED, Frame, Kind
 from tutti.data.log_state import LogState, Staged
-from tests.property.core.clients import Client
-from tests.transcripts.group import Group, Member
+from tutti_gateway.core.order.received_table import Received
 
 
 def check(group: Group, clients: list[Client]) -> None:

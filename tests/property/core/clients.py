@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tutti_gateway.core.protocol.events import EpochAsked, SessionClosed, Submitted, TopicAsked
+from tests.transcripts.group import Group, Member, incarnation
+from tutti.data.client_protocol import (
+    AbortedAnswer,
+    Answer,
+    Committed,
+    Denied,
+    Duplicate,
+    EpochFenced,
+    EpochOpened,
+    Expected,
+    FencedAnswer,
+    RefusedAnswer,
+    TopicOpened,
+)
 from tutti.data.frames.bodies import TxnBody, encode_body
 from tutti.data.frames.frame import STAGED, Frame, Kind
-from tutti.data.client_protocol import (AbortedAnswer, Answer, Committed, Denied, Duplicate, EpochFenced, EpochOpened, Expected, FencedAnswer, RefusedAnswer, TopicOpened)
-from tests.transcripts.group import Group, Member, incarnation
+from tutti_gateway.core.protocol.events import EpochAsked, SessionClosed, Submitted, TopicAsked
 
 TOPIC = 1
 

@@ -7,10 +7,10 @@ import tracemalloc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tutti_gateway.core.protocol import messages, codec
-from tutti_gateway.core.protocol.messages import Message
-from tutti.errors import FormatError
 from tests.property.core.test_record import all_messages
+from tutti.errors import FormatError
+from tutti_gateway.core.protocol import codec, messages
+from tutti_gateway.core.protocol.messages import Message
 
 small = st.integers(0, 5)
 all_views = st.one_of(

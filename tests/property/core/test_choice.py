@@ -6,10 +6,10 @@ import random
 
 import pytest
 
+from tutti.data.frames.bodies import Voter
 from tutti_gateway.core.flush.log_choice import choose, greatest, whole_to
 from tutti_gateway.core.protocol.messages import Damage, State
 from tutti_gateway.core.view.quorum import Rosters
-from tutti.data.frames.bodies import Voter
 
 Log = tuple[int, ...]  # the view of each position from 1 on; with what is before it a view names one frame
 HISTORIES = 3000

@@ -8,10 +8,10 @@ from random import Random
 
 import pytest
 
+from tests.transcripts.whole_script import WholeScript
+from tutti.data.client_protocol import Denied, Done
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.events import RosterForced
-from tutti.data.client_protocol import Denied, Done
-from tests.transcripts.whole_script import WholeScript
 
 TRIES_MAX = 40
 

@@ -9,17 +9,17 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.property.core.checker import check
+from tests.property.core.clients import Client
+from tests.transcripts.group import Group, Member, replay
+from tutti.data.client_protocol import Done
+from tutti.data.frames.bodies import OffsetsBody, decode_body
+from tutti.data.frames.frame import Kind
+from tutti.data.view_id import coordinator_of, counter_of, view_of
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol import codec
 from tutti_gateway.core.protocol.events import ForgetAsked, OffsetsAsked, SessionClosed, SpaceChanged, StackConfig
 from tutti_gateway.core.protocol.messages import Forward, Order
-from tutti.data.frames.bodies import OffsetsBody, decode_body
-from tutti.data.frames.frame import Kind
-from tutti.data.view_id import coordinator_of, counter_of, view_of
-from tutti.data.client_protocol import Done
-from tests.property.core.checker import check
-from tests.property.core.clients import Client
-from tests.transcripts.group import Group, Member, replay
 
 NAMES = ["g1", "g2", "g3"]
 VIEW = 1 << 16 | 1

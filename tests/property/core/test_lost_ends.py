@@ -7,8 +7,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tutti_gateway.core import limits
 from tests.property.core.test_unordered import Run
+from tutti_gateway.core import limits
 
 
 class LosingRun(Run):

@@ -15,24 +15,36 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tutti_gateway.core import limits
-from tutti import limits as common_limits
-from tutti_gateway.core.protocol import messages
-from tutti_gateway.core.protocol.actions import Action, Dropped, Persist
-from tutti_gateway.core.protocol.events import EpochAsked, Received, StackConfig, Submitted, TopicAsked
-from tutti_gateway.core.protocol.messages import Message
-from tutti_gateway.core.order.received_table import Line
-from tutti_gateway.core.view.peers import Peer
-from tutti_gateway.core.ranges import RangeMap
-from tutti.data.frames.bodies import (AbortBody, Entry, EpochBody, ForgetBody, OffsetsBody, RosterBody, TickBody, TopicBody, TrimBody, ViewBody, encode_body)
-from tutti.data.frames.frame import Frame, Kind
-from tutti.data.view_id import counter_of, view_of
-from tutti.data.client_protocol import TopicOpened
 from tests.property.core.test_bytes import all_views
 from tests.property.core.test_record import all_messages
 from tests.transcripts.network import Letter
 from tests.transcripts.watch import Watch
 from tests.transcripts.whole import Gateway, Pace, Whole
+from tutti import limits as common_limits
+from tutti.data.client_protocol import TopicOpened
+from tutti.data.frames.bodies import (
+    AbortBody,
+    Entry,
+    EpochBody,
+    ForgetBody,
+    OffsetsBody,
+    RosterBody,
+    TickBody,
+    TopicBody,
+    TrimBody,
+    ViewBody,
+    encode_body,
+)
+from tutti.data.frames.frame import Frame, Kind
+from tutti.data.view_id import counter_of, view_of
+from tutti_gateway.core import limits
+from tutti_gateway.core.order.received_table import Line
+from tutti_gateway.core.protocol import messages
+from tutti_gateway.core.protocol.actions import Action, Dropped, Persist
+from tutti_gateway.core.protocol.events import EpochAsked, Received, StackConfig, Submitted, TopicAsked
+from tutti_gateway.core.protocol.messages import Message
+from tutti_gateway.core.ranges import RangeMap
+from tutti_gateway.core.view.peers import Peer
 
 NAMES = ("g1", "g2", "g3")
 CONFIG = StackConfig(tick_interval_us=common_limits.TICK_INTERVAL_US)

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tutti_gateway.core.protocol import actions, events, messages, codec
 from tutti.data import client_protocol
+from tutti.data.frames.body_stub import BYTES_MIN, stand_in
 from tutti.data.frames.frame import Frame, Kind, crc32c, payload_crc
 from tutti.data.hard_state import Scalars
-from tutti.data.frames.body_stub import BYTES_MIN, stand_in
 from tutti.data.log_state import LogState, Producer, Topic
 from tutti.errors import FormatError
+from tutti_gateway.core.protocol import actions, codec, events, messages
 
 u16, u32, u64 = st.integers(0, 2**16 - 1), st.integers(0, 2**32 - 1), st.integers(0, 2**63 - 1)
 names = st.text(min_size=1, max_size=20)

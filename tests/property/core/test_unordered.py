@@ -10,10 +10,10 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tutti_gateway.core.protocol.messages import LaneFetched, LaneMessage, Post
-from tutti.data.frames.frame import Kind, decode_frame
-from tutti.data.client_protocol import Committed, Duplicate, Expected, RefusedAnswer
 from tests.unit.core.unordered.rig import PRODUCERS, Group
+from tutti.data.client_protocol import Committed, Duplicate, Expected, RefusedAnswer
+from tutti.data.frames.frame import Kind, decode_frame
+from tutti_gateway.core.protocol.messages import LaneFetched, LaneMessage, Post
 
 SESSION = 1
 

@@ -11,12 +11,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tutti.data.frames.bodies import AbortBody, EpochBody, RosterBody, Voter, decode_body, encode_body
-from tutti.data.frames.frame import (HEADER_DTYPE, Frame, Kind, chained, check_payload, decode_frame, decode_header, header_chain)
+from tutti.data.client_protocol import (
+    SUBMIT,
+    SUBMIT_UNORDERED,
+    Committed,
+    Denied,
+    Expected,
+    Hello,
+    OpenProducer,
+    decode_from_gateway,
+    decode_receipts,
+    decode_request,
+    decode_submit,
+    encode_control,
+    encode_receipts,
+    encode_submit,
+)
 from tutti.data.frames.arrow_ipc import body_sizes
+from tutti.data.frames.bodies import AbortBody, EpochBody, RosterBody, Voter, decode_body, encode_body
+from tutti.data.frames.frame import HEADER_DTYPE, Frame, Kind, chained, check_payload, decode_frame, decode_header, header_chain
 from tutti.data.frames.plain_body import raw_length_of
-from tutti.data.frames.schema import (BATCH_SCHEMA, compression_flags, decode_batch, encode_batch, timestamp_range, validate_body)
-from tutti.data.client_protocol import (SUBMIT, SUBMIT_UNORDERED, Committed, Denied, Expected, Hello, OpenProducer, decode_from_gateway, decode_receipts, decode_request, decode_submit, encode_control, encode_receipts, encode_submit)
+from tutti.data.frames.schema import BATCH_SCHEMA, compression_flags, decode_batch, encode_batch, timestamp_range, validate_body
 from tutti.errors import Damaged, FormatError
 
 U32 = st.integers(0, 2**32 - 1)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from tests.unit.log.history import COMPRESSIONS, History
 from tutti.data.frames.frame import Kind
 from tutti.data.view_id import counter_of
-from tests.unit.log.history import COMPRESSIONS, History
 
 MOVES = ("batch", "batch", "batch", "batch", "tick", "abort", "epoch", "forget", "offsets", "view")
 

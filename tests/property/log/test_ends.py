@@ -18,14 +18,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tutti_gateway.core.protocol.events import Recovered
+from tests.unit.log.history import LOG, SMALL, History, decide, opened, other_boot, sample, write_log
 from tutti.data.frames.frame import Frame, Kind
 from tutti.errors import Damaged
-from tutti.log.format.vote_mark import Mark
 from tutti.log.files.options import LogOptions
-from tutti_gateway.log.write.recovery import recover
 from tutti.log.files.storage import Storage
-from tests.unit.log.history import LOG, SMALL, History, decide, opened, other_boot, sample, write_log
+from tutti.log.format.vote_mark import Mark
+from tutti_gateway.core.protocol.events import Recovered
+from tutti_gateway.log.write.recovery import recover
 
 FRAMES_AT, HEADER = 12288, 96
 SEGMENT_HEADER = 52  # bytes of page 0 that say something

@@ -11,19 +11,19 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
-from tutti_gateway.core.protocol.messages import Damage
+from tests.unit.log.history import History, decide, expected, opened, other_boot, seen
+from tests.unit.log.watched import Mortal
 from tutti.data.frames.frame import Frame
 from tutti.data.hard_state import Scalars
 from tutti.log.files.layout import FRAMES_AT, positions_named
-from tutti.log.format.vote_mark import newest_mark
 from tutti.log.files.options import LogOptions
-from tutti.log.read.reader import LogReader
 from tutti.log.format.hard_state import read_scalars
+from tutti.log.format.vote_mark import newest_mark
+from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
+from tutti_gateway.core.protocol.messages import Damage
 from tutti_gateway.log.tools.verify import verify
 from tutti_gateway.log.writer import LogWriter
-from tests.unit.log.history import History, decide, expected, opened, other_boot, seen
-from tests.unit.log.watched import Mortal
 
 OPTIONS = LogOptions(segment_bytes=32 << 10, prepared_segments=0, reserved_bytes=0, disk_low_bytes=0, snapshot_frames=9)
 SHARES = st.floats(0, 1)

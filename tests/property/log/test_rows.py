@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tutti_gateway.log.tools.digest import digest
-from tutti.log.format.index import ROW, ROWS_AT
-from tutti.log.files.layout import FRAMES_AT, positions_named, read_header, segment_path
-from tutti.log.files.options import LogOptions
-from tutti.log.read.reader import LogReader
-from tutti.log.read.scan import scan
-from tutti_gateway.log.tools.verify import verify
-from tutti.log.format.frame_iterator import SegmentMap, walk
 from tests.property.log.histories import histories
 from tests.unit.log.history import History, expected, other_boot, seen, write_log
+from tutti.log.files.layout import FRAMES_AT, positions_named, read_header, segment_path
+from tutti.log.files.options import LogOptions
+from tutti.log.format.frame_iterator import SegmentMap, walk
+from tutti.log.format.index import ROW, ROWS_AT
+from tutti.log.read.reader import LogReader
+from tutti.log.read.scan import scan
+from tutti_gateway.log.tools.digest import digest
+from tutti_gateway.log.tools.verify import verify
 
 OPTIONS = LogOptions(segment_bytes=32 << 10, prepared_segments=0, reserved_bytes=0, disk_low_bytes=0, snapshot_frames=10)
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.log.history import History, decide, expected, no_change, no_indexes, opened, other_boot, sample, seen, write_log
+from tests.unit.log.test_replacing import settle
 from tutti.errors import OffsetOutOfRange
 from tutti.log.files.layout import positions_named
 from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
 from tutti_gateway.log.tools.verify import verify
-from tests.unit.log.history import History, decide, expected, no_change, no_indexes, opened, other_boot, sample, seen, write_log
-from tests.unit.log.test_replacing import settle
 
 STATES: list[Callable[[Path], None]] = [no_change, other_boot, no_indexes]
 

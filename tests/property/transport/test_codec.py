@@ -8,13 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.messages import Fetched, Forward, Message, Order, Vote
+from tests.property.core.test_record import all_messages
 from tutti.data.frames.frame import Frame, Kind
 from tutti.errors import FormatError
-from tutti_gateway.transport.codec import (Refusal, decode, decode_introduction, decode_refusal, encode, encode_introduction, encode_refusal)
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.messages import Fetched, Forward, Message, Order, Vote
+from tutti_gateway.transport.codec import (
+    Refusal,
+    decode,
+    decode_introduction,
+    decode_refusal,
+    encode,
+    encode_introduction,
+    encode_refusal,
+)
 from tutti_gateway.transport.interface import Introduction
-from tests.property.core.test_record import all_messages
 
 INTRODUCTION = Introduction(release="1", group="g", gateway="jfk", incarnation=b"i" * 16, process=b"p" * 8, address="h:1")
 

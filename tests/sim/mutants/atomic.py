@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from tests.sim.mixes import Mix
+from tests.sim.mutants.mutant import LOW, MUCH, Mutant
+from tests.sim.mutants.patch import Edit, Entry
+from tests.sim.mutants.scenes import BUSY, low_after_decision
+from tests.sim.mutants.scripts import LATE, lossy
 from tutti_gateway.core import window
 from tutti_gateway.core.atomic.ballot import Ballot
 from tutti_gateway.core.atomic.layer import Atomic
@@ -10,11 +15,6 @@ from tutti_gateway.core.membership.layer import Membership
 from tutti_gateway.core.order.forward_table import ForwardTable
 from tutti_gateway.core.order.received_table import LINE, LineInput, LineState, Received
 from tutti_gateway.core.window import Window
-from tests.sim.mixes import Mix
-from tests.sim.mutants.mutant import LOW, MUCH, Mutant
-from tests.sim.mutants.patch import Edit, Entry
-from tests.sim.mutants.scenes import BUSY, low_after_decision
-from tests.sim.mutants.scripts import LATE, lossy
 
 _OUTCOMES = "tests/unit/core/test_outcomes.py::"
 

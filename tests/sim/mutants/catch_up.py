@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from tutti_gateway.core.flush.log_adoption import Adopting
+from tests.sim.mutants.mutant import MUCH, Mutant
+from tests.sim.mutants.patch import Edit
 from tutti_gateway.core.flush.candidate import Candidate
 from tutti_gateway.core.flush.layer import Flush
 from tutti_gateway.core.flush.learner import Learner
+from tutti_gateway.core.flush.log_adoption import Adopting
 from tutti_gateway.core.flush.log_serving import Serving
 from tutti_gateway.core.view.peers import Peers
-from tests.sim.mutants.mutant import MUCH, Mutant
-from tests.sim.mutants.patch import Edit
 
 _SERVING = "tests/unit/core/flush/test_serving.py::"
 _CANDIDATES = "tests/unit/core/test_candidates.py::"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tutti_gateway.core.view import quorum
-from tutti_gateway.core.flush.layer import Flush
-from tutti_gateway.core.membership.forced_roster import Force
 from tests.sim.mutants.mutant import Mutant
 from tests.sim.mutants.patch import Edit
+from tutti_gateway.core.flush.layer import Flush
+from tutti_gateway.core.membership.forced_roster import Force
+from tutti_gateway.core.view import quorum
 
 _UNIT = "tests/unit/core/test_force.py::"
 _TRANSCRIPT = "tests/transcripts/test_transcripts.py::test_the_transcript_holds"

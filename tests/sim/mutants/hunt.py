@@ -8,13 +8,13 @@ import sys
 import time
 from dataclasses import dataclass
 
-from tutti_gateway.core import limits
 from tests.sim.mixes import Mix
 from tests.sim.mutants.catalogue import by_name
 from tests.sim.mutants.mutant import Mutant
 from tests.sim.mutants.patch import DoesNotApply, Value, applied
 from tests.sim.mutants.watch import watch
 from tests.sim.run import Result, Run
+from tutti_gateway.core import limits
 
 BROKEN = ("NameError", "UnboundLocalError", "AttributeError", "TypeError")  # a mutant that does not even run
 

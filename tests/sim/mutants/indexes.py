@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tutti_gateway.core.read_index import ReadIndex
 from tests.sim.index_readers import IndexReaders
 from tests.sim.mutants.mutant import NETWORK, Mutant
 from tests.sim.mutants.patch import Edit
 from tests.sim.run import Run
+from tutti_gateway.core.read_index import ReadIndex
 
 
 def _asked(run: Run) -> None:

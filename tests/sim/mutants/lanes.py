@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from tutti_gateway.core.inbound import Inbound
-from tutti_gateway.core.lanes.lost_end import Healing
-from tutti_gateway.core.lanes.layer import Unordered
-from tutti_gateway.core.lanes.dedup import LineTable
-from tutti_gateway.core.lanes.member import Member
-from tutti_gateway.core.lanes.origin import Origin
-from tutti_gateway.log.lanes import lost_end
 from tests.sim.mixes import Mix
 from tests.sim.mutants.mutant import Mutant
 from tests.sim.mutants.patch import Edit
+from tutti_gateway.core.inbound import Inbound
+from tutti_gateway.core.lanes.dedup import LineTable
+from tutti_gateway.core.lanes.layer import Unordered
+from tutti_gateway.core.lanes.lost_end import Healing
+from tutti_gateway.core.lanes.member import Member
+from tutti_gateway.core.lanes.origin import Origin
+from tutti_gateway.log.lanes import lost_end
 
 _UNIT = "tests/unit/core/unordered/"
 

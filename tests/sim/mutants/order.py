@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.sim.clients import Producer, Reader
+from tests.sim.mixes import MIXES
+from tests.sim.mutants.mutant import LOW, MUCH, NETWORK, RIVALS, Mutant
+from tests.sim.mutants.patch import Edit, Entry, Value
+from tests.sim.mutants.scenes import QUIET, lost_last
+from tests.sim.mutants.scripts import LATE, answers_lost, late_copies
+from tutti.data.frames.frame import Frame, Kind
 from tutti.delivery.session import Session
 from tutti_gateway.core.layers import Layers
 from tutti_gateway.core.order.forward_table import ForwardTable
@@ -14,13 +21,6 @@ from tutti_gateway.core.order.requests import Requests
 from tutti_gateway.core.order.sequencer import Sequencer
 from tutti_gateway.core.order.verdicts import ENTRANCE, Entrance, Relation
 from tutti_gateway.core.repair.layer import Repair
-from tutti.data.frames.frame import Frame, Kind
-from tests.sim.clients import Producer, Reader
-from tests.sim.mixes import MIXES
-from tests.sim.mutants.mutant import LOW, MUCH, NETWORK, RIVALS, Mutant
-from tests.sim.mutants.patch import Edit, Entry, Value
-from tests.sim.mutants.scenes import QUIET, lost_last
-from tests.sim.mutants.scripts import LATE, answers_lost, late_copies
 
 _OUTCOMES = "tests/unit/core/test_outcomes.py::"
 _EPOCHS = "tests/unit/client/test_epochs.py::"

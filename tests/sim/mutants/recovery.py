@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from tutti_gateway.core.flush.candidate import Candidate
-from tutti_gateway.core.flush.log_choice import _Judge
-from tutti_gateway.core.flush.layer import Flush
-from tutti_gateway.log.write import install_snapshot
-from tutti_gateway.log.write.indexer import Indexer
-from tutti_gateway.log.write.segment import Segment
-from tutti_gateway.log.writer import LogWriter
 from tests.sim.disk import Disk
 from tests.sim.mixes import Mix
 from tests.sim.mutants.mutant import CRASHES, MUCH, Mutant
 from tests.sim.mutants.patch import Edit, Value
 from tests.sim.mutants.scenes import BUSY, STALE, damage, damage_stale, power_after_a_cut
+from tutti_gateway.core.flush.candidate import Candidate
+from tutti_gateway.core.flush.layer import Flush
+from tutti_gateway.core.flush.log_choice import _Judge
+from tutti_gateway.log.write import install_snapshot
+from tutti_gateway.log.write.indexer import Indexer
+from tutti_gateway.log.write.segment import Segment
+from tutti_gateway.log.writer import LogWriter
 
 RECOVERY = (
     Mutant(

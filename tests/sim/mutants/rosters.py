@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from tutti_gateway.core.view import quorum
-from tutti_gateway.core.flush.candidate import Candidate
-from tutti_gateway.core.inbound import Inbound
-from tutti_gateway.core.membership.roster_change import Changes
-from tutti_gateway.core.membership.coordinator_duties import Duties
 from tests.sim.mutants.mutant import ROSTER, Mutant
 from tests.sim.mutants.patch import Edit
+from tutti_gateway.core.flush.candidate import Candidate
+from tutti_gateway.core.inbound import Inbound
+from tutti_gateway.core.membership.coordinator_duties import Duties
+from tutti_gateway.core.membership.roster_change import Changes
+from tutti_gateway.core.view import quorum
 
 _VOTES = "tests/unit/core/test_roster_votes.py::"
 _OUTCOMES = "tests/unit/core/test_outcomes.py::"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from tutti_gateway.core.protocol.messages import Echo, Heartbeat, Order
-from tutti.data.view_id import view_text
 from tests.sim.disk import Disk
 from tests.sim.gateways import Gateway
 from tests.sim.mixes import Mix
 from tests.sim.run import Run
 from tests.sim.schedule import MS, SECOND
 from tests.sim.violation import Violation
+from tutti.data.view_id import view_text
+from tutti_gateway.core.protocol.messages import Echo, Heartbeat, Order
 
 BEGUN_S = 8  # by then every group is at work
 LONG_S = 40  # what a scene does lasts so long

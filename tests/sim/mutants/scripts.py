@@ -5,10 +5,23 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from tutti_gateway.core.protocol.messages import (Asking, Confirm, Echo, Fetched, Forward, Install, Installed, No, Order, Propose, State, Vote)
 from tests.sim.mixes import Mix
 from tests.sim.run import Run
 from tests.sim.schedule import SECOND
+from tutti_gateway.core.protocol.messages import (
+    Asking,
+    Confirm,
+    Echo,
+    Fetched,
+    Forward,
+    Install,
+    Installed,
+    No,
+    Order,
+    Propose,
+    State,
+    Vote,
+)
 
 OF_A_VIEW = (Asking, Confirm, Echo, Fetched, Forward, Install, Installed, No, Order, Propose, State, Vote)
 LATE_SHARE = 0.05

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tutti_gateway.core.atomic.layer import Atomic
-from tutti_gateway.core.order.verdicts import VERDICT
 from tests.sim.mutants.catalogue import MUTANTS, by_name
 from tests.sim.mutants.hunt import Catch, hunt, play
 from tests.sim.mutants.mutant import Mutant
 from tests.sim.mutants.patch import DoesNotApply, Edit, Entry, applied
+from tutti_gateway.core.atomic.layer import Atomic
+from tutti_gateway.core.order.verdicts import VERDICT
 
 SEEDS = 3
 ROOT = Path(__file__).parents[3]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.unit.log.history import opened, other_boot, sample
 from tutti.log.files.layout import FRAMES_AT
 from tutti.log.files.options import LogOptions
-from tests.unit.log.history import opened, other_boot, sample
 
 OPTIONS = LogOptions(segment_bytes=1 << 20, prepared_segments=0, reserved_bytes=0, disk_low_bytes=0)
 HISTORY = sample(20, voters=3)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from tutti_gateway.core.order.layer import Ordering
-from tutti_gateway.core.order.received_table import Received
-from tutti_gateway.core.order.sequencer import Sequencer
-from tutti.data.log_state import LogState
 from tests.sim.mixes import Mix
 from tests.sim.mutants.mutant import Mutant
 from tests.sim.mutants.patch import Edit
+from tutti.data.log_state import LogState
+from tutti_gateway.core.order.layer import Ordering
+from tutti_gateway.core.order.received_table import Received
+from tutti_gateway.core.order.sequencer import Sequencer
 
 STAGED = Mix("kill loss restart rival", stagers=2, committers=3, producers=1, rate=8.0, pace=3.0)
 STAGED_LOW = STAGED.but(faults="low loss disorder restart", pace=1.0, rate=15.0, pipeline=16)

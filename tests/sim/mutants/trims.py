@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from tutti_gateway.core.flush.log_adoption import Adopting
-from tutti_gateway.core.flush.install_snapshot import Relearning
-from tutti_gateway.core.flush.log_serving import Serving
-from tutti_gateway.core.order.housekeeping import Upkeep
-from tutti_gateway.core.view.peers import Peers
 from tests.sim.mixes import Mix
 from tests.sim.mutants.mutant import Mutant
 from tests.sim.mutants.patch import Edit
+from tutti_gateway.core.flush.install_snapshot import Relearning
+from tutti_gateway.core.flush.log_adoption import Adopting
+from tutti_gateway.core.flush.log_serving import Serving
+from tutti_gateway.core.order.housekeeping import Upkeep
+from tutti_gateway.core.view.peers import Peers
 
 RETENTION = Mix("trim kill power pause split", members=(3, 4), seconds=60, rate=15.0, pipeline=16)
 

@@ -2,17 +2,6 @@
 
 from __future__ import annotations
 
-from tutti_gateway.core.flush import log_choice
-from tutti_gateway.core.flush.log_adoption import Adopting
-from tutti_gateway.core.flush.candidate import Candidate
-from tutti_gateway.core.flush.layer import Flush
-from tutti_gateway.core.flush.learner import Learner
-from tutti_gateway.core.flush.log_serving import Serving
-from tutti_gateway.core.membership.roster_change import Changes
-from tutti_gateway.core.membership.layer import Membership
-from tutti_gateway.core.view.peers import Peers
-from tutti_gateway.core.view.quorum import Rosters
-from tutti_gateway.core.view.view_state import Standing
 from tests.sim.mixes import Mix
 from tests.sim.mutants.mutant import CRASHES, LOW, MUCH, NETWORK, ROSTER, Mutant
 from tests.sim.mutants.patch import Edit
@@ -28,6 +17,17 @@ from tests.sim.mutants.scenes import (
     stalled_coordinator,
 )
 from tests.sim.mutants.scripts import LATE
+from tutti_gateway.core.flush import log_choice
+from tutti_gateway.core.flush.candidate import Candidate
+from tutti_gateway.core.flush.layer import Flush
+from tutti_gateway.core.flush.learner import Learner
+from tutti_gateway.core.flush.log_adoption import Adopting
+from tutti_gateway.core.flush.log_serving import Serving
+from tutti_gateway.core.membership.layer import Membership
+from tutti_gateway.core.membership.roster_change import Changes
+from tutti_gateway.core.view.peers import Peers
+from tutti_gateway.core.view.quorum import Rosters
+from tutti_gateway.core.view.view_state import Standing
 
 _MOST = "2 * len(attempt.states) > len(peers.configured)"
 

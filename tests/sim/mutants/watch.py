@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from tutti_gateway.core.protocol.actions import Deliver
-from tutti_gateway.core.protocol.events import Recovered
-from tutti_gateway.core.protocol.messages import Confirm, Message, No, Vote
-from tutti.data.frames.bodies import AbortBody, OffsetsBody, decode_body
-from tutti.data.frames.frame import Frame, Kind
-from tutti.data.view_id import view_text
 from tests.sim.gateways import Gateway, Process
 from tests.sim.run import Run
 from tests.sim.violation import Violation
+from tutti.data.frames.bodies import AbortBody, OffsetsBody, decode_body
+from tutti.data.frames.frame import Frame, Kind
+from tutti.data.view_id import view_text
+from tutti_gateway.core.protocol.actions import Deliver
+from tutti_gateway.core.protocol.events import Recovered
+from tutti_gateway.core.protocol.messages import Confirm, Message, No, Vote
 
 
 class Declined:

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from tutti_gateway.reads.protocol.flight_errors import Fault, SchemaError, flight_error, schema_told, sent_on, told
-from tutti_gateway.core import limits
 from tutti.errors import Aborted, Behind, Damaged, DiskFailed, Unavailable, UsageError
+from tutti_gateway.core import limits
+from tutti_gateway.reads.protocol.flight_errors import Fault, SchemaError, flight_error, schema_told, sent_on, told
 
 
 def info(error: flight.FlightError) -> dict[str, object]:

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tutti_gateway.reads.admin.history import FIELDS, History, quantile
 from tutti_gateway.core import limits
+from tutti_gateway.reads.admin.history import FIELDS, History, quantile
 
 S = 1_000_000
 START_US = 1_795_000_000 * S

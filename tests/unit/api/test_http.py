@@ -19,13 +19,13 @@ import uvicorn
 from starlette.datastructures import URL
 from starlette.requests import Request
 
-from tutti.security.tokens import Access, change_tokens, digest_of
-from tutti_gateway.reads.common.authorization import Files, Guard
-from tutti_gateway.reads.admin.http import AdminProtocol, AdminServer, Answer, Page, application
-from tutti_gateway.core import limits
-from tutti.runtime.listener import CROWDED
-from tutti.runtime.http_server import Server
 from tests.certificates import certificate
+from tutti.runtime.http_server import Server
+from tutti.runtime.listener import CROWDED
+from tutti.security.tokens import Access, change_tokens, digest_of
+from tutti_gateway.core import limits
+from tutti_gateway.reads.admin.http import AdminProtocol, AdminServer, Answer, Page, application
+from tutti_gateway.reads.common.authorization import Files, Guard
 
 PAGES: dict[str, Page] = {
     "/healthz": lambda _asked: Answer(200, "application/json", b'{"status":"ok"}'),

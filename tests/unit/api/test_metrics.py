@@ -7,9 +7,9 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from tutti_gateway.core import limits
 from tutti_gateway.reads.admin.metric_catalog import COUNTER, FIGURES, HISTOGRAM
 from tutti_gateway.reads.admin.metrics import Known, exposition
-from tutti_gateway.core import limits
 
 READS: dict[str, Any] = {
     "calls": {"stream": 2, "follow": 1, "action": 0},

@@ -10,10 +10,10 @@ from typing import Any, Self
 import pytest
 import zmq
 
+from tutti.errors import DirectoryRefused
+from tutti_gateway.core import limits
 from tutti_gateway.reads.logs import peer_endpoints as others
 from tutti_gateway.reads.logs.peer_endpoints import Others
-from tutti_gateway.core import limits
-from tutti.errors import DirectoryRefused
 
 OWN, LGA = "grpc://jfk:7402", "grpc://lga:7402"
 

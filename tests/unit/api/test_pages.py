@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 from msgspec import json
 
-from tutti_gateway.reads.common.gateway_link import GatewayLink
 from tutti_gateway.reads.admin.pages import Pages
+from tutti_gateway.reads.common.gateway_link import GatewayLink
 
 
 class Link:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tutti_gateway.reads.logs.reader_positions import Positions
+from tests.unit.log.history import sample, write_log
+from tests.unit.log.test_believed import flip
 from tutti.data.frames.frame import HEADER_SIZE
 from tutti.errors import Damaged
 from tutti.log.read.reader import LogReader
-from tests.unit.log.history import sample, write_log
-from tests.unit.log.test_believed import flip
+from tutti_gateway.reads.logs.reader_positions import Positions
 
 
 @pytest.mark.parametrize("more", [0, 100], ids=["no snapshot behind it", "a snapshot behind it"])

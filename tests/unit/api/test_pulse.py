@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from tutti_gateway.reads.common.gateway_liveness import Pulse
 from tutti import limits
 from tutti.data.log_state import LogState
 from tutti.log.files.data_directory import open_directory
 from tutti.log.files.live_page import LivePage
 from tutti.log.read.reader import LogReader
+from tutti_gateway.reads.common.gateway_liveness import Pulse
 
 LOOKS = limits.FLIGHT_SILENT_MS_MAX // 1000
 

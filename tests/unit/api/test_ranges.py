@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tutti_gateway.reads.protocol.flight_errors import Fault
 from tutti_gateway.reads.logs.ranges import Ranges
+from tutti_gateway.reads.protocol.flight_errors import Fault
 from tutti_gateway.reads.protocol.tickets import Known
 
 

@@ -6,10 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tutti_gateway.reads.protocol.flight_errors import Fault
-from tutti_gateway.reads.protocol.tickets import (AtTime, Command, FrontierAsk, NothingAsked, SaveAsk, Ticket, TicksAsk, decode, encode)
-from tutti_gateway.core import limits
 from tutti import limits as common_limits
+from tutti_gateway.core import limits
+from tutti_gateway.reads.protocol.flight_errors import Fault
+from tutti_gateway.reads.protocol.tickets import (
+    AtTime,
+    Command,
+    FrontierAsk,
+    NothingAsked,
+    SaveAsk,
+    Ticket,
+    TicksAsk,
+    decode,
+    encode,
+)
 
 
 def ticket(**fields: object) -> Ticket:

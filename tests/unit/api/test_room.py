@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tutti_gateway.reads.protocol.flight_errors import Fault
-from tutti_gateway.reads.common.memory_budget import Room
 from tutti_gateway.core import limits
+from tutti_gateway.reads.common.memory_budget import Room
+from tutti_gateway.reads.protocol.flight_errors import Fault
 
 PLACES = limits.READ_HELD_BYTES_MAX // limits.READ_MAKING_BYTES
 

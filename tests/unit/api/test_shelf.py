@@ -11,23 +11,23 @@ from threading import Event, Thread
 
 import pytest
 
-from tutti_gateway.reads.logs import served_logs as module
-from tutti_gateway.reads.protocol.flight_errors import Fault
-from tutti_gateway.reads.logs.served_logs import LaneLine, Shelf
-from tutti_gateway.reads.logs.frontier_watch import FrontierWatch
-from tutti_gateway.core import limits
-from tutti.data.frames.frame import Kind
-from tutti.data.lane_name import LaneName
-from tutti.errors import Behind
-from tutti.log.read.lane_reader import LaneReader
-from tutti.log.files.lane_paths import OWN, lane_path
-from tutti.log.read.reader import LogReader
-from tutti.log.read.scan import scan
 from tests.unit.log import test_forgotten_names as forgotten
 from tests.unit.log.history import sample as log_sample
 from tests.unit.log.history import write_log
 from tests.unit.log.lanes import OTHER, LaneHistory, sample, written
 from tests.unit.log.test_trimming import trimmed
+from tutti.data.frames.frame import Kind
+from tutti.data.lane_name import LaneName
+from tutti.errors import Behind
+from tutti.log.files.lane_paths import OWN, lane_path
+from tutti.log.read.lane_reader import LaneReader
+from tutti.log.read.reader import LogReader
+from tutti.log.read.scan import scan
+from tutti_gateway.core import limits
+from tutti_gateway.reads.logs import served_logs as module
+from tutti_gateway.reads.logs.frontier_watch import FrontierWatch
+from tutti_gateway.reads.logs.served_logs import LaneLine, Shelf
+from tutti_gateway.reads.protocol.flight_errors import Fault
 
 NAMED = LaneName(1, bytes(16))  # the disk that the log's roster names
 FIRST, SECOND = LaneName(1, b"1" * 16), LaneName(1, b"2" * 16)

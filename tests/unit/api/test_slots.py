@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from tutti_gateway.reads.protocol.flight_errors import Fault
 from tutti_gateway.reads.common.concurrency import Slots
+from tutti_gateway.reads.protocol.flight_errors import Fault
 
 
 def test_a_full_house_says_busy() -> None:

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import pytest
 
-from tutti_gateway.reads.logs.frontier_watch import FrontierWatch, LaneWatch
-from tutti_gateway.core import limits
 from tutti.errors import Damaged
+from tutti_gateway.core import limits
+from tutti_gateway.reads.logs.frontier_watch import FrontierWatch, LaneWatch
 
 
 class Mark(NamedTuple):

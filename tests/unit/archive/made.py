@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from tests.unit.archive.logs import Log, table_of
 from tutti.archive.archiver import Archiver, Settings
 from tutti.archive.catalog import Archive
 from tutti.archive.reader import read
 from tutti.data.frames.columns import COLUMNS
-from tests.unit.archive.logs import Log, table_of
 
 COUNT = 1050
 TABLE = table_of(COUNT)

@@ -18,20 +18,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import dataset
 
+from tests.unit.archive.logs import LOG, Log, table_of
+from tests.unit.archive.made import CLOSED, COUNT, ODD_TOPICS, SETTINGS, TABLE, archived, files, read_table
+from tutti import limits
 from tutti.archive.archiver import Archiver, Settings
 from tutti.archive.catalog import Archive
-from tutti.archive.verify import verify
 from tutti.archive.layout import MARKER, decode_manifest, range_of
 from tutti.archive.metrics import Metrics
 from tutti.archive.reader import read
 from tutti.archive.store import LocalStore
-from tutti.sources.archive import ArchiveSource
-from tutti import limits
+from tutti.archive.verify import verify
 from tutti.data.frames.columns import COLUMNS
 from tutti.data.names import is_name
-from tutti.errors import (ConfigError, Damaged, DiskFull, FormatError, OffsetOutOfRange, TuttiError, Unavailable, WrongDirectory)
-from tests.unit.archive.logs import LOG, Log, table_of
-from tests.unit.archive.made import CLOSED, COUNT, ODD_TOPICS, SETTINGS, TABLE, archived, files, read_table
+from tutti.errors import ConfigError, Damaged, DiskFull, FormatError, OffsetOutOfRange, TuttiError, Unavailable, WrongDirectory
+from tutti.sources.archive import ArchiveSource
 
 
 def of(table: pa.Table, topics: list[str] | None) -> pa.Table:

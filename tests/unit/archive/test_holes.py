@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tutti.archive.archiver import Archiver, Settings
-from tutti.archive.catalog import Archive
-from tutti.archive.verify import verify
-from tutti.archive.layout import range_name
-from tutti import limits
-from tutti.errors import OffsetOutOfRange
 from tests.unit.archive.logs import LOG, Log
 from tests.unit.archive.made import CLOSED, COUNT, SETTINGS, TABLE, archived, files, read_table
+from tutti import limits
+from tutti.archive.archiver import Archiver, Settings
+from tutti.archive.catalog import Archive
+from tutti.archive.layout import range_name
+from tutti.archive.verify import verify
+from tutti.errors import OffsetOutOfRange
 
 
 @pytest.mark.parametrize("lost", [(0,), (2,), (1, 2), (0, 2, 4), (3, 4)])

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tutti.archive.archiver import Archiver
-from tutti.archive.catalog import Archive
-from tutti import limits
-from tutti.errors import Unavailable
 from tests.unit.archive.logs import LOG, Log
 from tests.unit.archive.made import SETTINGS, TABLE
+from tutti import limits
+from tutti.archive.archiver import Archiver
+from tutti.archive.catalog import Archive
+from tutti.errors import Unavailable
 
 
 def test_what_was_archived_since_makes_the_next_failure_a_first_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

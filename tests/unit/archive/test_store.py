@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.unit.archive.made import TABLE
 from tutti.archive import writer
 from tutti.archive.parquet import encode
 from tutti.archive.store import LocalStore
 from tutti.errors import Damaged
-from tests.unit.archive.made import TABLE
 
 Step = tuple[str, str]
 

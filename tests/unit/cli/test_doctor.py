@@ -19,14 +19,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import expect_end
+from tutti import limits
+from tutti.batching import append
 from tutti_gateway.cli.doctor import java, machine, spark
 from tutti_gateway.cli.doctor.machine import Finding
 from tutti_gateway.cli.main import main
-from tutti.batching import append
-from tutti import limits
 from tutti_spark.launch import requirements
 from tutti_spark.launch.requirements import Told
-from tests.processes import expect_end
 
 
 @pytest.fixture

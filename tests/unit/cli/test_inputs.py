@@ -11,10 +11,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tutti.errors import FormatError, TuttiError, UsageError
+from tutti.limits import RECORD_BYTES_MAX
 from tutti_gateway.cli.records import inputs
 from tutti_gateway.cli.records.inputs import Chunk, InputHash, read_records
-from tutti.limits import RECORD_BYTES_MAX
-from tutti.errors import FormatError, TuttiError, UsageError
 
 CSV = b'carrier,flight,note\r\nUA,1545,"two\nlines, ""quoted"""\r\n\r\nAA,1141,\r\n'
 

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tutti_gateway.cli.group import members
-from tutti_gateway.cli.common import output
-from tutti_gateway.cli.main import main
-from tutti_gateway.cli.common.waiting import Deadline, telling
-from tutti.io.admin import Control
-from tutti.data import client_protocol
 from tests.unit.client.fake import FakeGateway
+from tutti.data import client_protocol
+from tutti.io.admin import Control
+from tutti_gateway.cli.common import output
+from tutti_gateway.cli.common.waiting import Deadline, telling
+from tutti_gateway.cli.group import members
+from tutti_gateway.cli.main import main
 
 
 def member(name: str, **changed: object) -> dict[str, object]:
@@ -235,7 +235,9 @@ def test_what_does_not_go_yet_is_tried_again_and_told_in_the_end(tutti: Callable
         assert (done.code, done.out) == (0, "")
         assert done.err.splitlines()[-1] == "ewr votes with its new disk"
         group.members = THREE
-        group.denials = [client_protocol.Denied(0, "roster", "the view would not hold a majority of the new roster", retry=True)] * 1000
+        group.denials = [
+            client_protocol.Denied(0, "roster", "the view would not hold a majority of the new roster", retry=True)
+        ] * 1000
         late = tutti(gateway.url, "members", "remove", "lga", "--timeout", "0.7")
     assert late.code == 3
     assert "remove lga: the view would not hold a majority of the new roster (roster)" in late.err

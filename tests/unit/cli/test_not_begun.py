@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tutti_gateway.cli.main import main
-from tutti.reader import Reader
+from tests.unit.client.fake import LOG_UUID, FakeGateway
+from tests.unit.client.fake_reads import ReadableGateway
 from tutti import limits
 from tutti.data import client_protocol
 from tutti.log.files.data_directory import open_directory
-from tests.unit.client.fake import LOG_UUID, FakeGateway
-from tests.unit.client.fake_reads import ReadableGateway
+from tutti.reader import Reader
+from tutti_gateway.cli.main import main
 
 TAIL = [sys.executable, "-m", "tutti_gateway", "tail", "--format", "value", "--url"]
 
@@ -72,7 +72,11 @@ def test_it_is_told_what_is_missing(
 @pytest.mark.parametrize("command", [["producers"], ["producers", "list", "--json"]])
 def test_so_it_is_of_producers(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     def nobody(heard: object) -> list[object] | None:
-        return [client_protocol.StatusAnswer(heard.request, b'{"producers": []}')] if isinstance(heard, client_protocol.Producers) else None
+        return (
+            [client_protocol.StatusAnswer(heard.request, b'{"producers": []}')]
+            if isinstance(heard, client_protocol.Producers)
+            else None
+        )
 
     with FakeGateway(rule=nobody) as gateway:
         assert main([*command, "--url", gateway.url]) == 0

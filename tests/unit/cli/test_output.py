@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tutti_gateway.cli.common import output
-from tutti.reading.positions import parse_bound, parse_time, time_text
 from tutti.errors import UsageError
+from tutti.reading.positions import parse_bound, parse_time, time_text
+from tutti_gateway.cli.common import output
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from tutti_gateway.cli.main import main
-from tutti.data import client_protocol
 from tests.unit.client.fake import FakeGateway
 from tests.unit.client.fake_reads import ReadableGateway
+from tutti.data import client_protocol
+from tutti_gateway.cli.main import main
 
 ONE = {"name": "p", "number": 1, "epoch": 1, "sequence": 3, "progress": "", "closed": False, "last_seen_us": 0}
 
@@ -17,7 +17,9 @@ ONE = {"name": "p", "number": 1, "epoch": 1, "sequence": 3, "progress": "", "clo
 def knows(gateway: FakeGateway, sequence: int) -> None:
     """The gateway answers that the producer has sent so much."""
     table = json.dumps({"producers": [ONE | {"sequence": sequence}]}).encode()
-    gateway.rule = lambda heard: [client_protocol.StatusAnswer(heard.request, table)] if isinstance(heard, client_protocol.Producers) else None
+    gateway.rule = lambda heard: (
+        [client_protocol.StatusAnswer(heard.request, table)] if isinstance(heard, client_protocol.Producers) else None
+    )
 
 
 def listed(capsys: pytest.CaptureFixture[str], *gateways: ReadableGateway) -> tuple[int, str]:

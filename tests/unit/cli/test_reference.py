@@ -8,8 +8,8 @@ from types import ModuleType
 import pytest
 
 import tutti
-from tutti_gateway.cli.reference import __main__
 from tutti_gateway.cli.commands import COMMANDS
+from tutti_gateway.cli.reference import __main__
 from tutti_gateway.cli.reference.api import api_page
 from tutti_gateway.cli.reference.metrics import metrics_page
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tutti_gateway.cli.records import replay
-from tutti_gateway.cli.main import main
-from tutti.limits import RECORD_BYTES_MAX
 from tutti.errors import TuttiError
+from tutti.limits import RECORD_BYTES_MAX
+from tutti_gateway.cli.main import main
+from tutti_gateway.cli.records import replay
 
 
 @pytest.fixture

@@ -9,6 +9,8 @@ from random import Random
 import msgspec
 import pytest
 
+from tests.unit.core.rig import opened
+from tests.unit.node.fakes import LOG
 from tutti_gateway.cli.main import main
 from tutti_gateway.core.protocol import codec
 from tutti_gateway.core.protocol.actions import Suspect
@@ -16,8 +18,6 @@ from tutti_gateway.core.protocol.events import StackConfig
 from tutti_gateway.core.stack import Stack
 from tutti_gateway.node.replay.recorder import Recorder
 from tutti_gateway.node.replay.recording_format import Header, Item, Recording, Stepped, block_bytes, item_bytes, start_bytes
-from tests.unit.core.rig import opened
-from tests.unit.node.fakes import LOG
 
 
 @pytest.fixture

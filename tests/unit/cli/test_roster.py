@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tutti_gateway.cli.main import main
-from tutti.data import client_protocol
 from tests.unit.cli.test_members import Group, member
 from tests.unit.client.fake import FakeGateway
+from tutti.data import client_protocol
+from tutti_gateway.cli.main import main
 
 
 class Forced(Group):

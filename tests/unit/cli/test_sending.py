@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tutti_gateway.cli.records import sending
-from tutti_gateway.cli.records.inputs import Chunk
-from tutti_gateway.cli.main import main
-from tutti_gateway.cli.records.sending import InputChanged, Report, Sending
-from tutti_gateway.core import limits
 from tutti import limits as common_limits
 from tutti.errors import Aborted, Fenced, FormatError, Unavailable, Unknown
+from tutti_gateway.cli.main import main
+from tutti_gateway.cli.records import sending
+from tutti_gateway.cli.records.inputs import Chunk
+from tutti_gateway.cli.records.sending import InputChanged, Report, Sending
+from tutti_gateway.core import limits
 
 
 @pytest.mark.parametrize(("runs", "more"), [(8, ""), (9, " and 1 run more"), (11, " and 3 runs more")])

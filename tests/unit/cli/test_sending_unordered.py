@@ -9,11 +9,11 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from tutti_gateway.cli.records.inputs import Chunk
-from tutti_gateway.cli.main import main
-from tutti_gateway.cli.records.sending import Report, Sending
-from tutti.errors import Aborted, Unavailable, Unknown
 from tests.unit.cli.test_sending import Promise
+from tutti.errors import Aborted, Unavailable, Unknown
+from tutti_gateway.cli.main import main
+from tutti_gateway.cli.records.inputs import Chunk
+from tutti_gateway.cli.records.sending import Report, Sending
 
 
 class UnorderedProducer:

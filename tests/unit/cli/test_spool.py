@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tutti_gateway.cli.main import main
 from tutti.spool.store import REFUSED, Store
+from tutti_gateway.cli.main import main
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tutti.common.credentials import Credentials
 from tutti.security.tokens import Tokens, read_tokens
 from tutti_gateway.cli.main import main
-from tutti.common.credentials import Credentials
 from tutti_gateway.transport.keys import generate, read_public
 
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from tutti_gateway.cli.group import watch
-from tutti_gateway.cli.group.watch import NO_ANSWER, Sight, Watch
+from tests.unit.client.fake import FakeGateway
 from tutti.common.address import parse_url
 from tutti.data import client_protocol
-from tests.unit.client.fake import FakeGateway
+from tutti_gateway.cli.group import watch
+from tutti_gateway.cli.group.watch import NO_ANSWER, Sight, Watch
 
 
 class Gateway:
@@ -70,7 +70,10 @@ def test_gateways_that_the_url_does_not_name_are_seen_too() -> None:
 def test_one_that_hangs_is_told_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "ANSWER_S_MAX", 0.3)
     jfk = Gateway("jfk")
-    with FakeGateway(rule=jfk) as one, FakeGateway(rule=lambda heard: [] if isinstance(heard, client_protocol.Status) else None) as mute:
+    with (
+        FakeGateway(rule=jfk) as one,
+        FakeGateway(rule=lambda heard: [] if isinstance(heard, client_protocol.Status) else None) as mute,
+    ):
         watching = Watch([*parse_url(one.url), *parse_url(mute.url)], 0.05)
         try:
             found = seen(watching, lambda sights: len(sights) == 2 and all(sight.reason or sight.gateway for sight in sights))

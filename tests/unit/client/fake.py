@@ -15,12 +15,12 @@ from typing import Any
 
 import zmq
 
-from tutti.producer import Producer
+from tests.ports import free_port
 from tutti import limits
 from tutti.data import client_protocol
 from tutti.data.frames.frame import Frame, payload_crc
 from tutti.data.frames.schema import validate_body
-from tests.ports import free_port
+from tutti.producer import Producer
 
 LOG_UUID = "7d1e5a34c0de4c64a43dd3c2c8b0f5aa"
 Heard = Any  # a request or a Frame

@@ -15,9 +15,9 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import flight
 
+from tests.unit.client.fake import LOG_UUID, FakeGateway
 from tutti.data.frames.columns import COLUMNS, schema_of
 from tutti.data.frames.schema import HEADERS
-from tests.unit.client.fake import LOG_UUID, FakeGateway
 
 
 def error_of(code: str, message: str, **fields: object) -> flight.FlightError:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tutti.batching.encoder import check_progress, check_record
 from tutti.batching.accumulator import Feed
+from tutti.batching.encoder import check_progress, check_record
 from tutti.batching.options import FeedOptions
 from tutti.batching.receipt import Failure, Receipt
 from tutti.data.frames.schema import decode_batch

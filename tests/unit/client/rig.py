@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from tutti.delivery.ordered import Delivery
-from tutti.batching.encoder import check_record
+from tutti import limits
 from tutti.batching.accumulator import Feed
+from tutti.batching.encoder import check_record
 from tutti.batching.options import FeedOptions
 from tutti.batching.receipt import Receipt, Resume
-from tutti.delivery.session import Identity
-from tutti import limits
 from tutti.data import client_protocol
 from tutti.data.frames.frame import Frame
 from tutti.data.frames.schema import decode_batch
+from tutti.delivery.ordered import Delivery
+from tutti.delivery.session import Identity
 
 NUMBER = 7  # of the producer
 LOG = "a" * 32
@@ -60,7 +60,11 @@ class Rig:
         return heard
 
     def say(self, answer: Any) -> None:
-        data = client_protocol.encode_receipts([answer]) if isinstance(answer, client_protocol.Committed) else client_protocol.encode_control(answer)
+        data = (
+            client_protocol.encode_receipts([answer])
+            if isinstance(answer, client_protocol.Committed)
+            else client_protocol.encode_control(answer)
+        )
         self.delivery.receive(data, self.now)
 
     def welcome(self, log: str = LOG, **more: Any) -> client_protocol.Welcome:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tutti.producer import Producer
 from tests.unit.client.fake import FakeGateway
+from tutti.producer import Producer
 
 
 def opened(gateway: FakeGateway, spool: Path, **options: Any) -> Producer:

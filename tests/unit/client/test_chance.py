@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from tutti.batching.receipt import Receipt
-from tutti.delivery.session import State
-from tutti.data import client_protocol
-from tutti.data.frames.frame import Frame
-from tutti.errors import Aborted, Refused
 from tests.unit.client.fake import Rules
 from tests.unit.client.rig import Rig
+from tutti.batching.receipt import Receipt
+from tutti.data import client_protocol
+from tutti.data.frames.frame import Frame
+from tutti.delivery.session import State
+from tutti.errors import Aborted, Refused
 
 ROUTING = b"client"
 
@@ -46,7 +46,11 @@ class World:
         if fate == "refused":
             return [client_protocol.RefusedAnswer(heard.producer, heard.epoch, heard.first_sequence, "busy", "full", retry=True)]
         if fate == "malformed":
-            return [client_protocol.RefusedAnswer(heard.producer, heard.epoch, heard.first_sequence, "malformed", "no Arrow", retry=False)]
+            return [
+                client_protocol.RefusedAnswer(
+                    heard.producer, heard.epoch, heard.first_sequence, "malformed", "no Arrow", retry=False
+                )
+            ]
         line = self.gateway.log.lines["p"]
         if heard.epoch == line.epoch and heard.first_sequence > line.sequence:
             line.closed = True  # an abort; the default answers with it

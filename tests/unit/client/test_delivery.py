@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tutti.delivery.ordered import Delivery
-from tutti.batching.receipt import Receipt
-from tutti.delivery.session import TRANSITIONS, State, Turn
-from tutti import limits
-from tutti.data import client_protocol
-from tutti.errors import ConfigError, FormatError, InvariantViolated, NotAllowed, Refused, Unknown
 from tests.unit.client.rig import NUMBER, Rig, in_flight, sequences, values_of
+from tutti import limits
+from tutti.batching.receipt import Receipt
+from tutti.data import client_protocol
+from tutti.delivery.ordered import Delivery
+from tutti.delivery.session import TRANSITIONS, State, Turn
+from tutti.errors import ConfigError, FormatError, InvariantViolated, NotAllowed, Refused, Unknown
 
 
 def test_from_hello_to_a_committed_record() -> None:

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tutti.batching.encoder import (check_progress, check_record, conform, cut, encode_open, encode_whole, largest_record, to_us)
+from tutti import limits
 from tutti.batching.accumulator import Feed
+from tutti.batching.encoder import check_progress, check_record, conform, cut, encode_open, encode_whole, largest_record, to_us
 from tutti.batching.options import FeedOptions
 from tutti.batching.receipt import Batch
-from tutti import limits
 from tutti.data.frames.frame import Flag, Frame, Kind, payload_crc
 from tutti.data.frames.schema import BATCH_SCHEMA, decode_batch, validate_body
 from tutti.errors import UsageError

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
+from tests.unit.client.fake import FakeGateway, until
+from tutti import limits
+from tutti.batching.receipt import Receipt
+from tutti.errors import Unavailable, Unknown, UsageError
 from tutti.io import io_thread as engines
+from tutti.io.producer_io import Pump
 from tutti.io.session_connection import Channel
 from tutti.producer import Producer
-from tutti.io.producer_io import Pump
-from tutti.batching.receipt import Receipt
-from tutti import limits
-from tutti.errors import Unavailable, Unknown, UsageError
-from tests.unit.client.fake import FakeGateway, until
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ import math
 
 import pytest
 
-from tutti.delivery.session import State
+from tests.unit.client.rig import NUMBER, Rig, in_flight, sequences, values_of
 from tutti import limits
 from tutti.data import client_protocol
+from tutti.delivery.session import State
 from tutti.errors import Aborted, Fenced, Refused, TooLarge, Unavailable, Unknown
-from tests.unit.client.rig import NUMBER, Rig, in_flight, sequences, values_of
 
 
 def test_an_abort_fails_everything_and_the_next_epoch_goes_on() -> None:

@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from tutti.io import session_connection, request
-from tutti.delivery import session
-from tutti.io.admin import Control
-from tutti.io.zmtp_connection import Link
-from tutti.producer import Producer
-from tutti.delivery.session import State
-from tutti.common.address import Address
-from tutti import limits
-from tutti.data import client_protocol
-from tutti.data.frames.frame import Frame
 from tests.unit.client.fake import FakeGateway, Heard, Log, Rule, until
 from tests.unit.client.relay import Relay
 from tests.unit.client.rig import NUMBER, Rig, in_flight
+from tutti import limits
+from tutti.common.address import Address
+from tutti.data import client_protocol
+from tutti.data.frames.frame import Frame
+from tutti.delivery import session
+from tutti.delivery.session import State
+from tutti.io import request, session_connection
+from tutti.io.admin import Control
+from tutti.io.zmtp_connection import Link
+from tutti.producer import Producer
 
 TWO = {"g1": "tutti://g1:1", "g2": "tutti://g2:1"}
 

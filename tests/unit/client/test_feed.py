@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from tests.unit.client.fake import until
+from tests.unit.client.feeds import closed, deliver, feed_of, send
+from tutti import limits
 from tutti.batching.accumulator import Feed
 from tutti.batching.options import FeedOptions
 from tutti.batching.receipt import Batch, Failure, Receipt, Resume, bringer
-from tutti import limits
 from tutti.data.frames.schema import decode_batch
 from tutti.errors import Aborted, BufferFull, TooLarge, TuttiError, Unknown, UsageError
-from tests.unit.client.fake import until
-from tests.unit.client.feeds import closed, deliver, feed_of, send
 
 
 def test_a_lone_record_leaves_at_once_and_the_next_ones_gather() -> None:

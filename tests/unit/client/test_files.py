@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tutti.sources.files import Files
-from tutti.reader import Reader
+from tests.unit.log.history import History, other_boot, sample, write_log
 from tutti.errors import Behind, DirectoryRefused, WrongDirectory
 from tutti.log.format.hard_state import Stored, read_scalars
-from tests.unit.log.history import History, other_boot, sample, write_log
+from tutti.reader import Reader
+from tutti.sources.files import Files
 
 
 def stopped(path: Path, history: History) -> Path:

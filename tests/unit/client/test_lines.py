@@ -11,9 +11,9 @@ import pyarrow as pa
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tutti.reading.json_lines import cut_lines, json_lines, values, with_key
 from tutti.data.frames.columns import COLUMNS, SCHEMA
 from tutti.data.frames.schema import HEADERS, TIME_US_MAX, TIME_US_MIN, TIMESTAMP
+from tutti.reading.json_lines import cut_lines, json_lines, values, with_key
 
 
 def a_batch() -> pa.RecordBatch:

@@ -14,14 +14,14 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
+from tests.unit.client.fake import until
+from tutti import limits
+from tutti.common.address import Address
+from tutti.errors import FormatError
 from tutti.io import zmtp_connection as client_link
 from tutti.io.zmtp_connection import Link, News
-from tutti.common.address import Address
-from tutti import limits
-from tutti.errors import FormatError
 from tutti.runtime.dns import Names
 from tutti.zmtp.framing import COMMAND, GREETING, MORE, PING, frame, ready
-from tests.unit.client.fake import until
 
 
 class Peer:

@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tutti.producer import Producer
-from tutti.data import client_protocol
-from tutti.errors import ConfigError, Refused, Unavailable, UsageError
 from tests.unit.client.fake import FakeGateway
 from tests.unit.client.rig import Rig
+from tutti.data import client_protocol
+from tutti.errors import ConfigError, Refused, Unavailable, UsageError
+from tutti.producer import Producer
 
 
 @pytest.fixture
@@ -40,7 +40,9 @@ def test_a_gateway_that_does_not_let_it_in_says_why(gateway: FakeGateway) -> Non
     with pytest.raises(Unavailable, match="two of three gateways are away"):
         Producer(gateway.url, connect_timeout=1.5)
     gateway.rule = lambda heard: (
-        [client_protocol.Denied(heard.request, "limit", "10000 producers")] if isinstance(heard, client_protocol.OpenProducer) else None
+        [client_protocol.Denied(heard.request, "limit", "10000 producers")]
+        if isinstance(heard, client_protocol.OpenProducer)
+        else None
     )
     with pytest.raises(Refused, match="10000 producers"):
         Producer(gateway.url)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tutti.producer import Producer
+from tests.unit.client.fake import FakeGateway, until
 from tutti.batching.receipt import Receipt
 from tutti.data.frames.frame import Frame
 from tutti.errors import BufferFull, TuttiError, Unknown
-from tests.unit.client.fake import FakeGateway, until
+from tutti.producer import Producer
 
 
 def test_a_callback_that_exits_stops_no_outcome(caplog: pytest.LogCaptureFixture) -> None:

@@ -15,21 +15,21 @@ import pytest
 import zmq
 from pyarrow import flight
 
-from tutti.io.admin import Control
-from tutti.io.zmtp_connection import Link, News
-from tutti.io.port_probe import misheard, peek
-from tutti.producer import Producer
-from tutti.reader import Reader
-from tutti.common.address import Address, parse_url
+from tests.ports import free_port
+from tests.unit.client.fake import FakeGateway, until
 from tutti import limits
+from tutti.common.address import Address, parse_url
 from tutti.data import client_protocol
 from tutti.data.addresses import Address as MeshAddress
 from tutti.errors import ConfigError, Refused, Unavailable
+from tutti.io.admin import Control
+from tutti.io.port_probe import misheard, peek
+from tutti.io.zmtp_connection import Link, News
+from tutti.producer import Producer
+from tutti.reader import Reader
 from tutti_gateway.transport.interface import Introduction
 from tutti_gateway.transport.keys import Keyring, generate
 from tutti_gateway.transport.mesh.mesh import Mesh
-from tests.ports import free_port
-from tests.unit.client.fake import FakeGateway, until
 
 MUTE = "connected, but there was no answer|something that speaks ZeroMQ is there and did not answer"  # or the look at it was later
 

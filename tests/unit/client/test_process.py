@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from tutti.io.admin import Control
-from tutti.producer import Producer
+from tests.unit.client.fake import FakeGateway, until
 from tutti.data import client_protocol
 from tutti.data.frames.frame import Frame
 from tutti.errors import UsageError
-from tests.unit.client.fake import FakeGateway, until
+from tutti.io.admin import Control
+from tutti.producer import Producer
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -13,13 +13,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tutti.producer import Producer
-from tutti.batching.receipt import Receipt
+from tests.unit.client.fake import FakeGateway, deliver_within, until
 from tutti import limits
+from tutti.batching.receipt import Receipt
 from tutti.data import client_protocol
 from tutti.data.frames.frame import Frame
 from tutti.errors import Aborted, BufferFull, Fenced, TooLarge, TuttiError, Unknown, UsageError
-from tests.unit.client.fake import FakeGateway, deliver_within, until
+from tutti.producer import Producer
 
 
 @pytest.fixture
@@ -160,7 +160,11 @@ def test_a_refusal_for_now_is_waited_out(gateway: FakeGateway) -> None:
     def refuse(heard: Any) -> list[Any] | None:
         if isinstance(heard, Frame) and len(refused) < 4:
             refused.append(heard)
-            return [client_protocol.RefusedAnswer(heard.producer, heard.epoch, heard.first_sequence, "space", "the disk is low", retry=True)]
+            return [
+                client_protocol.RefusedAnswer(
+                    heard.producer, heard.epoch, heard.first_sequence, "space", "the disk is low", retry=True
+                )
+            ]
         return None
 
     gateway.rule = refuse

@@ -13,16 +13,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tutti.reader import Reader, Record
-from tutti.sources.flight import Reads, schema_of
-from tutti.sources.source import Frontier, Range, Topic
-from tutti import limits
-from tutti.data.frames.columns import COLUMNS
-from tutti.errors import (Behind, ConfigError, Damaged, OffsetOutOfRange, Refused, TuttiError, Unavailable, UsageError)
 from tests.ports import free_port
 from tests.unit.client.fake import LOG_UUID
 from tests.unit.client.fake_reads import ReadableGateway, always, error_of, values
 from tests.unit.client.test_process import _in_child
+from tutti import limits
+from tutti.data.frames.columns import COLUMNS
+from tutti.errors import Behind, ConfigError, Damaged, OffsetOutOfRange, Refused, TuttiError, Unavailable, UsageError
+from tutti.reader import Reader, Record
+from tutti.sources.flight import Reads, schema_of
+from tutti.sources.source import Frontier, Range, Topic
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tutti.sources import flight_pool
-from tutti.reader import Reader
-from tutti.sources.flight import Reads
-from tutti.common.address import parse_url
 from tests.unit.client.fake_reads import ReadableGateway, values
 from tests.unit.client.relay import Relay
+from tutti.common.address import parse_url
+from tutti.reader import Reader
+from tutti.sources import flight_pool
+from tutti.sources.flight import Reads
 
 
 @pytest.fixture

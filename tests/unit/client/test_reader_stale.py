@@ -6,11 +6,11 @@ import logging
 
 import pytest
 
-from tutti.sources.flight import Reads
-from tutti.sources.source import place_of
-from tutti.errors import Behind, Unavailable
 from tests.unit.client.fake_reads import ReadableGateway
 from tutti import Reader
+from tutti.errors import Behind, Unavailable
+from tutti.sources.flight import Reads
+from tutti.sources.source import place_of
 
 
 def url(*gateways: ReadableGateway) -> str:

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tutti.reader import Reader
-from tutti.sources.flight import Reads
+from tests.unit.client.fake_reads import ReadableGateway, always, error_of, values
 from tutti import limits
 from tutti.data.client_protocol import Hello
 from tutti.errors import Behind, Damaged, OffsetOutOfRange, Refused, Unavailable, UsageError
-from tests.unit.client.fake_reads import ReadableGateway, always, error_of, values
+from tutti.reader import Reader
+from tutti.sources.flight import Reads
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tutti.reader import Reader
+from tests.unit.client.fake_reads import ReadableGateway, error_of, values
 from tutti.data.frames.columns import COLUMNS, schema_of
 from tutti.errors import OffsetOutOfRange, Unavailable, UsageError
-from tests.unit.client.fake_reads import ReadableGateway, error_of, values
+from tutti.reader import Reader
 
 OLD, NEW, OTHER = "1-" + "0" * 32, "1-" + "1" * 32, "2-" + "2" * 32
 WAIT_S = 10.0

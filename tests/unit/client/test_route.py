@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tutti.io.endpoints import Route
-from tutti.common.address import parse_url
 from tutti import limits
+from tutti.common.address import parse_url
+from tutti.io.endpoints import Route
 
 
 def route(url: str, chance: float = 0.0) -> Route:

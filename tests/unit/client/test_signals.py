@@ -13,12 +13,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tutti.batching import append
-from tutti.producer import Producer
-from tutti.batching.receipt import _latches
-from tutti.errors import UsageError
 from tests.unit.client.fake import FakeGateway, until
 from tests.unit.client.fake_reads import ReadableGateway
+from tutti.batching import append
+from tutti.batching.receipt import _latches
+from tutti.errors import UsageError
+from tutti.producer import Producer
 
 ROOT = Path(__file__).resolve().parents[3]
 HEAR = "import signal, sys, tutti\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"  # whatever was inherited

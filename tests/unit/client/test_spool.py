@@ -8,14 +8,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tutti.producer import Producer
-from tutti.spool.commit_mark import PROGRESS_ROOM
+from tests.unit.client.fake import FakeGateway, Log, until
+from tests.unit.client.spools import committed, files, opened
 from tutti import limits
 from tutti.data import client_protocol
 from tutti.data.frames.frame import Frame
 from tutti.errors import Fenced, NotAllowed, Refused, TooLarge, Unavailable, Unknown, UsageError
-from tests.unit.client.fake import FakeGateway, Log, until
-from tests.unit.client.spools import committed, files, opened
+from tutti.producer import Producer
+from tutti.spool.commit_mark import PROGRESS_ROOM
 
 # -- outages and restarts
 
@@ -119,7 +119,11 @@ def test_what_the_log_will_not_have_is_put_aside_and_what_follows_goes_on(
 ) -> None:
     def rule(heard: Any) -> list[Any] | None:
         if isinstance(heard, Frame) and b"bad" in bytes(heard.body):
-            return [client_protocol.RefusedAnswer(heard.producer, heard.epoch, heard.first_sequence, "malformed", "it is bad", retry=False)]
+            return [
+                client_protocol.RefusedAnswer(
+                    heard.producer, heard.epoch, heard.first_sequence, "malformed", "it is bad", retry=False
+                )
+            ]
         return None
 
     gateway.rule = rule
@@ -198,7 +202,9 @@ def test_a_producer_may_put_aside_what_the_credentials_do_not_allow(gateway: Fak
         if when == "at first" and isinstance(heard, client_protocol.OpenTopic) and heard.name == "no":
             return [client_protocol.Denied(heard.request, "rights", "may not")]
         if when == "meanwhile" and isinstance(heard, Frame) and b"no" in bytes(heard.body):
-            return [client_protocol.RefusedAnswer(heard.producer, heard.epoch, heard.first_sequence, "rights", "may not", retry=False)]
+            return [
+                client_protocol.RefusedAnswer(heard.producer, heard.epoch, heard.first_sequence, "rights", "may not", retry=False)
+            ]
         return None
 
     class Aside(Producer):
@@ -219,7 +225,11 @@ def test_a_producer_may_put_aside_what_the_credentials_do_not_allow(gateway: Fak
 def test_a_right_that_is_taken_back_meanwhile_ends_the_producer_and_keeps_the_spool(gateway: FakeGateway, spool: Path) -> None:
     def rule(heard: Any) -> list[Any] | None:
         if isinstance(heard, Frame) and b"late" in bytes(heard.body):
-            return [client_protocol.RefusedAnswer(heard.producer, heard.epoch, heard.first_sequence, "rights", "not any more", retry=False)]
+            return [
+                client_protocol.RefusedAnswer(
+                    heard.producer, heard.epoch, heard.first_sequence, "rights", "not any more", retry=False
+                )
+            ]
         return None
 
     gateway.rule = rule

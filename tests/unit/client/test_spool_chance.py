@@ -18,20 +18,20 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.faults.powerloss.recorder import Filling, Op, chosen, image
+from tests.unit.client.fake import Rules
+from tutti import limits
 from tutti.batching.encoder import check_record
 from tutti.batching.options import FeedOptions
 from tutti.batching.receipt import Receipt
-from tutti.delivery.session import Identity, State
-from tutti.spool.delivery import SpooledDelivery
-from tutti.spool.accumulator import SpooledFeed
-from tutti.spool.disk_thread import Spooler
-from tutti.spool.store import Store
-from tutti import limits
 from tutti.data import client_protocol
 from tutti.data.frames.frame import Frame
+from tutti.delivery.session import Identity, State
 from tutti.errors import DirectoryRefused, DiskFailed, DiskFull, TuttiError
-from tests.faults.powerloss.recorder import Filling, Op, chosen, image
-from tests.unit.client.fake import Rules
+from tutti.spool.accumulator import SpooledFeed
+from tutti.spool.delivery import SpooledDelivery
+from tutti.spool.disk_thread import Spooler
+from tutti.spool.store import Store
 
 ROUTING = b"client"
 SPOOL_BYTES = 1 << 24
@@ -131,7 +131,11 @@ class World:
         if fate == "busy":
             return [client_protocol.RefusedAnswer(heard.producer, heard.epoch, heard.first_sequence, "busy", "full", retry=True)]
         if fate == "malformed":
-            return [client_protocol.RefusedAnswer(heard.producer, heard.epoch, heard.first_sequence, "malformed", "no Arrow", retry=False)]
+            return [
+                client_protocol.RefusedAnswer(
+                    heard.producer, heard.epoch, heard.first_sequence, "malformed", "no Arrow", retry=False
+                )
+            ]
         line = self.gateway.log.lines["p"]
         if heard.epoch == line.epoch and heard.first_sequence > line.sequence:
             line.closed = True  # an abort; the default answers with it

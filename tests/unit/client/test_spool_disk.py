@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from tutti.producer import Producer
-from tutti import limits
-from tutti.data.frames.frame import crc32c
-from tutti.errors import (BufferFull, Damaged, DirectoryRefused, DiskFailed, DiskFull, FormatError, UsageError, WrongDirectory)
-from tutti.log.files.storage import Storage
 from tests.unit.client.fake import FakeGateway, until
 from tests.unit.client.spools import committed, files, opened
+from tutti import limits
+from tutti.data.frames.frame import crc32c
+from tutti.errors import BufferFull, Damaged, DirectoryRefused, DiskFailed, DiskFull, FormatError, UsageError, WrongDirectory
+from tutti.log.files.storage import Storage
+from tutti.producer import Producer
 
 # -- mistakes
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from tutti.delivery.session import State
-from tutti_gateway.core import limits
+from tests.unit.client.rig import NUMBER, Rig, sequences
 from tutti import limits as common_limits
 from tutti.data import client_protocol
+from tutti.delivery.session import State
 from tutti.errors import Aborted, Refused
-from tests.unit.client.rig import NUMBER, Rig, sequences
+from tutti_gateway.core import limits
 
 
 def one_staged() -> Rig:

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tutti.batching import append as taker
-from tutti.batching.encoder import RECORD_OVERHEAD_BYTES
-from tutti.producer import Producer
-from tutti.batching.receipt import Batch, Receipt, Record
 from tutti.batching.append import Put, Taker, generator
+from tutti.batching.encoder import RECORD_OVERHEAD_BYTES
+from tutti.batching.receipt import Batch, Receipt, Record
+from tutti.producer import Producer
 
 swift: Any = taker.swift
 

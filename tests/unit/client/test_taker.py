@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from tests.unit.client.feeds import closed, deliver, feed_of
 from tutti.batching import append
-from tutti.producer import Producer
 from tutti.batching.receipt import Receipt
 from tutti.data.frames.schema import decode_batch
 from tutti.errors import TuttiError
-from tests.unit.client.feeds import closed, deliver, feed_of
+from tutti.producer import Producer
 
 
 @pytest.fixture(params=["compiled", "python"])

@@ -10,16 +10,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from tutti.io import request as client_talk
-from tutti.io.zmtp_connection import Link
-from tutti.producer import Producer
-from tutti.io.request import Talk
-from tutti.common.address import Address
+from tests.unit.client.fake import FakeGateway, until
 from tutti import limits
+from tutti.common.address import Address
 from tutti.data import client_protocol
 from tutti.errors import Unavailable
+from tutti.io import request as client_talk
+from tutti.io.request import Talk
+from tutti.io.zmtp_connection import Link
+from tutti.producer import Producer
 from tutti.zmtp.framing import GREETING, MORE, frame, ready
-from tests.unit.client.fake import FakeGateway, until
 
 
 @contextlib.contextmanager
@@ -157,7 +157,9 @@ def test_a_host_that_is_not_known_is_told_as_such_by_all(host: str) -> None:
 
 def _denied(heard: object) -> list[object] | None:
     return (
-        [client_protocol.Denied(heard.request, "roster", "a majority may come back", retry=True)] if isinstance(heard, client_protocol.Status) else None
+        [client_protocol.Denied(heard.request, "roster", "a majority may come back", retry=True)]
+        if isinstance(heard, client_protocol.Status)
+        else None
     )
 
 
@@ -181,7 +183,11 @@ def test_who_answered_and_then_does_not_is_told_of_in_one_sentence() -> None:
 
 def test_what_was_met_at_other_gateways_is_told_beside_an_answer_and_the_answer_once() -> None:
     def away(heard: object) -> list[object] | None:
-        return [client_protocol.Denied(heard.request, "not_primary", "no view", retry=True)] if isinstance(heard, client_protocol.Status) else None
+        return (
+            [client_protocol.Denied(heard.request, "not_primary", "no view", retry=True)]
+            if isinstance(heard, client_protocol.Status)
+            else None
+        )
 
     with (
         FakeGateway(rule=away) as gateway,

@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tutti.producer import Producer
+from tests.unit.client.fake import Lane, Line, Rule, deliver_within, until
+from tests.unit.client.two import Two, away, send, silent, turning_away, unordered, values
 from tutti.batching.receipt import Receipt
 from tutti.data import client_protocol
 from tutti.data.frames.frame import Frame
 from tutti.errors import Aborted, BufferFull, Fenced, Refused, TooLarge, Unknown, UsageError
-from tests.unit.client.fake import Lane, Line, Rule, deliver_within, until
-from tests.unit.client.two import Two, away, send, silent, turning_away, unordered, values
+from tutti.producer import Producer
 
 
 @pytest.fixture
@@ -44,7 +44,9 @@ def test_records_go_into_the_lane_beside_the_ordered_ones(two: Two) -> None:
     assert values(two.g1) == [0, 1, 2, 3, 4]
     assert two.log.values() == [b"ordered"]
     assert {frame.epoch for frame in unordered(two.g1)} == {1}
-    assert set(two.g1.forms.values()) == {client_protocol.SUBMIT, client_protocol.SUBMIT_UNORDERED}, "a session of its own, or it is denied"
+    assert set(two.g1.forms.values()) == {client_protocol.SUBMIT, client_protocol.SUBMIT_UNORDERED}, (
+        "a session of its own, or it is denied"
+    )
 
 
 def test_neither_kind_waits_for_the_other(two: Two) -> None:
@@ -197,7 +199,9 @@ def test_what_it_has_no_room_for_is_sent_again_there(two: Two, code: str) -> Non
         if isinstance(heard, Frame) and two.g1.judge(heard) == [None]:
             count[0] += 1
             if count[0] % 3:
-                return [client_protocol.RefusedAnswer(heard.producer, heard.epoch, heard.first_sequence, code, "it is so", retry=True)]
+                return [
+                    client_protocol.RefusedAnswer(heard.producer, heard.epoch, heard.first_sequence, code, "it is so", retry=True)
+                ]
         return None
 
     two.g1.rule = rule
@@ -292,7 +296,11 @@ def test_a_log_that_is_a_moment_behind_is_waited_for(two: Two) -> None:
 
     def rule(heard: Any) -> list[Any] | None:
         if isinstance(heard, Frame) and codes:
-            return [client_protocol.RefusedAnswer(heard.producer, heard.epoch, heard.first_sequence, codes.pop(), "not yet", retry=False)]
+            return [
+                client_protocol.RefusedAnswer(
+                    heard.producer, heard.epoch, heard.first_sequence, codes.pop(), "not yet", retry=False
+                )
+            ]
         return None
 
     two.g1.rule = rule

@@ -12,19 +12,19 @@ from typing import Any
 
 import pytest
 
-from tutti.delivery.ordered import Delivery
-from tutti.batching.encoder import check_record
-from tutti.batching.accumulator import Feed
-from tutti.delivery.lane import Lane
-from tutti.delivery.unordered import Lanes
-from tutti.batching.options import FeedOptions
-from tutti.batching.receipt import Receipt
-from tutti.delivery.session import Identity, State
-from tutti.data import client_protocol
-from tutti.data.frames.frame import Frame
-from tutti.errors import Aborted, Refused, Unknown
 from tests.unit.client.fake import Lane as LaneLog
 from tests.unit.client.fake import Log, Rules
+from tutti.batching.accumulator import Feed
+from tutti.batching.encoder import check_record
+from tutti.batching.options import FeedOptions
+from tutti.batching.receipt import Receipt
+from tutti.data import client_protocol
+from tutti.data.frames.frame import Frame
+from tutti.delivery.lane import Lane
+from tutti.delivery.ordered import Delivery
+from tutti.delivery.session import Identity, State
+from tutti.delivery.unordered import Lanes
+from tutti.errors import Aborted, Refused, Unknown
 
 NAMES = ("g1", "g2")
 URLS = {name: f"tutti://{name}:1" for name in NAMES}

@@ -8,13 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tutti.batching.encoder import conform
-from tutti.batching.accumulator import Feed
-from tutti.batching.options import FeedOptions
-from tutti.data.frames.frame import Frame, Kind
-from tutti.data.client_protocol import Committed, Duplicate, Expected, RefusedAnswer
 from tests.unit.client.fake import Line, Log, Rules
 from tests.unit.core.unordered.rig import Group, answers, group
+from tutti.batching.accumulator import Feed
+from tutti.batching.encoder import conform
+from tutti.batching.options import FeedOptions
+from tutti.data.client_protocol import Committed, Duplicate, Expected, RefusedAnswer
+from tutti.data.frames.frame import Frame, Kind
 
 PRODUCER, TOPIC = 1, 1
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tutti.producer import Producer
-from tutti.errors import UsageError
 from tests.unit.client.fake import until
 from tests.unit.client.test_process import _in_child
 from tests.unit.client.two import Two, send, silent, unordered, values
+from tutti.errors import UsageError
+from tutti.producer import Producer
 
 ROOT = Path(__file__).resolve().parents[3]
 

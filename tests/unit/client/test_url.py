@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from tutti.common.address import Address, parse_url
 from tutti import limits
+from tutti.common.address import Address, parse_url
 from tutti.errors import ConfigError
 
 

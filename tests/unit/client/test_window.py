@@ -8,12 +8,12 @@ from itertools import permutations
 import pyarrow as pa
 import pytest
 
-from tutti.producer import Producer
-from tutti.batching.receipt import Batch, Failure, Resume
-from tutti.delivery.window import Window
-from tutti.data.client_protocol import SUBMIT
-from tutti.errors import Aborted
 from tests.unit.client.fake import FakeGateway, until
+from tutti.batching.receipt import Batch, Failure, Resume
+from tutti.data.client_protocol import SUBMIT
+from tutti.delivery.window import Window
+from tutti.errors import Aborted
+from tutti.producer import Producer
 
 
 def admitted(*progress: bytes) -> Window:

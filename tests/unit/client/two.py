@@ -7,12 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from tutti.producer import Producer
+from tests.unit.client.fake import FakeGateway, Log, Rule
 from tutti.batching.receipt import Receipt
-from tutti.delivery.session import State
 from tutti.data import client_protocol
 from tutti.data.frames.frame import Frame
-from tests.unit.client.fake import FakeGateway, Log, Rule
+from tutti.delivery.session import State
+from tutti.producer import Producer
 
 LANES = ("1-" + "a" * 32, "2-" + "b" * 32)
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tutti_gateway.config import Address, advice, check_config, load_config, parse_config, unknown_hosts
-from tutti_gateway.config.model import PRESETS
+from tests.certificates import certificate
 from tutti import limits
 from tutti.errors import ConfigError
 from tutti.security.key_files import parse_toml
+from tutti_gateway.config import Address, advice, check_config, load_config, parse_config, unknown_hosts
+from tutti_gateway.config.model import PRESETS
 from tutti_gateway.transport.keys import generate
-from tests.certificates import certificate
 
 GOOD = 'name = "jfk"\ndata = "data/jfk"\nlisten = "127.0.0.1:7400"\n'
 CONF = Path(__file__).parents[3] / "conf"

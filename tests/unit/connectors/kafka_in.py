@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tutti_connect.kafka import config as configs
-from tutti_connect.kafka.source.connector import Connector
-from tutti_connect.kafka.source.partition import Key
-from tutti_connect.kafka.source.batches import Source
-from tutti_connect.kafka.source.consumer import Consumed
 from tutti.errors import Aborted, Fenced, TuttiError
+from tutti_connect.kafka import config as configs
+from tutti_connect.kafka.source.batches import Source
+from tutti_connect.kafka.source.connector import Connector
+from tutti_connect.kafka.source.consumer import Consumed
+from tutti_connect.kafka.source.partition import Key
 
 CLUSTER, TOPIC = "cluster", "topic-id"
 

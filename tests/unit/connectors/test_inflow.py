@@ -8,10 +8,10 @@ from random import Random
 
 import pytest
 
+from tests.unit.connectors.kafka_in import CLUSTER, TOPIC, Kafka, Log, connector_of, done, run
+from tutti.errors import Aborted, BufferFull, ConfigError, Fenced, Unavailable
 from tutti_connect.kafka import limits
 from tutti_connect.kafka.source.progress import Place, note_of
-from tutti.errors import Aborted, BufferFull, ConfigError, Fenced, Unavailable
-from tests.unit.connectors.kafka_in import CLUSTER, TOPIC, Kafka, Log, connector_of, done, run
 
 
 @pytest.fixture(autouse=True)

@@ -9,14 +9,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tutti_connect.kafka import limits
-from tutti_connect.kafka.config import load_inflow
-from tutti_connect.kafka.source.partition import Partition, State, Turn
-from tutti_connect.kafka.source.progress import Place, check_same, producer_name
-from tutti_connect.kafka.source.batches import Cut, records_of
 from tutti.batching.encoder import TIME_US_MAX, TIME_US_MIN
 from tutti.data.frames.schema import encode_batch
 from tutti.errors import Aborted, BufferFull, ConfigError, Fenced, FormatError, TuttiError
+from tutti_connect.kafka import limits
+from tutti_connect.kafka.config import load_inflow
+from tutti_connect.kafka.source.batches import Cut, records_of
+from tutti_connect.kafka.source.partition import Partition, State, Turn
+from tutti_connect.kafka.source.progress import Place, check_same, producer_name
 
 
 class Message:

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tutti.errors import Unavailable
 from tutti_connect.kafka import config as configs
 from tutti_connect.kafka import limits
 from tutti_connect.kafka.client import CAUSE, CLIENT_LOG, Cause
@@ -18,7 +19,6 @@ from tutti_connect.kafka.errors import Again
 from tutti_connect.kafka.gateway_clients import gateway_asker
 from tutti_connect.kafka.sink.producer import Sink
 from tutti_connect.kafka.source.consumer import KafkaSource
-from tutti.errors import Unavailable
 
 NOBODY = "127.0.0.1:1"
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.connectors.kafka_in import CLUSTER, TOPIC, Kafka, Log, connector_of, done, run
+from tutti.errors import ConfigError, Fenced, Refused, TuttiError, Unavailable
 from tutti_connect.kafka import limits
 from tutti_connect.kafka.source.progress import Place, note_of
-from tutti.errors import ConfigError, Fenced, Refused, TuttiError, Unavailable
-from tests.unit.connectors.kafka_in import CLUSTER, TOPIC, Kafka, Log, connector_of, done, run
 
 
 @pytest.fixture(autouse=True)

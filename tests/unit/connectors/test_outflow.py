@@ -12,6 +12,9 @@ import pyarrow as pa
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from tutti.data.frames.columns import schema_of
+from tutti.errors import ConfigError, Fenced, OffsetOutOfRange, Unavailable
+from tutti.runtime.backoff import Doubling
 from tutti_connect import limits as shared_limits
 from tutti_connect.kafka import config as configs
 from tutti_connect.kafka import limits
@@ -20,9 +23,6 @@ from tutti_connect.kafka.metrics import OutflowMetrics
 from tutti_connect.kafka.sink.connector import Outflow
 from tutti_connect.kafka.sink.messages import COLUMNS, Outgoing, sizes
 from tutti_connect.kafka.sink.position import Position
-from tutti.data.frames.columns import schema_of
-from tutti.errors import ConfigError, Fenced, OffsetOutOfRange, Unavailable
-from tutti.runtime.backoff import Doubling
 
 LOG = "ab" * 16
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.connectors.test_outflow import LOG, batch
+from tutti.errors import ConfigError, FormatError
 from tutti_connect.kafka import config as configs
 from tutti_connect.kafka import limits
 from tutti_connect.kafka.config import load_outflow
 from tutti_connect.kafka.repeated_warnings import Once
 from tutti_connect.kafka.sink.messages import outgoing
 from tutti_connect.kafka.sink.position import Position, check_same_log, decode_position
-from tutti.errors import ConfigError, FormatError
-from tests.unit.connectors.test_outflow import LOG, batch
 
 
 def test_the_same_line_passes_once_a_while(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tutti.errors import ConfigError
 from tests.unit.connectors.test_outflow import FakeLog, Kafka, outflow_of, run
+from tutti.errors import ConfigError
 
 
 @pytest.mark.parametrize(("where", "told"), [("target", "Kafka keeps topic u for itself"), ("commit", "authorization failed")])

@@ -17,15 +17,15 @@ import pytest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from tutti_connect import limits
-from tutti_connect.config import check_connector_name, check_gateways, check_topic
-from tutti_connect.kafka.config import load_inflow
-from tutti_connect.quarantine import Full, Quarantine, QuarantineLog, as_base64
 from tutti import limits as common
 from tutti.errors import ConfigError
 from tutti.runtime.metrics_server import Page as Served
 from tutti.runtime.metrics_server import _Protocol
 from tutti.runtime.worker import run
+from tutti_connect import limits
+from tutti_connect.config import check_connector_name, check_gateways, check_topic
+from tutti_connect.kafka.config import load_inflow
+from tutti_connect.quarantine import Full, Quarantine, QuarantineLog, as_base64
 
 
 def test_quarantine_keeps_each_once(tmp_path: Path) -> None:

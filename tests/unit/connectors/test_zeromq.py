@@ -15,20 +15,20 @@ import pyarrow as pa
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from tutti_connect import limits as common
-from tutti_connect.zeromq import in_flight as flow_module
-from tutti_connect.zeromq import limits, sink
-from tutti_connect.zeromq.config import Curve, load_inflow, load_outflow
-from tutti_connect.zeromq.in_flight import Flow
-from tutti_connect.zeromq.source import Connector
-from tutti_connect.zeromq.batches import Part, Sorter
-from tutti_connect.zeromq.metrics import InMetrics
-from tutti_connect.zeromq.sink import Publisher
-from tutti_connect.zeromq.spooled import SpooledFlow
-from tutti.sources.source import Frontier
 from tutti.data.frames.schema import HEADERS
 from tutti.errors import Aborted, BufferFull, ConfigError, Fenced, FormatError, NotAllowed, Unavailable
 from tutti.runtime.backoff import Doubling
+from tutti.sources.source import Frontier
+from tutti_connect import limits as common
+from tutti_connect.zeromq import in_flight as flow_module
+from tutti_connect.zeromq import limits, sink
+from tutti_connect.zeromq.batches import Part, Sorter
+from tutti_connect.zeromq.config import Curve, load_inflow, load_outflow
+from tutti_connect.zeromq.in_flight import Flow
+from tutti_connect.zeromq.metrics import InMetrics
+from tutti_connect.zeromq.sink import Publisher
+from tutti_connect.zeromq.source import Connector
+from tutti_connect.zeromq.spooled import SpooledFlow
 
 EXAMPLES = Path(__file__).parents[3] / "conf" / "connectors"
 IN = (

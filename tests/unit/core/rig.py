@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from tutti_gateway.core.protocol.events import EpochAsked, Identity, Recovered, StackConfig, Started, TopicAsked
+from tests.transcripts.group import ENTROPY, Group, Member, incarnation
+from tutti.data.client_protocol import Answer
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.hard_state import Scalars
 from tutti.data.log_state import LogState
-from tutti.data.client_protocol import Answer
-from tests.transcripts.group import ENTROPY, Group, Member, incarnation
+from tutti_gateway.core.protocol.events import EpochAsked, Identity, Recovered, StackConfig, Started, TopicAsked
 
 VIEW = 1 << 16 | 1
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tutti_gateway.core import limits
+from tests.transcripts.group import Group, incarnation
+from tests.unit.core.rig import VIEW, alone, answers, batches, opened, three
 from tutti import limits as common_limits
+from tutti.data.client_protocol import Committed, Denied, Done, RefusedAnswer
+from tutti.data.frames.bodies import TickBody, ViewBody
+from tutti.data.frames.frame import Frame, Kind
+from tutti.errors import InvariantViolated
+from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.actions import Persist, Send
 from tutti_gateway.core.protocol.events import EpochAsked, ForgetAsked, OffsetsAsked, Submitted, TopicAsked
 from tutti_gateway.core.protocol.messages import Order
-from tutti.data.frames.bodies import TickBody, ViewBody
-from tutti.data.frames.frame import Frame, Kind
-from tutti.data.client_protocol import Committed, Denied, Done, RefusedAnswer
-from tutti.errors import InvariantViolated
-from tests.transcripts.group import Group, incarnation
-from tests.unit.core.rig import VIEW, alone, answers, batches, opened, three
 
 
 def test_bodies_pass_through_by_reference() -> None:

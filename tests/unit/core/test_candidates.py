@@ -5,14 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from tests.transcripts.whole import Gateway
+from tests.transcripts.whole_script import WholeScript
+from tutti.data.view_id import counter_of, view_of
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.actions import Action, Send, Suspect
 from tutti_gateway.core.protocol.events import Received
-from tutti_gateway.core.view.lifecycle import Phase
 from tutti_gateway.core.protocol.messages import Heartbeat, Install, Propose, Reject
-from tutti.data.view_id import counter_of, view_of
-from tests.transcripts.whole import Gateway
-from tests.transcripts.whole_script import WholeScript
+from tutti_gateway.core.view.lifecycle import Phase
 
 PERIOD = 10  # heartbeats, of atomic
 DISK_2 = b"g2/1".ljust(16, b"-")  # the incarnation of g2

@@ -7,11 +7,54 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from tutti_gateway.core import limits
 from tutti import limits as common_limits
-from tutti_gateway.core.protocol.message_checks import _CHECKS, far_ahead, fault
-from tutti_gateway.core.protocol.messages import (Ask, AskEpoch, AskForget, Asking, AskOffsets, AskRoster, AskTopic, Confirm, Damage, Deny, Echo, Fetch, Fetched, FetchedSnapshot, FetchSnapshot, Forward, Heartbeat, Install, Installed, LaneAsk, LaneBegin, LaneEnd, LaneEnds, LaneFetch, LaneFetched, LaneTail, Message, Missing, No, Order, Post, Posted, Probe, Propose, Refuse, Reject, Repair, Repairing, Resend, Settled, State, Vote)
 from tutti.data.frames.frame import Frame, Kind
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.message_checks import _CHECKS, far_ahead, fault
+from tutti_gateway.core.protocol.messages import (
+    Ask,
+    AskEpoch,
+    AskForget,
+    Asking,
+    AskOffsets,
+    AskRoster,
+    AskTopic,
+    Confirm,
+    Damage,
+    Deny,
+    Echo,
+    Fetch,
+    Fetched,
+    FetchedSnapshot,
+    FetchSnapshot,
+    Forward,
+    Heartbeat,
+    Install,
+    Installed,
+    LaneAsk,
+    LaneBegin,
+    LaneEnd,
+    LaneEnds,
+    LaneFetch,
+    LaneFetched,
+    LaneTail,
+    Message,
+    Missing,
+    No,
+    Order,
+    Post,
+    Posted,
+    Probe,
+    Propose,
+    Refuse,
+    Reject,
+    Repair,
+    Repairing,
+    Resend,
+    Settled,
+    State,
+    Vote,
+)
 
 VIEW = 3 << 16 | 1
 ID = b"sixteen bytes ok"

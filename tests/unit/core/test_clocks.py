@@ -5,14 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.events import Event, Now, Received, Submitted, TimeAdvanced
-from tutti_gateway.core.view.group_status import Survey
-from tutti.data.frames.bodies import TickBody, decode_body
-from tutti.data.frames.frame import Frame, Kind
 from tests.transcripts.group import WALL_US
 from tests.transcripts.whole_script import WholeScript
 from tests.unit.core.rig import batches, opened
+from tutti.data.frames.bodies import TickBody, decode_body
+from tutti.data.frames.frame import Frame, Kind
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.events import Event, Now, Received, Submitted, TimeAdvanced
+from tutti_gateway.core.view.group_status import Survey
 
 HOUR = 3600 * 1_000_000
 YEARS = 10 * 365 * 24 * HOUR

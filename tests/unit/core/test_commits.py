@@ -4,15 +4,15 @@ from collections.abc import Callable
 
 import pytest
 
-from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.events import EpochAsked, OffsetsAsked, Submitted, TopicAsked
-from tutti_gateway.core.protocol.messages import Asking, AskOffsets, Confirm, Message
-from tutti_gateway.core.protocol.codec import decode_message
-from tutti.data.frames.bodies import OffsetsBody, decode_body
-from tutti.data.frames.frame import Kind
-from tutti.data.client_protocol import Denied, Done
 from tests.transcripts.group import Group, Member, incarnation
 from tests.unit.core.rig import answers, batches, opened, three
+from tutti.data.client_protocol import Denied, Done
+from tutti.data.frames.bodies import OffsetsBody, decode_body
+from tutti.data.frames.frame import Kind
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.codec import decode_message
+from tutti_gateway.core.protocol.events import EpochAsked, OffsetsAsked, Submitted, TopicAsked
+from tutti_gateway.core.protocol.messages import Asking, AskOffsets, Confirm, Message
 
 RESEND_US = limits.RESEND_HEARTBEATS * limits.HEARTBEAT_US
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from tests.transcripts.whole_script import WholeScript
+from tutti.data.client_protocol import Denied, Done
+from tutti.data.view_id import coordinator_of, view_of
+from tutti.errors import disk_remedy
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.actions import Send
 from tutti_gateway.core.protocol.events import Now, Received, RosterForced
 from tutti_gateway.core.protocol.messages import Heartbeat, Propose, Reject
 from tutti_gateway.core.view.group_status import Survey
-from tutti.data.view_id import coordinator_of, view_of
-from tutti.data.client_protocol import Denied, Done
-from tutti.errors import disk_remedy
-from tests.transcripts.whole_script import WholeScript
 
 ALONE = "quiet\ngateways g1 g2 g3 g4 g5\nuntil primary g1 g2 g3 g4 g5\nkill g3\nkill g4\nkill g5\n"
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tutti_gateway.core import limits
-from tutti import limits as common_limits
-from tutti_gateway.core.protocol.events import EpochAsked, Submitted, TopicAsked
-from tutti.data.frames.frame import Frame
 from tests.transcripts.group import Group, incarnation
 from tests.unit.core.rig import three
 from tests.unit.core.test_transactions import COMMITTER, NAMES, OTHER, STAGER, placed, refused, says, staged, submit, txn
+from tutti import limits as common_limits
+from tutti.data.frames.frame import Frame
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.events import EpochAsked, Submitted, TopicAsked
 
 IDLE_US = limits.FORGET_LOOK_US
 

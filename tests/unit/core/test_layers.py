@@ -9,8 +9,8 @@ from typing import get_args
 
 import pytest
 
-from tutti_gateway.core.protocol.messages import Message
 from tests.unit.core.rig import opened
+from tutti_gateway.core.protocol.messages import Message
 
 CORE = Path(__file__).resolve().parents[3] / "gateway/tutti_gateway/core"
 LAYERS = {"atomic", "flush", "membership", "order", "repair", "unordered"}

@@ -2,13 +2,36 @@
 
 from typing import get_args
 
-from tutti_gateway.core.protocol.actions import (Action, Deliver, DeliverUnordered, Dropped, Halt, LaneHeld, Mend, MendLane, Peers, Persist, PersistLane, ReadIndex, ReadLane, ReadLog, ReadSnapshot, Relearned, Reply, Send, SetTimer, Stopped, Suspect, ViewInstalled)
+from tutti.data.client_protocol import Done
+from tutti.data.hard_state import Scalars
+from tutti_gateway.core.outbox import Outbox
+from tutti_gateway.core.protocol.actions import (
+    Action,
+    Deliver,
+    DeliverUnordered,
+    Dropped,
+    Halt,
+    LaneHeld,
+    Mend,
+    MendLane,
+    Peers,
+    Persist,
+    PersistLane,
+    ReadIndex,
+    ReadLane,
+    ReadLog,
+    ReadSnapshot,
+    Relearned,
+    Reply,
+    Send,
+    SetTimer,
+    Stopped,
+    Suspect,
+    ViewInstalled,
+)
 from tutti_gateway.core.protocol.events import Now
 from tutti_gateway.core.protocol.messages import Confirm, Vote
-from tutti_gateway.core.outbox import Outbox
 from tutti_gateway.core.view.view_state import Standing
-from tutti.data.hard_state import Scalars
-from tutti.data.client_protocol import Done
 
 
 def outbox() -> Outbox:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tutti_gateway.core.protocol.events import EpochAsked, ForgetAsked, Received, Submitted, TopicAsked, TrimProposed
-from tutti_gateway.core.protocol.messages import Asking, AskRoster, AskTopic, Forward, No, Vote
-from tutti.data.frames.frame import Frame, Kind
-from tutti.data.client_protocol import Committed, EpochOpened, Expected, FencedAnswer
 from tests.transcripts.group import Group, Member, incarnation
 from tests.transcripts.whole import Gateway
 from tests.transcripts.whole_script import WholeScript
 from tests.unit.core.rig import VIEW, answers, batches, three
+from tutti.data.client_protocol import Committed, EpochOpened, Expected, FencedAnswer
+from tutti.data.frames.frame import Frame, Kind
+from tutti_gateway.core.protocol.events import EpochAsked, ForgetAsked, Received, Submitted, TopicAsked, TrimProposed
+from tutti_gateway.core.protocol.messages import Asking, AskRoster, AskTopic, Forward, No, Vote
 
 P, OTHER = incarnation("p"), incarnation("other")
 

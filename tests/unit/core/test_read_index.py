@@ -7,17 +7,26 @@ from typing import Any
 import msgspec
 import pytest
 
-from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.actions import Action, ReadIndex
-from tutti_gateway.core.protocol.events import (ForgetAsked, OffsetsAsked, Persisted, ReadIndexAsked, Received, SessionClosed, Submitted, TimeAdvanced)
-from tutti_gateway.core.protocol.messages import Confirm, Heartbeat, Probe
-from tutti_gateway.core.protocol.codec import decode_message
-from tutti.data.client_protocol import Denied, Done
 from tests.transcripts.group import Group, Member, incarnation
 from tests.transcripts.whole import Pace
 from tests.transcripts.whole_script import WholeScript
 from tests.unit.core.rig import VIEW, answers, batches, opened, three
 from tests.unit.core.test_commits import carry, three_with_records
+from tutti.data.client_protocol import Denied, Done
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.actions import Action, ReadIndex
+from tutti_gateway.core.protocol.codec import decode_message
+from tutti_gateway.core.protocol.events import (
+    ForgetAsked,
+    OffsetsAsked,
+    Persisted,
+    ReadIndexAsked,
+    Received,
+    SessionClosed,
+    Submitted,
+    TimeAdvanced,
+)
+from tutti_gateway.core.protocol.messages import Confirm, Heartbeat, Probe
 
 
 def denials(member: Member) -> list[tuple[str, bool]]:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from tutti_gateway.core.protocol.actions import Relearned, Reply
-from tutti_gateway.core.protocol.events import EpochAsked, ForgetAsked, OffsetsAsked, Submitted, TopicAsked
-from tutti.data.frames.frame import Frame, Kind
-from tutti.data.log_state import LogState, Producer, Topic
-from tutti.data.client_protocol import (AbortedAnswer, Answer, Denied, Done, Duplicate, EpochFenced, EpochOpened, FencedAnswer, RequestAnswer, TopicOpened)
 from tests.transcripts.group import Group, Member, incarnation
 from tests.unit.core.rig import three
+from tutti.data.client_protocol import (
+    AbortedAnswer,
+    Answer,
+    Denied,
+    Done,
+    Duplicate,
+    EpochFenced,
+    EpochOpened,
+    FencedAnswer,
+    RequestAnswer,
+    TopicOpened,
+)
+from tutti.data.frames.frame import Frame, Kind
+from tutti.data.log_state import LogState, Producer, Topic
+from tutti_gateway.core.protocol.actions import Relearned, Reply
+from tutti_gateway.core.protocol.events import EpochAsked, ForgetAsked, OffsetsAsked, Submitted, TopicAsked
 
 AHEAD = 100
 

@@ -7,18 +7,18 @@ from random import Random
 
 import pytest
 
-from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.actions import Persist, Send
-from tutti_gateway.core.context import Context
-from tutti_gateway.core.protocol.events import Identity, Now, StackConfig
-from tutti_gateway.core.flush.install_snapshot import Relearning
-from tutti_gateway.core.protocol.messages import FetchedSnapshot, FetchSnapshot
-from tutti_gateway.core.outbox import Outbox
-from tutti_gateway.core.view.view_state import Standing
-from tutti_gateway.core.window import Stage, Window
+from tests.unit.log.history import History, sample
 from tutti.data.log_state import LogState
 from tutti.errors import InvariantViolated
-from tests.unit.log.history import History, sample
+from tutti_gateway.core import limits
+from tutti_gateway.core.context import Context
+from tutti_gateway.core.flush.install_snapshot import Relearning
+from tutti_gateway.core.outbox import Outbox
+from tutti_gateway.core.protocol.actions import Persist, Send
+from tutti_gateway.core.protocol.events import Identity, Now, StackConfig
+from tutti_gateway.core.protocol.messages import FetchedSnapshot, FetchSnapshot
+from tutti_gateway.core.view.view_state import Standing
+from tutti_gateway.core.window import Stage, Window
 
 VIEW = 7 << 16 | 2
 HISTORY = sample(60)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tutti_gateway.core.protocol.events import RosterAsked
-from tutti.data.client_protocol import Denied
 from tests.transcripts.whole_script import WholeScript
+from tutti.data.client_protocol import Denied
+from tutti_gateway.core.protocol.events import RosterAsked
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from random import Random
 
+from tests.unit.core.rig import started
+from tutti.data.client_protocol import Denied
 from tutti_gateway.core.protocol.actions import Reply
 from tutti_gateway.core.protocol.events import Now, RosterAsked
 from tutti_gateway.core.stack import Stack
-from tutti.data.client_protocol import Denied
-from tests.unit.core.rig import started
 
 
 def test_a_blank_disk_sends_who_asks_to_another_gateway() -> None:

@@ -4,9 +4,9 @@ removed voter still answers after a restart.
 
 from __future__ import annotations
 
-from tutti.data.frames.frame import Kind
 from tests.transcripts.facts import is_so
 from tests.transcripts.whole_script import WholeScript
+from tutti.data.frames.frame import Kind
 
 
 def group(*names: str) -> WholeScript:

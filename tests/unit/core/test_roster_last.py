@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tutti_gateway.core.protocol.events import RosterAsked
-from tutti.data.client_protocol import Denied
 from tests.transcripts.whole_script import WholeScript
+from tutti.data.client_protocol import Denied
+from tutti_gateway.core.protocol.events import RosterAsked
 
 
 def test_the_only_gateway_of_a_group_cannot_be_removed_however_long_one_asks() -> None:

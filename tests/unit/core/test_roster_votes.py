@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tutti_gateway.core.view.lifecycle import Phase
-from tutti_gateway.core.view.quorum import rosters_of
+from tests.transcripts.group import ENTROPY, voters
+from tests.transcripts.whole_script import WholeScript
+from tutti.data.client_protocol import Denied, Done
 from tutti.data.frames.bodies import RosterBody, decode_body, encode_body
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.log_state import LogState
-from tutti.data.client_protocol import Denied, Done
-from tests.transcripts.group import ENTROPY, voters
-from tests.transcripts.whole_script import WholeScript
+from tutti_gateway.core.view.lifecycle import Phase
+from tutti_gateway.core.view.quorum import rosters_of
 
 THREE = "quiet\ngateways g1 g2 g3\nuntil primary g1 g2 g3\nbeats 2\n"
 

@@ -6,14 +6,24 @@ from __future__ import annotations
 
 import pytest
 
-from tutti_gateway.core.protocol.actions import Persist, Send
-from tutti_gateway.core.protocol.events import (EpochAsked, LinkChanged, Persisted, Received, Several, Submitted, TimeAdvanced, TopicAsked, ordinary)
-from tutti_gateway.core.protocol.messages import Confirm, Forward, Order, Propose, Vote
-from tutti.data.frames.frame import Frame, Kind
-from tutti.data.client_protocol import Committed, EpochOpened
-from tutti.errors import InvariantViolated
 from tests.transcripts.group import Group, Member, incarnation
 from tests.unit.core.rig import VIEW, batches, opened, three
+from tutti.data.client_protocol import Committed, EpochOpened
+from tutti.data.frames.frame import Frame, Kind
+from tutti.errors import InvariantViolated
+from tutti_gateway.core.protocol.actions import Persist, Send
+from tutti_gateway.core.protocol.events import (
+    EpochAsked,
+    LinkChanged,
+    Persisted,
+    Received,
+    Several,
+    Submitted,
+    TimeAdvanced,
+    TopicAsked,
+    ordinary,
+)
+from tutti_gateway.core.protocol.messages import Confirm, Forward, Order, Propose, Vote
 
 CLIENTS = 5
 

@@ -6,19 +6,19 @@ from random import Random
 
 import pytest
 
-from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.actions import Deliver, Dropped, Halt, Peers, Persist, Reply, SetTimer, Suspect
-from tutti_gateway.core.protocol.events import EpochAsked, Now, Persisted, Received, Submitted, TimeAdvanced, TopicAsked
-from tutti_gateway.core.view.lifecycle import Phase
-from tutti_gateway.core.protocol.messages import Asking, AskTopic, Confirm, Forward, Message, No, Order, Vote
-from tutti_gateway.core.stack import Stack
+from tests.transcripts.group import ENTROPY, Group, incarnation, voters
+from tests.unit.core.rig import VIEW, answers, batches, opened, started, three
+from tutti.data.client_protocol import Committed
 from tutti.data.frames.bodies import RosterBody, TickBody, ViewBody, encode_body
 from tutti.data.frames.frame import Frame, Kind, decode_frame
 from tutti.data.log_state import LogState
-from tutti.data.client_protocol import Committed
 from tutti.errors import InvariantViolated
-from tests.transcripts.group import ENTROPY, Group, incarnation, voters
-from tests.unit.core.rig import VIEW, answers, batches, opened, started, three
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.actions import Deliver, Dropped, Halt, Peers, Persist, Reply, SetTimer, Suspect
+from tutti_gateway.core.protocol.events import EpochAsked, Now, Persisted, Received, Submitted, TimeAdvanced, TopicAsked
+from tutti_gateway.core.protocol.messages import Asking, AskTopic, Confirm, Forward, Message, No, Order, Vote
+from tutti_gateway.core.stack import Stack
+from tutti_gateway.core.view.lifecycle import Phase
 
 # Starting
 

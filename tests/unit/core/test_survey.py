@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from random import Random
 
-from tutti_gateway.core.protocol.events import (EpochAsked, LeaveAsked, RosterAsked, SpaceChanged, StackConfig, Submitted, TopicAsked)
-from tutti_gateway.core.stack import Stack
-from tutti_gateway.core.view.group_status import Member, Survey
-from tutti.errors import disk_remedy
 from tests.transcripts.network import rule
 from tests.transcripts.whole import USUAL, Gateway, Whole
 from tests.unit.core.rig import batches
+from tutti.errors import disk_remedy
+from tutti_gateway.core.protocol.events import EpochAsked, LeaveAsked, RosterAsked, SpaceChanged, StackConfig, Submitted, TopicAsked
+from tutti_gateway.core.stack import Stack
+from tutti_gateway.core.view.group_status import Member, Survey
 
 SECOND = 1_000_000
 NAMES = ("g1", "g2", "g3")

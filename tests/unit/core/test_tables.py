@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from tutti.errors import InvariantViolated
 from tutti_gateway.core.diagrams import page
-from tutti_gateway.core.view.lifecycle import LIFE, Phase, Step
-from tutti_gateway.core.state_machine import Machine
 from tutti_gateway.core.order.received_table import LINE, Line, LineInput, LineState
 from tutti_gateway.core.order.verdicts import ENTRANCE, VERDICT, Relation, Seen, Verdict, relation
-from tutti.errors import InvariantViolated
+from tutti_gateway.core.state_machine import Machine
+from tutti_gateway.core.view.lifecycle import LIFE, Phase, Step
 
 ROOT = Path(__file__).resolve().parents[3]
 

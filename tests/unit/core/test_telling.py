@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tutti_gateway.core import limits
-from tutti import limits as common_limits
-from tutti_gateway.core.protocol.events import EpochAsked, Received, Several, Submitted, TimeAdvanced, TopicAsked
-from tutti_gateway.core.protocol.messages import Confirm, Echo, Forward, Order
-from tutti_gateway.core.protocol.codec import decode_message
-from tutti.data.view_id import view_of
 from tests.transcripts.group import Group, Member, incarnation
 from tests.unit.core.rig import batches, three
+from tutti import limits as common_limits
+from tutti.data.view_id import view_of
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.codec import decode_message
+from tutti_gateway.core.protocol.events import EpochAsked, Received, Several, Submitted, TimeAdvanced, TopicAsked
+from tutti_gateway.core.protocol.messages import Confirm, Echo, Forward, Order
 
 VIEW = view_of(1, 1)
 

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from tutti import limits
-from tutti_gateway.core.protocol.events import EpochAsked, ForgetAsked, Received, SpaceChanged, Submitted, TopicAsked
-from tutti_gateway.core.protocol.messages import Forward, Order
-from tutti.data.frames.bodies import AbortBody, Entry, TxnBody, encode_body
-from tutti.data.frames.frame import STAGED, Frame, Kind
-from tutti.data.client_protocol import AbortedAnswer, Committed, Duplicate, RefusedAnswer
 from tests.transcripts.group import Group, Member, incarnation
 from tests.unit.core.rig import VIEW, answers, three
+from tutti import limits
+from tutti.data.client_protocol import AbortedAnswer, Committed, Duplicate, RefusedAnswer
+from tutti.data.frames.bodies import AbortBody, Entry, TxnBody, encode_body
+from tutti.data.frames.frame import STAGED, Frame, Kind
+from tutti_gateway.core.protocol.events import EpochAsked, ForgetAsked, Received, SpaceChanged, Submitted, TopicAsked
+from tutti_gateway.core.protocol.messages import Forward, Order
 
 STAGER, COMMITTER, OTHER = 1, 2, 3  # producers
 NAMES = {STAGER: "stager", COMMITTER: "committer", OTHER: "other"}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from tests.transcripts.group import Group, Member, incarnation
+from tests.unit.core.rig import batches, opened, three
+from tutti.data.frames.bodies import TrimBody, decode_body
+from tutti.data.frames.frame import Kind
 from tutti_gateway.core.protocol.events import Submitted, TrimProposed
 from tutti_gateway.core.protocol.messages import Heartbeat
 from tutti_gateway.core.stack import Stack
-from tutti.data.frames.bodies import TrimBody, decode_body
-from tutti.data.frames.frame import Kind
-from tests.transcripts.group import Group, Member, incarnation
-from tests.unit.core.rig import batches, opened, three
 
 
 def trims(member: Member) -> list[tuple[int, int]]:

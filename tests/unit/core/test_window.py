@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tutti_gateway.core import limits
-from tutti_gateway.core.atomic.ballot import Ballot
-from tutti_gateway.core.window import Stage, Window
 from tutti.data.frames.bodies import AbortBody, Entry, encode_body
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.log_state import LogState, Producer, Topic
 from tutti.errors import InvariantViolated
+from tutti_gateway.core import limits
+from tutti_gateway.core.atomic.ballot import Ballot
+from tutti_gateway.core.window import Stage, Window
 
 PERIOD = 3
 

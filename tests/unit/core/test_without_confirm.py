@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from tests.transcripts.group import Group, Member, incarnation
+from tests.unit.core.rig import VIEW, answers, batches, three
+from tutti.data.client_protocol import Committed
+from tutti.data.frames.bodies import TickBody, ViewBody, encode_body
+from tutti.data.frames.frame import Frame, Kind
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol import codec
 from tutti_gateway.core.protocol.events import EpochAsked, Received, Submitted, TopicAsked
 from tutti_gateway.core.protocol.messages import Confirm, Order
 from tutti_gateway.core.window import Window
-from tutti.data.frames.bodies import TickBody, ViewBody, encode_body
-from tutti.data.frames.frame import Frame, Kind
-from tutti.data.client_protocol import Committed
-from tests.transcripts.group import Group, Member, incarnation
-from tests.unit.core.rig import VIEW, answers, batches, three
 
 FRAMES = 64
 BATCHES = 8

@@ -6,18 +6,32 @@ from typing import Any
 
 import pytest
 
-from tutti_gateway.core import limits
-from tutti import limits as common_limits
-from tutti_gateway.core.protocol.actions import Action, Dropped, Halt, Send
-from tutti_gateway.core.protocol.events import EpochAsked, Received, StackConfig, Submitted, TopicAsked
-from tutti_gateway.core.protocol.messages import Asking, AskOffsets, Echo, Fetched, Forward, Heartbeat, Message, No, Order, Vote
-from tutti_gateway.core.outbox import Outbox
-from tutti_gateway.core.view.view_state import Standing
-from tutti.data.frames.bodies import (AbortBody, Entry, EpochBody, ForgetBody, OffsetsBody, RosterBody, TickBody, TopicBody, TrimBody, TxnBody, ViewBody, Voter, encode_body)
-from tutti.data.frames.frame import SEQUENCED, Frame, Kind
 from tests.transcripts.group import ENTROPY, Group, incarnation
 from tests.transcripts.whole import Gateway, Pace, Whole
 from tests.unit.core.rig import VIEW, batches, three
+from tutti import limits as common_limits
+from tutti.data.frames.bodies import (
+    AbortBody,
+    Entry,
+    EpochBody,
+    ForgetBody,
+    OffsetsBody,
+    RosterBody,
+    TickBody,
+    TopicBody,
+    TrimBody,
+    TxnBody,
+    ViewBody,
+    Voter,
+    encode_body,
+)
+from tutti.data.frames.frame import SEQUENCED, Frame, Kind
+from tutti_gateway.core import limits
+from tutti_gateway.core.outbox import Outbox
+from tutti_gateway.core.protocol.actions import Action, Dropped, Halt, Send
+from tutti_gateway.core.protocol.events import EpochAsked, Received, StackConfig, Submitted, TopicAsked
+from tutti_gateway.core.protocol.messages import Asking, AskOffsets, Echo, Fetched, Forward, Heartbeat, Message, No, Order, Vote
+from tutti_gateway.core.view.view_state import Standing
 
 ENTRY = Entry(incarnation("p"), 1, 0, b"")
 VOTER = Voter(1, "g1", incarnation("g1"), "g1:7400")
@@ -107,7 +121,9 @@ def test_a_batch_that_cannot_stand_there_is_not_taken(fields: dict[str, int]) ->
     assert not group.members["g2"].stack.layers.order.received.lines
 
 
-@pytest.mark.parametrize("fields", [{"topic": 9}, {"count": 0}, {"first_sequence": 0}, {"raw_length": common_limits.RAW_BYTES_MAX + 1}])
+@pytest.mark.parametrize(
+    "fields", [{"topic": 9}, {"count": 0}, {"first_sequence": 0}, {"raw_length": common_limits.RAW_BYTES_MAX + 1}]
+)
 def test_a_forwarded_batch_that_cannot_be_is_left_out_and_the_others_are_ordered(fields: dict[str, int]) -> None:
     group = ready()
     good = batches(1, 2)

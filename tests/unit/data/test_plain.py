@@ -9,10 +9,19 @@ import pyarrow as pa
 import pytest
 
 from tutti import limits
-from tutti.data.frames.frame import Frame, Kind
 from tutti.data.frames.arrow_ipc import body_sizes
+from tutti.data.frames.frame import Frame, Kind
 from tutti.data.frames.plain_body import check_plain, encode_plain, encode_plain_batch, raw_length_of
-from tutti.data.frames.schema import (BATCH_SCHEMA, HEADERS, TIMESTAMP, decode_batch, encode_batch, no_headers, timestamp_range, validate_body)
+from tutti.data.frames.schema import (
+    BATCH_SCHEMA,
+    HEADERS,
+    TIMESTAMP,
+    decode_batch,
+    encode_batch,
+    no_headers,
+    timestamp_range,
+    validate_body,
+)
 from tutti.errors import FormatError
 
 START_US = 1_700_000_000_000_000

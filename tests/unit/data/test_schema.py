@@ -9,9 +9,9 @@ import pytest
 
 from tutti.data.frames.columns import check_columns
 from tutti.data.frames.frame import Frame, Kind
-from tutti.data.names import check_name, check_producer
 from tutti.data.frames.plain_body import raw_length_of
 from tutti.data.frames.schema import BATCH_SCHEMA, compression_flags, encode_batch, validate_body
+from tutti.data.names import check_name, check_producer
 from tutti.errors import FormatError, UsageError
 
 

@@ -5,7 +5,19 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tutti.data.frames.bodies import (AbortBody, Entry, EpochBody, ForgetBody, OffsetsBody, RosterBody, TickBody, TopicBody, ViewBody, Voter, encode_body)
+from tutti.data.frames.bodies import (
+    AbortBody,
+    Entry,
+    EpochBody,
+    ForgetBody,
+    OffsetsBody,
+    RosterBody,
+    TickBody,
+    TopicBody,
+    ViewBody,
+    Voter,
+    encode_body,
+)
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.log_state import REMOVED_MAX, LogState
 from tutti.errors import Damaged, FormatError, InvariantViolated

@@ -10,15 +10,30 @@ from typing import Any, Literal, cast
 
 import pyarrow as pa
 
-from tutti_gateway.core.protocol.events import Recovered
-from tutti.data.frames.bodies import (AbortBody, Entry, EpochBody, ForgetBody, OffsetsBody, RosterBody, TickBody, TopicBody, TrimBody, TxnBody, ViewBody, Voter, decode_body, encode_body)
-from tutti.data.frames.frame import SEQUENCED, STAGED, Frame, Kind
 from tutti.data.frames.arrow_ipc import body_sizes
-from tutti.data.hard_state import Scalars
+from tutti.data.frames.bodies import (
+    AbortBody,
+    Entry,
+    EpochBody,
+    ForgetBody,
+    OffsetsBody,
+    RosterBody,
+    TickBody,
+    TopicBody,
+    TrimBody,
+    TxnBody,
+    ViewBody,
+    Voter,
+    decode_body,
+    encode_body,
+)
+from tutti.data.frames.frame import SEQUENCED, STAGED, Frame, Kind
 from tutti.data.frames.schema import BATCH_SCHEMA, compression_flags, encode_batch
+from tutti.data.hard_state import Scalars
 from tutti.log.files.data_directory import Directory, open_directory
 from tutti.log.files.options import LogOptions
 from tutti.log.files.storage import Storage
+from tutti_gateway.core.protocol.events import Recovered
 from tutti_gateway.log.writer import LogWriter
 
 Compression = Literal["lz4", "zstd"] | None

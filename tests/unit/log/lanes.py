@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tutti_gateway.core.protocol.actions import DeliverUnordered, PersistLane
-from tutti_gateway.core.protocol.events import LaneLog
+from tests.unit.node.fakes import batch_frame
 from tutti.data.frames.bodies import AttemptBody, encode_body
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.lane_name import LaneName
-from tutti_gateway.log.lanes.lane_logs import LaneLogs
 from tutti.log.files.storage import Storage
-from tests.unit.node.fakes import batch_frame
+from tutti_gateway.core.protocol.actions import DeliverUnordered, PersistLane
+from tutti_gateway.core.protocol.events import LaneLog
+from tutti_gateway.log.lanes.lane_logs import LaneLogs
 
 OWN = LaneName(1, bytes(range(16)))
 OTHER = LaneName(2, bytes(range(16, 32)))

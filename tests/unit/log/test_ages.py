@@ -6,8 +6,8 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from tutti.log.files.layout import positions_named, snapshot_path
 from tests.unit.log.history import SMALL, History, opened, write_log
+from tutti.log.files.layout import positions_named, snapshot_path
 
 AGE_US = 1_000_000
 YEARS_US = 10 * 365 * 86_400 * 1_000_000

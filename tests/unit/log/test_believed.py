@@ -14,21 +14,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tutti.data.frames.frame import HEADER_SIZE, Frame, Kind
-from tutti.data.hard_state import Scalars
-from tutti.errors import Behind, Damaged, DiskFull
-from tutti.log.format.index import ROW, IndexWriter, index_sealed, rows_good
-from tutti_gateway.log.tools.inspect import inspect
-from tutti.log.read.lane_reader import LaneReader
-from tutti.log.files.layout import index_path, segment_path
-from tutti.log.files.options import LogOptions
-from tutti.log.read.reader import LogReader
-from tutti.log.read.scan import scan
-from tutti.log.files.storage import Storage
-from tutti_gateway.log.writer import LogWriter
 from tests.unit.log import lanes
 from tests.unit.log.history import SMALL, History, decide, opened, sample, seen, write_log
 from tests.unit.log.test_trimming import firsts
+from tutti.data.frames.frame import HEADER_SIZE, Frame, Kind
+from tutti.data.hard_state import Scalars
+from tutti.errors import Behind, Damaged, DiskFull
+from tutti.log.files.layout import index_path, segment_path
+from tutti.log.files.options import LogOptions
+from tutti.log.files.storage import Storage
+from tutti.log.format.index import ROW, IndexWriter, index_sealed, rows_good
+from tutti.log.read.lane_reader import LaneReader
+from tutti.log.read.reader import LogReader
+from tutti.log.read.scan import scan
+from tutti_gateway.log.tools.inspect import inspect
+from tutti_gateway.log.writer import LogWriter
 
 LATE = 10
 

@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from tutti_gateway.core.protocol.actions import PersistLane
-from tutti_gateway.core.protocol.events import LostEnd
-from tutti.data.hard_state import Scalars
-from tutti.errors import Damaged, DiskFull
-from tutti.log.files.lane_paths import lane_path
-from tutti.log.files.layout import FRAMES_AT, positions_named, segment_path
-from tutti_gateway.log.tools.verify import verify
 from tests.unit.log.history import opened as open_log
 from tests.unit.log.history import other_boot, write_log
 from tests.unit.log.history import sample as log_sample
 from tests.unit.log.lanes import OTHER, OWN, LaneHistory, opened, sample, written
 from tests.unit.log.test_damage import DECIDED, HISTORY, LAST, OPTIONS, lost, marked, spot, start, whole
 from tests.unit.log.test_no_room import Filling
+from tutti.data.hard_state import Scalars
+from tutti.errors import Damaged, DiskFull
+from tutti.log.files.lane_paths import lane_path
+from tutti.log.files.layout import FRAMES_AT, positions_named, segment_path
+from tutti_gateway.core.protocol.actions import PersistLane
+from tutti_gateway.core.protocol.events import LostEnd
+from tutti_gateway.log.tools.verify import verify
 
 
 def lane_file(path: Path) -> str:

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tutti.log.format.index import ROW, Rows
 from tutti.log.read import batch_limits
 from tutti.log.read.batch_limits import bytes_end, tick_end
-from tutti.log.format.index import ROW, Rows
 
 TICKS = [(1, 10), (2, 20), (3, 20), (4, 45)]
 

@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.log.history import VIEW, History, decide, expected, opened, other_boot, sample, seen
+from tests.unit.log.watched import Watched, failing
 from tutti.data.frames.frame import HEADER_SIZE, Buffer, Frame
 from tutti.data.hard_state import Scalars
 from tutti.errors import DiskFailed, DiskFull, InvariantViolated
 from tutti.log.files.layout import FRAMES_AT, MARK_SLOTS, positions_named
-from tutti.log.format.vote_mark import segment_marks
 from tutti.log.files.options import LogOptions
-from tutti.log.read.reader import LogReader
-from tutti.log.format.hard_state import SLOTS, decode_slot
-from tutti.log.read.scan import scan
 from tutti.log.files.storage import Storage
+from tutti.log.format.hard_state import SLOTS, decode_slot
+from tutti.log.format.vote_mark import segment_marks
+from tutti.log.read.reader import LogReader
+from tutti.log.read.scan import scan
 from tutti_gateway.log.tools.verify import verify
 from tutti_gateway.log.writer import LogWriter
-from tests.unit.log.history import VIEW, History, decide, expected, opened, other_boot, sample, seen
-from tests.unit.log.watched import Watched, failing
 
 OPTIONS = LogOptions(segment_bytes=64 << 10, prepared_segments=0, reserved_bytes=0, disk_low_bytes=0, snapshot_frames=12)
 HISTORY = sample(120, size=4000)

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from tutti_gateway.core.protocol.events import Recovered
-from tutti_gateway.core.protocol.messages import Damage
+from tests.unit.log.history import History, decide, expected, opened, other_boot, sample, seen
 from tutti.data.hard_state import Scalars
 from tutti.errors import Damaged, DiskFull
 from tutti.log.files.layout import FRAMES_AT, positions_named
-from tutti.log.format.vote_mark import Mark, newest_mark
 from tutti.log.files.options import LogOptions
-from tutti.log.read.reader import LogReader
 from tutti.log.format.hard_state import read_scalars
+from tutti.log.format.vote_mark import Mark, newest_mark
+from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
+from tutti_gateway.core.protocol.events import Recovered
+from tutti_gateway.core.protocol.messages import Damage
 from tutti_gateway.log.tools.verify import verify
-from tests.unit.log.history import History, decide, expected, opened, other_boot, sample, seen
 
 OPTIONS = LogOptions(segment_bytes=64 << 10, prepared_segments=0, reserved_bytes=0, disk_low_bytes=0, snapshot_frames=12)
 HISTORY = sample(120, size=4000, voters=3)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.log.history import COMPRESSIONS, History, write_log
 from tutti.log.files.options import LogOptions
 from tutti_gateway.log.tools import digest
-from tests.unit.log.history import COMPRESSIONS, History, write_log
 
 
 def batched(sizes: list[int], compression: int) -> History:

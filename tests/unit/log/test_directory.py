@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.log.history import GATEWAY, GROUP, LOG, SMALL, VIEW, History, decide, opened, sample, write_log
 from tutti.data.frames.bodies import RosterBody, Voter, encode_body
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.hard_state import Scalars
 from tutti.errors import Damaged, DirectoryRefused, WrongDirectory
 from tutti.log.files.data_directory import lock_directory, moved, open_directory, read_identity
-from tutti.log.read.reader import LogReader
 from tutti.log.format.hard_state import encode_slot, read_scalars
+from tutti.log.read.reader import LogReader
 from tutti_gateway.log.writer import LogWriter
-from tests.unit.log.history import GATEWAY, GROUP, LOG, SMALL, VIEW, History, decide, opened, sample, write_log
 
 
 def test_a_new_directory_becomes_the_gateways_own_and_stays_it(tmp_path: Path) -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tutti_gateway.core import limits
+from tests.unit.log.history import History, decide, opened, sample
 from tutti.data.frames.frame import HEADER_SIZE, Frame
 from tutti.log.files.layout import FRAMES_AT, positions_named
 from tutti.log.files.options import LogOptions
+from tutti_gateway.core import limits
 from tutti_gateway.log.writer import LogWriter
-from tests.unit.log.history import History, decide, opened, sample
 
 OPTIONS = LogOptions(segment_bytes=64 << 10, prepared_segments=0, reserved_bytes=0, disk_low_bytes=0, snapshot_frames=12)
 HISTORY = sample(120, size=4000)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from tutti.data.frames.frame import Kind
-from tutti.log.read.sequence_lookup import Run, offsets_of
 from tutti.log.format.index import ROW, STAGED, Rows
+from tutti.log.read.sequence_lookup import Run, offsets_of
 
 
 def rows(*lines: tuple[Kind, int, int, int, int]) -> Rows:

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from tutti.sources.files import Files
+from tests.unit.log.history import History, decide, opened, other_boot, sample, write_log
 from tutti.errors import DirectoryRefused
 from tutti.log.files import live_page
 from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
-from tests.unit.log.history import History, decide, opened, other_boot, sample, write_log
+from tutti.sources.files import Files
 
 FOLLOW = """
 import sys, json

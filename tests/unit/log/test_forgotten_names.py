@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from tutti.data.frames.frame import Kind
-from tutti.data.names import is_name
-from tutti.errors import Behind
-from tutti.log.read.lane_reader import LaneReader
-from tutti.log.files.layout import positions_named, snapshot_path
-from tutti.log.read.reader import LogReader
-from tutti.log.read.scan import scan
 from tests.unit.log.history import History, write_log
 from tests.unit.log.lanes import OTHER, LaneHistory, written
 from tests.unit.log.test_trimming import trimmed
+from tutti.data.frames.frame import Kind
+from tutti.data.names import is_name
+from tutti.errors import Behind
+from tutti.log.files.layout import positions_named, snapshot_path
+from tutti.log.read.lane_reader import LaneReader
+from tutti.log.read.reader import LogReader
+from tutti.log.read.scan import scan
 
 COLUMNS = ["producer", "gateway", "topic", "value"]
 

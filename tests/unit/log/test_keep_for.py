@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from tutti.log.files.layout import positions_named
 from tests.unit.log.history import SMALL, decide, opened, sample, write_log
+from tutti.log.files.layout import positions_named
 
 NOW_US = 1_900_000_000_000_000
 

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.actions import ReadLane
+from tests.unit.log.history import other_boot
+from tests.unit.log.lanes import OTHER, OWN
+from tests.unit.log.test_lane_retention import SMALL, begun, kept, long
 from tutti.data.lane_name import LaneName
 from tutti.log.files.lane_paths import lane_path
 from tutti.log.files.layout import positions_named, segment_path
 from tutti.log.files.options import LogOptions
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.actions import ReadLane
 from tutti_gateway.log.tools.verify import verify
-from tests.unit.log.history import other_boot
-from tests.unit.log.lanes import OTHER, OWN
-from tests.unit.log.test_lane_retention import SMALL, begun, kept, long
 
 
 @pytest.mark.parametrize("options", [LogOptions(), SMALL], ids=["whole", "trimmed"])

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.log.lanes import OTHER, OWN, LaneHistory, opened, sample, written
+from tests.unit.log.test_lanes import rot
+from tutti.data.lane_name import LaneName
+from tutti.log.files.lane_paths import SUSPECT, lane_path
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.actions import MendLane, ReadLane
 from tutti_gateway.core.protocol.events import LaneRotted
-from tutti.data.lane_name import LaneName
 from tutti_gateway.log.lanes.lane_logs import LaneLogs
-from tutti.log.files.lane_paths import SUSPECT, lane_path
 from tutti_gateway.log.tools.verify import verify
-from tests.unit.log.lanes import OTHER, OWN, LaneHistory, opened, sample, written
-from tests.unit.log.test_lanes import rot
 
 
 def searched(logs: LaneLogs) -> LaneRotted | None:

@@ -9,25 +9,25 @@ from pathlib import Path
 
 import pytest
 
-from tutti_gateway.core import limits
-from tutti import limits as common_limits
-from tutti_gateway.core.protocol.actions import LaneHeld, PersistLane, ReadLane
-from tutti_gateway.core.protocol.events import Event
-from tutti_gateway.core.protocol.messages import LaneBegin
-from tutti.data.lane_name import LaneName
-from tutti.errors import DiskFull, OffsetOutOfRange
-from tutti_gateway.log.lanes.lane_logs import LaneLogs
-from tutti.log.files.lane_paths import lane_path
-from tutti.log.files.layout import FRAMES_AT, positions_named
-from tutti.log.files.options import LogOptions
-from tutti.log.read.reader import LogReader
-from tutti.log.files.log_start import Start, read_start
-from tutti.log.files.storage import Storage
-from tutti_gateway.log.tools.verify import verify
-from tutti_gateway.node.disk.lane_thread import LaneDisk
 from tests.unit.log.history import other_boot
 from tests.unit.log.lanes import OTHER, OWN, LaneHistory, Owner, sample
 from tests.unit.node.fakes import LOG
+from tutti import limits as common_limits
+from tutti.data.lane_name import LaneName
+from tutti.errors import DiskFull, OffsetOutOfRange
+from tutti.log.files.lane_paths import lane_path
+from tutti.log.files.layout import FRAMES_AT, positions_named
+from tutti.log.files.log_start import Start, read_start
+from tutti.log.files.options import LogOptions
+from tutti.log.files.storage import Storage
+from tutti.log.read.reader import LogReader
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.actions import LaneHeld, PersistLane, ReadLane
+from tutti_gateway.core.protocol.events import Event
+from tutti_gateway.core.protocol.messages import LaneBegin
+from tutti_gateway.log.lanes.lane_logs import LaneLogs
+from tutti_gateway.log.tools.verify import verify
+from tutti_gateway.node.disk.lane_thread import LaneDisk
 
 SMALL = LogOptions(retention_bytes=96 << 10)
 

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.actions import ReadLane
+from tests.unit.log.history import other_boot
+from tests.unit.log.lanes import OTHER, OWN, LaneHistory, Owner, opened, sample, written
 from tutti.data.frames.bodies import Voter
 from tutti.data.lane_name import LaneName
 from tutti.data.log_state import LogState, Producer
 from tutti.errors import WrongDirectory
 from tutti.log.files.data_directory import lock_directory
-from tutti.log.read.lane_reader import End, end_told
-from tutti_gateway.log.lanes.lane_logs import LaneLogs, LaneWriter
 from tutti.log.files.lane_paths import lane_path, lanes_there
 from tutti.log.files.layout import FRAMES_AT
-from tests.unit.log.history import other_boot
-from tests.unit.log.lanes import OTHER, OWN, LaneHistory, Owner, opened, sample, written
+from tutti.log.read.lane_reader import End, end_told
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.actions import ReadLane
+from tutti_gateway.log.lanes.lane_logs import LaneLogs, LaneWriter
 
 
 def test_a_directory_without_lanes_has_none(tmp_path: Path) -> None:

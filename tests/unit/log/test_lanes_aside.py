@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tutti_gateway.core import limits
-from tutti.data.lane_name import LaneName
-from tutti_gateway.log.lanes.quarantine import lanes_aside
-from tutti.log.files.lane_paths import lane_path, lanes_there
 from tests.unit.log.history import other_boot
 from tests.unit.log.lanes import OTHER, LaneHistory, opened, sample, written
 from tests.unit.log.test_lanes import rot
+from tutti.data.lane_name import LaneName
+from tutti.log.files.lane_paths import lane_path, lanes_there
+from tutti_gateway.core import limits
+from tutti_gateway.log.lanes.quarantine import lanes_aside
 
 KEPT = limits.LANES_DAMAGED_KEPT_MAX
 THIRD = LaneName(3, bytes(range(32, 48)))

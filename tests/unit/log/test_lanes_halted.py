@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tutti_gateway.cli.main import main
-from tutti.data.lane_name import NEW_LANE, LaneName
-from tutti.log.files.lane_paths import OWN, lane_path
-from tutti.log.files.layout import positions_named, segment_path
 from tests.unit.log.history import other_boot, write_log
 from tests.unit.log.history import sample as log_sample
 from tests.unit.log.lanes import opened, sample, written
 from tests.unit.log.test_lanes import rot
+from tutti.data.lane_name import NEW_LANE, LaneName
+from tutti.log.files.lane_paths import OWN, lane_path
+from tutti.log.files.layout import positions_named, segment_path
+from tutti_gateway.cli.main import main
 
 
 @pytest.mark.parametrize("what", ["rotten from its start on", "segment gone", "all gone"])

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tutti_gateway.core.protocol.actions import PersistLane
-from tutti_gateway.core.protocol.events import LostEnd
-from tutti.log.files.lane_paths import lane_path
 from tests.unit.log.history import other_boot
 from tests.unit.log.lanes import OWN, LaneHistory, opened, sample, written
 from tests.unit.log.test_lanes import rot
+from tutti.log.files.lane_paths import lane_path
+from tutti_gateway.core.protocol.actions import PersistLane
+from tutti_gateway.core.protocol.events import LostEnd
 
 MEMBERS = (1, 2, 3)
 

@@ -7,21 +7,21 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.log.history import other_boot
+from tests.unit.log.lanes import OTHER, LaneHistory, Owner, sample
+from tests.unit.node.fakes import LOG
+from tutti.data.lane_name import LaneName
+from tutti.errors import DiskFull
+from tutti.log.files.lane_paths import lane_path
+from tutti.log.read.lane_reader import End
+from tutti.log.read.reader import LogReader
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.actions import PersistLane, ReadLane
 from tutti_gateway.core.protocol.events import Event
 from tutti_gateway.core.protocol.messages import LaneBegin
-from tutti.data.lane_name import LaneName
-from tutti.errors import DiskFull
-from tutti.log.read.lane_reader import End
 from tutti_gateway.log.lanes.lane_logs import LaneLogs
-from tutti.log.files.lane_paths import lane_path
-from tutti.log.read.reader import LogReader
 from tutti_gateway.log.tools.verify import verify
 from tutti_gateway.node.disk.lane_thread import LaneDisk, LaneFacts
-from tests.unit.log.history import other_boot
-from tests.unit.log.lanes import OTHER, LaneHistory, Owner, sample
-from tests.unit.node.fakes import LOG
 
 
 def replacing(history: LaneHistory, position: int) -> PersistLane:

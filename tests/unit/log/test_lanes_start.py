@@ -9,22 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.actions import ReadLane
+from tests.unit.log.history import other_boot
+from tests.unit.log.lanes import OTHER, OWN, LaneHistory, opened, sample, written
+from tests.unit.log.test_lane_retention import kept, long
 from tutti.data.lane_name import LaneName
 from tutti.errors import Damaged, DirectoryRefused, WrongDirectory
-from tutti_gateway.log.lanes import lane_directory, lane_logs, salvage
 from tutti.log.files import layout
 from tutti.log.files.data_directory import Identity, read_identity
 from tutti.log.files.lane_paths import lane_path
 from tutti.log.files.layout import FRAMES_AT, PAGE, SegmentHeader, positions_named, read_header, segment_path
-from tutti.log.files.options import LogOptions
 from tutti.log.files.log_start import start_path
+from tutti.log.files.options import LogOptions
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.actions import ReadLane
+from tutti_gateway.log.lanes import lane_directory, lane_logs, salvage
 from tutti_gateway.log.tools.verify import verify
 from tutti_gateway.log.writer import LogWriter
-from tests.unit.log.history import other_boot
-from tests.unit.log.lanes import OTHER, OWN, LaneHistory, opened, sample, written
-from tests.unit.log.test_lane_retention import kept, long
 
 
 def edited(path: str, before: bytes, after: bytes) -> None:

@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from tutti_gateway.core import limits
-from tutti.data.lane_name import LaneName
-from tutti.errors import DiskFailed, DiskFull
-from tutti_gateway.log.lanes import lane_logs
-from tutti_gateway.log.lanes.lane_logs import LaneLogs
-from tutti.log.files.lane_paths import lane_path
-from tutti_gateway.log.lanes.salvage import salvage
-from tutti_gateway.log.tools.verify import verify
-from tutti_gateway.log.writer import LogWriter
 from tests.unit.log.history import other_boot
 from tests.unit.log.lanes import OTHER, OWN, LaneHistory, Owner, opened, sample, written
 from tests.unit.log.test_lanes import rot
 from tests.unit.log.test_no_room import Filling
 from tests.unit.log.watched import Watched, failing
+from tutti.data.lane_name import LaneName
+from tutti.errors import DiskFailed, DiskFull
+from tutti.log.files.lane_paths import lane_path
+from tutti_gateway.core import limits
+from tutti_gateway.log.lanes import lane_logs
+from tutti_gateway.log.lanes.lane_logs import LaneLogs
+from tutti_gateway.log.lanes.salvage import salvage
+from tutti_gateway.log.tools.verify import verify
+from tutti_gateway.log.writer import LogWriter
 
 
 def goes_through(storage: Filling, logs: LaneLogs, history: LaneHistory) -> bool:

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from tutti.errors import Damaged
-from tutti.log.files.lane_paths import lane_path
-from tutti.log.files.layout import SCALARS, segment_path
 from tests.unit.log.history import sample as log_sample
 from tests.unit.log.history import write_log
 from tests.unit.log.lanes import OTHER, OWN, opened, sample, written
+from tutti.errors import Damaged
+from tutti.log.files.lane_paths import lane_path
+from tutti.log.files.layout import SCALARS, segment_path
 
 
 class Rotten(io.RawIOBase):

@@ -11,14 +11,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tests.unit.log.history import Compression, History, expected, seen, write_log
 from tutti import limits
 from tutti.log.files import mapped_pages
-from tutti.log.format import frame_iterator
 from tutti.log.files.options import LogOptions
+from tutti.log.format import frame_iterator
 from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
 from tutti_gateway.log.tools import digest
-from tests.unit.log.history import Compression, History, expected, seen, write_log
 
 KIB, MIB = 1 << 10, 1 << 20
 OPTIONS = LogOptions(segment_bytes=4 * MIB, prepared_segments=0, reserved_bytes=0, disk_low_bytes=0)

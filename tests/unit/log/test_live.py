@@ -11,11 +11,23 @@ from typing import Any
 
 import pytest
 
+from tests.unit.log.history import opened, sample, write_log
 from tutti.data.log_state import LogState
 from tutti.errors import DiskFailed, DiskFull
 from tutti.log.files.layout import PAGE
-from tutti.log.files.live_page import (FAILED, FRONTIER_OFFSET, FRONTIER_POSITION, GENERATION, HEARTBEAT_US, INDEXED_OFFSET, INDEXED_POSITION, SEGMENT, TICK, LivePage, open_live)
-from tests.unit.log.history import opened, sample, write_log
+from tutti.log.files.live_page import (
+    FAILED,
+    FRONTIER_OFFSET,
+    FRONTIER_POSITION,
+    GENERATION,
+    HEARTBEAT_US,
+    INDEXED_OFFSET,
+    INDEXED_POSITION,
+    SEGMENT,
+    TICK,
+    LivePage,
+    open_live,
+)
 
 
 @pytest.mark.parametrize("before", [None, 0, 100, PAGE])

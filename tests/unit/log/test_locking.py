@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.unit.log.history import sample, write_log
 from tutti.data.frames.frame import Kind
 from tutti.data.frames.schema import decode_batch
 from tutti.data.log_state import LogState
 from tutti.log.read import name_registry
 from tutti.log.read.catalog import Catalog
 from tutti.log.read.reader import LogReader
-from tests.unit.log.history import sample, write_log
 
 HISTORY = sample(40)
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.log.history import decide, opened, other_boot, sample, write_log
 from tutti.errors import Damaged
-from tutti_gateway.log.tools.digest import digest
 from tutti.log.files.data_directory import read_identity
 from tutti.log.files.layout import FRAMES_AT, MARK_SLOTS, PAGE, positions_named
-from tutti.log.read.reader import LogReader
 from tutti.log.format.hard_state import read_scalars
+from tutti.log.read.reader import LogReader
 from tutti_gateway.log.tools import repair, verify
-from tests.unit.log.history import decide, opened, other_boot, sample, write_log
+from tutti_gateway.log.tools.digest import digest
 
 HISTORY = sample(120, size=1500)
 

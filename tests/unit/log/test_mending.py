@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from tutti_gateway.core import limits
+from tests.unit.log.history import SMALL, History, decide, expected, opened, other_boot, sample, seen
 from tutti.data.frames.frame import HEADER_SIZE, Frame, padded
-from tutti.log.format.index import index_sealed
 from tutti.log.files.layout import FRAMES_AT, PAGE, SegmentHeader, index_path, positions_named, read_header
-from tutti_gateway.log.upkeep.scrubber import Mender
-from tutti_gateway.log.upkeep.quarantine import copies, keep_copy
-from tutti.log.read.reader import LogReader
-from tutti.log.read.scan import scan
 from tutti.log.files.log_start import Start, write_start
 from tutti.log.files.storage import Storage
+from tutti.log.format.index import index_sealed
+from tutti.log.read.reader import LogReader
+from tutti.log.read.scan import scan
+from tutti_gateway.core import limits
 from tutti_gateway.log.tools import verify
+from tutti_gateway.log.upkeep.quarantine import copies, keep_copy
+from tutti_gateway.log.upkeep.scrubber import Mender
 from tutti_gateway.log.writer import LogWriter
-from tests.unit.log.history import SMALL, History, decide, expected, opened, other_boot, sample, seen
 
 OPTIONS = replace(SMALL, snapshot_frames=12)
 HISTORY = sample(120, size=4000, voters=3)

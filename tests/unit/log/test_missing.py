@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.log.history import expected, no_change, no_indexes, opened, other_boot, sample, seen, write_log
 from tutti.errors import Damaged
-from tutti_gateway.log.tools.digest import digest
-from tutti_gateway.log.tools.inspect import inspect
 from tutti.log.files.layout import FRAMES_AT, positions_named
 from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
+from tutti_gateway.log.tools.digest import digest
+from tutti_gateway.log.tools.inspect import inspect
 from tutti_gateway.log.tools.verify import verify
-from tests.unit.log.history import expected, no_change, no_indexes, opened, other_boot, sample, seen, write_log
 
 HISTORY = sample(120, size=1500)
 FIRST_IS_MISSING = f"{1:020d}.seg is missing: the log goes on with position"

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.log.history import History, write_log
 from tutti import limits
 from tutti.data.frames.frame import Kind
 from tutti.errors import Damaged
+from tutti.log.files.layout import segment_path
 from tutti.log.read import name_registry
 from tutti.log.read.catalog import Catalog
-from tutti.log.files.layout import segment_path
 from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
 from tutti.log.read.segment_view import View
-from tests.unit.log.history import History, write_log
 
 COUNT = 600
 

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.log.history import decide, expected, opened, other_boot, sample, seen
 from tutti.data.frames.frame import Buffer
 from tutti.errors import DiskFull
-from tutti.log.format.index import ROWS_AT, IndexWriter, no_rows
 from tutti.log.files.layout import index_path
 from tutti.log.files.options import LogOptions
+from tutti.log.files.storage import Storage
+from tutti.log.format.index import ROWS_AT, IndexWriter, no_rows
 from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
-from tutti.log.files.storage import Storage
-from tests.unit.log.history import decide, expected, opened, other_boot, sample, seen
 
 OPTIONS = LogOptions(segment_bytes=64 << 10, prepared_segments=0, reserved_bytes=0, disk_low_bytes=0, snapshot_frames=16)
 MIB = 1 << 20

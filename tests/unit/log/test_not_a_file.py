@@ -14,11 +14,11 @@ from types import FrameType
 
 import pytest
 
+from tests.unit.log.history import GATEWAY, GROUP, SMALL, sample, write_log
 from tutti.errors import TuttiError
 from tutti.log.files.data_directory import open_directory
 from tutti_gateway.log.tools import verify
 from tutti_gateway.log.writer import LogWriter
-from tests.unit.log.history import GATEWAY, GROUP, SMALL, sample, write_log
 
 HISTORY = sample(10, voters=3)
 WAIT_S = 60.0

@@ -16,17 +16,17 @@ from pathlib import Path
 
 import pytest
 
-from tutti_gateway.core import limits
-from tutti.data.frames.frame import Buffer
-from tutti.data.hard_state import Scalars
-from tutti.errors import disk_remedy
-from tutti.log.files.file_identity import Birth, birth_of
-from tutti.log.files.data_directory import Directory, Identity, lock_directory, moved, open_directory, read_identity
-from tutti.log.files.storage import Storage, SyncFailed
-from tutti_gateway.log.writer import LogWriter
 from tests.unit.log.history import GATEWAY, GROUP, SMALL, decide, sample, write_log
 from tests.unit.log.test_no_room import Filling
 from tests.unit.log.watched import Watched, failing
+from tutti.data.frames.frame import Buffer
+from tutti.data.hard_state import Scalars
+from tutti.errors import disk_remedy
+from tutti.log.files.data_directory import Directory, Identity, lock_directory, moved, open_directory, read_identity
+from tutti.log.files.file_identity import Birth, birth_of
+from tutti.log.files.storage import Storage, SyncFailed
+from tutti_gateway.core import limits
+from tutti_gateway.log.writer import LogWriter
 
 HISTORY = sample(10, voters=3)
 

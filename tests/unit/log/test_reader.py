@@ -13,14 +13,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tutti.data.frames.columns import COLUMNS, schema_of
-from tutti.data.frames.frame import Kind
-from tutti.errors import Damaged, DirectoryRefused, OffsetOutOfRange, UsageError
-from tutti.log.format.index import ROW_SIZE, ROWS_AT
-from tutti.log.files.layout import positions_named
-from tutti.log.read.reader import LogReader
-from tutti.log.read.scan import scan
-from tutti.log.files.storage import read_file
 from tests.unit.log.history import (
     LOG,
     History,
@@ -34,6 +26,14 @@ from tests.unit.log.history import (
     seen,
     write_log,
 )
+from tutti.data.frames.columns import COLUMNS, schema_of
+from tutti.data.frames.frame import Kind
+from tutti.errors import Damaged, DirectoryRefused, OffsetOutOfRange, UsageError
+from tutti.log.files.layout import positions_named
+from tutti.log.files.storage import read_file
+from tutti.log.format.index import ROW_SIZE, ROWS_AT
+from tutti.log.read.reader import LogReader
+from tutti.log.read.scan import scan
 
 
 def no_snapshots(path: Path) -> None:

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tutti_gateway.core.protocol.events import Recovered
+from tests.unit.log.history import GROUP, LOG, SMALL, History, write_log
 from tutti.data import log_state
 from tutti.data.frames.bodies import RosterBody, Voter, encode_body
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.hard_state import Scalars
 from tutti.data.log_state import LogState
-from tutti_gateway.log.write.recovery import forgot
+from tutti_gateway.core.protocol.events import Recovered
 from tutti_gateway.log.tools.verify import verify
-from tests.unit.log.history import GROUP, LOG, SMALL, History, write_log
+from tutti_gateway.log.write.recovery import forgot
 
 MINE, OTHER = b"mine".ljust(16, b"-"), b"other".ljust(16, b"-")
 

@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from tutti_gateway.core import limits
+from tests.unit.log.history import VIEW, History, decide, expected, opened, other_boot, sample, seen, write_log
 from tutti.data.hard_state import Scalars
 from tutti.data.log_state import LogState
 from tutti.errors import Damaged, InvariantViolated, OffsetOutOfRange
 from tutti.log.files.layout import positions_named, snapshot_path
-from tutti.log.read.reader import LogReader
-from tutti.log.read.scan import scan
-from tutti.log.format.snapshot import read_snapshot
 from tutti.log.files.log_start import Start, read_start, write_start
 from tutti.log.files.storage import Storage
+from tutti.log.format.snapshot import read_snapshot
+from tutti.log.read.reader import LogReader
+from tutti.log.read.scan import scan
+from tutti_gateway.core import limits
 from tutti_gateway.log.tools.verify import verify
 from tutti_gateway.log.writer import LogWriter
-from tests.unit.log.history import VIEW, History, decide, expected, opened, other_boot, sample, seen, write_log
 
 
 def state_at(history: History, position: int) -> LogState:

@@ -9,22 +9,22 @@ from pathlib import Path
 import pytest
 import structlog
 
-from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.actions import LaneHeld
-from tutti_gateway.core.protocol.events import Event
-from tutti.log.files.lane_paths import lane_path
-from tutti.log.files.layout import index_path, positions_named, snapshot_path
-from tutti.log.files.options import LogOptions
-from tutti.log.format.snapshot import read_snapshot
-from tutti_gateway.log.tools import verify
-from tutti_gateway.log.writer import LogWriter
-from tutti_gateway.node.disk.scrub_schedule import Scrubbing
 from tests.unit.log.history import SMALL, opened, sample, write_log
 from tests.unit.log.lanes import OTHER
 from tests.unit.log.test_lane_retention import begun, idle, kept, long
 from tests.unit.log.test_mending import round_of
 from tests.unit.log.test_trimming import BYTES, NOW_US, fit, trimmed
 from tests.unit.log.test_trimming import firsts as segments
+from tutti.log.files.lane_paths import lane_path
+from tutti.log.files.layout import index_path, positions_named, snapshot_path
+from tutti.log.files.options import LogOptions
+from tutti.log.format.snapshot import read_snapshot
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.actions import LaneHeld
+from tutti_gateway.core.protocol.events import Event
+from tutti_gateway.log.tools import verify
+from tutti_gateway.log.writer import LogWriter
+from tutti_gateway.node.disk.scrub_schedule import Scrubbing
 
 NO_LIMIT = replace(SMALL, retention_bytes=1)
 

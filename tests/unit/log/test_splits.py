@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.log.history import History, write_log
 from tutti import limits
 from tutti.log.read import catalog, segment_view
 from tutti.log.read.reader import LogReader
-from tests.unit.log.history import History, write_log
 
 BATCHES, ROWS = 240, 10
 RECORDS = BATCHES * ROWS

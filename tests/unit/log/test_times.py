@@ -8,12 +8,12 @@ from random import Random
 
 import pytest
 
-from tutti.errors import Damaged
-from tutti.log.read import segment_view
-from tutti.log.read.reader import LogReader
 from tests.unit.log.history import History, write_log
 from tests.unit.log.test_trimming import firsts
 from tests.unit.log.written import Written
+from tutti.errors import Damaged
+from tutti.log.read import segment_view
+from tutti.log.read.reader import LogReader
 
 BASE_US = 1_700_000_000_000_000
 SPREAD_US = 1_000_000

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.log.history import History, expected, opened, other_boot, sample, seen, write_log
 from tutti.data.frames.frame import Buffer, Frame, Kind, crc32c
 from tutti.errors import Damaged, DirectoryRefused, UsageError
-from tutti.log.format.index import ROW_SIZE, ROWS_AT, Sealed, index_sealed, read_sealed
 from tutti.log.files.layout import FRAMES_AT, positions_named
+from tutti.log.files.storage import Storage
+from tutti.log.format.index import ROW_SIZE, ROWS_AT, Sealed, index_sealed, read_sealed
+from tutti.log.format.snapshot import read_snapshot
 from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
-from tutti.log.format.snapshot import read_snapshot
-from tutti.log.files.storage import Storage
 from tutti_gateway.log.tools import digest, inspect, repair, verify
-from tests.unit.log.history import History, expected, opened, other_boot, sample, seen, write_log
 
 
 def place_of(path: Path, frame: Frame) -> tuple[Path, int]:

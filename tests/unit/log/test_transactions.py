@@ -8,22 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tutti_gateway.core.order.received_table import Received
-from tutti.data.frames.bodies import TxnBody, decode_body, encode_body
-from tutti.data.frames.frame import Frame, Kind
-from tutti.data.log_state import LogState
-from tutti.errors import Damaged, FormatError, OffsetOutOfRange
-from tutti_gateway.log.upkeep import retention
-from tutti.log.read.batch_limits import bytes_end
-from tutti_gateway.log.tools.digest import digest
-from tutti.log.read.sequence_lookup import Run
-from tutti_gateway.log.tools.inspect import inspect
-from tutti.log.files.layout import positions_named, segment_path
-from tutti.log.read.reader import LogReader
-from tutti.log.read.scan import scan
-from tutti.log.format.snapshot import newest_snapshot
-from tutti_gateway.log.tools.verify import verify
-from tutti.log.read.segment_view import sealed_header
 from tests.unit.log.history import (
     SMALL,
     History,
@@ -39,6 +23,22 @@ from tests.unit.log.history import (
 )
 from tests.unit.log.test_reader import no_snapshots, rotten_indexes
 from tests.unit.log.test_trimming import NOW_US, settle
+from tutti.data.frames.bodies import TxnBody, decode_body, encode_body
+from tutti.data.frames.frame import Frame, Kind
+from tutti.data.log_state import LogState
+from tutti.errors import Damaged, FormatError, OffsetOutOfRange
+from tutti.log.files.layout import positions_named, segment_path
+from tutti.log.format.snapshot import newest_snapshot
+from tutti.log.read.batch_limits import bytes_end
+from tutti.log.read.reader import LogReader
+from tutti.log.read.scan import scan
+from tutti.log.read.segment_view import sealed_header
+from tutti.log.read.sequence_lookup import Run
+from tutti_gateway.core.order.received_table import Received
+from tutti_gateway.log.tools.digest import digest
+from tutti_gateway.log.tools.inspect import inspect
+from tutti_gateway.log.tools.verify import verify
+from tutti_gateway.log.upkeep import retention
 
 STATES: list[Callable[[Path], None]] = [no_change, other_boot, no_indexes, no_snapshots, rotten_indexes]
 HISTORY = sample(120, size=1500, txns=True)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tutti.log.read.reader import LogReader
 from tests.unit.log.history import sample, write_log
 from tests.unit.log.test_trimming import trimmed
+from tutti.log.read.reader import LogReader
 
 
 def test_a_trim_beyond_what_a_reader_had_looked_at_takes_no_state_and_no_name_from_it(tmp_path: Path) -> None:

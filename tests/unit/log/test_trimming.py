@@ -9,20 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.events import TrimProposed
-from tutti.data.frames.frame import Kind
-from tutti.errors import Damaged, OffsetOutOfRange, WrongDirectory
-from tutti_gateway.log.tools.digest import digest
-from tutti_gateway.log.tools.inspect import inspect
-from tutti.log.files.layout import FRAMES_AT, positions_named, snapshot_path
-from tutti.log.read.reader import LogReader
-from tutti_gateway.log.tools.repair import repair
-from tutti.log.read.scan import scan
-from tutti.log.files.log_start import Start, read_start, start_path, write_start
-from tutti.log.files.storage import Storage
-from tutti_gateway.log.tools.verify import verify
-from tutti_gateway.log.writer import LogWriter
 from tests.unit.log.history import (
     SMALL,
     History,
@@ -36,6 +22,20 @@ from tests.unit.log.history import (
     seen,
     write_log,
 )
+from tutti.data.frames.frame import Kind
+from tutti.errors import Damaged, OffsetOutOfRange, WrongDirectory
+from tutti.log.files.layout import FRAMES_AT, positions_named, snapshot_path
+from tutti.log.files.log_start import Start, read_start, start_path, write_start
+from tutti.log.files.storage import Storage
+from tutti.log.read.reader import LogReader
+from tutti.log.read.scan import scan
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.events import TrimProposed
+from tutti_gateway.log.tools.digest import digest
+from tutti_gateway.log.tools.inspect import inspect
+from tutti_gateway.log.tools.repair import repair
+from tutti_gateway.log.tools.verify import verify
+from tutti_gateway.log.writer import LogWriter
 
 BYTES = replace(SMALL, retention_bytes=3 * SMALL.segment_bytes)
 NOW_US = 1_900_000_000_000_000

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from tutti_gateway.cli.main import main
-from tutti_gateway.core.protocol.events import LaneRotted
+from tests.unit.log.history import sample as log_sample
+from tests.unit.log.history import write_log
+from tests.unit.log.lanes import OTHER, LaneHistory, opened, sample, written
 from tutti.data.frames.frame import Frame
 from tutti.data.lane_name import LaneName
 from tutti.log.files.lane_paths import OWN, SUSPECT, lane_path
 from tutti.log.read.reader import LogReader
+from tutti_gateway.cli.main import main
+from tutti_gateway.core.protocol.events import LaneRotted
 from tutti_gateway.log.tools import verify, verify_lanes
-from tests.unit.log.history import sample as log_sample
-from tests.unit.log.history import write_log
-from tests.unit.log.lanes import OTHER, LaneHistory, opened, sample, written
 
 
 @pytest.fixture

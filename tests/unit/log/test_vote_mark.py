@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tutti_gateway.core.protocol.messages import Damage
+from tests.unit.log.history import VIEW, History, decide, opened, other_boot, sample
 from tutti.data.hard_state import Scalars
 from tutti.data.log_state import LogState
 from tutti.log.files.layout import FRAMES_AT, positions_named
-from tutti.log.format.vote_mark import Mark, newest_mark
 from tutti.log.files.options import LogOptions
 from tutti.log.format.hard_state import read_scalars
+from tutti.log.format.vote_mark import Mark, newest_mark
+from tutti_gateway.core.protocol.messages import Damage
 from tutti_gateway.log.writer import LogWriter
-from tests.unit.log.history import VIEW, History, decide, opened, other_boot, sample
 
 OPTIONS = LogOptions(segment_bytes=1 << 20, prepared_segments=0, reserved_bytes=0, disk_low_bytes=0)
 HISTORY = sample(60, voters=3)

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from tutti_gateway.core import limits
+from tests.unit.log.history import VIEW, History, decide, opened, other_boot, sample, write_log
+from tests.unit.log.watched import Watched
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.hard_state import Scalars
 from tutti.errors import InvariantViolated, WrongDirectory
 from tutti.log.files.layout import positions_named
-from tutti.log.format.vote_mark import Mark, newest_mark, segment_marks
 from tutti.log.files.options import LogOptions
-from tutti.log.format.hard_state import encode_slot, read_scalars
-from tutti_gateway.log.write.segment import prepared_paths
 from tutti.log.files.storage import IOV_MAX, Storage
-from tests.unit.log.history import VIEW, History, decide, opened, other_boot, sample, write_log
-from tests.unit.log.watched import Watched
+from tutti.log.format.hard_state import encode_slot, read_scalars
+from tutti.log.format.vote_mark import Mark, newest_mark, segment_marks
+from tutti_gateway.core import limits
+from tutti_gateway.log.write.segment import prepared_paths
 
 
 def marks_of(path: Path) -> Mark:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tutti_gateway.core import limits
+from tests.unit.log.history import VIEW, History, decide, opened, other_boot, sample
+from tests.unit.log.watched import Watched, failing
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.hard_state import Scalars
 from tutti.errors import DiskFailed, DiskFull
@@ -18,9 +19,8 @@ from tutti.log.files.layout import positions_named
 from tutti.log.files.live_page import LivePage
 from tutti.log.files.options import LogOptions
 from tutti.log.format.hard_state import encode_slot, read_scalars
+from tutti_gateway.core import limits
 from tutti_gateway.log.writer import LogWriter
-from tests.unit.log.history import VIEW, History, decide, opened, other_boot, sample
-from tests.unit.log.watched import Watched, failing
 
 
 def test_a_failed_sync_ends_the_writer_and_what_it_left_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tutti.data.hard_state import Scalars
 from tests.unit.log.history import History, decide, opened
 from tests.unit.log.test_trimming import firsts, fit, settle
+from tutti.data.hard_state import Scalars
 
 
 class Written:

@@ -14,13 +14,13 @@ from unittest.mock import MagicMock
 import pytest
 import yaml
 
+from tests.unit.monitoring.promql import Labels, evaluate, groupings, labels, selectors
+from tutti.archive import metrics as archive
 from tutti_connect.files import metrics as files
 from tutti_connect.http import metrics as http
 from tutti_connect.kafka.metrics import InflowMetrics, OutflowMetrics
 from tutti_connect.zeromq import metrics as zeromq
 from tutti_gateway.reads.admin.metric_catalog import FIGURES, HISTOGRAM
-from tutti.archive import metrics as archive
-from tests.unit.monitoring.promql import Labels, evaluate, groupings, labels, selectors
 
 ROOT = Path(__file__).parents[3]
 RULES: list[dict[str, Any]] = [

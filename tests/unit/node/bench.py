@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
+from tests.unit.node.fakes import LOG, Clients, DiskQueue, HandClock, LaneQueue, Lookups, Script, Wire, message, network, token
+from tutti.data.client_protocol import PROTOCOL, Hello, Welcome, encode_control, encode_submit
+from tutti.data.frames.frame import Frame
 from tutti_gateway.core.protocol.actions import Action
 from tutti_gateway.core.protocol.events import Event
-from tutti.data.frames.frame import Frame
-from tutti.data.client_protocol import PROTOCOL, Hello, Welcome, encode_control, encode_submit
-from tutti_gateway.node.driver import Driver, Happening
-from tutti_gateway.node.common.counters import Meters
 from tutti_gateway.node.clients.port import Message
-from tests.unit.node.fakes import LOG, Clients, DiskQueue, HandClock, LaneQueue, Lookups, Script, Wire, message, network, token
+from tutti_gateway.node.common.counters import Meters
+from tutti_gateway.node.driver import Driver, Happening
 
 A, B = b"routing-a", b"routing-b"
 WELCOME = Welcome(PROTOCOL, "g", "group", "", "primary", "1", "", "", {}, 1, 1, 1)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from tests.unit.node.fakes import LOG, Writer, batch_frame
+from tutti.data.hard_state import Scalars
 from tutti_gateway.core.protocol.actions import Deliver, Persist
 from tutti_gateway.core.protocol.events import Event, Persisted
-from tutti.data.hard_state import Scalars
 from tutti_gateway.node.disk.log_thread import Disk
-from tests.unit.node.fakes import LOG, Writer, batch_frame
 
 
 class Bench:

@@ -9,20 +9,32 @@ from typing import Any, Literal
 import pyarrow as pa
 import structlog
 
-from tutti_gateway.core.protocol.actions import (Action, Deliver, DeliverUnordered, LaneHeld, Mend, MendLane, Persist, PersistLane, ReadLane, ReadLog, ReadSnapshot)
-from tutti_gateway.core.protocol.events import Event, LaneLog, LinkChanged, Now, Received, TrimProposed
-from tutti_gateway.core.protocol.messages import Message as GroupMessage
+from tutti.data.client_protocol import Duplicate, FromGateway, decode_from_gateway, decode_receipts
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.frames.plain_body import raw_length_of
+from tutti.data.frames.schema import BATCH_SCHEMA, HEADERS, TIMESTAMP, compression_flags, encode_batch, timestamp_range
 from tutti.data.hard_state import Scalars
-from tutti.data.frames.schema import (BATCH_SCHEMA, HEADERS, TIMESTAMP, compression_flags, encode_batch, timestamp_range)
-from tutti.data.client_protocol import Duplicate, FromGateway, decode_from_gateway, decode_receipts
 from tutti.errors import DiskFull
-from tutti_gateway.log.upkeep.damaged_range import Lost
 from tutti.log.files.options import Space
+from tutti_gateway.core.protocol.actions import (
+    Action,
+    Deliver,
+    DeliverUnordered,
+    LaneHeld,
+    Mend,
+    MendLane,
+    Persist,
+    PersistLane,
+    ReadLane,
+    ReadLog,
+    ReadSnapshot,
+)
+from tutti_gateway.core.protocol.events import Event, LaneLog, LinkChanged, Now, Received, TrimProposed
+from tutti_gateway.core.protocol.messages import Message as GroupMessage
+from tutti_gateway.log.upkeep.damaged_range import Lost
 from tutti_gateway.log.upkeep.retention import Held
-from tutti_gateway.node.peers.peers import Network
 from tutti_gateway.node.clients.port import Message, Sent
+from tutti_gateway.node.peers.peers import Network
 from tutti_gateway.transport.interface import Trouble
 
 LOG = structlog.get_logger()

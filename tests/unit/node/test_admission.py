@@ -9,14 +9,29 @@ from pathlib import Path
 import pytest
 from zmq.utils import z85
 
-from tutti.security.tokens import ANYBODY, Access, Tokens, change_tokens, digest_of
+from tutti.data.client_protocol import (
+    SUBMIT_UNORDERED,
+    ChangeRoster,
+    Fence,
+    ForceRoster,
+    Forget,
+    Hello,
+    Leave,
+    Members,
+    OpenProducer,
+    OpenTopic,
+    Producers,
+    SaveOffset,
+    Status,
+    encode_control,
+)
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.names import nameless_name
-from tutti.data.client_protocol import (SUBMIT_UNORDERED, ChangeRoster, Fence, ForceRoster, Forget, Hello, Leave, Members, OpenProducer, OpenTopic, Producers, SaveOffset, Status, encode_control)
 from tutti.errors import NotAllowed
+from tutti.security.tokens import ANYBODY, Access, Tokens, change_tokens, digest_of
+from tutti.zmtp.curve import new_pair
 from tutti_gateway.node.clients.authorization import Admission, Asked
 from tutti_gateway.node.clients.sessions import Session
-from tutti.zmtp.curve import new_pair
 
 GATEWAY, CLIENT = new_pair().public, new_pair().public
 OWN_INSTANCES = (b"i" * 16, b"k" * 16)

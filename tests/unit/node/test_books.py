@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 from msgspec import json
 
-from tutti_gateway.config import parse_config
-from tutti_gateway.core import limits
 from tutti import limits as common_limits
-from tutti_gateway.core.view.group_status import Member
 from tutti.data.frames.bodies import Voter
 from tutti.data.lane_name import LaneName
 from tutti.data.log_state import LogState, Producer, Topic
 from tutti.log.files.options import Space
+from tutti_gateway.config import parse_config
+from tutti_gateway.core import limits
+from tutti_gateway.core.view.group_status import Member
 from tutti_gateway.log.upkeep.retention import Held
-from tutti_gateway.node.status.status import Books
-from tutti_gateway.node.disk.lane_thread import LaneFacts
 from tutti_gateway.node.common.counters import DiskMeters, Meters
+from tutti_gateway.node.disk.lane_thread import LaneFacts
+from tutti_gateway.node.status.status import Books
 
 CONFIG = """
 name = "jfk"

@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
+from tests.unit.node.bench import Bench
+from tests.unit.node.fakes import LOG, Wire
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.events import LinkChanged, Received
 from tutti_gateway.core.protocol.messages import Probe
+from tutti_gateway.node.clients.port import ClientPort
 from tutti_gateway.node.common import memory
+from tutti_gateway.node.common.mailbox import Mailbox
 from tutti_gateway.node.driver import Happening
 from tutti_gateway.node.loop import Loop
-from tutti_gateway.node.common.mailbox import Mailbox
-from tutti_gateway.node.clients.port import ClientPort
-from tests.unit.node.bench import Bench
-from tests.unit.node.fakes import LOG, Wire
 
 
 class Quiet(Wire):

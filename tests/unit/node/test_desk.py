@@ -12,19 +12,19 @@ from typing import cast
 import pytest
 from msgspec import json
 
-from tutti_gateway.reads.common.gateway_link import UNKNOWN, GatewayLink
-from tutti_gateway.core import limits
-from tutti import limits as common_limits
-from tutti_gateway.core.protocol.actions import Persist, ReadIndex
-from tutti_gateway.core.protocol.events import ReadIndexAsked, Submitted, WriteFailed
-from tutti.data.lane_name import LaneName
-from tutti.data.client_protocol import Duplicate
-from tutti_gateway.node.status.status_socket import Desk, IndexAsked, StatusAsked
-from tutti_gateway.node.disk.lane_thread import LaneFacts
 from tests.unit.node.bench import A, Bench, placed, submit, takes
 from tests.unit.node.fakes import batch_frame
 from tests.unit.node.test_books import Bench as Told
 from tests.unit.node.test_supervisor import wait_for
+from tutti import limits as common_limits
+from tutti.data.client_protocol import Duplicate
+from tutti.data.lane_name import LaneName
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.actions import Persist, ReadIndex
+from tutti_gateway.core.protocol.events import ReadIndexAsked, Submitted, WriteFailed
+from tutti_gateway.node.disk.lane_thread import LaneFacts
+from tutti_gateway.node.status.status_socket import Desk, IndexAsked, StatusAsked
+from tutti_gateway.reads.common.gateway_link import UNKNOWN, GatewayLink
 
 
 def test_a_halted_gateway_hears_its_clients_though_its_window_is_full() -> None:

@@ -9,20 +9,29 @@ from random import Random
 
 import pytest
 
-from tutti_gateway.core import limits
+from tests.unit.core.rig import opened
+from tests.unit.node.disk_bench import Bench, persist, wait_for
+from tests.unit.node.fakes import batch_frame
 from tutti import limits as common_limits
-from tutti_gateway.core.protocol.actions import Persist, ReadLog, ReadSnapshot
-from tutti_gateway.core.protocol.events import (LogRead, Persisted, SnapshotRead, SpaceChanged, StackConfig, TimeAdvanced, TrimProposed, WriteFailed)
-from tutti_gateway.core.stack import Stack
-from tutti_gateway.core.view.group_status import Survey
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.hard_state import Scalars
 from tutti.errors import DiskFull, InvariantViolated
 from tutti.log.files.options import Space
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.actions import Persist, ReadLog, ReadSnapshot
+from tutti_gateway.core.protocol.events import (
+    LogRead,
+    Persisted,
+    SnapshotRead,
+    SpaceChanged,
+    StackConfig,
+    TimeAdvanced,
+    TrimProposed,
+    WriteFailed,
+)
+from tutti_gateway.core.stack import Stack
+from tutti_gateway.core.view.group_status import Survey
 from tutti_gateway.log.upkeep.retention import Held
-from tests.unit.core.rig import opened
-from tests.unit.node.disk_bench import Bench, persist, wait_for
-from tests.unit.node.fakes import batch_frame
 
 
 def test_one_write_and_one_sync_serve_all_that_waits() -> None:

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from tests.unit.node.disk_bench import Bench, persist, run, wait_for
+from tutti.data.frames.frame import Frame
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.events import Persisted, SpaceChanged
-from tutti.data.frames.frame import Frame
-from tests.unit.node.disk_bench import Bench, persist, run, wait_for
 
 
 def test_the_index_comes_after_the_sync_and_readers_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,17 +4,53 @@ receipts leave, decided runs go to the index last, and every bound is a clear an
 
 import pytest
 
-from tutti_gateway.core import limits
-from tutti import limits as common_limits
-from tutti_gateway.core.protocol.actions import Deliver, Halt, Persist, ReadIndex, Reply, Send, SetTimer, Stopped
-from tutti_gateway.core.protocol.events import (EpochAsked, LeaveAsked, Persisted, ReadIndexAsked, RosterAsked, RosterForced, SessionClosed, Several, Submitted, TimeAdvanced, TopicAsked, WriteFailed)
-from tutti_gateway.core.protocol.messages import Confirm
-from tutti.data.client_protocol import (PROTOCOL, Bye, ChangeRoster, Committed, Denied, Done, Duplicate, EpochFenced, EpochOpened, Expected, Fence, ForceRoster, Forget, Hello, Leave, OpenProducer, OpenTopic, RefusedAnswer, SaveOffset, Status, StatusAnswer, TopicOpened)
-from tutti.errors import InvariantViolated
-from tutti_gateway.node.clients.duplicate_lookup import Located
-from tutti_gateway.node.clients.port import Message, Sent
 from tests.unit.node.bench import A, B, Bench, Shelf, control, placed, submit, takes
 from tests.unit.node.fakes import batch_frame, message, token
+from tutti import limits as common_limits
+from tutti.data.client_protocol import (
+    PROTOCOL,
+    Bye,
+    ChangeRoster,
+    Committed,
+    Denied,
+    Done,
+    Duplicate,
+    EpochFenced,
+    EpochOpened,
+    Expected,
+    Fence,
+    ForceRoster,
+    Forget,
+    Hello,
+    Leave,
+    OpenProducer,
+    OpenTopic,
+    RefusedAnswer,
+    SaveOffset,
+    Status,
+    StatusAnswer,
+    TopicOpened,
+)
+from tutti.errors import InvariantViolated
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.actions import Deliver, Halt, Persist, ReadIndex, Reply, Send, SetTimer, Stopped
+from tutti_gateway.core.protocol.events import (
+    EpochAsked,
+    LeaveAsked,
+    Persisted,
+    ReadIndexAsked,
+    RosterAsked,
+    RosterForced,
+    SessionClosed,
+    Several,
+    Submitted,
+    TimeAdvanced,
+    TopicAsked,
+    WriteFailed,
+)
+from tutti_gateway.core.protocol.messages import Confirm
+from tutti_gateway.node.clients.duplicate_lookup import Located
+from tutti_gateway.node.clients.port import Message, Sent
 
 
 def test_a_stranger_is_told_to_say_hello() -> None:
@@ -220,7 +256,10 @@ def test_a_message_that_is_too_large_is_told_what_is_taken() -> None:
     assert isinstance(denied, Denied)
     assert denied.code == "malformed"
     assert f"{common_limits.MESSAGE_BYTES_MAX + 1} bytes" in denied.reason
-    assert f"takes up to {common_limits.MESSAGE_BYTES_MAX} bytes in up to {1 + common_limits.FRAMES_A_MESSAGE_MAX} parts" in denied.reason
+    assert (
+        f"takes up to {common_limits.MESSAGE_BYTES_MAX} bytes in up to {1 + common_limits.FRAMES_A_MESSAGE_MAX} parts"
+        in denied.reason
+    )
 
 
 @pytest.mark.parametrize(

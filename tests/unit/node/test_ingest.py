@@ -4,13 +4,13 @@ from typing import Literal
 
 import pytest
 
-from tutti_gateway.core import limits
+from tests.unit.node.fakes import batch_frame
 from tutti import limits as common_limits
 from tutti.data.frames.bodies import TxnBody, encode_body
 from tutti.data.frames.frame import PROGRESS_BYTES_MAX, STAGED, Frame, Kind, payload_crc
 from tutti.errors import FormatError, TooLarge
+from tutti_gateway.core import limits
 from tutti_gateway.node.clients.batch_validation import Gate, check_body, check_header
-from tests.unit.node.fakes import batch_frame
 
 
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])

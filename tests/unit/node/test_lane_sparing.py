@@ -8,16 +8,16 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.actions import MendLane
-from tutti_gateway.core.protocol.events import Event, LaneRotted
-from tutti.errors import DiskFull
-from tutti.log.files.lane_paths import SUSPECT, lane_path
-from tutti_gateway.node.disk.lane_thread import LaneDisk
 from tests.unit.core.unordered.test_mending import lose, sent
 from tests.unit.log import lanes
 from tests.unit.log.test_lanes import rot
 from tests.unit.node.test_lanes import OWN, Bench, run
+from tutti.errors import DiskFull
+from tutti.log.files.lane_paths import SUSPECT, lane_path
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.actions import MendLane
+from tutti_gateway.core.protocol.events import Event, LaneRotted
+from tutti_gateway.node.disk.lane_thread import LaneDisk
 
 
 @pytest.mark.parametrize("trouble", [DiskFull("no room"), OSError(24, "too many open files")])

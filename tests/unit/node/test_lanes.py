@@ -8,17 +8,17 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.actions import DeliverUnordered, LaneHeld, MendLane, PersistLane, ReadLane
-from tutti_gateway.core.protocol.events import Event, LaneLog, LanePersisted, LaneRead, LaneRotted, WriteFailed
-from tutti_gateway.core.protocol.messages import LaneBegin
+from tests.unit.node.fakes import LOG
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.lane_name import LaneName
 from tutti.errors import DiskFailed, DiskFull
 from tutti.log.read.lane_reader import End
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.actions import DeliverUnordered, LaneHeld, MendLane, PersistLane, ReadLane
+from tutti_gateway.core.protocol.events import Event, LaneLog, LanePersisted, LaneRead, LaneRotted, WriteFailed
+from tutti_gateway.core.protocol.messages import LaneBegin
 from tutti_gateway.node.disk import lane_thread
 from tutti_gateway.node.disk.lane_thread import LaneDisk, LaneFacts
-from tests.unit.node.fakes import LOG
 
 OWN = LaneName(1, bytes(16))
 

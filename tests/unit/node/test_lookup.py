@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from tests.unit.node.fakes import LOG
 from tutti.data.client_protocol import OFFSET_UNKNOWN, Committed, Duplicate
 from tutti.errors import Damaged
 from tutti.log.read.sequence_lookup import Run
 from tutti_gateway.node.clients.duplicate_lookup import Located, Lookups
-from tests.unit.node.fakes import LOG
 
 
 class Index:

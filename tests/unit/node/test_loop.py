@@ -12,19 +12,19 @@ from collections.abc import Callable, Iterator
 import pytest
 import zmq
 
-from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.events import SessionClosed
-from tutti.data.client_protocol import PROTOCOL, Duplicate, Hello, encode_control
-from tutti_gateway.node.common import memory
-from tutti_gateway.node.driver import Driver, Happening
-from tutti_gateway.node.loop import Loop
-from tutti_gateway.node.common.mailbox import Mailbox
-from tutti_gateway.node.common.counters import Meters
-from tutti_gateway.node.clients.port import ClientPort
-from tutti.zmtp.framing import GREETING, ready
 from tests.ports import free_port
 from tests.unit.node.bench import Shelf
 from tests.unit.node.fakes import LOG, DiskQueue, HandClock, LaneQueue, Lookups, Script, Wire, network, token
+from tutti.data.client_protocol import PROTOCOL, Duplicate, Hello, encode_control
+from tutti.zmtp.framing import GREETING, ready
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.events import SessionClosed
+from tutti_gateway.node.clients.port import ClientPort
+from tutti_gateway.node.common import memory
+from tutti_gateway.node.common.counters import Meters
+from tutti_gateway.node.common.mailbox import Mailbox
+from tutti_gateway.node.driver import Driver, Happening
+from tutti_gateway.node.loop import Loop
 
 
 class Bench:

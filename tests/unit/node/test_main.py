@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tutti_gateway.config import load_config
 from tutti.log.files.data_directory import open_directory
+from tutti_gateway.config import load_config
 from tutti_gateway.node import main
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from tutti_gateway.core.protocol.events import TimeAdvanced
-from tutti.data.client_protocol import Welcome
 from tests.unit.node.bench import WELCOME, A, B, Bench, Shelf
+from tutti.data.client_protocol import Welcome
+from tutti_gateway.core.protocol.events import TimeAdvanced
 
 
 def look(bench: Bench, **changed: object) -> None:

@@ -9,11 +9,11 @@ from typing import Protocol
 import pytest
 import zmq
 
-from tutti_gateway.core import limits
+from tests.ports import free_port
 from tutti import limits as common_limits
+from tutti_gateway.core import limits
 from tutti_gateway.node.clients.port import ClientPort, Message, Sent
 from tutti_gateway.node.common.ports import PortInUse
-from tests.ports import free_port
 
 
 @pytest.fixture

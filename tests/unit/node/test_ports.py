@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
+from tutti.errors import TuttiError
 from tutti_gateway.config import Address
 from tutti_gateway.core import limits
-from tutti.errors import TuttiError
 from tutti_gateway.node.common.ports import PortInUse, wait_free
 
 

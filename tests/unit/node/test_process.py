@@ -9,14 +9,14 @@ from typing import cast
 import pytest
 
 from tutti import limits
-from tutti_gateway.core.context import Context
-from tutti_gateway.core.membership.leaving import Leaving, Others
-from tutti_gateway.core.view.peers import Peers
 from tutti.errors import DiskFull
 from tutti.log.files.data_directory import open_directory
 from tutti.log.files.layout import RESERVE
 from tutti.log.files.options import LogOptions
 from tutti.log.files.storage import Storage
+from tutti_gateway.core.context import Context
+from tutti_gateway.core.membership.leaving import Leaving, Others
+from tutti_gateway.core.view.peers import Peers
 from tutti_gateway.node.process import check_room_to_begin, stop_us_max
 
 MIB = 1 << 20

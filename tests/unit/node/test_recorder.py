@@ -13,18 +13,27 @@ from random import Random
 import msgspec
 import pytest
 
+from tests.unit.core.rig import batches, opened
+from tests.unit.node.fakes import LOG, Script
+from tutti.errors import ConfigError, Damaged, FormatError, InvariantViolated, UsageError
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol import codec
 from tutti_gateway.core.protocol.actions import Action, Dropped, SetTimer
 from tutti_gateway.core.protocol.events import Event, Now, StackConfig, Submitted, TimeAdvanced
 from tutti_gateway.core.stack import Stack
-from tutti.errors import ConfigError, Damaged, FormatError, InvariantViolated, UsageError
 from tutti_gateway.node.common.interfaces import Stack as AnyStack
 from tutti_gateway.node.replay.recorder import Recorder, header_of
-from tutti_gateway.node.replay.recording_format import Closed, Header, Item, Recording, Stepped, block_bytes, item_bytes, start_bytes
+from tutti_gateway.node.replay.recording_format import (
+    Closed,
+    Header,
+    Item,
+    Recording,
+    Stepped,
+    block_bytes,
+    item_bytes,
+    start_bytes,
+)
 from tutti_gateway.node.replay.replay import rerun
-from tests.unit.core.rig import batches, opened
-from tests.unit.node.fakes import LOG, Script
 
 CONFIG = StackConfig(tick_interval_us=300_000)
 BEGAN = Now(1, 1_700_000_000_000_000)

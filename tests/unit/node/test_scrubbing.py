@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
+from tests.unit.node.disk_bench import Bench, persist
+from tests.unit.node.fakes import batch_frame
 from tutti_gateway.core.protocol.actions import Mend, ReadLog
 from tutti_gateway.core.protocol.events import Event, LogRead, Persisted, Rotted, WriteFailed
 from tutti_gateway.node.disk import scrub_schedule
-from tests.unit.node.disk_bench import Bench, persist
-from tests.unit.node.fakes import batch_frame
 
 
 class Clock:

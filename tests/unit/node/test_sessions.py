@@ -1,8 +1,8 @@
 """Proves that clients keep their number over reconnects, that places are bounded, and that only idle clients make room."""
 
+from tests.unit.node.fakes import token
 from tutti_gateway.core import limits
 from tutti_gateway.node.clients.sessions import Sessions
-from tests.unit.node.fakes import token
 
 
 def test_a_client_that_connects_again_keeps_its_number() -> None:

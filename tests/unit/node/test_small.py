@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from tutti_gateway.core import limits
 from tutti.data.histograms import Histogram
+from tutti_gateway.core import limits
 from tutti_gateway.node.common import memory
 from tutti_gateway.node.common.clock import Clock
 from tutti_gateway.node.common.counters import Meters

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from tutti_gateway.core import limits
-from tutti_gateway.node.status.reads_supervisor import Notifier, Supervisor
 from tests.certificates import certificate
 from tests.ports import free_port
 from tests.unit.node.fakes import LOG
+from tutti_gateway.core import limits
+from tutti_gateway.node.status.reads_supervisor import Notifier, Supervisor
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger

@@ -9,17 +9,26 @@ from contextlib import redirect_stderr
 
 import pytest
 
-from tutti_gateway.core.protocol.actions import Action, Deliver, DeliverUnordered, Persist, PersistLane, Reply
-from tutti_gateway.core.protocol.events import (Event, LanePersisted, Now, Persisted, Received, Submitted, SubmittedUnordered, TimeAdvanced)
-from tutti_gateway.core.protocol.messages import Confirm, Fetched, LaneFetched, No, Order, Post, Posted, Settled, Vote
+from tests.unit.node.bench import placed
+from tests.unit.node.fakes import batch_frame
+from tutti.data.client_protocol import Committed
 from tutti.data.frames.frame import Frame
 from tutti.data.lane_name import LaneName
 from tutti.data.log_state import LogState, Producer, Topic
-from tutti.data.client_protocol import Committed
+from tutti_gateway.core.protocol.actions import Action, Deliver, DeliverUnordered, Persist, PersistLane, Reply
+from tutti_gateway.core.protocol.events import (
+    Event,
+    LanePersisted,
+    Now,
+    Persisted,
+    Received,
+    Submitted,
+    SubmittedUnordered,
+    TimeAdvanced,
+)
+from tutti_gateway.core.protocol.messages import Confirm, Fetched, LaneFetched, No, Order, Post, Posted, Settled, Vote
 from tutti_gateway.node.common import logging_setup
 from tutti_gateway.node.status.trace import Tracer
-from tests.unit.node.bench import placed
-from tests.unit.node.fakes import batch_frame
 
 NOW = Now(5, 7)
 OWN, OTHER = LaneName(1, bytes(16)), LaneName(2, b"o" * 16)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
+from tests.unit.node.bench import A, B, Bench, Shelf, control
+from tutti.data.client_protocol import Denied, Producers, StatusAnswer
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.actions import Dropped, Peers, Suspect, ViewInstalled
 from tutti_gateway.core.protocol.events import Persisted, SpaceChanged
-from tutti.data.client_protocol import Denied, Producers, StatusAnswer
-from tests.unit.node.bench import A, B, Bench, Shelf, control
 
 
 @pytest.mark.parametrize(("low", "told"), [(False, 1), (True, 0)])

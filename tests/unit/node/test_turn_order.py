@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from tests.unit.node.bench import A, Bench, placed, submit
+from tests.unit.node.fakes import batch_frame
+from tutti.data.client_protocol import Committed
 from tutti_gateway.core.protocol.actions import Deliver, Persist, ReadLog, Reply, Send
 from tutti_gateway.core.protocol.events import Persisted, Received, Several, SpaceChanged, Submitted
 from tutti_gateway.core.protocol.messages import Confirm, Order, Vote
-from tutti.data.client_protocol import Committed
-from tests.unit.node.bench import A, Bench, placed, submit
-from tests.unit.node.fakes import batch_frame
 
 
 @pytest.fixture

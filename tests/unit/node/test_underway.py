@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tutti_gateway.core.protocol.actions import Persist, ReadLog
-from tutti_gateway.core.protocol.events import Persisted, TimeAdvanced
-from tutti.data.frames.frame import Frame, Kind
-from tutti_gateway.node.clients.in_flight import UnderWay
 from tests.unit.node.bench import Bench, placed
 from tests.unit.node.fakes import batch_frame
+from tutti.data.frames.frame import Frame, Kind
+from tutti_gateway.core.protocol.actions import Persist, ReadLog
+from tutti_gateway.core.protocol.events import Persisted, TimeAdvanced
+from tutti_gateway.node.clients.in_flight import UnderWay
 
 
 def frames(first: int, sizes: list[int], view: int = 1) -> list[Frame]:

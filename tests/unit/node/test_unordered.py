@@ -8,18 +8,18 @@ from typing import get_args
 
 import pytest
 
-from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.actions import Action, Deliver, DeliverUnordered, Persist, PersistLane, ReadLane, Reply
-from tutti_gateway.core.protocol.events import (LaneLog, LanePersisted, Persisted, Recovered, Started, Submitted, SubmittedUnordered)
+from tests.unit.node.bench import A, B, Bench, placed, submit
+from tests.unit.node.fakes import batch_frame, message
+from tutti.data.client_protocol import Committed, Denied, Duplicate, RefusedAnswer, encode_submit
 from tutti.data.frames.bodies import ForgetBody, encode_body
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.hard_state import Scalars
 from tutti.data.log_state import LogState
-from tutti.data.client_protocol import Committed, Denied, Duplicate, RefusedAnswer, encode_submit
-from tutti_gateway.node.clients.port import Message, Sent
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.actions import Action, Deliver, DeliverUnordered, Persist, PersistLane, ReadLane, Reply
+from tutti_gateway.core.protocol.events import LaneLog, LanePersisted, Persisted, Recovered, Started, Submitted, SubmittedUnordered
 from tutti_gateway.node.clients.in_flight import Awaited
-from tests.unit.node.bench import A, B, Bench, placed, submit
-from tests.unit.node.fakes import batch_frame, message
+from tutti_gateway.node.clients.port import Message, Sent
 
 DISK = bytes(16)
 

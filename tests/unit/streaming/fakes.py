@@ -9,10 +9,10 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from tutti.sources.source import Frontier, Piece, Range, Topic
 from tutti.common.address import Address
 from tutti.errors import OffsetOutOfRange
 from tutti.log.read.batch_limits import tick_end
+from tutti.sources.source import Frontier, Piece, Range, Topic
 
 
 class FakeLog:

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.unit.streaming.fakes import FakeLog
 from tutti.errors import UsageError
-from tutti_spark.source import origin
 from tutti_spark.backfill.ranges import Live, Stream, live_query
 from tutti_spark.backfill.run import Backfill, Plan
-from tests.unit.streaming.fakes import FakeLog
+from tutti_spark.source import origin
 
 LOG = "log-1"
 FRONTIER = 100

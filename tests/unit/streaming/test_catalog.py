@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql.types import StructType
 
 from tutti.errors import UsageError
-from tutti_spark.source.catalog import with_table
 from tutti_spark.common.spark_schema import spark_schema
+from tutti_spark.source.catalog import with_table
 from tutti_spark.source.data_source import TuttiDataSource
 
 URL = "tutti://127.0.0.1:7400"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tutti.errors import UsageError
-from tutti_spark.launch import spark_submit, requirements
+from tutti_spark.launch import requirements, spark_submit
 
 ROOT = Path(spark_submit.__file__).parents[1]
 
@@ -73,7 +73,9 @@ def test_a_python_that_is_none_is_told(tmp_path: Path, script: str | None, words
 
 def test_the_package_is_written_as_one_file(tmp_path: Path) -> None:
     """Proves that what is shipped can be imported from the zip file, and nothing of the checkout is needed."""
-    run = subprocess.run([sys.executable, "-m", "tutti_spark.launch.spark_submit", "--zip", str(tmp_path / "tutti.zip")], check=False, cwd=ROOT)
+    run = subprocess.run(
+        [sys.executable, "-m", "tutti_spark.launch.spark_submit", "--zip", str(tmp_path / "tutti.zip")], check=False, cwd=ROOT
+    )
     assert run.returncode == 0
     code = "import tutti, tutti_spark.source.data_source, pyspark_tutti, tutti.sources.flight as r; print(r.__file__, pyspark_tutti.__file__)"
     environment = {"PYTHONPATH": os.pathsep.join([str(tmp_path / "tutti.zip"), sysconfig.get_path("purelib")])}

@@ -16,12 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
+from tests.unit.streaming.fakes import FakeLog
 from tutti.errors import Unavailable, UsageError
+from tutti_spark.common.options import ReadOptions
 from tutti_spark.source import lockstep, stream
 from tutti_spark.source.lockstep import Lockstep
-from tutti_spark.common.options import ReadOptions
 from tutti_spark.source.stream import StreamReader
-from tests.unit.streaming.fakes import FakeLog
 
 TERMS = {"cut": "tick:1"}
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from tutti.sources.source import Piece
+from tests.unit.streaming.fakes import FakeLog, wait_until
 from tutti.errors import OffsetOutOfRange
-from tutti_spark.source import origin, stream
+from tutti.sources.source import Piece
 from tutti_spark.common.options import ReadOptions
+from tutti_spark.source import origin, stream
 from tutti_spark.source.planning import RecordsPartition, partitions
 from tutti_spark.source.stream import StreamReader
-from tests.unit.streaming.fakes import FakeLog, wait_until
 
 
 class ShrinkingLog(FakeLog):

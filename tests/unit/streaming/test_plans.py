@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from pyspark.sql.datasource import InputPartition
 
+from tests.unit.streaming.fakes import FakeLog
 from tutti import limits
 from tutti.errors import Unavailable, UsageError
+from tutti_spark.common.options import ReadOptions
 from tutti_spark.source import batch
 from tutti_spark.source.batch import BatchReader
-from tutti_spark.common.options import ReadOptions
 from tutti_spark.source.planning import RecordsPartition, partitions
-from tests.unit.streaming.fakes import FakeLog
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from tutti_spark.source import query_reports, stream
-from tutti_spark.common.options import ReadOptions
-from tutti_spark.source.query_positions import SharedPosition
-from tutti_spark.source.stream import StreamReader
 from tests.unit.streaming.fakes import FakeLog, wait_until
 from tests.unit.streaming.test_reporting import FakeGateways
+from tutti_spark.common.options import ReadOptions
+from tutti_spark.source import query_reports, stream
+from tutti_spark.source.query_positions import SharedPosition
+from tutti_spark.source.stream import StreamReader
 
 
 def test_the_least_of_all_streams_counts(tmp_path: Path) -> None:

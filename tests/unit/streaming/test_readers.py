@@ -13,18 +13,18 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
+from tests.unit.streaming.fakes import FakeLog, wait_until
+from tutti import limits
+from tutti.common.address import Address
+from tutti.errors import Damaged, OffsetOutOfRange, Refused, TuttiError, Unavailable, UsageError
 from tutti.sources.locality import is_here
 from tutti.sources.source import Piece
-from tutti.common.address import Address
-from tutti import limits
-from tutti.errors import Damaged, OffsetOutOfRange, Refused, TuttiError, Unavailable, UsageError
+from tutti_spark.common.options import ReadOptions, parse
 from tutti_spark.source import batch, origin, partition_reader, stream
 from tutti_spark.source.batch import BatchReader
-from tutti_spark.common.options import ReadOptions, parse
 from tutti_spark.source.origin import source_of_log
 from tutti_spark.source.planning import RecordsPartition, partitions, splits_of
 from tutti_spark.source.stream import StreamReader
-from tests.unit.streaming.fakes import FakeLog, wait_until
 
 ALL = ReadAllAvailable()
 

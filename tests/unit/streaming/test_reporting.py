@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from tests.unit.streaming.fakes import FakeLog, wait_until
 from tutti import limits
 from tutti.errors import Refused, TuttiError, Unavailable, UsageError
-from tutti_spark.source import query_reports, stream
 from tutti_spark.common.options import ReadOptions, parse
+from tutti_spark.source import query_reports, stream
 from tutti_spark.source.query_reports import Reporter, driver_label
-from tests.unit.streaming.fakes import FakeLog, wait_until
 
 GATEWAYS = {"gateways": "tutti://h:1"}
 

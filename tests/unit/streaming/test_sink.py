@@ -25,15 +25,14 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from tutti import transactions
+from tutti import limits, transactions
 from tutti.batching.encoder import conform
-from tutti.transactions import Part
-from tutti import limits
 from tutti.errors import Refused, Unknown, UsageError
+from tutti.transactions import Part
 from tutti_spark.sink import accumulator, sink
 from tutti_spark.sink.accumulator import Accumulator, by_topic
-from tutti_spark.sink.sink import BatchSink, Staged, StreamSink
 from tutti_spark.sink.options import SinkOptions, check_columns, parse
+from tutti_spark.sink.sink import BatchSink, Staged, StreamSink
 
 NOW_US = 1_700_000_000_000_000
 URL = "tutti://h:1"

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.streaming.fakes import FakeLog, wait_until
 from tutti import limits
 from tutti.errors import Refused, Unavailable
 from tutti_spark.source import frontier_watch
 from tutti_spark.source.frontier_watch import FrontierWatch, Lag
-from tests.unit.streaming.fakes import FakeLog, wait_until
 
 
 def test_it_hears_of_records_without_being_asked() -> None:

@@ -9,7 +9,18 @@ import random
 import pytest
 
 from tutti_gateway.core import limits
-from tutti_gateway.transport.multicast.datagrams import (BEACON, DATA, OVERHEAD_BYTES, Assembly, Cutter, Pace, cut_runs, group_hash, opened, parse)
+from tutti_gateway.transport.multicast.datagrams import (
+    BEACON,
+    DATA,
+    OVERHEAD_BYTES,
+    Assembly,
+    Cutter,
+    Pace,
+    cut_runs,
+    group_hash,
+    opened,
+    parse,
+)
 
 GROUP = group_hash("g")
 KEY = b"k" * 32

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from tutti.data.frames.frame import Frame, Kind
 from tutti_gateway.core.protocol.events import LinkChanged, Received
 from tutti_gateway.core.protocol.messages import Forward, Order, Probe, Vote
-from tutti.data.frames.frame import Frame, Kind
-from tutti_gateway.transport.interface import Introduction
 from tutti_gateway.transport.in_memory import MemoryTransport, Wires
+from tutti_gateway.transport.interface import Introduction
 
 LOG = b"l" * 16
 NAMES = ("ewr", "jfk", "lga")

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tutti_gateway.core import limits
+from tests.ports import free_ports
 from tutti.data.addresses import Address
+from tutti.zmtp.framing import COMMAND, GREETING, PING, Formed, frame, ready
+from tutti_gateway.core import limits
+from tutti_gateway.transport.mesh.backend import Kind
 from tutti_gateway.transport.mesh.peer_link import Link
 from tutti_gateway.transport.mesh.socket_backend import Sockets
-from tutti_gateway.transport.mesh.backend import Kind
-from tutti.zmtp.framing import COMMAND, GREETING, PING, Formed, frame, ready
-from tests.ports import free_ports
 
 BEAT_US = limits.MESH_BEAT_MS * 1000
 PONG = frame(b"\x04PONG", COMMAND)

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tutti_gateway.core import limits
 from tutti import limits as common_limits
 from tutti.data.addresses import Address
+from tutti.zmtp.frame_reader import SCRATCH_BYTES
+from tutti.zmtp.framing import GREETING, form, ready
+from tutti_gateway.core import limits
+from tutti_gateway.transport.mesh.backend import Kind, News
 from tutti_gateway.transport.mesh.peer_link import Away, Link
 from tutti_gateway.transport.mesh.socket_connection import SocketLine
-from tutti_gateway.transport.mesh.backend import Kind, News
-from tutti.zmtp.framing import GREETING, form, ready
-from tutti.zmtp.frame_reader import SCRATCH_BYTES
 
 WAIT_S = 30.0
 

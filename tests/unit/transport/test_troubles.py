@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tutti_gateway.core import limits
 from tutti import limits as common_limits
+from tutti_gateway.core import limits
 from tutti_gateway.transport.interface import Trouble
 from tutti_gateway.transport.warnings_limited import Troubles
 

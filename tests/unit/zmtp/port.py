@@ -12,9 +12,9 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from tutti.zmtp.connection import Terms
-from tutti.zmtp.server import Callers
 from tutti.zmtp.framing import GREETING, ready
 from tutti.zmtp.listener import open_port
+from tutti.zmtp.server import Callers
 
 TERMS = Terms(
     name="port",

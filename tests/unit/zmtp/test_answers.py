@@ -11,9 +11,9 @@ import time
 
 import pytest
 
-from tutti.zmtp.server import Sent
-from tutti.zmtp.framing import GREETING, frame, ready
 from tests.unit.zmtp.port import DEADLINE_S, HELLO, SHOOK, TERMS, Port, read_all
+from tutti.zmtp.framing import GREETING, frame, ready
+from tutti.zmtp.server import Sent
 
 
 def test_what_a_caller_does_not_read_waits_in_bounds_and_comes_whole(port: Port) -> None:

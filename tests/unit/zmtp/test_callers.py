@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.unit.zmtp.port import HELLO, SHOOK, TERMS, WAIT_S, Port, read_all
 from tutti import limits
-from tutti.zmtp.server import Sent
 from tutti.zmtp.framing import COMMAND, GREETING, PING, frame, ready
 from tutti.zmtp.listener import lowest_free
-from tests.unit.zmtp.port import HELLO, SHOOK, TERMS, WAIT_S, Port, read_all
+from tutti.zmtp.server import Sent
 
 PONG = frame(b"\x04PONG", COMMAND)
 

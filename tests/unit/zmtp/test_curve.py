@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from tutti.errors import FormatError
 from tutti.zmtp.curve import Box, Calling, Listening, Pair, greeting, new_pair
-from tutti.zmtp.framing import GREETING, MORE, PING, Formed, Mismatch, form, ready
 from tutti.zmtp.curve_stream import Opening, Sealing
 from tutti.zmtp.frame_reader import SCRATCH_BYTES, Ended, Stream
+from tutti.zmtp.framing import GREETING, MORE, PING, Formed, Mismatch, form, ready
 
 SERVER, OTHER = new_pair(), new_pair()
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tutti import limits
 from tutti.errors import FormatError
 from tutti.zmtp import frame_reader
-from tutti.zmtp.framing import COMMAND, GREETING, MORE, Handshake, Mismatch, form, frame, ready
 from tutti.zmtp.frame_reader import SCRATCH_BYTES, Ended, Stream, TooLarge
+from tutti.zmtp.framing import COMMAND, GREETING, MORE, Handshake, Mismatch, form, frame, ready
 
 SIZES = st.one_of(st.integers(0, 300), st.integers(2000, 5000), st.integers(60_000, 70_000), st.integers(200_000, 300_000))
 PARTS_MAX = 20

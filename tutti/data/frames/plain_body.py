@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tutti.data.frames.frame import Buffer, Frame, padded
 from tutti.data.frames.arrow_ipc import body_sizes
+from tutti.data.frames.frame import Buffer, Frame, padded
 from tutti.data.frames.schema import BATCH_SCHEMA, HEADERS, TIMESTAMP
 
 _METADATA = struct.Struct("<40sq24sq8s34q8s14q")  # body length, rows; (offset, length) of 17 buffers; (length, nulls) of 7 columns

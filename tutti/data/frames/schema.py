@@ -10,8 +10,8 @@ from typing import Any, Literal, cast
 
 import pyarrow as pa
 
-from tutti.data.frames.frame import CODEC_FLAGS, Buffer, Flag, Frame
 from tutti.data.frames.arrow_ipc import body_sizes
+from tutti.data.frames.frame import CODEC_FLAGS, Buffer, Flag, Frame
 from tutti.errors import FormatError, UsageError
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")

@@ -18,13 +18,13 @@ from typing import Annotated, Any
 import msgspec
 
 from tutti.data.lane_name import NEW_LANE
-from tutti.runtime.fsync import DIRECTORY_MODE, open_file
 from tutti.errors import Damaged, DirectoryRefused, WrongDirectory, disk_remedy, remedy
+from tutti.log.files.disk_space import no_room
 from tutti.log.files.file_identity import Birth, birth_of
 from tutti.log.files.lane_paths import lane_at
 from tutti.log.files.layout import FORMAT_VERSION, IDENTITY, LOCK, LOG
-from tutti.log.files.disk_space import no_room
 from tutti.log.files.storage import Storage, SyncFailed, read_file
+from tutti.runtime.fsync import DIRECTORY_MODE, open_file
 
 _TEMPORARY = IDENTITY + ".tmp"  # what `replace_file` writes, and then gives its name
 _NEW = IDENTITY + ".new"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 from tutti.data.lane_name import LaneName
-from tutti.runtime.reserved_fds import patiently
 from tutti.log.files.layout import positions_named
 from tutti.log.files.storage import read_file
+from tutti.runtime.reserved_fds import patiently
 
 LANES = "lanes"
 OWN = "lane"  # in a gateway's directory: which lane is its own, from before the first write to it

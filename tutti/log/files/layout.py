@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tutti.data.frames.frame import Buffer, crc32c
-from tutti.runtime.reserved_fds import patiently
 from tutti.errors import Damaged, WrongDirectory
 from tutti.log.files.log_start import read_start
 from tutti.log.files.storage import Storage, read_file
+from tutti.runtime.reserved_fds import patiently
 
 FORMAT_VERSION = 1  # of the whole directory; each file that has a form of its own repeats it
 

@@ -17,10 +17,10 @@ import os
 from typing import Final
 
 from tutti.data.log_state import LogState
-from tutti.runtime.reserved_fds import spared
-from tutti.runtime.fsync import open_file
 from tutti.log.files.layout import LIVE, PAGE
 from tutti.log.files.mapped_pages import map_file
+from tutti.runtime.fsync import open_file
+from tutti.runtime.reserved_fds import spared
 
 _MAGIC: Final = int.from_bytes(b"TUTLIVE1", "little")
 _BOOT_FILE = "/proc/sys/kernel/random/boot_id"

@@ -13,8 +13,8 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 
 from tutti.data.frames.frame import Buffer
-from tutti.runtime.reserved_fds import patiently
 from tutti.runtime.fsync import open_file, sync_directory
+from tutti.runtime.reserved_fds import patiently
 
 NS_PER_US = 1000
 IOV_MAX = 1024  # buffers that one gathered write takes (Linux UIO_MAXIOV)

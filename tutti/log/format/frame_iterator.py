@@ -20,12 +20,26 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tutti.data.frames.bodies import AbortBody, TickBody, decode_body
-from tutti.data.frames.frame import (CRC_AT, HEADER_DTYPE, HEADER_SIZE, KINDS, MAGIC, TERMINATOR, VERSION, Frame, Kind, check_payload, decode_frame, padded, progress_length_at)
-from tutti.runtime.reserved_fds import patiently
-from tutti.runtime.fsync import open_file
+from tutti.data.frames.frame import (
+    CRC_AT,
+    HEADER_DTYPE,
+    HEADER_SIZE,
+    KINDS,
+    MAGIC,
+    TERMINATOR,
+    VERSION,
+    Frame,
+    Kind,
+    check_payload,
+    decode_frame,
+    padded,
+    progress_length_at,
+)
 from tutti.errors import Damaged, FormatError, WrongDirectory
-from tutti.log.format.index import Rows, build_rows
 from tutti.log.files.mapped_pages import advise, map_file, populate
+from tutti.log.format.index import Rows, build_rows
+from tutti.runtime.fsync import open_file
+from tutti.runtime.reserved_fds import patiently
 
 AHEAD_BYTES = 64 << 10  # read in at once for headers: more would read bodies that nobody looks at
 _AROUND_BYTES = 2 << 20  # the kernel maps so much around a page that is touched (a large folio): all of it is let go, or would stay

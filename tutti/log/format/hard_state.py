@@ -10,8 +10,8 @@ from tutti.data.frames.frame import crc32c
 from tutti.data.hard_state import Scalars
 from tutti.errors import Damaged, WrongDirectory
 from tutti.log.files.layout import FORMAT_VERSION, LOG, PAGE, SCALARS
-from tutti.log.format.vote_mark import MARK_SIZE, MARK_SIZE_BOUND, Mark, read_mark
 from tutti.log.files.storage import Storage, read_file
+from tutti.log.format.vote_mark import MARK_SIZE, MARK_SIZE_BOUND, Mark, read_mark
 
 MAGIC = b"TUTC"
 SLOTS = (0, PAGE)

@@ -9,9 +9,9 @@ from tutti.data.frames.bodies import RosterBody, decode_body
 from tutti.data.frames.frame import Kind, check_payload
 from tutti.errors import Damaged, FormatError
 from tutti.log.files.layout import FRAMES_AT, SegmentHeader, positions_named, read_header, segment_path
-from tutti.log.format.snapshot import Snapshot, newest_snapshot, read_snapshot
 from tutti.log.files.storage import Storage
 from tutti.log.format.frame_iterator import SegmentMap, Walk, walk
+from tutti.log.format.snapshot import Snapshot, newest_snapshot, read_snapshot
 
 
 class _End(NamedTuple):

@@ -24,10 +24,10 @@ import numpy.typing as npt
 from tutti.data.frames.bodies import TickBody
 from tutti.data.frames.frame import SEQUENCED, Buffer, Frame, Kind, crc32c
 from tutti.data.frames.frame import STAGED as STAGED_FLAG
-from tutti.runtime.reserved_fds import patiently
-from tutti.runtime.fsync import open_file
 from tutti.log.files.mapped_pages import map_file, populate
 from tutti.log.files.storage import Storage
+from tutti.runtime.fsync import open_file
+from tutti.runtime.reserved_fds import patiently
 
 Rows = npt.NDArray[np.void]
 

@@ -14,9 +14,9 @@ from typing import NamedTuple
 from tutti.data.frames.frame import crc32c
 from tutti.data.log_state import LogState
 from tutti.errors import FormatError
-from tutti.log.format.index import Rows, crc_of_rows, map_rows, no_rows
 from tutti.log.files.layout import FRAMES_AT, index_path, positions_named, snapshot_path
 from tutti.log.files.storage import Storage, read_file
+from tutti.log.format.index import Rows, crc_of_rows, map_rows, no_rows
 
 _MAGIC = b"TUTN"
 _VERSION = 1

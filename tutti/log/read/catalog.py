@@ -18,14 +18,14 @@ import numpy as np
 from tutti import limits
 from tutti.data.frames.frame import Kind
 from tutti.errors import Damaged, OffsetOutOfRange, invariant
-from tutti.log.format.index import Rows, Sealed, no_rows
 from tutti.log.files.layout import positions_named, segment_missing, segment_path, snapshot_path
-from tutti.log.format.snapshot import read_snapshot
-from tutti.log.read.splits import Range, cut_wide
 from tutti.log.files.log_start import Start, read_start
+from tutti.log.format.frame_iterator import Abort, abort_of
+from tutti.log.format.index import Rows, Sealed, no_rows
+from tutti.log.format.snapshot import read_snapshot
 from tutti.log.format.staged_batches import batches_of, unfolded
 from tutti.log.read.segment_view import Upto, View, ends_early, sealed_header
-from tutti.log.format.frame_iterator import Abort, abort_of
+from tutti.log.read.splits import Range, cut_wide
 
 _CHUNK = 65_536  # rows looked at together
 

@@ -11,11 +11,11 @@ import numpy as np
 
 from tutti.data.frames.frame import Kind
 from tutti.data.lane_name import LaneName
-from tutti.data.names import forgotten_name
 from tutti.data.log_state import LogState
+from tutti.data.names import forgotten_name
 from tutti.errors import Behind, Damaged, OffsetOutOfRange, TuttiError
-from tutti.log.format.index import Rows
 from tutti.log.files.lane_paths import lane_at, lane_path
+from tutti.log.format.index import Rows
 from tutti.log.read.name_registry import Forgotten
 from tutti.log.read.reader import LogReader, of_topics
 

@@ -16,10 +16,10 @@ from tutti.data.frames.bodies import EpochBody, RosterBody, TopicBody, decode_bo
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.log_state import LogState
 from tutti.errors import Damaged, OffsetOutOfRange
-from tutti.log.read.catalog import Catalog, trimmed
-from tutti.log.format.index import Rows
 from tutti.log.files.layout import segment_missing
+from tutti.log.format.index import Rows
 from tutti.log.format.snapshot import Snapshot, newest_snapshot, read_snapshot
+from tutti.log.read.catalog import Catalog, trimmed
 from tutti.log.read.segment_view import Upto, View
 
 _WHAT = {Kind.TOPIC: "topic", Kind.EPOCH: "producer", Kind.ROSTER: "gateway"}

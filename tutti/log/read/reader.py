@@ -21,20 +21,20 @@ from tutti.data.frames.schema import decode_batch
 from tutti.data.log_state import LogState, Topic
 from tutti.errors import Damaged, DirectoryRefused, OffsetOutOfRange, UsageError
 from tutti.log.files import live_page as page
-from tutti.log.read.state_replay import applied
-from tutti.log.read.catalog import Catalog
 from tutti.log.files.data_directory import no_identity, read_identity
-from tutti.log.read.sequence_lookup import Run, offsets_of
-from tutti.log.format.index import Rows
 from tutti.log.files.layout import read_header
 from tutti.log.files.live_page import LiveView, open_live
-from tutti.log.read.reader_lock import Looking
-from tutti.log.format.vote_mark import check_end, newest_mark
-from tutti.log.read.name_registry import Names
 from tutti.log.format.hard_state import check_kept, read_scalars
+from tutti.log.format.index import Rows
 from tutti.log.format.snapshot import newest_snapshot
-from tutti.log.read.splits import Range, check_parts, cut
+from tutti.log.format.vote_mark import check_end, newest_mark
+from tutti.log.read.catalog import Catalog
+from tutti.log.read.name_registry import Names
+from tutti.log.read.reader_lock import Looking
 from tutti.log.read.segment_view import Upto, View
+from tutti.log.read.sequence_lookup import Run, offsets_of
+from tutti.log.read.splits import Range, check_parts, cut
+from tutti.log.read.state_replay import applied
 
 Item = TypeVar("Item")
 _SAME_S = 1.0  # so often is looked whether the path still leads to the directory that was opened

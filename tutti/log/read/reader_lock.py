@@ -6,8 +6,8 @@ import threading
 from types import TracebackType
 
 from tutti.errors import DirectoryRefused, remedy
-from tutti.log.read.catalog import trimmed
 from tutti.log.files.log_start import read_start
+from tutti.log.read.catalog import trimmed
 
 
 class Looking:

@@ -13,11 +13,11 @@ import numpy as np
 
 from tutti.data.frames.frame import Frame, check_payload
 from tutti.errors import Damaged
-from tutti.log.format.index import ROWS_AT, Rows, Sealed, index_sealed, map_rows, no_rows, read_sealed, rows_good
 from tutti.log.files.layout import FRAMES_AT, index_path, read_header, segment_path
-from tutti.log.format.snapshot import newest_snapshot, rows_before
 from tutti.log.files.storage import read_file
 from tutti.log.format.frame_iterator import Abort, SegmentMap, Walk, walk
+from tutti.log.format.index import ROWS_AT, Rows, Sealed, index_sealed, map_rows, no_rows, read_sealed, rows_good
+from tutti.log.format.snapshot import newest_snapshot, rows_before
 
 
 class Upto(NamedTuple):

@@ -8,9 +8,9 @@ from tutti import limits
 from tutti.data.frames.frame import HEADER_SIZE, Kind, chained, check_payload
 from tutti.data.log_state import LogState
 from tutti.errors import Damaged, FormatError
+from tutti.log.format.frame_iterator import AHEAD_BYTES
 from tutti.log.format.index import ABORTED, Rows
 from tutti.log.read.segment_view import View
-from tutti.log.format.frame_iterator import AHEAD_BYTES
 
 _LET_GO_BYTES = 4 * limits.MIB  # of a segment that was looked at, before its pages leave the process
 

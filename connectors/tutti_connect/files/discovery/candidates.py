@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tutti_connect.files import limits
 from tutti_connect.files.discovery.directory import is_opaque
-from tutti_connect.files.discovery.ledger import File, Ledger, State
 from tutti_connect.files.discovery.fingerprint import mark_of
+from tutti_connect.files.discovery.ledger import File, Ledger, State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

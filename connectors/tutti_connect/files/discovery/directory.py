@@ -10,10 +10,10 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from tutti_connect.files import limits
 from tutti.data.names import is_name
-from tutti.runtime.fsync import make_directory
 from tutti.errors import ConfigError, Unavailable, remedy
+from tutti.runtime.fsync import make_directory
+from tutti_connect.files import limits
 
 if TYPE_CHECKING:
     from tutti_connect.files.config import Inflow

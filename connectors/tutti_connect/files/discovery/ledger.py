@@ -17,10 +17,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tutti.errors import ConfigError, Damaged, Fenced, Unavailable, WrongDirectory, invariant
 from tutti_connect.config import writable_directory
 from tutti_connect.files import limits
 from tutti_connect.files.progress import Place
-from tutti.errors import ConfigError, Damaged, Fenced, Unavailable, WrongDirectory, invariant
 
 Kind = TypeVar("Kind")
 _VERSION = 1

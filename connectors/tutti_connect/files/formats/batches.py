@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tutti_connect.files import limits
-from tutti_connect.files.progress import Place, shortened
-from tutti_connect.files.formats.rows import NOW
 from tutti.data.frames.schema import TIMESTAMP
+from tutti_connect.files import limits
+from tutti_connect.files.formats.rows import NOW
+from tutti_connect.files.progress import Place, shortened
 
 if TYPE_CHECKING:
     from tutti_connect.files.discovery.ledger import Piece
-    from tutti_connect.files.formats.rows import Rows
     from tutti_connect.files.formats.file_reader import Source
+    from tutti_connect.files.formats.rows import Rows
 
 _BINARY = pa.binary()
 

@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from tutti_connect.files import limits
 from tutti_connect.files.discovery.directory import is_opaque
+from tutti_connect.files.discovery.fingerprint import Trail, mark_of
 from tutti_connect.files.formats.parquet import ParquetFile
 from tutti_connect.files.formats.rows import BadRow, CsvRows, Form, JsonLines, Picker, PlainLines, Rows, Unreadable, header
-from tutti_connect.files.discovery.fingerprint import Trail, mark_of
 
 if TYPE_CHECKING:
     from tutti_connect.files.config import Inflow

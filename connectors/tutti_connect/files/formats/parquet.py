@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tutti.data.frames.schema import TIME_US_MAX, TIME_US_MIN
 from tutti_connect.files import limits
 from tutti_connect.files.formats.rows import BadRow, Picker, Rows, Unreadable, to_json, to_json_exactly
 from tutti_connect.quarantine import as_base64
-from tutti.data.frames.schema import TIME_US_MAX, TIME_US_MIN
 
 if TYPE_CHECKING:
     from typing import IO

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple, Protocol
 
 import orjson
 
-from tutti_connect.files import limits
-from tutti_connect.files.config import Columns, TimeForm
-from tutti_connect.files.formats.times import DIGITS_MAX, UNITS_US, time_us
 from tutti.common.json_fields import JsonFields, check_json, field_bytes, text_of
 from tutti.data.frames.schema import TIME_US_MAX, TIME_US_MIN
 from tutti.errors import FormatError
+from tutti_connect.files import limits
+from tutti_connect.files.config import Columns, TimeForm
+from tutti_connect.files.formats.times import DIGITS_MAX, UNITS_US, time_us
 
 #: One field may fill a row; the module would refuse it at 128 KiB.
 csv.field_size_limit(limits.ROW_BYTES_MAX)

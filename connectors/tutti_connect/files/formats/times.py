@@ -6,8 +6,8 @@ import re
 from datetime import UTC, datetime, timedelta
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, ROUND_HALF_EVEN, Context, Decimal
 
-from tutti_connect.files.config import TimeForm
 from tutti.data.frames.schema import TIME_US_MAX, TIME_US_MIN
+from tutti_connect.files.config import TimeForm
 
 UNITS_US = {"s": 1_000_000, "ms": 1000, "us": 1}
 DIGITS_MAX = 25  # of a number before its point: one with more is no time, whatever its unit

@@ -12,13 +12,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from tutti.errors import TuttiError
 from tutti_connect.http import limits
-from tutti_connect.http.produce.bodies import JSON
 from tutti_connect.http.interface.operations import OPERATIONS, Operation
 from tutti_connect.http.interface.problems import Problem, problem_of
 from tutti_connect.http.interface.requests import Query, query_of
+from tutti_connect.http.produce.bodies import JSON
 from tutti_connect.http.service import Service
-from tutti.errors import TuttiError
 
 LOG = logging.getLogger("tutti.http")
 Handler = Callable[[Request, Query], Awaitable[Response]]

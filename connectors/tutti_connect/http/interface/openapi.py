@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import orjson
 
-from tutti_connect.http.produce.bodies import JSON, Record
 from tutti_connect.http.interface.operations import OPERATIONS, Operation
+from tutti_connect.http.produce.bodies import JSON, Record
 
 #: What any request may be answered with.
 ALWAYS = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from tutti.data.names import NAME_BYTES_MAX
 from tutti_connect.http import limits
 from tutti_connect.http.produce.bodies import ARROW, JSON, NDJSON
-from tutti.data.names import NAME_BYTES_MAX
 
 EVENTS, METRICS = "text/event-stream", "text/plain"
 Schema = Mapping[str, Any]

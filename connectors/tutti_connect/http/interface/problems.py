@@ -7,8 +7,20 @@ from typing import Any
 
 import orjson
 
+from tutti.errors import (
+    Aborted,
+    BufferFull,
+    Fenced,
+    NotAllowed,
+    OffsetOutOfRange,
+    Refused,
+    TooLarge,
+    TuttiError,
+    Unavailable,
+    Unknown,
+    UsageError,
+)
 from tutti_connect.http import limits
-from tutti.errors import (Aborted, BufferFull, Fenced, NotAllowed, OffsetOutOfRange, Refused, TooLarge, TuttiError, Unavailable, Unknown, UsageError)
 
 _SPOOL = "spool"  # of a spool and a log that do not belong together: which of its records are committed cannot be known
 

@@ -19,13 +19,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from tutti_connect.http import limits
-from tutti_connect.http.interface.problems import Problem
-from tutti.reading.arrow_stream import read_stream
 from tutti.batching.encoder import conform
 from tutti.common.json_fields import byte_of
 from tutti.data.frames.schema import HEADERS, TIMESTAMP
 from tutti.errors import FormatError, TooLarge, UsageError
+from tutti.reading.arrow_stream import read_stream
+from tutti_connect.http import limits
+from tutti_connect.http.interface.problems import Problem
 
 JSON, NDJSON, ARROW = "application/json", "application/x-ndjson", "application/vnd.apache.arrow.stream"
 CONTENT_TYPES = {JSON, NDJSON, ARROW}

@@ -12,9 +12,9 @@ import struct
 from collections import deque
 from typing import NamedTuple
 
-from tutti_connect.http import limits
 from tutti.data.frames.frame import PROGRESS_BYTES_MAX
 from tutti.errors import FormatError
+from tutti_connect.http import limits
 
 _HEAD = struct.Struct("<2sQq8sq")  # mark, last sequence, offset below which the newest post does not lie, count, its begin
 _POST = struct.Struct("<I8sq")  # records, digest, offset; the newest first

@@ -17,14 +17,13 @@ from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
+from tutti.batching.receipt import OnDelivery, Receipt
+from tutti.errors import Aborted, Fenced, FormatError, TooLarge, TuttiError, Unavailable, Unknown
+from tutti.producer import Producer
 from tutti_connect.http import limits
+from tutti_connect.http.interface.problems import Problem
 from tutti_connect.http.produce.bodies import Records
 from tutti_connect.http.produce.post_history import History, Post, Verdict
-from tutti_connect.http.interface.problems import Problem
-from tutti.producer import Producer
-from tutti.batching.receipt import Receipt
-from tutti.batching.receipt import OnDelivery
-from tutti.errors import Aborted, Fenced, FormatError, TooLarge, TuttiError, Unavailable, Unknown
 
 LOG = logging.getLogger("tutti.http")
 Result = TypeVar("Result")

@@ -11,15 +11,15 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from tutti_connect.http import limits
-from tutti_connect.http.produce.bodies import Records
-from tutti_connect.http.interface.problems import Problem
-from tutti_connect.http.produce.producers import Outcome, hand_over, known_offset
-from tutti.producer import Producer
 from tutti.batching.receipt import Receipt
-from tutti.runtime.fsync import make_directory
 from tutti.errors import ConfigError, Fenced, NotAllowed, TuttiError, Unknown, remedy
+from tutti.producer import Producer
+from tutti.runtime.fsync import make_directory
 from tutti.security.key_files import write_new
+from tutti_connect.http import limits
+from tutti_connect.http.interface.problems import Problem
+from tutti_connect.http.produce.bodies import Records
+from tutti_connect.http.produce.producers import Outcome, hand_over, known_offset
 
 #: Of what ends the spool's producer: what is on the disk stays there, and commits when the next one is let in.
 STAYS = (Unknown, NotAllowed, Fenced)

@@ -9,15 +9,15 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tutti_connect.http import limits
-from tutti_connect.http.produce.bodies import Records, digest
-from tutti_connect.http.produce.post_history import OFFSET_UNKNOWN, History
-from tutti_connect.http.interface.problems import Problem
+from tutti.errors import TuttiError
 from tutti.reading.json_lines import json_lines, with_key
 from tutti.reading.positions import Bound, time_text
 from tutti.sources.flight import Reads, check_columns, schema_of
 from tutti.sources.source import begun, place_of
-from tutti.errors import TuttiError
+from tutti_connect.http import limits
+from tutti_connect.http.interface.problems import Problem
+from tutti_connect.http.produce.bodies import Records, digest
+from tutti_connect.http.produce.post_history import OFFSET_UNKNOWN, History
 
 Form = Literal["json", "arrow"]
 COLUMNS = check_columns(None)

@@ -14,14 +14,14 @@ import pyarrow as pa
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from tutti.errors import TuttiError
+from tutti.reader import Reader
+from tutti.reading.json_lines import with_key
+from tutti.runtime.http_server import HALF_CLOSED
 from tutti_connect.http import limits
 from tutti_connect.http.interface.operations import EVENTS
 from tutti_connect.http.interface.problems import Problem, problem_of
 from tutti_connect.http.read.queries import events
-from tutti.reader import Reader
-from tutti.reading.json_lines import with_key
-from tutti.errors import TuttiError
-from tutti.runtime.http_server import HALF_CLOSED
 
 Open = Callable[[], Reader]
 Result = TypeVar("Result")

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+from tutti.errors import ConfigError, OffsetOutOfRange, Unavailable
+from tutti.runtime.backoff import Doubling
 from tutti_connect.kafka import limits
 from tutti_connect.kafka.errors import NotTaken, TopicNotTaken
 from tutti_connect.kafka.repeated_warnings import shape
 from tutti_connect.kafka.sink.messages import outgoing, sizes
 from tutti_connect.kafka.sink.position import Position, check_same_log
 from tutti_connect.quarantine import Full, Quarantine
-from tutti.errors import ConfigError, OffsetOutOfRange, Unavailable
-from tutti.runtime.backoff import Doubling
 
 if TYPE_CHECKING:
     from tutti_connect.kafka import config as configs

@@ -19,12 +19,12 @@ from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
+from tutti.errors import ConfigError, Fenced, TuttiError
 from tutti_connect.kafka import limits
-from tutti_connect.kafka.client import (LOG, NEVER, NO_TOPIC, end_of, explained, made, passed_by, settings_of, with_cause)
+from tutti_connect.kafka.client import LOG, NEVER, NO_TOPIC, end_of, explained, made, passed_by, settings_of, with_cause
 from tutti_connect.kafka.config import INTERNAL_TOPICS
 from tutti_connect.kafka.errors import Again, NotTaken, TopicNotTaken
 from tutti_connect.kafka.sink.position import Position, decode_position
-from tutti.errors import ConfigError, Fenced, TuttiError
 
 if TYPE_CHECKING:
     from tutti_connect.kafka.config import Outflow

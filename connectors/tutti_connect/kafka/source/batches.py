@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tutti.data.frames.schema import HEADERS, TIME_US_MAX, TIME_US_MIN, TIMESTAMP
 from tutti_connect.kafka import limits
 from tutti_connect.quarantine import as_base64
-from tutti.data.frames.schema import HEADERS, TIME_US_MAX, TIME_US_MIN, TIMESTAMP
 
 if TYPE_CHECKING:
     from confluent_kafka import Message

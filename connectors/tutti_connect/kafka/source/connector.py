@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from tutti.errors import ConfigError, FormatError, NotAllowed, Refused, TuttiError, Unavailable, Unknown, UsageError
+from tutti.runtime.backoff import Doubling
 from tutti_connect.kafka import limits
+from tutti_connect.kafka.source.batches import Source, offset_of, records_of
 from tutti_connect.kafka.source.partition import Key, Partition, State, Turn
 from tutti_connect.kafka.source.progress import Place, check_same, note_of, producer_name
-from tutti_connect.kafka.source.batches import Source, offset_of, records_of
 from tutti_connect.kafka.source.start_offsets import Committer, Topic, resolve_latest
 from tutti_connect.quarantine import Quarantine
-from tutti.errors import (ConfigError, FormatError, NotAllowed, Refused, TuttiError, Unavailable, Unknown, UsageError)
-from tutti.runtime.backoff import Doubling
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
+    from tutti.producer import Producer
     from tutti_connect.kafka.config import Inflow
     from tutti_connect.kafka.source.consumer import Consumed
-    from tutti.producer import Producer
 
 LOG = logging.getLogger("tutti.kafka")
 

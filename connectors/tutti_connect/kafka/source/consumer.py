@@ -18,9 +18,21 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 
 from tutti_connect.kafka import limits
-from tutti_connect.kafka.client import (CLIENT_LOG, EARLIEST, LATEST, LOG, NEVER, asking, end_of, explained, made, passed_by, settings_of)
-from tutti_connect.kafka.source.partition import Key
+from tutti_connect.kafka.client import (
+    CLIENT_LOG,
+    EARLIEST,
+    LATEST,
+    LOG,
+    NEVER,
+    asking,
+    end_of,
+    explained,
+    made,
+    passed_by,
+    settings_of,
+)
 from tutti_connect.kafka.source.batches import Source
+from tutti_connect.kafka.source.partition import Key
 
 if TYPE_CHECKING:
     from tutti_connect.kafka.config import Inflow

@@ -10,16 +10,16 @@ import enum
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tutti_connect.kafka import limits
-from tutti_connect.kafka.source.batches import Cut
 from tutti.errors import BufferFull, Fenced, TuttiError
 from tutti.runtime.backoff import Doubling
+from tutti_connect.kafka import limits
+from tutti_connect.kafka.source.batches import Cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from tutti.producer import Producer
     from tutti.batching.receipt import Receipt
+    from tutti.producer import Producer
 
 
 #: Topic and number in Kafka.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from typing import Literal
 
-from tutti_connect.progress import JsonProgress
 from tutti.data.names import NAME_BYTES_MAX
 from tutti.errors import ConfigError
+from tutti_connect.progress import JsonProgress
 
 _DIGEST_CHARACTERS = 16
 

@@ -11,9 +11,9 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
+from tutti_connect.kafka.source.batches import Source
 from tutti_connect.kafka.source.partition import Key
 from tutti_connect.kafka.source.progress import Place, check_same, producer_name, topic_of_note
-from tutti_connect.kafka.source.batches import Source
 
 LOG = logging.getLogger("tutti.kafka")
 

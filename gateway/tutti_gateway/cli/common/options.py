@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
-from tutti.reading.positions import Bound, parse_bound, parse_time
 from tutti.errors import UsageError
+from tutti.reading.positions import Bound, parse_bound, parse_time
 
 Function = TypeVar("Function", bound=Callable[..., object])
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import click
 import orjson
 
-from tutti_gateway.cli.group.dev import GATEWAYS_MAX
+from tutti.errors import Unavailable
 from tutti_gateway.cli.common.options import json_option
 from tutti_gateway.cli.common.output import note, print_json
-from tutti.errors import Unavailable
+from tutti_gateway.cli.group.dev import GATEWAYS_MAX
 
 if TYPE_CHECKING:
     from tutti_gateway.cli.demo.run import Plan

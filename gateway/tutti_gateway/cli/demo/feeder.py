@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from tutti.errors import TuttiError
 from tutti_gateway.cli.demo.board import FINISHED, Board
 from tutti_gateway.cli.demo.departures import AIRPORTS
-from tutti.errors import TuttiError
 
 #: Airports advance by at most the skew in a slot and a round of commits, so this bounds how fast the year can pass.
 SLOT_S = 0.02

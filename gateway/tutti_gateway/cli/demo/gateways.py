@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tutti.errors import TuttiError
 from tutti_gateway.cli.group.dev import run_group
 from tutti_gateway.cli.group.gateway_directories import PORTS_A_GATEWAY
-from tutti.errors import TuttiError
 
 #: Those of the departures first, then the others around New York.
 NAMES = ("jfk", "lga", "ewr", "isp", "hpn", "swf", "teb")

@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tutti.runtime.child_processes import ending_with_this
 from tutti.errors import TuttiError
+from tutti.runtime.child_processes import ending_with_this
 
 _TAIL_LINES = 3
 _LINE_MAX = 400

@@ -21,15 +21,25 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
+from tutti.errors import Unavailable, UsageError
+from tutti.runtime.fsync import make_directory
+from tutti_gateway.cli.common.output import counted
 from tutti_gateway.cli.demo.board import Board
-from tutti_gateway.cli.demo.checks import (Check, Speed, check_logs, check_records, check_results, check_same, load_times, rows_of, speed)
+from tutti_gateway.cli.demo.checks import (
+    Check,
+    Speed,
+    check_logs,
+    check_records,
+    check_results,
+    check_same,
+    load_times,
+    rows_of,
+    speed,
+)
 from tutti_gateway.cli.demo.departures import AIRPORTS, Departures, load, weather_file
 from tutti_gateway.cli.demo.gateways import addresses, url_from
 from tutti_gateway.cli.demo.picture import Kill, write_picture
 from tutti_gateway.cli.demo.processes import Failed, Household, Running, wait_until
-from tutti_gateway.cli.common.output import counted
-from tutti.runtime.fsync import make_directory
-from tutti.errors import Unavailable, UsageError
 from tutti_spark.jobs.departures import CLOSING_RECORD, TOPIC
 
 if TYPE_CHECKING:

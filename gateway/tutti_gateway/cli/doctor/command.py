@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-from tutti_gateway.cli.doctor import java, machine
-from tutti_gateway.cli.doctor.machine import Finding
+from tutti.errors import UsageError
 from tutti_gateway.cli.common.options import json_option
 from tutti_gateway.cli.common.output import note, on_terminal, print_json
-from tutti.errors import UsageError
+from tutti_gateway.cli.doctor import java, machine
+from tutti_gateway.cli.doctor.machine import Finding
 
 
 @click.command()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tutti_gateway.cli.doctor.machine import Finding
 from tutti.errors import Unavailable
+from tutti_gateway.cli.doctor.machine import Finding
 
 
 def java() -> Finding:

@@ -13,10 +13,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
 
-from tutti_gateway.cli.common.output import bytes_text
-from tutti_gateway.core import limits
 from tutti import limits as common_limits
 from tutti.errors import remedy
+from tutti_gateway.cli.common.output import bytes_text
+from tutti_gateway.core import limits
 
 PACKAGES = ("tutti-ingest", "pyarrow", "pyzmq", "numpy", "msgspec", "orjson", "google-crc32c")
 PORT_NAMES = ("clients", "group", "reads", "admin")

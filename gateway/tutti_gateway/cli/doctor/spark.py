@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from tutti_gateway.cli.doctor.machine import Finding
 from tutti.errors import UsageError
+from tutti_gateway.cli.doctor.machine import Finding
 
 if TYPE_CHECKING:
     from tutti_spark.launch.requirements import Told
@@ -62,8 +62,8 @@ print("TRIAL " + json.dumps(told))
 
 def pyspark() -> Finding:
     """Whether pyspark is here, in a version that is supported, and no other Spark is named."""
-    from tutti_spark.launch.spark_submit import spark_home
     from tutti_spark.launch.requirements import SPARK
+    from tutti_spark.launch.spark_submit import spark_home
 
     try:
         found = version("pyspark")

@@ -18,11 +18,11 @@ from types import FrameType
 
 import orjson
 
-from tutti.runtime.child_processes import ending_with_this
-from tutti_gateway.cli.group.gateway_directories import Home, removed
-from tutti_gateway.cli.common.output import print_json
 from tutti.errors import Unavailable
+from tutti.runtime.child_processes import ending_with_this
 from tutti.runtime.lossy_log_file import Unfailing
+from tutti_gateway.cli.common.output import print_json
+from tutti_gateway.cli.group.gateway_directories import Home, removed
 
 READY_WAIT_S_MAX = 60.0
 STOP_WAIT_S_MAX = 60.0

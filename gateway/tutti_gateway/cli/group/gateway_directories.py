@@ -12,10 +12,10 @@ from typing import NamedTuple
 import orjson
 
 from tutti.data.log_state import LogState
-from tutti.runtime.fsync import make_directory
 from tutti.errors import ConfigError, DirectoryRefused, TuttiError, UsageError, remedy
-from tutti.security.key_files import parse_toml
 from tutti.log.files.layout import IDENTITY, LOCK
+from tutti.runtime.fsync import make_directory
+from tutti.security.key_files import parse_toml
 
 PORTS_A_GATEWAY = 10
 PORT_MAX = 65_535 - 3  # reads and admin pages have the ports behind it

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tutti.errors import Refused, Unavailable, UsageError
 from tutti_gateway.cli.common.options import NumberRange, group_url_option, json_option, needed_url, url_option
 from tutti_gateway.cli.common.output import counted, note, on_terminal, print_json, print_table
 from tutti_gateway.cli.common.waiting import Deadline, telling
-from tutti.errors import Refused, Unavailable, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -184,8 +184,8 @@ def leave(name: str, url: str, timeout_s: float, as_json: bool) -> int:
 
     It stays a member and may come back: `tutti members remove` takes one out for good. Nothing that was committed needs it.
     """
-    from tutti.io.admin import Control
     from tutti.common.address import parse_url
+    from tutti.io.admin import Control
 
     deadline = Deadline(timeout_s)
     with Control(url, timeout=timeout_s) as control:

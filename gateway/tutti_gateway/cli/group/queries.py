@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from tutti.errors import TuttiError
+from tutti.reading.positions import time_text
 from tutti_gateway.cli.common.options import json_option, url_option
 from tutti_gateway.cli.common.output import note, print_json, print_table
-from tutti.reading.positions import time_text
-from tutti.errors import TuttiError
 
 if TYPE_CHECKING:
     from tutti.data.query_info import QueryInfo

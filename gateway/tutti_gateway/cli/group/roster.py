@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 import click
 
-from tutti_gateway.cli.group.members import Member, timeout_option
+from tutti.errors import UsageError
 from tutti_gateway.cli.common.options import json_option, url_option
 from tutti_gateway.cli.common.output import note, print_json
 from tutti_gateway.cli.common.waiting import Deadline, telling
-from tutti.errors import UsageError
+from tutti_gateway.cli.group.members import Member, timeout_option
 
 
 @click.group()
@@ -35,8 +35,8 @@ def force(keep: str, yes: bool, url: str, timeout_s: float, as_json: bool) -> in
     comes back ends, says what it may hold, and does not begin again. Refused while a majority is heard or may still come back.
     Nothing of this is needed for a gateway that will be back: the group goes on by itself then.
     """
-    from tutti.io.admin import Control
     from tutti.common.address import parse_url
+    from tutti.io.admin import Control
 
     names = tuple(dict.fromkeys(name.strip() for name in keep.split(",") if name.strip()))
     deadline = Deadline(timeout_s)

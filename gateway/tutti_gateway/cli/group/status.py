@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from tutti.errors import TuttiError
+from tutti.reading.positions import time_text
 from tutti_gateway.cli.common.options import TIME, NumberRange, json_option, url_option
 from tutti_gateway.cli.common.output import on_terminal, print_fields, print_json, print_table
-from tutti.reading.positions import time_text
-from tutti.errors import TuttiError
 
 if TYPE_CHECKING:
     from tutti.sources.source import Topic

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import click
 import orjson
 
-from tutti_gateway.cli.common.options import json_option
-from tutti_gateway.cli.common.output import print_json, print_table
 from tutti import limits
 from tutti.data.lane_name import LaneName
 from tutti.errors import TuttiError, UsageError
+from tutti_gateway.cli.common.options import json_option
+from tutti_gateway.cli.common.output import print_json, print_table
 
 Line = dict[str, Any]
 #: Lines that are about everything up to a position; the first of each gateway and sender that reaches the message's counts.

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from tutti_gateway.cli.common.output import cell_text, on_terminal, print_json
-from tutti.io.admin import Control
-from tutti.common.address import Address, parse_url
 from tutti import limits
+from tutti.common.address import Address, parse_url
 from tutti.errors import TuttiError
+from tutti.io.admin import Control
+from tutti_gateway.cli.common.output import cell_text, on_terminal, print_json
 
 ANSWER_S_MAX = 2.0
 #: An answer that takes longer is missed, and told as missing until it comes.

@@ -33,10 +33,10 @@ def run(path: str, once: bool, as_json: bool) -> int:
     """
     from tutti.archive.archiver import Archiver, Settings
     from tutti.archive.catalog import Archive
-    from tutti.archive.metrics import Metrics
-    from tutti.sources.archiver_input import LogOfGateways
     from tutti.archive.config import load_archiving
+    from tutti.archive.metrics import Metrics
     from tutti.runtime.worker import run as run_until_told
+    from tutti.sources.archiver_input import LogOfGateways
 
     config = load_archiving(path)
     if config.priority == "idle":

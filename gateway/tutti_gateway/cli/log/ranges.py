@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from tutti.reading.positions import Bound
 from tutti.errors import Damaged, UsageError
+from tutti.reading.positions import Bound
 
 if TYPE_CHECKING:
     from tutti.sources.source import Source

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tutti.reading.positions import time_text
 from tutti_gateway.cli.common.options import json_option
 from tutti_gateway.cli.common.output import counted, note, print_json, progress
-from tutti.reading.positions import time_text
 
 if TYPE_CHECKING:
     from tutti_gateway.node.replay.replay import Difference, Rerun
@@ -24,8 +24,8 @@ def rerun(file: str, as_json: bool) -> int:
     one that it answers differently is shown with both answers, and ends with exit code 1. A record that was cut short by a kill is
     taken as far as it goes.
     """
-    from tutti_gateway.node.status.status import release
     from tutti_gateway.node.replay.replay import rerun as run_again
+    from tutti_gateway.node.status.status import release
 
     with progress("rerun", None, unit="bytes") as meter:
         found = run_again(file, meter.reach)

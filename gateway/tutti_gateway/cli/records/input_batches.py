@@ -9,9 +9,9 @@ from itertools import accumulate
 
 import pyarrow as pa
 
+from tutti import limits as common_limits
 from tutti_gateway.cli.records.inputs import Chunk
 from tutti_gateway.core import limits
-from tutti import limits as common_limits
 
 
 class Pieces:

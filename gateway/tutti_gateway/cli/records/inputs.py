@@ -15,10 +15,10 @@ from typing import BinaryIO, NamedTuple
 
 import orjson
 
-from tutti_gateway.cli.common.output import counted
 from tutti.common.json_fields import JsonFields, NoFields, NotJson, check_json, field_bytes
-from tutti.limits import RECORD_BYTES_MAX
 from tutti.errors import FormatError, UsageError
+from tutti.limits import RECORD_BYTES_MAX
+from tutti_gateway.cli.common.output import counted
 
 #: A live pipe is read as it comes, a file in pieces of this size: near the best batch.
 BLOCK_BYTES = 256 * 1024

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tutti_gateway.cli.common.options import NumberRange, json_option, url_option
-from tutti_gateway.cli.common.output import note, print_json, progress
 from tutti import limits
 from tutti.errors import FormatError, TuttiError, UsageError
+from tutti_gateway.cli.common.options import NumberRange, json_option, url_option
+from tutti_gateway.cli.common.output import note, print_json, progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from tutti_gateway.cli.common.options import group_url_option, json_option, needed_url, url_option
-from tutti_gateway.cli.common.output import note, print_json, print_table
-from tutti.reading.positions import time_text
 from tutti.common.address import Address, parse_url
 from tutti.errors import TuttiError, Unavailable
+from tutti.reading.positions import time_text
+from tutti_gateway.cli.common.options import group_url_option, json_option, needed_url, url_option
+from tutti_gateway.cli.common.output import note, print_json, print_table
 
 ANSWER_S_MAX = 4.0  # of the gateways that are asked to confirm their frontier: 2 s each
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tutti.errors import ConfigError, TuttiError, UsageError, remedy
+from tutti.reading.positions import Bound
 from tutti_gateway.cli.common.options import BOUND, json_option
 from tutti_gateway.cli.common.output import counted, note, print_json, progress
-from tutti.reading.positions import Bound
-from tutti.errors import ConfigError, TuttiError, UsageError, remedy
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 import orjson
 import pyarrow as pa
 
-from tutti_gateway.cli.records.inputs import Chunk, InputHash
-from tutti_gateway.cli.common.output import counted
-from tutti_gateway.cli.records.input_batches import Pieces, batch_of
-from tutti_gateway.core import limits
 from tutti.data.client_protocol import OFFSET_UNKNOWN
 from tutti.errors import Aborted, Fenced, TuttiError, Unavailable, Unknown
+from tutti_gateway.cli.common.output import counted
+from tutti_gateway.cli.records.input_batches import Pieces, batch_of
+from tutti_gateway.cli.records.inputs import Chunk, InputHash
+from tutti_gateway.core import limits
 
 if TYPE_CHECKING:
     from tutti.batching.receipt import Receipt

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tutti.errors import Damaged, FormatError, UsageError
 from tutti_gateway.cli.common.options import json_option
 from tutti_gateway.cli.common.output import bytes_text, counted, print_fields, print_json
-from tutti.errors import Damaged, FormatError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -44,8 +44,8 @@ def spool(directory: str, shows_records: bool, shows_refused: bool, as_json: boo
     Lines of --records and --refused are JSON as `tutti tail` writes it: topic, key, value, timestamp, headers; before them stands
     the place in the spool (segment, record), or the reason.
     """
-    from tutti.spool.inspect import Damage, read_state, refused, walk
     from tutti.data.frames.schema import decode_batch
+    from tutti.spool.inspect import Damage, read_state, refused, walk
 
     if shows_records and shows_refused:
         raise UsageError("--records and --refused show one of both: give one of them")

@@ -7,11 +7,11 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from tutti_gateway.cli.records.inputs import Chunk
-from tutti_gateway.cli.common.output import counted
-from tutti_gateway.cli.records.input_batches import Pieces, batch_of
 from tutti import limits
 from tutti.errors import TuttiError
+from tutti_gateway.cli.common.output import counted
+from tutti_gateway.cli.records.input_batches import Pieces, batch_of
+from tutti_gateway.cli.records.inputs import Chunk
 
 if TYPE_CHECKING:
     from tutti.batching.receipt import Receipt

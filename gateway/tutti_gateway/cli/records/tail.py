@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tutti.errors import TuttiError, UsageError
+from tutti.reading.positions import Bound
 from tutti_gateway.cli.common.interrupts import Loading
 from tutti_gateway.cli.common.options import BOUND, url_option
 from tutti_gateway.cli.common.output import note
-from tutti.reading.positions import Bound
-from tutti.errors import TuttiError, UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -140,9 +140,9 @@ def _print(
     interrupted: Callable[[], bool],
 ) -> None:
     with Loading():
-        from tutti_gateway.cli.log.ranges import offset_of_damage
-        from tutti.reading.json_lines import with_key
         from tutti.reader import Reader
+        from tutti.reading.json_lines import with_key
+        from tutti_gateway.cli.log.ranges import offset_of_damage
 
     columns = None if form == "json" else ["key", "value"] if key is not None else ["value"]
     with Reader(url, topics=list(topics) or None, start=start, end=end, follow=follow, columns=columns, **which) as reader:
@@ -206,8 +206,8 @@ def _start_of_last(
 ) -> tuple[int, int]:
     """The offset of the record that is `last` records before `end` among those wanted, and the end as an offset."""
     with Loading():
-        from tutti.reading.lane_cursors import lane_named
         from tutti.reader import source_of
+        from tutti.reading.lane_cursors import lane_named
         from tutti.sources.flight import Reads
         from tutti.sources.source import begun, place_of
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tutti_gateway.reads.admin.metric_catalog import GROUPS
 from tutti_gateway.cli.reference.api import MADE
+from tutti_gateway.reads.admin.metric_catalog import GROUPS
 
 _INTRODUCTION = """\
 Each gateway serves them at its admin port, `http://HOST:P+3/metrics`, in Prometheus' text form:

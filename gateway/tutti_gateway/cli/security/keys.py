@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
+from tutti.errors import ConfigError, remedy
 from tutti_gateway.cli.common.options import json_option
 from tutti_gateway.cli.common.output import print_json, print_table
-from tutti.errors import ConfigError, remedy
 
 
 @click.group()

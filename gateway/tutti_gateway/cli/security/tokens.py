@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
+from tutti.errors import ConfigError, UsageError, remedy
 from tutti.security.tokens import Access
 from tutti_gateway.cli.common.options import json_option
 from tutti_gateway.cli.common.output import print_json, print_table
-from tutti.errors import ConfigError, UsageError, remedy
 
 _US = 1_000_000
 
@@ -143,10 +143,10 @@ def _write_client(path: Path, text: str) -> None:
 def _made(access: Access, expires: str | None) -> Access:
     import time
 
-    from tutti.security.tokens import check_pattern
-    from tutti_gateway.config.model import parse_duration
     from tutti import limits
     from tutti.data.names import check_name
+    from tutti.security.tokens import check_pattern
+    from tutti_gateway.config.model import parse_duration
 
     check_name("token", access.name)
     for option, patterns in (("--produce", access.produce), ("--read", access.read), ("--producer", access.producers)):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tutti.data.frames.frame import SEQUENCED, Frame, Kind
 from tutti_gateway.core import limits
 from tutti_gateway.core.context import Context
 from tutti_gateway.core.protocol.messages import Confirm
-from tutti.data.frames.frame import SEQUENCED, Frame, Kind
 
 _BATCHES = SEQUENCED | {int(Kind.TICK)}  # of these alone no request of another member waits for the decision
 

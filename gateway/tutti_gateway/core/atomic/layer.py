@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Protocol
 
+from tutti.data.frames.bodies import AbortBody, Entry, EpochBody, decode_body
+from tutti.data.frames.frame import SEQUENCED, Frame, Kind
+from tutti.errors import InvariantViolated, invariant
 from tutti_gateway.core import limits
 from tutti_gateway.core.atomic.ballot import Ballot
 from tutti_gateway.core.atomic.decision_broadcast import Telling
 from tutti_gateway.core.context import Context
 from tutti_gateway.core.protocol.messages import Confirm, No, Vote
 from tutti_gateway.core.window import Stage
-from tutti.data.frames.bodies import AbortBody, Entry, EpochBody, decode_body
-from tutti.data.frames.frame import SEQUENCED, Frame, Kind
-from tutti.errors import InvariantViolated, invariant
 
 
 class Above(Protocol):

@@ -7,21 +7,21 @@ from typing import Protocol
 
 import msgspec
 
-from tutti_gateway.core.context import Context
-from tutti_gateway.core.flush.log_adoption import Adopting
-from tutti_gateway.core.flush.attempt import Attempt
-from tutti_gateway.core.flush.log_choice import choose, whole_to
-from tutti_gateway.core.flush.log_compare import Extent
-from tutti_gateway.core.view.lifecycle import Phase, Step
-from tutti_gateway.core.state_machine import Machine
-from tutti_gateway.core.protocol.messages import Install, Installed, Propose, Reject, State
-from tutti_gateway.core.view.peers import Peers
-from tutti_gateway.core.view.quorum import Rosters
 from tutti.data.frames.bodies import RosterBody, ViewBody, Voter, encode_body
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.hard_state import Scalars
 from tutti.data.view_id import counter_of, view_of
 from tutti.errors import invariant
+from tutti_gateway.core.context import Context
+from tutti_gateway.core.flush.attempt import Attempt
+from tutti_gateway.core.flush.log_adoption import Adopting
+from tutti_gateway.core.flush.log_choice import choose, whole_to
+from tutti_gateway.core.flush.log_compare import Extent
+from tutti_gateway.core.protocol.messages import Install, Installed, Propose, Reject, State
+from tutti_gateway.core.state_machine import Machine
+from tutti_gateway.core.view.lifecycle import Phase, Step
+from tutti_gateway.core.view.peers import Peers
+from tutti_gateway.core.view.quorum import Rosters
 
 
 class Member(Protocol):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tutti_gateway.core.context import Context
-from tutti_gateway.core.protocol.events import Rotted
 from tutti_gateway.core.disk_repair import Mending
+from tutti_gateway.core.protocol.events import Rotted
 from tutti_gateway.core.protocol.messages import Fetch, Fetched
 from tutti_gateway.core.view.peers import Peers
 

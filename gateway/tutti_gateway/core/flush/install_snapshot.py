@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from tutti.data.log_state import LogState
+from tutti.errors import FormatError
 from tutti_gateway.core import limits
 from tutti_gateway.core.context import Context
 from tutti_gateway.core.protocol.messages import FetchedSnapshot, FetchSnapshot
-from tutti.data.log_state import LogState
-from tutti.errors import FormatError
 
 
 @dataclass(slots=True)

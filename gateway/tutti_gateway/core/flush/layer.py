@@ -10,24 +10,24 @@ from typing import Protocol
 
 import msgspec
 
-from tutti_gateway.core.context import Context
-from tutti_gateway.core.protocol.events import Persisted, Recovered, Started
-from tutti_gateway.core.flush.log_adoption import Adopting, Log
-from tutti_gateway.core.flush.candidate import Above, Candidate
-from tutti_gateway.core.flush.learner import Learner
-from tutti_gateway.core.flush.log_compare import Extent
-from tutti_gateway.core.flush.disk_repair import LogMending
-from tutti_gateway.core.flush.install_snapshot import Relearning
-from tutti_gateway.core.flush.log_serving import Serving
-from tutti_gateway.core.view.lifecycle import LIFE, Phase, Step
-from tutti_gateway.core.state_machine import Machine
-from tutti_gateway.core.protocol.messages import Fetch, Fetched, FetchedSnapshot, Install, Installed, Propose, Reject, State
-from tutti_gateway.core.view.peers import Peers
-from tutti_gateway.core.window import Stage
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.hard_state import Scalars
 from tutti.data.view_id import coordinator_of, view_text
 from tutti.errors import invariant
+from tutti_gateway.core.context import Context
+from tutti_gateway.core.flush.candidate import Above, Candidate
+from tutti_gateway.core.flush.disk_repair import LogMending
+from tutti_gateway.core.flush.install_snapshot import Relearning
+from tutti_gateway.core.flush.learner import Learner
+from tutti_gateway.core.flush.log_adoption import Adopting, Log
+from tutti_gateway.core.flush.log_compare import Extent
+from tutti_gateway.core.flush.log_serving import Serving
+from tutti_gateway.core.protocol.events import Persisted, Recovered, Started
+from tutti_gateway.core.protocol.messages import Fetch, Fetched, FetchedSnapshot, Install, Installed, Propose, Reject, State
+from tutti_gateway.core.state_machine import Machine
+from tutti_gateway.core.view.lifecycle import LIFE, Phase, Step
+from tutti_gateway.core.view.peers import Peers
+from tutti_gateway.core.window import Stage
 
 
 class Layers(Log, Above, Protocol):

@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from tutti_gateway.core import limits
 from tutti import limits as common_limits
-from tutti_gateway.core.context import Context
-from tutti_gateway.core.flush.log_compare import Common, Extent, common
-from tutti_gateway.core.flush.install_snapshot import Relearning
-from tutti_gateway.core.protocol.messages import Damage, Fetch, Fetched, FetchedSnapshot
-from tutti_gateway.core.view.peers import Peers
-from tutti_gateway.core.frame_runs import whole
-from tutti_gateway.core.window import Stage
 from tutti.data.frames.frame import Frame, chained
 from tutti.errors import invariant
+from tutti_gateway.core import limits
+from tutti_gateway.core.context import Context
+from tutti_gateway.core.flush.install_snapshot import Relearning
+from tutti_gateway.core.flush.log_compare import Common, Extent, common
+from tutti_gateway.core.frame_runs import whole
+from tutti_gateway.core.protocol.messages import Damage, Fetch, Fetched, FetchedSnapshot
+from tutti_gateway.core.view.peers import Peers
+from tutti_gateway.core.window import Stage
 
 
 class Log(Protocol):

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tutti_gateway.core import limits
 from tutti import limits as common_limits
+from tutti.data.frames.frame import Frame
+from tutti_gateway.core import limits
 from tutti_gateway.core.context import Context
 from tutti_gateway.core.protocol.events import LogRead, SnapshotRead
 from tutti_gateway.core.protocol.messages import Fetch, Fetched, FetchedSnapshot, FetchSnapshot, Reject
-from tutti.data.frames.frame import Frame
 
 
 class _Reading(NamedTuple):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import enum
 
-from tutti_gateway.core.protocol.events import Lines
 from tutti.data.frames.frame import Frame
 from tutti.data.log_state import LogState
+from tutti_gateway.core.protocol.events import Lines
 
 
 class Entrance(enum.Enum):

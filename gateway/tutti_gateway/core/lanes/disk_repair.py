@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from tutti_gateway.core.protocol.events import LaneRotted
-from tutti_gateway.core.disk_repair import Far, Mending
-from tutti_gateway.core.protocol.messages import LaneFetch, LaneFetched
-from tutti_gateway.core.lanes.outbox import Box
 from tutti.data.frames.frame import Frame
+from tutti_gateway.core.disk_repair import Far, Mending
+from tutti_gateway.core.lanes.outbox import Box
+from tutti_gateway.core.protocol.events import LaneRotted
+from tutti_gateway.core.protocol.messages import LaneFetch, LaneFetched
 
 Key = tuple[int, bytes]  # origin's number, incarnation of its disk
 

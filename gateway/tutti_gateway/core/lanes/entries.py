@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tutti.data.frames.frame import Frame
 from tutti.data.client_protocol import RefusedAnswer
+from tutti.data.frames.frame import Frame
 
 Name = tuple[int, int, int, int]  # producer, epoch, first sequence, count
 

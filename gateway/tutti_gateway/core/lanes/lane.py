@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import deque
 from itertools import islice
 
+from tutti.data.frames.frame import Frame, Kind
+from tutti.errors import invariant
 from tutti_gateway.core.protocol.events import LaneLog
 from tutti_gateway.core.protocol.messages import LaneBegin
 from tutti_gateway.core.window import weight
-from tutti.data.frames.frame import Frame, Kind
-from tutti.errors import invariant
 
 
 class Lane:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tutti_gateway.core.context import Context
-from tutti_gateway.core.protocol.events import LaneLog, LaneRead, LaneRotted, SubmittedUnordered
-from tutti_gateway.core.disk_repair import Far
-from tutti_gateway.core.protocol.messages import LaneMessage
-from tutti_gateway.core.lanes.layer import Unordered
 from tutti.data.client_protocol import RefusedAnswer
+from tutti_gateway.core.context import Context
+from tutti_gateway.core.disk_repair import Far
+from tutti_gateway.core.lanes.layer import Unordered
+from tutti_gateway.core.protocol.events import LaneLog, LaneRead, LaneRotted, SubmittedUnordered
+from tutti_gateway.core.protocol.messages import LaneMessage
 
 _RENUMBERED = "this gateway was removed and added again under another number: its lane is over, and a start begins another one"
 

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from tutti.data.frames.frame import Frame
 from tutti_gateway.core import limits
 from tutti_gateway.core.context import Context
-from tutti_gateway.core.protocol.events import LaneLog, LaneRead, LaneRotted
 from tutti_gateway.core.disk_repair import Far
-from tutti_gateway.core.protocol.messages import (LaneAsk, LaneEnds, LaneFetch, LaneFetched, LaneMessage, LaneTail, Post, Posted, Settled)
-from tutti_gateway.core.lanes.outbox import Box
-from tutti_gateway.core.lanes.lost_end import Healing
 from tutti_gateway.core.lanes.dedup import LineTable
+from tutti_gateway.core.lanes.lost_end import Healing
 from tutti_gateway.core.lanes.member import Member
 from tutti_gateway.core.lanes.origin import Origin
-from tutti.data.frames.frame import Frame
+from tutti_gateway.core.lanes.outbox import Box
+from tutti_gateway.core.protocol.events import LaneLog, LaneRead, LaneRotted
+from tutti_gateway.core.protocol.messages import (
+    LaneAsk,
+    LaneEnds,
+    LaneFetch,
+    LaneFetched,
+    LaneMessage,
+    LaneTail,
+    Post,
+    Posted,
+    Settled,
+)
 
 
 class Unordered:

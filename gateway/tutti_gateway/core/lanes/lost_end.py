@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from tutti_gateway.core.context import Context
-from tutti_gateway.core.protocol.events import LostEnd
-from tutti_gateway.core.protocol.messages import LaneAsk, LaneTail
-from tutti_gateway.core.frame_runs import whole
-from tutti_gateway.core.lanes.outbox import Box
-from tutti_gateway.core.lanes.lane import Lane
 from tutti.data.frames.bodies import AttemptBody, decode_body
 from tutti.data.frames.frame import Frame, Kind, chained
 from tutti.data.lane_name import NEW_LANE, LaneName
+from tutti_gateway.core.context import Context
+from tutti_gateway.core.frame_runs import whole
+from tutti_gateway.core.lanes.lane import Lane
+from tutti_gateway.core.lanes.outbox import Box
+from tutti_gateway.core.protocol.events import LostEnd
+from tutti_gateway.core.protocol.messages import LaneAsk, LaneTail
 
 
 class Healing:

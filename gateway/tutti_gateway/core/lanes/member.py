@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from tutti_gateway.core import limits
 from tutti import limits as common_limits
-from tutti_gateway.core.context import Context
-from tutti_gateway.core.protocol.events import LaneLog, LaneRead
-from tutti_gateway.core.disk_repair import Far
-from tutti_gateway.core.protocol.messages import (LaneAsk, LaneEnd, LaneEnds, LaneFetch, LaneFetched, LaneTail, Post, Posted, Settled)
-from tutti_gateway.core.frame_runs import parts, whole
-from tutti_gateway.core.lanes.outbox import Box
-from tutti_gateway.core.lanes.lost_end import Healing
-from tutti_gateway.core.lanes.lane import Lane
-from tutti_gateway.core.lanes.disk_repair import LaneMending
 from tutti.data.frames.frame import Frame, Kind, chained
+from tutti_gateway.core import limits
+from tutti_gateway.core.context import Context
+from tutti_gateway.core.disk_repair import Far
+from tutti_gateway.core.frame_runs import parts, whole
+from tutti_gateway.core.lanes.disk_repair import LaneMending
+from tutti_gateway.core.lanes.lane import Lane
+from tutti_gateway.core.lanes.lost_end import Healing
+from tutti_gateway.core.lanes.outbox import Box
+from tutti_gateway.core.protocol.events import LaneLog, LaneRead
+from tutti_gateway.core.protocol.messages import LaneAsk, LaneEnd, LaneEnds, LaneFetch, LaneFetched, LaneTail, Post, Posted, Settled
 
 Key = tuple[int, bytes]  # origin's number, incarnation of its disk
 

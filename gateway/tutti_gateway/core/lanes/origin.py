@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tutti_gateway.core import limits
-from tutti_gateway.core.context import Context
-from tutti_gateway.core.state_machine import Machine
-from tutti_gateway.core.protocol.messages import LaneTail, Post, Posted, Settled
-from tutti_gateway.core.frame_runs import parts
-from tutti_gateway.core.lanes.outbox import Box
-from tutti_gateway.core.lanes.entries import Entry, Name, name_of, refused
-from tutti_gateway.core.lanes.lost_end import Healing
-from tutti_gateway.core.lanes.lane import Lane
-from tutti_gateway.core.lanes.dedup import Entrance, LineTable
-from tutti_gateway.core.lanes.phases import ATTEMPT, VOTING, Input, Phase
-from tutti_gateway.core.window import weight
+from tutti.data.client_protocol import Answer, Committed, Duplicate, Expected, FencedAnswer
 from tutti.data.frames.bodies import AttemptBody, encode_body
 from tutti.data.frames.frame import Frame, Kind
-from tutti.data.client_protocol import Answer, Committed, Duplicate, Expected, FencedAnswer
 from tutti.errors import invariant
+from tutti_gateway.core import limits
+from tutti_gateway.core.context import Context
+from tutti_gateway.core.frame_runs import parts
+from tutti_gateway.core.lanes.dedup import Entrance, LineTable
+from tutti_gateway.core.lanes.entries import Entry, Name, name_of, refused
+from tutti_gateway.core.lanes.lane import Lane
+from tutti_gateway.core.lanes.lost_end import Healing
+from tutti_gateway.core.lanes.outbox import Box
+from tutti_gateway.core.lanes.phases import ATTEMPT, VOTING, Input, Phase
+from tutti_gateway.core.protocol.messages import LaneTail, Post, Posted, Settled
+from tutti_gateway.core.state_machine import Machine
+from tutti_gateway.core.window import weight
 
 
 class Origin:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tutti.data.frames.frame import Frame, Kind
+from tutti_gateway.core.lanes.lane import Lane
+from tutti_gateway.core.outbox import Outbox
 from tutti_gateway.core.protocol.actions import DeliverUnordered, LaneHeld, MendLane, PersistLane, ReadLane
 from tutti_gateway.core.protocol.messages import LaneBegin
-from tutti_gateway.core.outbox import Outbox
-from tutti_gateway.core.lanes.lane import Lane
-from tutti.data.frames.frame import Frame, Kind
 
 
 class Box:

@@ -12,14 +12,14 @@ from typing import Protocol
 
 import msgspec
 
+from tutti.data.client_protocol import Denied, Done
+from tutti.data.frames.bodies import Voter
+from tutti.data.view_id import view_text
 from tutti_gateway.core import limits
 from tutti_gateway.core.context import Context
 from tutti_gateway.core.protocol.events import RosterForced
 from tutti_gateway.core.protocol.messages import Heartbeat
 from tutti_gateway.core.view.peers import Peer, Peers
-from tutti.data.frames.bodies import Voter
-from tutti.data.view_id import view_text
-from tutti.data.client_protocol import Denied, Done
 
 
 class Views(Protocol):

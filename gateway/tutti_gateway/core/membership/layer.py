@@ -7,21 +7,21 @@ from typing import Protocol
 
 import msgspec
 
+from tutti.data.view_id import coordinator_of, view_text
+from tutti.errors import invariant
 from tutti_gateway.core import limits
 from tutti_gateway.core.context import Context
-from tutti_gateway.core.protocol.events import LinkChanged
-from tutti_gateway.core.view.lifecycle import Phase
-from tutti_gateway.core.membership.roster_change import Changes
 from tutti_gateway.core.membership.coordinator_duties import Duties
 from tutti_gateway.core.membership.forced_roster import Force
 from tutti_gateway.core.membership.leaving import Leaving
 from tutti_gateway.core.membership.leaving import Others as Leavers
 from tutti_gateway.core.membership.promise import Promise
+from tutti_gateway.core.membership.roster_change import Changes
 from tutti_gateway.core.membership.succession import by_age, succession
+from tutti_gateway.core.protocol.events import LinkChanged
 from tutti_gateway.core.protocol.messages import Heartbeat, Probe
+from tutti_gateway.core.view.lifecycle import Phase
 from tutti_gateway.core.view.peers import Peer, Peers
-from tutti.data.view_id import coordinator_of, view_text
-from tutti.errors import invariant
 
 
 class Views(Protocol):

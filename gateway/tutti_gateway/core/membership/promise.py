@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from tutti.data.view_id import coordinator_of
 from tutti_gateway.core import limits
 from tutti_gateway.core.context import Context
 from tutti_gateway.core.view.lifecycle import Phase
 from tutti_gateway.core.view.peers import Peers
-from tutti.data.view_id import coordinator_of
 
 
 class Views(Protocol):

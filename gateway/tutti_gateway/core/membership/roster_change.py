@@ -11,19 +11,19 @@ from typing import Protocol
 
 import msgspec
 
-from tutti_gateway.core import limits
 from tutti import limits as common_limits
+from tutti.data.addresses import NAME_HOST, MemberAddress, parse_member, unreachable
+from tutti.data.client_protocol import Denied, Done
+from tutti.data.frames.bodies import RosterBody, Voter, decode_body
+from tutti.data.frames.frame import Frame, Kind
+from tutti.errors import UsageError
+from tutti_gateway.core import limits
 from tutti_gateway.core.context import Context
 from tutti_gateway.core.protocol.events import RosterAsked
 from tutti_gateway.core.protocol.messages import Asking, AskRoster, Deny
 from tutti_gateway.core.view.peers import Peers
 from tutti_gateway.core.view.quorum import Rosters, rosters_of
 from tutti_gateway.core.view.view_state import NO_LOG, NO_VIEW
-from tutti.data.addresses import NAME_HOST, MemberAddress, parse_member, unreachable
-from tutti.data.frames.bodies import RosterBody, Voter, decode_body
-from tutti.data.frames.frame import Frame, Kind
-from tutti.data.client_protocol import Denied, Done
-from tutti.errors import UsageError
 
 
 class Known(Protocol):

@@ -10,16 +10,16 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from tutti_gateway.core import limits
-from tutti_gateway.core.context import Context
-from tutti_gateway.core.protocol.messages import Forward, Refuse, Resend
-from tutti_gateway.core.order.received_table import Received
-from tutti_gateway.core.order.verdicts import ENTRANCE, Entrance, relation
-from tutti_gateway.core.frame_runs import parts
-from tutti_gateway.core.window import weight
+from tutti.data.client_protocol import AbortedAnswer, Answer, Committed, Duplicate, Expected, FencedAnswer, RefusedAnswer
 from tutti.data.frames.frame import Frame
 from tutti.data.log_state import Producer
-from tutti.data.client_protocol import (AbortedAnswer, Answer, Committed, Duplicate, Expected, FencedAnswer, RefusedAnswer)
+from tutti_gateway.core import limits
+from tutti_gateway.core.context import Context
+from tutti_gateway.core.frame_runs import parts
+from tutti_gateway.core.order.received_table import Received
+from tutti_gateway.core.order.verdicts import ENTRANCE, Entrance, relation
+from tutti_gateway.core.protocol.messages import Forward, Refuse, Resend
+from tutti_gateway.core.window import weight
 
 
 class Queue:

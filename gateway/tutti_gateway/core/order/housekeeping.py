@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tutti_gateway.core import limits
 from tutti import limits as common_limits
-from tutti_gateway.core.context import Context
-from tutti_gateway.core.order.received_table import Received
-from tutti_gateway.core.order.sequencer import Sequencer
 from tutti.data.frames.bodies import TickBody, TrimBody
 from tutti.data.frames.frame import Kind
 from tutti.data.names import is_nameless
+from tutti_gateway.core import limits
+from tutti_gateway.core.context import Context
+from tutti_gateway.core.order.received_table import Received
+from tutti_gateway.core.order.sequencer import Sequencer
 
 
 class Upkeep:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from tutti.data.frames.bodies import AbortBody, ForgetBody, OffsetsBody, decode_body
+from tutti.data.frames.frame import SEQUENCED, Frame, Kind
+from tutti.errors import FormatError, InvariantViolated, invariant
 from tutti_gateway.core.context import Context
-from tutti_gateway.core.protocol.events import EpochAsked, ForgetAsked, OffsetsAsked, SessionClosed, Submitted, TopicAsked
-from tutti_gateway.core.protocol.messages import Asking, Deny, Echo, Forward, Order, Refuse, Resend
 from tutti_gateway.core.order.forward_table import ForwardTable, Queue
+from tutti_gateway.core.order.housekeeping import Upkeep
 from tutti_gateway.core.order.received_table import Line, LineInput, LineState, Received
 from tutti_gateway.core.order.receiver import Receiver
 from tutti_gateway.core.order.requests import Confirm, Requests
 from tutti_gateway.core.order.sequencer import Below, Sequencer
-from tutti_gateway.core.order.housekeeping import Upkeep
+from tutti_gateway.core.protocol.events import EpochAsked, ForgetAsked, OffsetsAsked, SessionClosed, Submitted, TopicAsked
+from tutti_gateway.core.protocol.messages import Asking, Deny, Echo, Forward, Order, Refuse, Resend
 from tutti_gateway.core.view.view_state import NO_VIEW
-from tutti.data.frames.bodies import AbortBody, ForgetBody, OffsetsBody, decode_body
-from tutti.data.frames.frame import SEQUENCED, Frame, Kind
-from tutti.errors import FormatError, InvariantViolated, invariant
 
 Asked = EpochAsked | TopicAsked | OffsetsAsked | ForgetAsked
 

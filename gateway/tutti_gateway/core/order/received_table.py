@@ -10,12 +10,24 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable, Sequence
 
-from tutti_gateway.core import limits
 from tutti import limits as common_limits
-from tutti.data.frames.bodies import (AbortBody, EpochBody, ForgetBody, OffsetsBody, RosterBody, TickBody, TopicBody, TrimBody, TxnBody, ViewBody, decode_body)
+from tutti.data.frames.bodies import (
+    AbortBody,
+    EpochBody,
+    ForgetBody,
+    OffsetsBody,
+    RosterBody,
+    TickBody,
+    TopicBody,
+    TrimBody,
+    TxnBody,
+    ViewBody,
+    decode_body,
+)
 from tutti.data.frames.frame import SEQUENCED, Frame, Kind
 from tutti.data.log_state import LogState, Staged, staged_of
 from tutti.errors import FormatError, InvariantViolated
+from tutti_gateway.core import limits
 
 
 class LineState(enum.Enum):

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from tutti_gateway.core import limits
 from tutti import limits as common_limits
-from tutti_gateway.core.context import Context
-from tutti_gateway.core.protocol.messages import Echo, Order, Repair
-from tutti_gateway.core.order.forward_table import ForwardTable
-from tutti_gateway.core.order.received_table import Received
-from tutti_gateway.core.ranges import Range, RangeMap
-from tutti_gateway.core.frame_runs import whole
-from tutti_gateway.core.window import weight
 from tutti.data.frames.frame import HEADER_SIZE, Frame, Kind, chained, decode_header
 from tutti.errors import FormatError
+from tutti_gateway.core import limits
+from tutti_gateway.core.context import Context
+from tutti_gateway.core.frame_runs import whole
+from tutti_gateway.core.order.forward_table import ForwardTable
+from tutti_gateway.core.order.received_table import Received
+from tutti_gateway.core.protocol.messages import Echo, Order, Repair
+from tutti_gateway.core.ranges import Range, RangeMap
+from tutti_gateway.core.window import weight
 
 
 class Below(Protocol):

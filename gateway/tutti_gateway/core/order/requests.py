@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from tutti_gateway.core import limits
 from tutti import limits as common_limits
-from tutti_gateway.core.context import Context
-from tutti_gateway.core.protocol.messages import Ask, AskEpoch, AskForget, Asking, AskOffsets, AskRoster, AskTopic, Deny
-from tutti_gateway.core.order.received_table import Names, Received
+from tutti.data.client_protocol import Denied, Done, EpochFenced, EpochOpened, RequestAnswer, TopicOpened
 from tutti.data.frames.bodies import EpochBody, OffsetsBody, TopicBody, decode_body
 from tutti.data.frames.frame import Frame, Kind
-from tutti.data.client_protocol import Denied, Done, EpochFenced, EpochOpened, RequestAnswer, TopicOpened
+from tutti_gateway.core import limits
+from tutti_gateway.core.context import Context
+from tutti_gateway.core.order.received_table import Names, Received
+from tutti_gateway.core.protocol.messages import Ask, AskEpoch, AskForget, Asking, AskOffsets, AskRoster, AskTopic, Deny
 
 #: Calls back with True once this log holds all that is decided, with False if that cannot be found out (`ReadIndex.confirm`).
 Confirm = Callable[[Callable[[bool], None]], None]

@@ -7,18 +7,18 @@ from typing import Protocol
 
 import msgspec
 
-from tutti_gateway.core import limits
 from tutti import limits as common_limits
-from tutti_gateway.core.protocol.message_checks import batch
-from tutti_gateway.core.context import Context
-from tutti_gateway.core.protocol.messages import (Ask, AskEpoch, AskForget, AskOffsets, AskTopic, Deny, Echo, Order, Refuse, Resend)
-from tutti_gateway.core.order.received_table import Line, LineState, Received
-from tutti_gateway.core.order.verdicts import VERDICT, Verdict, relation, seen
-from tutti_gateway.core.frame_runs import parts, whole
-from tutti_gateway.core.window import weight
 from tutti.data.frames.bodies import AbortBody, EpochBody, ForgetBody, OffsetsBody, TopicBody, encode_body
 from tutti.data.frames.frame import SEQUENCED, Frame, Kind
 from tutti.errors import FormatError, invariant
+from tutti_gateway.core import limits
+from tutti_gateway.core.context import Context
+from tutti_gateway.core.frame_runs import parts, whole
+from tutti_gateway.core.order.received_table import Line, LineState, Received
+from tutti_gateway.core.order.verdicts import VERDICT, Verdict, relation, seen
+from tutti_gateway.core.protocol.message_checks import batch
+from tutti_gateway.core.protocol.messages import Ask, AskEpoch, AskForget, AskOffsets, AskTopic, Deny, Echo, Order, Refuse, Resend
+from tutti_gateway.core.window import weight
 
 
 class Below(Protocol):

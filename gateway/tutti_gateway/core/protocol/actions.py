@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import msgspec
 
-from tutti_gateway.core.protocol.messages import LaneBegin, Message
+from tutti.data.client_protocol import Answer
 from tutti.data.frames.frame import Frame
 from tutti.data.hard_state import Scalars
-from tutti.data.client_protocol import Answer
+from tutti_gateway.core.protocol.messages import LaneBegin, Message
 
 
 class Persist(msgspec.Struct, frozen=True, tag="Persist"):

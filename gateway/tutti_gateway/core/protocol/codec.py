@@ -13,12 +13,22 @@ from typing import Any, TypeVar
 import msgspec
 
 from tutti import limits
+from tutti.data.frames.body_stub import BYTES_MIN, stand_in
+from tutti.data.frames.frame import (
+    HEADER_SIZE,
+    Buffer,
+    Frame,
+    Kind,
+    crc32c,
+    decode_frame,
+    decode_header,
+    payload_crc,
+    progress_length_at,
+)
+from tutti.errors import FormatError
 from tutti_gateway.core.protocol.actions import Action
 from tutti_gateway.core.protocol.events import Event
 from tutti_gateway.core.protocol.messages import Message
-from tutti.data.frames.frame import (HEADER_SIZE, Buffer, Frame, Kind, crc32c, decode_frame, decode_header, payload_crc, progress_length_at)
-from tutti.data.frames.body_stub import BYTES_MIN, stand_in
-from tutti.errors import FormatError
 
 Value = TypeVar("Value")
 

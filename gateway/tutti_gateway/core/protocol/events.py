@@ -7,12 +7,12 @@ from typing import NamedTuple, TypeGuard
 
 import msgspec
 
-from tutti_gateway.core import limits
 from tutti import limits as common_limits
-from tutti_gateway.core.protocol.messages import Confirm, Damage, Echo, Forward, LaneBegin, Message, Order, Vote
 from tutti.data.frames.frame import Frame
 from tutti.data.hard_state import Scalars
 from tutti.data.log_state import LogState
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.messages import Confirm, Damage, Echo, Forward, LaneBegin, Message, Order, Vote
 
 
 class Now(NamedTuple):

@@ -10,12 +10,54 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tutti_gateway.core import limits
 from tutti import limits as common_limits
-from tutti_gateway.core.protocol.messages import (Ask, AskEpoch, AskForget, Asking, AskOffsets, AskRoster, AskTopic, Confirm, Damage, Deny, Echo, Fetch, Fetched, FetchedSnapshot, FetchSnapshot, Forward, Heartbeat, Install, Installed, LaneAsk, LaneBegin, LaneEnds, LaneFetch, LaneFetched, LaneTail, Message, Missing, No, Order, Post, Posted, Probe, Propose, Refuse, Reject, Repair, Repairing, Resend, Settled, State, Vote)
 from tutti.data.frames.frame import HEADER_SIZE, SEQUENCED, Frame
 from tutti.data.names import NAME_BYTES_MAX, NAMELESS
 from tutti.data.view_id import coordinator_of, counter_of, view_text
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.messages import (
+    Ask,
+    AskEpoch,
+    AskForget,
+    Asking,
+    AskOffsets,
+    AskRoster,
+    AskTopic,
+    Confirm,
+    Damage,
+    Deny,
+    Echo,
+    Fetch,
+    Fetched,
+    FetchedSnapshot,
+    FetchSnapshot,
+    Forward,
+    Heartbeat,
+    Install,
+    Installed,
+    LaneAsk,
+    LaneBegin,
+    LaneEnds,
+    LaneFetch,
+    LaneFetched,
+    LaneTail,
+    Message,
+    Missing,
+    No,
+    Order,
+    Post,
+    Posted,
+    Probe,
+    Propose,
+    Refuse,
+    Reject,
+    Repair,
+    Repairing,
+    Resend,
+    Settled,
+    State,
+    Vote,
+)
 
 _POSITION_MAX, _VIEW_MAX, _GATEWAY_MAX = limits.POSITION_MAX, limits.VIEW_MAX, limits.GATEWAY_MAX
 _FRAMES_MAX = common_limits.FRAMES_A_MESSAGE_MAX

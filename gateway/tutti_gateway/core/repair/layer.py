@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tutti_gateway.core import limits
-from tutti_gateway.core.protocol import messages
-from tutti_gateway.core.random_source import Chance
 from tutti_gateway.core.context import Context
+from tutti_gateway.core.protocol import messages
 from tutti_gateway.core.protocol.events import LogRead
-from tutti_gateway.core.repair.requester import Asker, Receiving
+from tutti_gateway.core.random_source import Chance
 from tutti_gateway.core.repair.repairer import Holder
+from tutti_gateway.core.repair.requester import Asker, Receiving
 from tutti_gateway.core.repair.timing import Timing
 
 

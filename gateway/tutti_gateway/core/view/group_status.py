@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tutti_gateway.core.layers import Layers
-from tutti_gateway.core.view.lifecycle import Phase
-from tutti_gateway.core.view.peers import Peer, Peers
-from tutti_gateway.core.stack import Stack
 from tutti.data.frames.bodies import Voter
 from tutti.data.view_id import coordinator_of
 from tutti.errors import disk_remedy
+from tutti_gateway.core.layers import Layers
+from tutti_gateway.core.stack import Stack
+from tutti_gateway.core.view.lifecycle import Phase
+from tutti_gateway.core.view.peers import Peer, Peers
 
 PRIMARY, MINORITY, JOINING, LEARNER, SILENT, LEAVING, HALTED = (
     "primary",  # in the view that decides

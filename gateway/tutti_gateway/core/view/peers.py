@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 import google_crc32c
 
-from tutti_gateway.core import limits
 from tutti import limits as common_limits
+from tutti_gateway.core import limits
 from tutti_gateway.core.context import Context
 from tutti_gateway.core.protocol.messages import Heartbeat
 from tutti_gateway.core.view.quorum import Rosters, rosters_of

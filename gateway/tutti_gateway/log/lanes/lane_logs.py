@@ -19,26 +19,26 @@ from functools import partial
 
 import msgspec
 
+from tutti.data.frames.frame import Frame
+from tutti.data.hard_state import Scalars
+from tutti.data.lane_name import NEW_LANE, LaneName
+from tutti.data.log_state import LogState
+from tutti.errors import Damaged, DiskFull, WrongDirectory
+from tutti.log.files.disk_space import failure_of
+from tutti.log.files.lane_paths import OWN, lane_path, lanes_there, noted_lane
+from tutti.log.files.options import LogOptions
+from tutti.log.files.parallel_fsync import together
+from tutti.log.files.storage import Storage
+from tutti.log.format.snapshot import read_snapshot
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.actions import DeliverUnordered, LaneHeld, MendLane, PersistLane, ReadLane
 from tutti_gateway.core.protocol.events import LaneLog, LaneRotted, Recovered
 from tutti_gateway.core.protocol.messages import LaneBegin
-from tutti.data.frames.frame import Frame
-from tutti.data.lane_name import NEW_LANE, LaneName
-from tutti.data.hard_state import Scalars
-from tutti.data.log_state import LogState
-from tutti.errors import Damaged, DiskFull, WrongDirectory
 from tutti_gateway.log.lanes.lane_directory import Owner, open_home
 from tutti_gateway.log.lanes.lane_scrubber import LaneMending
-from tutti_gateway.log.lanes.quarantine import LanesAside
 from tutti_gateway.log.lanes.lost_end import lost_end, note_of, told_of
-from tutti.log.files.lane_paths import OWN, lane_path, lanes_there, noted_lane
-from tutti.log.files.options import LogOptions
-from tutti.log.files.disk_space import failure_of
+from tutti_gateway.log.lanes.quarantine import LanesAside
 from tutti_gateway.log.lanes.salvage import salvage
-from tutti.log.format.snapshot import read_snapshot
-from tutti.log.files.storage import Storage
-from tutti.log.files.parallel_fsync import together
 from tutti_gateway.log.writer import LogWriter
 
 US = 1_000_000

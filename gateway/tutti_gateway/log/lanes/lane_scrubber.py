@@ -11,13 +11,13 @@ import contextlib
 import os
 from collections.abc import Callable, Sequence
 
-from tutti_gateway.core.protocol.events import LaneRotted
 from tutti.data.frames.frame import Frame
 from tutti.data.lane_name import LaneName
 from tutti.errors import DirectoryRefused, FormatError
 from tutti.log.files.lane_paths import SUSPECT, lane_path, lanes_there
-from tutti_gateway.log.upkeep.scrubber import Mender
 from tutti.log.files.storage import Storage
+from tutti_gateway.core.protocol.events import LaneRotted
+from tutti_gateway.log.upkeep.scrubber import Mender
 
 _SOON = "somebody could not read it, and all of it is looked at"
 _CLOSED = "it cannot be opened, and nothing of it is looked at before the next start; the other lanes are"

@@ -6,11 +6,11 @@ what stood behind the mark may be missing still when the log reaches that again.
 
 from __future__ import annotations
 
-from tutti_gateway.core.protocol.events import LostEnd, Recovered
 from tutti.data.frames.bodies import AttemptBody, decode_body
 from tutti.data.frames.frame import Kind
-from tutti.data.lane_name import LaneName
 from tutti.data.hard_state import Scalars
+from tutti.data.lane_name import LaneName
+from tutti_gateway.core.protocol.events import LostEnd, Recovered
 
 
 def lost_end(recovered: Recovered, attempt: int, shown: int) -> LostEnd | None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 
-from tutti_gateway.core import limits
 from tutti.data.lane_name import LaneName
-from tutti.runtime.reserved_fds import patiently
 from tutti.log.files.lane_paths import LANES, lane_path
 from tutti.log.files.storage import Storage
+from tutti.runtime.reserved_fds import patiently
+from tutti_gateway.core import limits
 
 _ASIDE = ".damaged-"
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from tutti_gateway.core import limits
 from tutti.data.frames.frame import Frame
 from tutti.errors import Damaged, TuttiError
 from tutti.log.files.layout import FRAMES_AT, positions_named, read_header, segment_path
-from tutti.log.format.vote_mark import segment_marks
-from tutti.log.read.reader import LogReader
-from tutti.log.format.hard_state import read_scalars
-from tutti.log.format.snapshot import read_snapshot
 from tutti.log.files.log_start import read_start
 from tutti.log.format.frame_iterator import SegmentMap, walk
+from tutti.log.format.hard_state import read_scalars
+from tutti.log.format.snapshot import read_snapshot
+from tutti.log.format.vote_mark import segment_marks
+from tutti.log.read.reader import LogReader
+from tutti_gateway.core import limits
 from tutti_gateway.log.writer import LogWriter
 
 

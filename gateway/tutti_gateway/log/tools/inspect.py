@@ -9,14 +9,26 @@ from dataclasses import dataclass
 
 import msgspec
 
-from tutti.data.frames.bodies import (AbortBody, EpochBody, ForgetBody, OffsetsBody, RosterBody, TickBody, TopicBody, TrimBody, TxnBody, ViewBody, decode_body)
+from tutti.data.frames.bodies import (
+    AbortBody,
+    EpochBody,
+    ForgetBody,
+    OffsetsBody,
+    RosterBody,
+    TickBody,
+    TopicBody,
+    TrimBody,
+    TxnBody,
+    ViewBody,
+    decode_body,
+)
 from tutti.data.frames.frame import Flag, Frame, Kind
 from tutti.data.view_id import view_text
 from tutti.errors import FormatError
-from tutti.log.format.index import ABORTED, STAGED
 from tutti.log.files.layout import FRAMES_AT, positions_named, read_header, segment_path
-from tutti.log.read.reader import LogReader
 from tutti.log.format.frame_iterator import SegmentMap, Walk, walk
+from tutti.log.format.index import ABORTED, STAGED
+from tutti.log.read.reader import LogReader
 
 _DECODE: dict[int, Callable[[Frame], msgspec.Struct]] = {
     Kind.VIEW: lambda frame: decode_body(ViewBody, frame.body),

@@ -17,17 +17,17 @@ from tutti.data.frames.bodies import RosterBody, decode_body
 from tutti.data.frames.frame import HEADER_SIZE, TERMINATOR, Kind, decode_header
 from tutti.errors import Damaged, UsageError
 from tutti.log.files.data_directory import lock_directory
+from tutti.log.files.layout import FRAMES_AT, LOG, MARK_SLOTS, SegmentHeader, index_path, positions_named, read_header, segment_path
+from tutti.log.files.live_page import LivePage
+from tutti.log.files.storage import Storage, read_file
+from tutti.log.format.frame_iterator import Abort, SegmentMap, abort_of, walk
+from tutti.log.format.hard_state import ScalarsFile, read_scalars
 from tutti.log.format.header_repair import lost_headers
 from tutti.log.format.index import ABORTED
-from tutti.log.files.layout import (FRAMES_AT, LOG, MARK_SLOTS, SegmentHeader, index_path, positions_named, read_header, segment_path)
-from tutti.log.files.live_page import LivePage
+from tutti.log.format.snapshot import newest_snapshot
 from tutti.log.format.vote_mark import Mark, end_lost, newest_mark
 from tutti.log.read.reader import LogReader
-from tutti.log.format.hard_state import ScalarsFile, read_scalars
-from tutti.log.format.snapshot import newest_snapshot
-from tutti.log.files.storage import Storage, read_file
 from tutti_gateway.log.tools.verify import Finding, verify
-from tutti.log.format.frame_iterator import Abort, SegmentMap, abort_of, walk
 
 
 @dataclass(frozen=True, slots=True)

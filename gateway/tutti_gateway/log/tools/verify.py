@@ -14,21 +14,21 @@ import msgspec
 
 from tutti import limits
 from tutti.data.frames.frame import Frame, Kind, check_payload
-from tutti.data.lane_name import LaneName
 from tutti.data.frames.schema import validate_body
+from tutti.data.lane_name import LaneName
 from tutti.data.log_state import LogState
 from tutti.errors import Damaged, DirectoryRefused, FormatError, TuttiError, WrongDirectory
 from tutti.log.files.data_directory import read_identity
-from tutti.log.format.index import ROW_SIZE, ROWS_AT, index_sealed, map_rows
 from tutti.log.files.lane_paths import OWN, is_begun, lane_at, lane_path, lanes_there, noted_lane
 from tutti.log.files.layout import FRAMES_AT, index_path, positions_named, read_header, segment_path, snapshot_path
-from tutti.log.format.vote_mark import end_lost, newest_mark
-from tutti.log.read.reader import Frontier, LogReader
-from tutti.log.format.hard_state import check_kept, read_scalars
-from tutti.log.format.snapshot import beginning, read_snapshot
 from tutti.log.files.log_start import read_start
 from tutti.log.files.storage import read_file
 from tutti.log.format.frame_iterator import Abort, SegmentMap, Stop, Walk, padding_clean, voided, walk
+from tutti.log.format.hard_state import check_kept, read_scalars
+from tutti.log.format.index import ROW_SIZE, ROWS_AT, index_sealed, map_rows
+from tutti.log.format.snapshot import beginning, read_snapshot
+from tutti.log.format.vote_mark import end_lost, newest_mark
+from tutti.log.read.reader import Frontier, LogReader
 
 _LET_GO_BYTES = 4 << 20
 

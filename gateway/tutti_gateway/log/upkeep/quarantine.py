@@ -6,13 +6,13 @@ import contextlib
 import os
 from collections.abc import Sequence
 
-from tutti_gateway.core import limits
-from tutti.runtime.reserved_fds import patiently
 from tutti.log.files.layout import LOG, index_path, segment_path
-from tutti.log.format.vote_mark import Mark
-from tutti.log.format.hard_state import ScalarsFile
-from tutti_gateway.log.write.segment import Segment
 from tutti.log.files.storage import WRITE_BYTES, Storage
+from tutti.log.format.hard_state import ScalarsFile
+from tutti.log.format.vote_mark import Mark
+from tutti.runtime.reserved_fds import patiently
+from tutti_gateway.core import limits
+from tutti_gateway.log.write.segment import Segment
 from tutti_gateway.log.write.truncate import erase, state_mark
 
 _DAMAGED = ".damaged-"

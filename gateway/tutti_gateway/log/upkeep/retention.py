@@ -17,24 +17,24 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tutti_gateway.core import limits
 from tutti import limits as common_limits
-from tutti_gateway.core.protocol.events import TrimProposed
 from tutti.data.frames.bodies import TxnBody, decode_body
 from tutti.data.frames.frame import Frame, Kind
 from tutti.errors import FormatError
-from tutti.log.read.catalog import Catalog
-from tutti_gateway.log.write.indexer import Indexer
+from tutti.log.files.disk_space import Room
 from tutti.log.files.layout import positions_named, remove_before, segment_path, snapshot_path
 from tutti.log.files.live_page import LivePage
-from tutti.log.files.options import LogOptions
-from tutti.log.files.disk_space import Room
-from tutti_gateway.log.write.segment import Segment
-from tutti.log.format.snapshot import STATE_AT, read_snapshot
 from tutti.log.files.log_start import Start, read_start, write_start
+from tutti.log.files.options import LogOptions
 from tutti.log.files.storage import Storage
-from tutti.log.read.segment_view import Upto
 from tutti.log.format.frame_iterator import abort_of
+from tutti.log.format.snapshot import STATE_AT, read_snapshot
+from tutti.log.read.catalog import Catalog
+from tutti.log.read.segment_view import Upto
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.events import TrimProposed
+from tutti_gateway.log.write.indexer import Indexer
+from tutti_gateway.log.write.segment import Segment
 
 NS_PER_US = 1000
 REMOVED_AT_ONCE = 4  # segments, before other work has its turn

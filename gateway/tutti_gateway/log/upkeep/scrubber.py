@@ -16,23 +16,23 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
 
-from tutti_gateway.core import limits
 from tutti.data.frames.frame import HEADER_SIZE, Frame, chained, check_payload, decode_frame, decode_header
 from tutti.errors import Damaged, FormatError, OffsetOutOfRange, invariant
-from tutti.log.read.catalog import Catalog
-from tutti_gateway.log.write.frame_fetch import read_frames
-from tutti.log.format.index import LONG_AGO, IndexWriter, Rows, index_sealed, no_rows
-from tutti_gateway.log.write.indexer import Indexer
-from tutti.log.files.layout import (FRAMES_AT, LOG, SegmentHeader, index_path, positions_named, read_header, segment_path)
-from tutti_gateway.log.upkeep.damaged_range import Lost, make_readable
-from tutti.log.files.options import LogOptions
-from tutti_gateway.log.upkeep.quarantine import discard
-from tutti_gateway.log.write.segment import Segment
-from tutti.log.format.snapshot import read_snapshot
-from tutti_gateway.log.upkeep.snapshot_scrubber import Snapshots
+from tutti.log.files.layout import FRAMES_AT, LOG, SegmentHeader, index_path, positions_named, read_header, segment_path
 from tutti.log.files.log_start import read_start
+from tutti.log.files.options import LogOptions
 from tutti.log.files.storage import Storage
+from tutti.log.format.index import LONG_AGO, IndexWriter, Rows, index_sealed, no_rows
+from tutti.log.format.snapshot import read_snapshot
+from tutti.log.read.catalog import Catalog
 from tutti.log.read.segment_view import Upto, View
+from tutti_gateway.core import limits
+from tutti_gateway.log.upkeep.damaged_range import Lost, make_readable
+from tutti_gateway.log.upkeep.quarantine import discard
+from tutti_gateway.log.upkeep.snapshot_scrubber import Snapshots
+from tutti_gateway.log.write.frame_fetch import read_frames
+from tutti_gateway.log.write.indexer import Indexer
+from tutti_gateway.log.write.segment import Segment
 
 _NEW = "mending.tmp"
 

@@ -17,13 +17,13 @@ import numpy as np
 from tutti.data.frames.frame import Frame
 from tutti.data.log_state import LogState
 from tutti.errors import Damaged, DiskFull
-from tutti.log.format.index import ABORTED
 from tutti.log.files.layout import FRAMES_AT, snapshot_path
-from tutti_gateway.log.write.segment import Segment
-from tutti.log.format.snapshot import Snapshot, beginning, read_snapshot, write_snapshot
 from tutti.log.files.log_start import read_start
 from tutti.log.files.storage import Storage, read_file
+from tutti.log.format.index import ABORTED
+from tutti.log.format.snapshot import Snapshot, beginning, read_snapshot, write_snapshot
 from tutti.log.read.segment_view import Upto, View
+from tutti_gateway.log.write.segment import Segment
 
 _LATER = "it is made again from the one before it and the records between, when those can be read"
 _FIRST = (

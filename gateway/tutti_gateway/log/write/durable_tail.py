@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tutti.data.frames.frame import HEADER_SIZE, POSITION_AT
 from tutti.log.files.layout import FRAMES_AT, segment_path
-from tutti.log.format.vote_mark import Mark
 from tutti.log.format.frame_iterator import SegmentMap, walk
+from tutti.log.format.vote_mark import Mark
 
 _LOOK_BYTES = 1 << 20  # of a segment that is searched, at a time
 

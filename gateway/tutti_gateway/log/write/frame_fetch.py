@@ -9,16 +9,26 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 
-from tutti_gateway.core import limits
 from tutti import limits as common_limits
-from tutti.data.frames.frame import (HEADER_SIZE, Frame, Kind, chained, check_payload, decode_frame, decode_header, padded, progress_length_at)
+from tutti.data.frames.frame import (
+    HEADER_SIZE,
+    Frame,
+    Kind,
+    chained,
+    check_payload,
+    decode_frame,
+    decode_header,
+    padded,
+    progress_length_at,
+)
 from tutti.errors import FormatError
-from tutti.log.read.catalog import Catalog
 from tutti.log.files.layout import FRAMES_AT, PAGE, read_header, segment_path
-from tutti_gateway.log.write.segment import Segment
 from tutti.log.files.storage import Storage
-from tutti.log.read.segment_view import Upto
 from tutti.log.format.frame_iterator import Abort, abort_of
+from tutti.log.read.catalog import Catalog
+from tutti.log.read.segment_view import Upto
+from tutti_gateway.core import limits
+from tutti_gateway.log.write.segment import Segment
 
 _ABORT = int(Kind.ABORT)
 

@@ -11,15 +11,15 @@ from tutti.data.frames.bodies import TickBody
 from tutti.data.frames.frame import HEADER_DTYPE, HEADER_SIZE, Frame, Kind
 from tutti.data.log_state import LogState
 from tutti.errors import InvariantViolated
-from tutti.log.format.index import LONG_AGO, IndexWriter, build_rows, encode_row, index_sealed
-from tutti.log.files.layout import FRAMES_AT, index_path, positions_named
-from tutti_gateway.log.write.mark_tracker import End
-from tutti.log.files.options import LogOptions
-from tutti_gateway.log.write.recovery import Found
 from tutti.log.files.disk_space import Room
-from tutti_gateway.log.write.segment import Segment
-from tutti.log.format.snapshot import Snapshot, read_snapshot, remove_snapshot, write_snapshot
+from tutti.log.files.layout import FRAMES_AT, index_path, positions_named
+from tutti.log.files.options import LogOptions
 from tutti.log.files.storage import Storage
+from tutti.log.format.index import LONG_AGO, IndexWriter, build_rows, encode_row, index_sealed
+from tutti.log.format.snapshot import Snapshot, read_snapshot, remove_snapshot, write_snapshot
+from tutti_gateway.log.write.mark_tracker import End
+from tutti_gateway.log.write.recovery import Found
+from tutti_gateway.log.write.segment import Segment
 
 _MANY = 24  # rows that cost less all at once than one by one
 _TICK = int(Kind.TICK)

@@ -18,15 +18,15 @@ import os
 
 from tutti.data.log_state import LogState
 from tutti.errors import Damaged
-from tutti.log.files.layout import (FRAMES_AT, LOG, SegmentHeader, index_path, positions_named, remove_before, snapshot_path)
-from tutti_gateway.log.write.mark_tracker import now_us
-from tutti.log.format.vote_mark import Mark, segment_marks
-from tutti.log.files.options import LogOptions
-from tutti.log.format.hard_state import ScalarsFile, read_scalars
-from tutti_gateway.log.write.segment import Segment, begin_segment, new_segment, size_of_next
-from tutti.log.format.snapshot import Snapshot, read_snapshot, write_snapshot
+from tutti.log.files.layout import FRAMES_AT, LOG, SegmentHeader, index_path, positions_named, remove_before, snapshot_path
 from tutti.log.files.log_start import Start, read_start, write_start
+from tutti.log.files.options import LogOptions
 from tutti.log.files.storage import Storage
+from tutti.log.format.hard_state import ScalarsFile, read_scalars
+from tutti.log.format.snapshot import Snapshot, read_snapshot, write_snapshot
+from tutti.log.format.vote_mark import Mark, segment_marks
+from tutti_gateway.log.write.mark_tracker import now_us
+from tutti_gateway.log.write.segment import Segment, begin_segment, new_segment, size_of_next
 from tutti_gateway.log.write.truncate import state_mark
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.messages import Damage
 from tutti.data.frames.frame import Frame
 from tutti.log.format.vote_mark import Mark
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.messages import Damage
 
 _US = 1_000_000
 

@@ -11,11 +11,11 @@ import os
 import threading
 import time
 
-from tutti.runtime.reserved_fds import patiently
 from tutti.log.files.layout import LOG, PREPARED
 from tutti.log.files.options import LogOptions
-from tutti_gateway.log.write.segment import prepared_paths
 from tutti.log.files.storage import Storage
+from tutti.runtime.reserved_fds import patiently
+from tutti_gateway.log.write.segment import prepared_paths
 
 STEP_BYTES = 1 << 20
 PIECE_BYTES = 64 << 10  # of one write: what it puts into the page cache in one piece is walked through by each small write into it

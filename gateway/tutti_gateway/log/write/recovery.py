@@ -21,26 +21,37 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
-from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.events import Recovered
-from tutti_gateway.core.protocol.messages import Damage
 from tutti.data.frames.bodies import RosterBody, Voter, decode_body
 from tutti.data.frames.frame import HEADER_SIZE, TERMINATOR, Kind
 from tutti.data.hard_state import Scalars
 from tutti.data.log_state import LogState
 from tutti.errors import Damaged, InvariantViolated, WrongDirectory
-from tutti.log.format.header_repair import mend_headers
+from tutti.log.files.layout import (
+    FRAMES_AT,
+    LOG,
+    MARK_SLOTS,
+    SegmentHeader,
+    check_begin,
+    positions_named,
+    read_header,
+    remove_before,
+    segment_path,
+    snapshot_path,
+)
 from tutti.log.files.log_directory import Home
-from tutti.log.format.index import Rows, no_rows
-from tutti.log.files.layout import (FRAMES_AT, LOG, MARK_SLOTS, SegmentHeader, check_begin, positions_named, read_header, remove_before, segment_path, snapshot_path)
-from tutti.log.format.vote_mark import Mark, check_end, newest_mark, or_repair, segment_marks
-from tutti_gateway.log.write.durable_tail import moved_on
-from tutti.log.files.options import LogOptions
-from tutti.log.format.hard_state import Stored, check_kept, read_scalars
-from tutti.log.format.snapshot import Snapshot, beginning, newest_snapshot, rows_before
 from tutti.log.files.log_start import read_start
+from tutti.log.files.options import LogOptions
 from tutti.log.files.storage import Storage
 from tutti.log.format.frame_iterator import SegmentMap, Walk, voided, walk
+from tutti.log.format.hard_state import Stored, check_kept, read_scalars
+from tutti.log.format.header_repair import mend_headers
+from tutti.log.format.index import Rows, no_rows
+from tutti.log.format.snapshot import Snapshot, beginning, newest_snapshot, rows_before
+from tutti.log.format.vote_mark import Mark, check_end, newest_mark, or_repair, segment_marks
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.events import Recovered
+from tutti_gateway.core.protocol.messages import Damage
+from tutti_gateway.log.write.durable_tail import moved_on
 
 
 @dataclass(slots=True)

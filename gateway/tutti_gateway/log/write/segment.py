@@ -10,15 +10,15 @@ import google_crc32c
 
 from tutti.data.frames.bodies import RosterBody, decode_body
 from tutti.data.frames.frame import CRC_AT, HEADER_SIZE, TERMINATOR, Buffer, Frame, Kind
-from tutti.runtime.reserved_fds import patiently
 from tutti.errors import InvariantViolated, invariant
-from tutti.log.format.index import IndexWriter, no_rows
 from tutti.log.files.layout import FRAMES_AT, LOG, PREPARED, SegmentHeader, index_path, read_header, segment_path
-from tutti_gateway.log.write.mark_tracker import End
-from tutti.log.format.vote_mark import Mark, segment_marks
 from tutti.log.files.options import LogOptions
-from tutti_gateway.log.write.recovery import FoundSegment
 from tutti.log.files.storage import Storage
+from tutti.log.format.index import IndexWriter, no_rows
+from tutti.log.format.vote_mark import Mark, segment_marks
+from tutti.runtime.reserved_fds import patiently
+from tutti_gateway.log.write.mark_tracker import End
+from tutti_gateway.log.write.recovery import FoundSegment
 
 _NEW = "new.tmp"
 

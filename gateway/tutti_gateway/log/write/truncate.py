@@ -21,12 +21,12 @@ from collections.abc import Iterable, Sequence
 from tutti.data.frames.frame import HEADER_SIZE
 from tutti.errors import Damaged
 from tutti.log.files.layout import FRAMES_AT, LOG, MARK_SLOTS, index_path, read_header, segment_path
-from tutti_gateway.log.write.mark_tracker import End
-from tutti.log.format.vote_mark import Mark
-from tutti.log.format.hard_state import SLOTS, ScalarsFile
-from tutti_gateway.log.write.segment import Segment
 from tutti.log.files.storage import WRITE_BYTES, Storage
 from tutti.log.format.frame_iterator import SegmentMap, walk
+from tutti.log.format.hard_state import SLOTS, ScalarsFile
+from tutti.log.format.vote_mark import Mark
+from tutti_gateway.log.write.mark_tracker import End
+from tutti_gateway.log.write.segment import Segment
 
 
 def end_at(directory: str, segments: Sequence[Segment], decided: End, position: int) -> End:

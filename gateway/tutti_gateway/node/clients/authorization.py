@@ -11,11 +11,26 @@ from typing import Protocol
 
 from zmq.utils import z85
 
-from tutti.security.tokens import WHAT, WHO, Access, Tokens, gateway_access
+from tutti.data.client_protocol import (
+    SUBMIT_UNORDERED,
+    ChangeRoster,
+    Fence,
+    ForceRoster,
+    Forget,
+    Hello,
+    Leave,
+    Members,
+    OpenProducer,
+    OpenTopic,
+    Producers,
+    RefusedAnswer,
+    SaveOffset,
+    Status,
+)
 from tutti.data.frames.frame import Frame
 from tutti.data.names import is_nameless, nameless_name
-from tutti.data.client_protocol import (SUBMIT_UNORDERED, ChangeRoster, Fence, ForceRoster, Forget, Hello, Leave, Members, OpenProducer, OpenTopic, Producers, RefusedAnswer, SaveOffset, Status)
 from tutti.errors import NotAllowed
+from tutti.security.tokens import WHAT, WHO, Access, Tokens, gateway_access
 from tutti_gateway.node.clients.sessions import Session
 
 Asked = OpenProducer | OpenTopic | SaveOffset | Forget | Fence | Status | Producers | Members | ChangeRoster | ForceRoster | Leave

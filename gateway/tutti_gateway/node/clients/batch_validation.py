@@ -14,15 +14,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tutti_gateway.core import limits
 from tutti import limits as common_limits
+from tutti.data.client_protocol import RefusedAnswer
+from tutti.data.frames.arrow_ipc import body_sizes
 from tutti.data.frames.bodies import TxnBody, decode_body, encode_body
 from tutti.data.frames.frame import Frame, Kind, payload_crc
-from tutti.data.frames.arrow_ipc import body_sizes
 from tutti.data.frames.plain_body import check_plain
 from tutti.data.frames.schema import BATCH_SCHEMA, TIME_US_MAX, TIME_US_MIN, validate_body
-from tutti.data.client_protocol import RefusedAnswer
 from tutti.errors import FormatError, TooLarge
+from tutti_gateway.core import limits
 
 SEQUENCE_MAX = 2**63 - 1  # sequences are shown as int64
 

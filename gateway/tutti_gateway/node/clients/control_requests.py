@@ -6,12 +6,31 @@ from typing import Protocol
 
 import msgspec
 
-from tutti_gateway.core import limits
 from tutti import limits as common_limits
-from tutti_gateway.core.protocol.events import (EpochAsked, Event, ForgetAsked, OffsetsAsked, RosterAsked, RosterForced, TopicAsked)
+from tutti.data.client_protocol import (
+    Answer,
+    ChangeRoster,
+    Denied,
+    Done,
+    EpochFenced,
+    EpochOpened,
+    Fence,
+    ForceRoster,
+    Forget,
+    Leave,
+    Members,
+    OpenProducer,
+    OpenTopic,
+    Producers,
+    SaveOffset,
+    Status,
+    StatusAnswer,
+    Welcome,
+)
 from tutti.data.names import check_name, check_producer
-from tutti.data.client_protocol import (Answer, ChangeRoster, Denied, Done, EpochFenced, EpochOpened, Fence, ForceRoster, Forget, Leave, Members, OpenProducer, OpenTopic, Producers, SaveOffset, Status, StatusAnswer, Welcome)
 from tutti.errors import UsageError
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.events import EpochAsked, Event, ForgetAsked, OffsetsAsked, RosterAsked, RosterForced, TopicAsked
 
 INSTANCE_BYTES = 16
 INCARNATION_BYTES = 16
@@ -133,7 +152,9 @@ def take(asked: Asked, session: int, books: Books, fences: Fences, turn: Turn) -
             return OffsetsAsked(session, request, check_name("reader", reader), offset, back)
         case Forget(request, names):
             if not 1 <= len(names) <= common_limits.FORGET_PRODUCERS_MAX:
-                raise UsageError(f"{len(names)} producers cannot be forgotten at once: name 1 to {common_limits.FORGET_PRODUCERS_MAX}")
+                raise UsageError(
+                    f"{len(names)} producers cannot be forgotten at once: name 1 to {common_limits.FORGET_PRODUCERS_MAX}"
+                )
             return ForgetAsked(session, request, tuple(check_producer(name) for name in names))
         case Fence(request, name):
             epoch = books.epoch_of(check_producer(name))

@@ -13,10 +13,10 @@ from typing import NamedTuple, Protocol
 
 from structlog.typing import FilteringBoundLogger
 
-from tutti_gateway.core import limits
 from tutti import limits as common_limits
 from tutti.data.client_protocol import OFFSET_UNKNOWN, Committed, Duplicate
 from tutti.log.read.sequence_lookup import Run
+from tutti_gateway.core import limits
 from tutti_gateway.node.common.mailbox import Mailbox
 from tutti_gateway.node.common.thread_join import ended
 

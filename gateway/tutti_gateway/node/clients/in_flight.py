@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from tutti_gateway.core import limits
-from tutti.data.frames.frame import Frame, Kind
 from tutti.data.client_protocol import Answer, Committed, Duplicate
+from tutti.data.frames.frame import Frame, Kind
+from tutti_gateway.core import limits
 
 Landed = list[tuple[int, int]]  # (since us, frames) of what is durable or decided now
 

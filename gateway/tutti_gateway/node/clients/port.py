@@ -14,14 +14,14 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from tutti_gateway.core import limits
 from tutti import limits as common_limits
 from tutti.data.frames.frame import Buffer
 from tutti.errors import TuttiError
-from tutti_gateway.node.common.ports import PortInUse, in_use_text
 from tutti.zmtp.connection import Terms
-from tutti.zmtp.server import Callers, Sent
 from tutti.zmtp.listener import open_port
+from tutti.zmtp.server import Callers, Sent
+from tutti_gateway.core import limits
+from tutti_gateway.node.common.ports import PortInUse, in_use_text
 
 if TYPE_CHECKING:  # the crypto, for those alone who have keys
     from tutti.zmtp.curve import Pair

@@ -10,11 +10,25 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from tutti.data.client_protocol import (SUBMIT_UNORDERED, Answer, Committed, Denied, Done, Duplicate, EpochFenced, EpochOpened, RefusedAnswer, StatusAnswer, TopicOpened, encode_control, encode_receipts)
-from tutti_gateway.node.common.interfaces import Clients, LookUp
-from tutti_gateway.node.common.counters import Meters
+from tutti.data.client_protocol import (
+    SUBMIT_UNORDERED,
+    Answer,
+    Committed,
+    Denied,
+    Done,
+    Duplicate,
+    EpochFenced,
+    EpochOpened,
+    RefusedAnswer,
+    StatusAnswer,
+    TopicOpened,
+    encode_control,
+    encode_receipts,
+)
 from tutti_gateway.node.clients.port import Sent
 from tutti_gateway.node.clients.sessions import Session, Sessions
+from tutti_gateway.node.common.counters import Meters
+from tutti_gateway.node.common.interfaces import Clients, LookUp
 
 REQUEST_ANSWERS = (EpochOpened, EpochFenced, TopicOpened, Done, Denied, StatusAnswer)
 

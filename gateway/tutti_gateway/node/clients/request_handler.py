@@ -8,19 +8,35 @@ from typing import TYPE_CHECKING
 
 from structlog.typing import FilteringBoundLogger
 
+from tutti import limits as common_limits
+from tutti.data.client_protocol import (
+    CONTROL,
+    PROTOCOL,
+    SUBMIT,
+    SUBMIT_UNORDERED,
+    Bye,
+    Denied,
+    Done,
+    Fence,
+    Hello,
+    Leave,
+    Producers,
+    Request,
+    StatusAnswer,
+    decode_request,
+    decode_submit,
+)
+from tutti.data.frames.frame import Frame
+from tutti.errors import FormatError, NotAllowed, UsageError
 from tutti.security.tokens import ANYBODY, WHO
 from tutti_gateway.core import limits
-from tutti import limits as common_limits
 from tutti_gateway.core.protocol.events import Event, SessionClosed, Submitted, SubmittedUnordered, at_once
-from tutti.data.frames.frame import Frame
-from tutti.data.client_protocol import (CONTROL, PROTOCOL, SUBMIT, SUBMIT_UNORDERED, Bye, Denied, Done, Fence, Hello, Leave, Producers, Request, StatusAnswer, decode_request, decode_submit)
-from tutti.errors import FormatError, NotAllowed, UsageError
 from tutti_gateway.node.clients import control_requests
-from tutti_gateway.node.clients.replies import Answers
 from tutti_gateway.node.clients.batch_validation import Gate
-from tutti_gateway.node.common.counters import Meters
 from tutti_gateway.node.clients.port import PARTS_MAX, Message
+from tutti_gateway.node.clients.replies import Answers
 from tutti_gateway.node.clients.sessions import Session, Sessions
+from tutti_gateway.node.common.counters import Meters
 
 if TYPE_CHECKING:  # for those alone who have tokens
     from tutti_gateway.node.clients.authorization import Admission

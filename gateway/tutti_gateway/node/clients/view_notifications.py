@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tutti.data.gateway_states import CUT_OFF
 from tutti.data.client_protocol import Welcome, encode_control
+from tutti.data.gateway_states import CUT_OFF
 from tutti_gateway.node.clients.replies import Answers
 from tutti_gateway.node.clients.sessions import Sessions
 

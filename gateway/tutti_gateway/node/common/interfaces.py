@@ -5,14 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from tutti_gateway.core.protocol.actions import (Action, Deliver, DeliverUnordered, LaneHeld, Mend, MendLane, Persist, PersistLane, ReadLane, ReadLog, ReadSnapshot)
-from tutti_gateway.core.protocol.events import Event, LaneLog, Now, TrimProposed
+from tutti.data.client_protocol import Duplicate
 from tutti.data.frames.frame import Frame
 from tutti.data.hard_state import Scalars
-from tutti.data.client_protocol import Duplicate
 from tutti.log.files.options import Space
-from tutti_gateway.log.upkeep.retention import Held
 from tutti.zmtp.server import Sent
+from tutti_gateway.core.protocol.actions import (
+    Action,
+    Deliver,
+    DeliverUnordered,
+    LaneHeld,
+    Mend,
+    MendLane,
+    Persist,
+    PersistLane,
+    ReadLane,
+    ReadLog,
+    ReadSnapshot,
+)
+from tutti_gateway.core.protocol.events import Event, LaneLog, Now, TrimProposed
+from tutti_gateway.log.upkeep.retention import Held
 
 
 class Lost(Protocol):

@@ -7,9 +7,9 @@ import socket
 import time
 from collections.abc import Mapping
 
+from tutti.errors import TuttiError
 from tutti_gateway.config import Address
 from tutti_gateway.core import limits
-from tutti.errors import TuttiError
 
 US = 1_000_000
 

@@ -6,8 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from tutti_gateway.core import limits
 from tutti import limits as common_limits
+from tutti_gateway.core import limits
 
 US = 1_000_000
 

@@ -17,14 +17,14 @@ from typing import NamedTuple, Protocol
 
 from structlog.typing import FilteringBoundLogger
 
-from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.actions import DeliverUnordered, LaneHeld, MendLane, PersistLane, ReadLane
-from tutti_gateway.core.protocol.events import Event, LaneLog, LanePersisted, LaneRead, LaneRotted
-from tutti_gateway.core.protocol.messages import LaneBegin
 from tutti.data.frames.frame import Frame
 from tutti.data.lane_name import LaneName
 from tutti.errors import DiskFull
 from tutti.log.read.lane_reader import End
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.actions import DeliverUnordered, LaneHeld, MendLane, PersistLane, ReadLane
+from tutti_gateway.core.protocol.events import Event, LaneLog, LanePersisted, LaneRead, LaneRotted
+from tutti_gateway.core.protocol.messages import LaneBegin
 from tutti_gateway.node.common.counters import DiskMeters
 from tutti_gateway.node.disk.scrub_schedule import LATE_S, Sparing
 from tutti_gateway.node.disk.worker_thread import Working

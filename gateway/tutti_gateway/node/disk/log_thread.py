@@ -19,16 +19,16 @@ from typing import Any
 import msgspec
 from structlog.typing import FilteringBoundLogger
 
-from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.actions import Deliver, Mend, Persist, ReadLog, ReadSnapshot
-from tutti_gateway.core.protocol.events import Event, LogRead, Persisted, SnapshotRead, SpaceChanged
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.hard_state import Scalars
 from tutti.errors import DiskFull, invariant
 from tutti.log.files.options import Space
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.actions import Deliver, Mend, Persist, ReadLog, ReadSnapshot
+from tutti_gateway.core.protocol.events import Event, LogRead, Persisted, SnapshotRead, SpaceChanged
 from tutti_gateway.log.upkeep.retention import Held
-from tutti_gateway.node.common.interfaces import Log
 from tutti_gateway.node.common.counters import DiskMeters
+from tutti_gateway.node.common.interfaces import Log
 from tutti_gateway.node.disk.scrub_schedule import LATE_S, Scrubbing
 from tutti_gateway.node.disk.worker_thread import Working
 

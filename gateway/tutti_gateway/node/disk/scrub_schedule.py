@@ -14,10 +14,10 @@ from typing import TypeVar
 
 from structlog.typing import FilteringBoundLogger
 
+from tutti.errors import DiskFailed, DiskFull
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.actions import Mend
 from tutti_gateway.core.protocol.events import Event, Rotted
-from tutti.errors import DiskFailed, DiskFull
 from tutti_gateway.node.common.interfaces import Mender
 
 US = 1_000_000

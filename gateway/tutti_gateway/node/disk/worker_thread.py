@@ -9,9 +9,9 @@ from typing import Generic, TypeVar
 
 from structlog.typing import FilteringBoundLogger
 
+from tutti.errors import DiskFull, TuttiError
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.events import Event, WriteFailed
-from tutti.errors import DiskFull, TuttiError
 from tutti_gateway.node.common.mailbox import Mailbox
 from tutti_gateway.node.common.thread_join import ended
 

@@ -8,8 +8,8 @@ import time
 import msgspec
 from structlog.typing import FilteringBoundLogger
 
-from tutti_gateway.config import Config, advice, parse_address
 from tutti.errors import TuttiError
+from tutti_gateway.config import Config, advice, parse_address
 from tutti_gateway.transport.handshake import PRESET, SEAL_BYTES
 from tutti_gateway.transport.interface import Introduction, Transport
 from tutti_gateway.transport.keys import Keyring

@@ -18,15 +18,25 @@ from pathlib import Path
 import msgspec
 from structlog.typing import FilteringBoundLogger
 
+from tutti.errors import ConfigError, remedy
+from tutti.runtime.fsync import make_directory
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.actions import Action
-from tutti_gateway.core.protocol.events import Event, Now, StackConfig
 from tutti_gateway.core.protocol.codec import encode_lean_actions, encode_lean_event
-from tutti.runtime.fsync import make_directory
-from tutti.errors import ConfigError, remedy
+from tutti_gateway.core.protocol.events import Event, Now, StackConfig
 from tutti_gateway.node.common.interfaces import Stack
-from tutti_gateway.node.replay.recording_format import (SUFFIX, Closed, Header, Item, Raised, Stepped, block_bytes, item_bytes, start_bytes)
 from tutti_gateway.node.common.thread_join import ended
+from tutti_gateway.node.replay.recording_format import (
+    SUFFIX,
+    Closed,
+    Header,
+    Item,
+    Raised,
+    Stepped,
+    block_bytes,
+    item_bytes,
+    start_bytes,
+)
 
 US = 1_000_000
 

@@ -20,10 +20,10 @@ from typing import BinaryIO
 import msgspec
 import pyarrow as pa
 
-from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.events import StackConfig
 from tutti.data.frames.frame import Buffer, crc32c
 from tutti.errors import Damaged, FormatError, UsageError, remedy
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.events import StackConfig
 
 MAGIC = b"TUTTIRUN"
 VERSION = 1  # of this form; what the events and actions in it look like is the release's

@@ -12,11 +12,11 @@ from random import Random
 
 import msgspec
 
-from tutti_gateway.core.protocol.actions import Action
-from tutti_gateway.core.protocol.events import Event, Now
-from tutti_gateway.core.protocol.codec import decode_lean_actions, decode_lean_event, encode_lean_actions
-from tutti_gateway.core.stack import Stack
 from tutti.errors import Damaged, FormatError
+from tutti_gateway.core.protocol.actions import Action
+from tutti_gateway.core.protocol.codec import decode_lean_actions, decode_lean_event, encode_lean_actions
+from tutti_gateway.core.protocol.events import Event, Now
+from tutti_gateway.core.stack import Stack
 from tutti_gateway.node.replay.recording_format import Header, Raised, Recording, Stepped
 
 _LINE_CHARACTERS_MAX = 1000

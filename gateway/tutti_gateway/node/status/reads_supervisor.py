@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from tutti_gateway.core import limits
 from tutti import limits as common_limits
+from tutti_gateway.core import limits
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
@@ -151,7 +151,9 @@ class Supervisor:
             poll.register(self._stop_fd, select.POLLIN)
             poll.register(pidfd, select.POLLIN)
             while True:
-                happened = {fd for fd, _ in poll.poll(common_limits.POLL_US_MAX / 1000 if self.ready else limits.READS_PROBE_US / 1000)}
+                happened = {
+                    fd for fd, _ in poll.poll(common_limits.POLL_US_MAX / 1000 if self.ready else limits.READS_PROBE_US / 1000)
+                }
                 if pidfd in happened:
                     child.wait()
                     return self._stop_asked(0)

@@ -13,20 +13,20 @@ from typing import Protocol
 
 import orjson
 
-from tutti_gateway.config import Address, Config
-from tutti_gateway.core import limits
 from tutti import limits as common_limits
-from tutti_gateway.core.view.group_status import SILENT, Member
 from tutti.data.addresses import client_part
+from tutti.data.client_protocol import PROTOCOL, Welcome
 from tutti.data.lane_name import LaneName
 from tutti.data.log_state import LogState, Producer
 from tutti.data.view_id import view_text
-from tutti.data.client_protocol import PROTOCOL, Welcome
 from tutti.log.files.options import Space
+from tutti_gateway.config import Address, Config
+from tutti_gateway.core import limits
+from tutti_gateway.core.view.group_status import SILENT, Member
 from tutti_gateway.log.upkeep.retention import Held
 from tutti_gateway.node.common import memory
-from tutti_gateway.node.disk.lane_thread import NO_FACTS, LaneFacts
 from tutti_gateway.node.common.counters import DiskMeters, Meters
+from tutti_gateway.node.disk.lane_thread import NO_FACTS, LaneFacts
 
 
 class Decided(Protocol):

@@ -17,8 +17,18 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+from tutti.data.status_socket import (
+    CONFIRMED,
+    DAMAGED,
+    LANE_DAMAGED,
+    PACKED,
+    READ_INDEX,
+    REFUSED,
+    TOKEN_BYTES,
+    UNCONFIRMED,
+    WORD_BYTES_MAX,
+)
 from tutti_gateway.core import limits
-from tutti.data.status_socket import (CONFIRMED, DAMAGED, LANE_DAMAGED, PACKED, READ_INDEX, REFUSED, TOKEN_BYTES, UNCONFIRMED, WORD_BYTES_MAX)
 
 
 class StatusAsked(NamedTuple):

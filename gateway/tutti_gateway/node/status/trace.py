@@ -20,15 +20,36 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from structlog.typing import FilteringBoundLogger
 
-from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.actions import Action, Deliver, DeliverUnordered, Persist, PersistLane, Reply
-from tutti_gateway.core.protocol.events import (Event, LanePersisted, Now, Persisted, Received, Several, Submitted, SubmittedUnordered)
-from tutti_gateway.core.protocol.messages import (Confirm, Fetched, Forward, LaneFetched, No, Order, Post, Posted, Repair, Settled, Vote)
+from tutti.data.client_protocol import Committed
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.lane_name import LaneName
 from tutti.data.log_state import LogState
 from tutti.data.view_id import view_text
-from tutti.data.client_protocol import Committed
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.actions import Action, Deliver, DeliverUnordered, Persist, PersistLane, Reply
+from tutti_gateway.core.protocol.events import (
+    Event,
+    LanePersisted,
+    Now,
+    Persisted,
+    Received,
+    Several,
+    Submitted,
+    SubmittedUnordered,
+)
+from tutti_gateway.core.protocol.messages import (
+    Confirm,
+    Fetched,
+    Forward,
+    LaneFetched,
+    No,
+    Order,
+    Post,
+    Posted,
+    Repair,
+    Settled,
+    Vote,
+)
 from tutti_gateway.node.common.interfaces import Stack
 
 Key = tuple[int, int, int]  # a batch: producer, epoch, first sequence

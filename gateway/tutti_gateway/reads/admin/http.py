@@ -24,11 +24,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tutti.security.tokens import WHO, Access
-from tutti_gateway.reads.common.authorization import Guard
-from tutti_gateway.core import limits
 from tutti.errors import NotAllowed
 from tutti.runtime.http_server import PLAIN, BoundedProtocol, Server, problem
+from tutti.security.tokens import WHO, Access
+from tutti_gateway.core import limits
+from tutti_gateway.reads.common.authorization import Guard
 
 US = 1_000_000
 METHODS = ("GET", "HEAD")

@@ -14,9 +14,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.metrics_core import Metric
 
-from tutti_gateway.reads.admin.metric_catalog import COUNTER, FIGURES, HISTOGRAM, Figure
-from tutti_gateway.core import limits
 from tutti.data.view_id import counter_of
+from tutti_gateway.core import limits
+from tutti_gateway.reads.admin.metric_catalog import COUNTER, FIGURES, HISTOGRAM, Figure
 
 STATES = ("primary", "minority", "joining", "leaving", "halted")
 CONTENT_TYPE = CONTENT_TYPE_LATEST

@@ -10,22 +10,22 @@ from http import HTTPStatus
 
 import msgspec
 
-from tutti_gateway.reads.admin import assets
-from tutti_gateway.reads.common import memory
-from tutti_gateway.reads.admin.record_pages import Browser, number
-from tutti_gateway.reads.common.gateway_link import GatewayLink
-from tutti_gateway.reads.admin.history import History
-from tutti_gateway.reads.admin.http import AdminProtocol, Answer, Asked, Page, refusal
-from tutti_gateway.reads.logs.peer_endpoints import Others
-from tutti_gateway.reads.logs.query_reports import Queries
-from tutti_gateway.reads.logs.served_logs import topic_line
-from tutti_gateway.reads.common.concurrency import Slots
-from tutti_gateway.reads.flight.streams import Streams
-from tutti_gateway.reads.logs.frontier_watch import FrontierWatch
-from tutti_gateway.core import limits
 from tutti.data.histograms import Histogram
 from tutti.errors import TuttiError, UsageError
 from tutti.log.read.reader import Frontier, LogReader
+from tutti_gateway.core import limits
+from tutti_gateway.reads.admin import assets
+from tutti_gateway.reads.admin.history import History
+from tutti_gateway.reads.admin.http import AdminProtocol, Answer, Asked, Page, refusal
+from tutti_gateway.reads.admin.record_pages import Browser, number
+from tutti_gateway.reads.common import memory
+from tutti_gateway.reads.common.concurrency import Slots
+from tutti_gateway.reads.common.gateway_link import GatewayLink
+from tutti_gateway.reads.flight.streams import Streams
+from tutti_gateway.reads.logs.frontier_watch import FrontierWatch
+from tutti_gateway.reads.logs.peer_endpoints import Others
+from tutti_gateway.reads.logs.query_reports import Queries
+from tutti_gateway.reads.logs.served_logs import topic_line
 
 LOG = logging.getLogger("tutti.reads")
 JSON = "application/json"

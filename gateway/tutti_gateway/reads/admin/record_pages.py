@@ -17,17 +17,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tutti_gateway.reads.protocol.flight_errors import Fault
-from tutti_gateway.reads.admin.http import Answer, Asked, refusal
-from tutti_gateway.reads.common.concurrency import Slots
-from tutti.reading.json_lines import cut_lines
-from tutti.reading.positions import parse_time
-from tutti.sources.source import time_us_of
-from tutti_gateway.core import limits
 from tutti.data.frames.columns import SCHEMA
 from tutti.errors import Damaged, OffsetOutOfRange, TuttiError, UsageError
 from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
+from tutti.reading.json_lines import cut_lines
+from tutti.reading.positions import parse_time
+from tutti.sources.source import time_us_of
+from tutti_gateway.core import limits
+from tutti_gateway.reads.admin.http import Answer, Asked, refusal
+from tutti_gateway.reads.common.concurrency import Slots
+from tutti_gateway.reads.protocol.flight_errors import Fault
 
 Rows = npt.NDArray[np.void]
 LINES = "application/x-ndjson"

@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from pyarrow import flight
 
-from tutti.security.tokens import ANYBODY, Access, Tokens
-from tutti_gateway.reads.protocol.flight_errors import Fault
-from tutti_gateway.reads.protocol.tickets import BytesEndAsk, Command, ReportAsk, decode
 from tutti.common.credentials import Credentials
 from tutti.errors import NotAllowed
 from tutti.security.key_files import check_certificate, stamp
+from tutti.security.tokens import ANYBODY, Access, Tokens
+from tutti_gateway.reads.protocol.flight_errors import Fault
+from tutti_gateway.reads.protocol.tickets import BytesEndAsk, Command, ReportAsk, decode
 
 MIDDLEWARE = "token"
 _BEARER = "bearer "

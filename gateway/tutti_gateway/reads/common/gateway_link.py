@@ -15,12 +15,12 @@ from typing import Any
 
 import msgspec
 
-from tutti.io.admin import Control
 from tutti.common.credentials import Credentials
-from tutti_gateway.core import limits
-from tutti.data.status_socket import CONFIRMED, DAMAGED, LANE_DAMAGED, PACKED, READ_INDEX, REFUSED, TOKEN_BYTES
 from tutti.data.lane_name import LaneName
+from tutti.data.status_socket import CONFIRMED, DAMAGED, LANE_DAMAGED, PACKED, READ_INDEX, REFUSED, TOKEN_BYTES
 from tutti.errors import Unavailable
+from tutti.io.admin import Control
+from tutti_gateway.core import limits
 
 US = 1_000_000
 UNKNOWN = "unknown"

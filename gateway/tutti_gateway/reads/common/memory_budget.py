@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
-from tutti_gateway.reads.protocol.flight_errors import Fault
 from tutti_gateway.core import limits
+from tutti_gateway.reads.protocol.flight_errors import Fault
 
 US = 1_000_000
 _LOOK_S = 0.02  # nobody tells when gRPC lets a batch go: whose turn it is looks this often

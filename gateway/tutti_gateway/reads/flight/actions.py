@@ -9,21 +9,34 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from tutti.security.tokens import ANYBODY, Access
-from tutti_gateway.reads.protocol.flight_errors import Fault, sent_on
-from tutti_gateway.reads.common.gateway_link import GatewayLink
-from tutti_gateway.reads.flight.plans import Plans
-from tutti_gateway.reads.logs.reader_positions import Positions
-from tutti_gateway.reads.logs.query_reports import Queries
-from tutti_gateway.reads.protocol.tickets import (BytesEndAsk, Command, FrontierAsk, NothingAsked, PassedAsk, ReportAsk, SaveAsk, TickEndAsk, TicksAsk, TimeAsk, decode, encode)
-from tutti_gateway.reads.logs.served_logs import Shelf, topic_line
-from tutti_gateway.reads.flight.streams import not_silent
-from tutti_gateway.reads.logs.frontier_watch import FrontierWatch
-from tutti_gateway.core import limits
 from tutti.data.histograms import LATENCY_BOUNDS_US, Histogram
 from tutti.errors import Refused, Unavailable
 from tutti.log.read.batch_limits import bytes_end, tick_end
 from tutti.log.read.reader import Frontier
+from tutti.security.tokens import ANYBODY, Access
+from tutti_gateway.core import limits
+from tutti_gateway.reads.common.gateway_link import GatewayLink
+from tutti_gateway.reads.flight.plans import Plans
+from tutti_gateway.reads.flight.streams import not_silent
+from tutti_gateway.reads.logs.frontier_watch import FrontierWatch
+from tutti_gateway.reads.logs.query_reports import Queries
+from tutti_gateway.reads.logs.reader_positions import Positions
+from tutti_gateway.reads.logs.served_logs import Shelf, topic_line
+from tutti_gateway.reads.protocol.flight_errors import Fault, sent_on
+from tutti_gateway.reads.protocol.tickets import (
+    BytesEndAsk,
+    Command,
+    FrontierAsk,
+    NothingAsked,
+    PassedAsk,
+    ReportAsk,
+    SaveAsk,
+    TickEndAsk,
+    TicksAsk,
+    TimeAsk,
+    decode,
+    encode,
+)
 
 GivenUp = Callable[[], bool]
 Linearizable = TypeVar("Linearizable", FrontierAsk, TimeAsk)

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 import msgspec
 from pyarrow import flight
 
-from tutti_gateway.reads.protocol.flight_errors import Fault, sent_on
-from tutti_gateway.reads.logs.ranges import Range
-from tutti_gateway.reads.protocol.tickets import Command, Ticket, encode
-from tutti_gateway.reads.logs.served_logs import Served, Shelf
-from tutti_gateway.reads.flight.streams import metadata
-from tutti_gateway.core import limits
 from tutti import limits as common_limits
 from tutti.data.frames.columns import check_columns, schema_of
+from tutti_gateway.core import limits
+from tutti_gateway.reads.flight.streams import metadata
+from tutti_gateway.reads.logs.ranges import Range
+from tutti_gateway.reads.logs.served_logs import Served, Shelf
+from tutti_gateway.reads.protocol.flight_errors import Fault, sent_on
+from tutti_gateway.reads.protocol.tickets import Command, Ticket, encode
 
 
 class Part(msgspec.Struct, frozen=True):

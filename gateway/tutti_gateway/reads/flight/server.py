@@ -6,17 +6,17 @@ from collections.abc import Iterator
 
 from pyarrow import flight
 
-from tutti.security.tokens import ANYBODY
-from tutti_gateway.reads.flight.actions import ACTIONS, Actions
-from tutti_gateway.reads.common.connections import Call, Connections
-from tutti_gateway.reads.protocol.flight_errors import Fault, schema_told, told
-from tutti_gateway.reads.common.authorization import Guard, check_action, hints_for
-from tutti_gateway.reads.flight.plans import Plans
-from tutti_gateway.reads.protocol.tickets import Command, Ticket, decode, encode
-from tutti_gateway.reads.common.concurrency import Lease, Slots
-from tutti_gateway.reads.flight.streams import Streams
-from tutti_gateway.core import limits
 from tutti.data.frames.columns import check_columns, schema_of
+from tutti.security.tokens import ANYBODY
+from tutti_gateway.core import limits
+from tutti_gateway.reads.common.authorization import Guard, check_action, hints_for
+from tutti_gateway.reads.common.concurrency import Lease, Slots
+from tutti_gateway.reads.common.connections import Call, Connections
+from tutti_gateway.reads.flight.actions import ACTIONS, Actions
+from tutti_gateway.reads.flight.plans import Plans
+from tutti_gateway.reads.flight.streams import Streams
+from tutti_gateway.reads.protocol.flight_errors import Fault, schema_told, told
+from tutti_gateway.reads.protocol.tickets import Command, Ticket, decode, encode
 
 WRITES_REFUSED = "the reads port takes no records: send them with a Producer to the gateway's client port"
 

@@ -13,20 +13,20 @@ import msgspec
 import pyarrow as pa
 from pyarrow import flight
 
-from tutti_gateway.reads.common.connections import Call
-from tutti_gateway.reads.protocol.flight_errors import Fault, flight_error, of_damage, sent_on
-from tutti_gateway.reads.logs.ranges import Range
-from tutti_gateway.reads.protocol.tickets import Ticket
-from tutti_gateway.reads.common.memory_budget import Room
-from tutti_gateway.reads.logs.served_logs import Served, Shelf
-from tutti_gateway.reads.common.concurrency import Lease, Slots
-from tutti_gateway.core import limits
 from tutti import limits as common_limits
 from tutti.data.frames.columns import check_columns, schema_of
 from tutti.data.histograms import LATENCY_BOUNDS_US, Histogram
 from tutti.errors import Behind, Damaged
 from tutti.log.read.reader import Frontier
 from tutti.log.read.scan import scan
+from tutti_gateway.core import limits
+from tutti_gateway.reads.common.concurrency import Lease, Slots
+from tutti_gateway.reads.common.connections import Call
+from tutti_gateway.reads.common.memory_budget import Room
+from tutti_gateway.reads.logs.ranges import Range
+from tutti_gateway.reads.logs.served_logs import Served, Shelf
+from tutti_gateway.reads.protocol.flight_errors import Fault, flight_error, of_damage, sent_on
+from tutti_gateway.reads.protocol.tickets import Ticket
 
 US = 1_000_000
 METADATA_KEY = b"tutti"

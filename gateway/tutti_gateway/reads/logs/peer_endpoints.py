@@ -15,9 +15,9 @@ from typing import NamedTuple, Protocol
 import zmq
 
 from tutti.common.credentials import Credentials
+from tutti.errors import TuttiError
 from tutti.io.request import Talk
 from tutti_gateway.core import limits
-from tutti.errors import TuttiError
 
 US = 1_000_000
 LOG = logging.getLogger("tutti.reads")

@@ -11,10 +11,10 @@ from collections import OrderedDict
 
 import msgspec
 
-from tutti_gateway.reads.protocol.tickets import ReportAsk
-from tutti_gateway.core import limits
 from tutti import limits as common_limits
 from tutti.data.query_info import RUNNING, SILENT, QueryInfo, without_ended
+from tutti_gateway.core import limits
+from tutti_gateway.reads.protocol.tickets import ReportAsk
 
 _ALIVE_US = 5 * common_limits.SPARK_ALIVE_US
 

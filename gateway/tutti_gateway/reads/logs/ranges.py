@@ -6,12 +6,12 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from typing import NamedTuple
 
-from tutti_gateway.reads.protocol.flight_errors import Fault
-from tutti_gateway.reads.protocol.tickets import AtTime, Known, Place, Ticket
-from tutti_gateway.reads.logs.frontier_watch import Watching
 from tutti import limits
 from tutti.data.gateway_states import CUT_OFF
 from tutti.log.read.reader import Frontier, LogReader
+from tutti_gateway.reads.logs.frontier_watch import Watching
+from tutti_gateway.reads.protocol.flight_errors import Fault
+from tutti_gateway.reads.protocol.tickets import AtTime, Known, Place, Ticket
 
 
 class Range(NamedTuple):

@@ -10,19 +10,19 @@ from typing import NamedTuple
 
 import msgspec
 
-from tutti_gateway.reads.protocol.flight_errors import Fault
-from tutti_gateway.reads.logs.ranges import Ranges
-from tutti_gateway.reads.logs.frontier_watch import FrontierWatch, LaneWatch, Watching
-from tutti_gateway.core import limits
 from tutti.data.frames.frame import Kind
 from tutti.data.lane_name import LaneName
-from tutti.data.names import forgotten_name
 from tutti.data.log_state import Topic
+from tutti.data.names import forgotten_name
 from tutti.errors import Damaged, OffsetOutOfRange, TuttiError
-from tutti.log.read.lane_reader import LaneReader
 from tutti.log.files.lane_paths import is_begun, lane_path, lanes_there, noted_lane
+from tutti.log.read.lane_reader import LaneReader
 from tutti.log.read.name_registry import Forgotten
 from tutti.log.read.reader import Frontier, LogReader
+from tutti_gateway.core import limits
+from tutti_gateway.reads.logs.frontier_watch import FrontierWatch, LaneWatch, Watching
+from tutti_gateway.reads.logs.ranges import Ranges
+from tutti_gateway.reads.protocol.flight_errors import Fault
 
 IDENTITY = "identity.json"
 

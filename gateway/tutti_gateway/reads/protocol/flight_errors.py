@@ -16,8 +16,19 @@ from typing import ParamSpec, TypeVar
 import msgspec
 from pyarrow import flight
 
+from tutti.errors import (
+    Behind,
+    Damaged,
+    DirectoryRefused,
+    FormatError,
+    NotAllowed,
+    OffsetOutOfRange,
+    Refused,
+    TuttiError,
+    Unavailable,
+    UsageError,
+)
 from tutti_gateway.core import limits
-from tutti.errors import (Behind, Damaged, DirectoryRefused, FormatError, NotAllowed, OffsetOutOfRange, Refused, TuttiError, Unavailable, UsageError)
 
 LOG = logging.getLogger("tutti.reads")
 

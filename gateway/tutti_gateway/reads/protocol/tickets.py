@@ -10,12 +10,12 @@ from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
-from tutti_gateway.reads.protocol.flight_errors import Fault
-from tutti_gateway.core import limits
 from tutti import limits as common_limits
 from tutti.data.frames.columns import check_columns
 from tutti.data.names import NAME_BYTES_MAX, check_name
 from tutti.errors import UsageError
+from tutti_gateway.core import limits
+from tutti_gateway.reads.protocol.flight_errors import Fault
 
 INT64_MAX = 2**63 - 1
 Natural = Annotated[int, msgspec.Meta(ge=0, le=INT64_MAX)]

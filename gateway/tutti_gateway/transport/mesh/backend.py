@@ -9,15 +9,15 @@ import enum
 from collections.abc import Callable, Container, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from tutti_gateway.core import limits
 from tutti import limits as common_limits
-from tutti_gateway.core.protocol.messages import Message
 from tutti.data.addresses import Address
 from tutti.data.frames.frame import Buffer
 from tutti.errors import TuttiError
-from tutti_gateway.transport.mesh.peer_link import Away, Line, Link
 from tutti.zmtp.framing import Formed
 from tutti.zmtp.listener import NONE_LEFT, RAISE
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.messages import Message
+from tutti_gateway.transport.mesh.peer_link import Away, Line, Link
 
 Clock = Callable[[], int]  # monotonic, us
 Knows = Callable[[bytes], bool]  # whether messages of who is at the other end of that connection are taken

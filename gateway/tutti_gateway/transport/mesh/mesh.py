@@ -11,24 +11,32 @@ from collections.abc import Callable, Container, Iterable, Sequence
 
 import msgspec
 
-from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.events import LinkChanged, Received
-from tutti_gateway.core.protocol.messages import Message
 from tutti.data.addresses import Address, parse_member
 from tutti.data.frames.frame import Buffer
 from tutti.errors import FormatError, TuttiError
 from tutti.runtime.dns import Names
-from tutti_gateway.transport.codec import (INTRODUCTION, REFUSAL, Refusal, decode, decode_refusal, encode_introduction, encode_refusal)
-from tutti_gateway.transport.inbound_peers import Guest, Guests
+from tutti.zmtp.framing import Formed
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.events import LinkChanged, Received
+from tutti_gateway.core.protocol.messages import Message
+from tutti_gateway.transport.codec import (
+    INTRODUCTION,
+    REFUSAL,
+    Refusal,
+    decode,
+    decode_refusal,
+    encode_introduction,
+    encode_refusal,
+)
 from tutti_gateway.transport.handshake import introduced
+from tutti_gateway.transport.inbound_peers import Guest, Guests
 from tutti_gateway.transport.interface import Introduction, Trouble
 from tutti_gateway.transport.keys import Keyring
+from tutti_gateway.transport.mesh.backend import Arrival, Clock, Kind, Knows, News, NoSocket, Wire
 from tutti_gateway.transport.mesh.peer_link import Link
 from tutti_gateway.transport.mesh.socket_backend import Sockets
-from tutti_gateway.transport.warnings_limited import Troubles
-from tutti_gateway.transport.mesh.backend import Arrival, Clock, Kind, Knows, News, NoSocket, Wire
 from tutti_gateway.transport.mesh.zeromq_backend import ZeroMQ
-from tutti.zmtp.framing import Formed
+from tutti_gateway.transport.warnings_limited import Troubles
 
 WHO = ""  # the reason for which who never introduced itself is refused
 Opener = Callable[[Address, Clock, Keyring | None, Knows], Wire]

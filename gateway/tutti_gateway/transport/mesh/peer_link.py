@@ -6,9 +6,9 @@ import enum
 from collections.abc import Sequence
 from typing import Protocol
 
-from tutti_gateway.core.protocol.messages import Message
 from tutti.data.addresses import Address
 from tutti.zmtp.framing import Formed
+from tutti_gateway.core.protocol.messages import Message
 
 _BROKEN_OFF_TOLD = 3  # in a row: one alone is a gateway that ends or starts
 

@@ -11,20 +11,20 @@ import select
 import socket
 from collections.abc import Container, Iterator, Sequence
 
-from tutti_gateway.core import limits
 from tutti import limits as common_limits
-from tutti_gateway.core.protocol.messages import Message
 from tutti.data.addresses import Address
 from tutti.errors import TuttiError
-from tutti_gateway.transport.codec import encode
-from tutti_gateway.transport.mesh.peer_link import Link
-from tutti_gateway.transport.mesh.socket_connection import SocketLine, notice_silence
-from tutti_gateway.transport.mesh.backend import PARTS_MAX, Arrival, Clock, Knows, News, no_port
 from tutti.zmtp.connection import Terms
-from tutti.zmtp.server import Callers
+from tutti.zmtp.frame_reader import SCRATCH_BYTES
 from tutti.zmtp.framing import Formed, form
 from tutti.zmtp.listener import open_port
-from tutti.zmtp.frame_reader import SCRATCH_BYTES
+from tutti.zmtp.server import Callers
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.messages import Message
+from tutti_gateway.transport.codec import encode
+from tutti_gateway.transport.mesh.backend import PARTS_MAX, Arrival, Clock, Knows, News, no_port
+from tutti_gateway.transport.mesh.peer_link import Link
+from tutti_gateway.transport.mesh.socket_connection import SocketLine, notice_silence
 
 _US_PER_MS = 1000
 _BEAT_US = limits.MESH_BEAT_MS * _US_PER_MS * 9 // 10  # `keep` is called about so often, and not to be missed by a little

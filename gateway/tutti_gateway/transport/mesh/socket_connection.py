@@ -11,16 +11,16 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from tutti_gateway.core import limits
 from tutti import limits as common_limits
 from tutti.data.addresses import Address
 from tutti.errors import FormatError
-from tutti_gateway.transport.mesh.peer_link import Away, Link
-from tutti_gateway.transport.mesh.backend import Kind, News
-from tutti.zmtp.framing import (GREETING, HANDSHAKE_BYTES_MAX, PING, Formed, Handshake, Mismatch, frame, pong, ready)
+from tutti.zmtp.frame_reader import Ended, Stream
+from tutti.zmtp.framing import GREETING, HANDSHAKE_BYTES_MAX, PING, Formed, Handshake, Mismatch, frame, pong, ready
 from tutti.zmtp.listener import NONE_LEFT
 from tutti.zmtp.send_queue import Outgoing
-from tutti.zmtp.frame_reader import Ended, Stream
+from tutti_gateway.core import limits
+from tutti_gateway.transport.mesh.backend import Kind, News
+from tutti_gateway.transport.mesh.peer_link import Away, Link
 
 _US_PER_MS = 1000
 _WINDOW = 2 * limits.REFUSALS_A_LOOK_MAX  # bytes: a refusal has two at least, so that one look finds no more of them

@@ -8,21 +8,21 @@ from collections.abc import Container, Iterator, Sequence
 
 import zmq
 
-from tutti_gateway.core import limits
 from tutti import limits as common_limits
-from tutti_gateway.core.protocol.messages import Message
 from tutti.data.addresses import Address
 from tutti.data.frames.frame import Buffer
 from tutti.errors import TuttiError
-from tutti_gateway.transport.codec import encode
-from tutti_gateway.transport.mesh.zeromq_listener import GroupPort
-from tutti_gateway.transport.keys import Keyring
-from tutti_gateway.transport.mesh.peer_link import Link
-from tutti_gateway.transport.mesh.zeromq_zap import USER, Door
-from tutti_gateway.transport.mesh.zeromq_reserved_fds import SpareFiles
-from tutti_gateway.transport.mesh.backend import PARTS_MAX, Arrival, Clock, News, NoSocket
-from tutti_gateway.transport.mesh.zeromq_connection import ZeroMQLine
 from tutti.zmtp.framing import Formed
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.messages import Message
+from tutti_gateway.transport.codec import encode
+from tutti_gateway.transport.keys import Keyring
+from tutti_gateway.transport.mesh.backend import PARTS_MAX, Arrival, Clock, News, NoSocket
+from tutti_gateway.transport.mesh.peer_link import Link
+from tutti_gateway.transport.mesh.zeromq_connection import ZeroMQLine
+from tutti_gateway.transport.mesh.zeromq_listener import GroupPort
+from tutti_gateway.transport.mesh.zeromq_reserved_fds import SpareFiles
+from tutti_gateway.transport.mesh.zeromq_zap import USER, Door
 
 #: Flags as numbers: ZeroMQ's names cost a microsecond where they are joined.
 _LAST, _READABLE = int(zmq.NOBLOCK), int(zmq.POLLIN)

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from tutti_gateway.core import limits
 from tutti import limits as common_limits
 from tutti.data.addresses import Address
 from tutti.data.frames.frame import Buffer
-from tutti_gateway.transport.mesh.peer_link import Away, Link
-from tutti_gateway.transport.mesh.backend import Kind, News
 from tutti.zmtp.framing import Formed
+from tutti_gateway.core import limits
+from tutti_gateway.transport.mesh.backend import Kind, News
+from tutti_gateway.transport.mesh.peer_link import Away, Link
 
 _UP = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
 _AWAY = {

@@ -13,13 +13,13 @@ import struct
 
 import zmq
 
-from tutti_gateway.core import limits
 from tutti import limits as common_limits
 from tutti.data.addresses import Address
-from tutti_gateway.transport.mesh.zeromq_zap import Door
+from tutti.zmtp.listener import NONE_LEFT, open_port, spare_descriptors
+from tutti_gateway.core import limits
 from tutti_gateway.transport.mesh.backend import no_port
 from tutti_gateway.transport.mesh.zeromq_connection import notice_silence
-from tutti.zmtp.listener import NONE_LEFT, open_port, spare_descriptors
+from tutti_gateway.transport.mesh.zeromq_zap import Door
 
 #: Of Linux (asm-generic/socket.h); and a program of one instruction for it: return 0, which drops the packet.
 _ATTACH_FILTER, _DETACH_FILTER = 26, 27

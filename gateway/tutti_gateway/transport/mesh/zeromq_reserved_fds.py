@@ -13,10 +13,10 @@ import os
 import sys
 from collections.abc import Callable
 
-from tutti.runtime.reserved_fds import TOO_MANY
 from tutti.errors import TuttiError
-from tutti_gateway.transport.mesh.zeromq_listener import GroupPort
+from tutti.runtime.reserved_fds import TOO_MANY
 from tutti.zmtp.listener import RAISE, descriptors_for, spare_descriptors
+from tutti_gateway.transport.mesh.zeromq_listener import GroupPort
 
 _ROOM_PART = 4  # as many as that part of the spare ones have to be free beside them for the port to open again
 _ENOUGH_PART = 2  # and that part of them to be set aside: files that were opened meanwhile have the numbers of the others

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import zmq
 from zmq.utils import z85
 
-from tutti_gateway.core import limits
 from tutti import limits as common_limits
+from tutti_gateway.core import limits
 from tutti_gateway.transport.keys import Keyring
 
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"

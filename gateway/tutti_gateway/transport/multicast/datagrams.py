@@ -24,8 +24,8 @@ from typing import NamedTuple
 
 import google_crc32c
 
-from tutti_gateway.core import limits
 from tutti.data.frames.frame import Buffer
+from tutti_gateway.core import limits
 
 MAGIC = b"TUTM"
 VERSION = 1

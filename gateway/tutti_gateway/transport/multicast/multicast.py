@@ -14,16 +14,29 @@ from itertools import islice
 
 import msgspec
 
+from tutti.data.frames.frame import padded
+from tutti.errors import FormatError
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.events import LinkChanged, Received
 from tutti_gateway.core.protocol.messages import Confirm, Message, Missing, Order, Repair, Repairing
-from tutti.data.frames.frame import padded
-from tutti.errors import FormatError
 from tutti_gateway.transport.codec import decode, encode
-from tutti_gateway.transport.multicast.datagrams import (BEACON, DATA, PROCESS_AT, PROCESS_BYTES, Assembly, Cutter, Datagram, Pace, cut_runs, group_hash, opened, parse)
 from tutti_gateway.transport.inbound_peers import Guest
 from tutti_gateway.transport.interface import Introduction, Trouble
 from tutti_gateway.transport.mesh.mesh import Mesh
+from tutti_gateway.transport.multicast.datagrams import (
+    BEACON,
+    DATA,
+    PROCESS_AT,
+    PROCESS_BYTES,
+    Assembly,
+    Cutter,
+    Datagram,
+    Pace,
+    cut_runs,
+    group_hash,
+    opened,
+    parse,
+)
 from tutti_gateway.transport.multicast.socket import RUN_MAX, MulticastSocket
 from tutti_gateway.transport.warnings_limited import Troubles
 

@@ -8,9 +8,9 @@ import struct
 from collections.abc import Sequence
 from ipaddress import IPv4Address
 
-from tutti_gateway.core import limits
 from tutti.data.addresses import Address
 from tutti.errors import ConfigError, TuttiError
+from tutti_gateway.core import limits
 
 _SO_RCVBUFFORCE, _SO_SNDBUFFORCE, _SO_MEMINFO = 33, 32, 55
 _IP_MULTICAST_ALL = 49

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+from tests import shared_classes
 from tutti.runtime.child_processes import ending_with_this
 from tutti_spark.launch.spark_submit import spark_home
-from tests import shared_classes
 
 ROOT = Path(__file__).resolve().parents[4]
 JOB = Path(__file__).with_name("job.py")

@@ -10,11 +10,11 @@ import urllib.request
 from pathlib import Path
 from typing import Self
 
-from tutti.runtime.child_processes import ending_with_this
 from tests import shared_classes
 from tests.integration.spark.clusters import recipes
 from tests.ports import free_ports
 from tests.processes import expect_end
+from tutti.runtime.child_processes import ending_with_this
 
 _WAIT_S = 60
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from tutti.sources.flight import Reads
 from tests.faults.three import Three
 from tests.integration.spark.clusters import recipes
 from tests.integration.spark.clusters.conftest import COUNT, send_all
@@ -20,6 +19,7 @@ from tests.integration.spark.clusters.kubernetes import ApiServer
 from tests.integration.spark.clusters.standalone import Standalone
 from tests.integration.spark.rows import until
 from tests.ports import free_base, free_port
+from tutti.sources.flight import Reads
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 GATEWAYS = "tutti://g1:7400,g2:7400,g3:7400"

@@ -9,9 +9,9 @@ import orjson
 import pytest
 from pyarrow import csv
 
+from tutti.errors import Unavailable
 from tutti_gateway.cli.demo.checks import departure_id
 from tutti_gateway.cli.demo.departures import AIRPORTS, DEPARTURES, FIELDS, Departures, load, package_data, weather_file
-from tutti.errors import Unavailable
 from tutti_spark.jobs import departures as job
 
 

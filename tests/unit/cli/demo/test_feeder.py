@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tutti.errors import Aborted
 from tutti_gateway.cli.demo import feeder as feeding
 from tutti_gateway.cli.demo.board import FINISHED, Board
 from tutti_gateway.cli.demo.departures import AIRPORTS
 from tutti_gateway.cli.demo.feeder import Feeder, Pace
-from tutti.errors import Aborted
 
 Log = list[tuple[str, int]]
 

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pytest
 
+from tutti.errors import BufferFull, Fenced, TuttiError
 from tutti_connect.files import session as session_module
 from tutti_connect.files.config import Inflow, load_inflow
 from tutti_connect.files.connector import Connector
 from tutti_connect.files.discovery.ledger import Ledger
 from tutti_connect.files.session import Session
-from tutti.errors import BufferFull, Fenced, TuttiError
 
 
 class Crash(BaseException):

@@ -9,9 +9,9 @@ from typing import Any
 import orjson
 import pytest
 
-from tutti_connect.files import disposal as after_module
-from tutti.runtime.fsync import sync_directory
 from tests.unit.connectors.files.model import Rig
+from tutti.runtime.fsync import sync_directory
+from tutti_connect.files import disposal as after_module
 
 
 def rig_of(root: Path, what: str, more: str = "", form: str = "lines") -> Rig:

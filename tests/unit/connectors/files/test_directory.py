@@ -13,14 +13,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.unit.connectors.files.model import Log, Rig
+from tutti.batching.encoder import TIME_US_MIN
+from tutti.errors import Aborted, ConfigError, Damaged, Fenced, FormatError, Unavailable, WrongDirectory
 from tutti_connect.files import limits
 from tutti_connect.files import session as session_module
 from tutti_connect.files.config import load_inflow
 from tutti_connect.files.discovery.directory import Directory
 from tutti_connect.files.formats.file_reader import Source
-from tutti.batching.encoder import TIME_US_MIN
-from tutti.errors import Aborted, ConfigError, Damaged, Fenced, FormatError, Unavailable, WrongDirectory
-from tests.unit.connectors.files.model import Log, Rig
 
 
 def quarantined(rig: Rig) -> list[Any]:

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from tutti.errors import ConfigError, Damaged, Unavailable
 from tutti_connect.files import limits
 from tutti_connect.files.discovery.ledger import Ledger
-from tutti.errors import ConfigError, Damaged, Unavailable
 
 _KEEPS = """
 import sqlite3, sys

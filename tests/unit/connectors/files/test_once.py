@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tutti_connect.files import limits
 from tests.unit.connectors.files.model import Log, Rig
+from tutti_connect.files import limits
 
 
 @pytest.fixture(autouse=True)

@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tutti_connect.files.discovery.directory import Directory
-from tutti_connect.files.connector import Connector
-from tutti.errors import ConfigError
 from tests.unit.connectors.files.model import Rig
+from tutti.errors import ConfigError
+from tutti_connect.files.connector import Connector
+from tutti_connect.files.discovery.directory import Directory
 
 
 def test_an_empty_topic_is_none(tmp_path: Path) -> None:

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tutti.batching.encoder import TIME_US_MAX, TIME_US_MIN
 from tutti_connect.files import limits
 from tutti_connect.files.config import Columns
+from tutti_connect.files.formats.file_reader import text_rows
 from tutti_connect.files.formats.parquet import parquet_rows
 from tutti_connect.files.formats.rows import BadRow, CsvRows, Form, JsonLines, Picker, PlainLines, Unreadable, header
-from tutti_connect.files.formats.file_reader import text_rows
 from tutti_connect.files.formats.times import time_us
-from tutti.batching.encoder import TIME_US_MAX, TIME_US_MIN
 
 FORMS: list[Form] = [
     PlainLines(),

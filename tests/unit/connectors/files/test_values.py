@@ -20,12 +20,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tutti.data.frames.schema import TIME_US_MAX, TIME_US_MIN
 from tutti_connect.files.config import Columns
+from tutti_connect.files.formats.file_reader import text_rows
 from tutti_connect.files.formats.parquet import ParquetFile, parquet_rows
 from tutti_connect.files.formats.rows import BadRow, CsvRows, Form, JsonLines, Picker, PlainLines, Rows
-from tutti_connect.files.formats.file_reader import text_rows
 from tutti_connect.files.formats.times import time_us
-from tutti.data.frames.schema import TIME_US_MAX, TIME_US_MIN
 
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - times without a zone, as Parquet has them
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)

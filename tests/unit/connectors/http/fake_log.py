@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from tutti_connect.http.produce.bodies import JSON, Records, parse
-from tutti_connect.http.produce.post_history import History
-from tutti_connect.http.interface.problems import Problem
 from tutti.batching.receipt import Resume
 from tutti.errors import Aborted, Fenced, TuttiError, Unavailable, Unknown
+from tutti_connect.http.interface.problems import Problem
+from tutti_connect.http.produce.bodies import JSON, Records, parse
+from tutti_connect.http.produce.post_history import History
 
 Told = Callable[[TuttiError | None, Any], None]
 

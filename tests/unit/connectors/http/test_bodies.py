@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tutti_connect.http import limits
-from tutti_connect.http.produce.bodies import ARROW, JSON, NDJSON, parse
-from tutti_connect.http.interface.problems import Problem
 from tutti.reading.json_lines import json_lines
+from tutti_connect.http import limits
+from tutti_connect.http.interface.problems import Problem
+from tutti_connect.http.produce.bodies import ARROW, JSON, NDJSON, parse
 
 
 def rows(content_type: str, body: bytes, plain: bool = False) -> list[dict[str, Any]]:

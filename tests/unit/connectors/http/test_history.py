@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tutti_connect.http.produce.post_history import OFFSET_UNKNOWN, POSTS_TOLD, History, Verdict
 from tutti.errors import FormatError
+from tutti_connect.http.produce.post_history import OFFSET_UNKNOWN, POSTS_TOLD, History, Verdict
 
 A, B, C = b"a" * 8, b"b" * 8, b"c" * 8
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from tutti_connect.http import limits
-from tutti_connect.http.produce import producers
-from tutti_connect.http.interface.problems import Problem
-from tutti_connect.http.produce.producers import Outcome, Producers
-from tutti.errors import Aborted, Fenced, NotAllowed, Refused, TuttiError, Unavailable, Unknown
 from tests.unit.connectors.http.fake_log import FakeLog, FakeProducer, a_post
+from tutti.errors import Aborted, Fenced, NotAllowed, Refused, TuttiError, Unavailable, Unknown
+from tutti_connect.http import limits
+from tutti_connect.http.interface.problems import Problem
+from tutti_connect.http.produce import producers
+from tutti_connect.http.produce.producers import Outcome, Producers
 
 REPEATED = (Unknown, Fenced, Aborted, Unavailable)
 

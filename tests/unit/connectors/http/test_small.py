@@ -10,15 +10,28 @@ from types import SimpleNamespace
 import pytest
 from starlette.requests import Request
 
+from tutti.errors import (
+    Aborted,
+    BufferFull,
+    ConfigError,
+    Damaged,
+    Fenced,
+    OffsetOutOfRange,
+    Refused,
+    TooLarge,
+    TuttiError,
+    Unavailable,
+    Unknown,
+    UsageError,
+)
 from tutti_connect.http import limits
 from tutti_connect.http.config import load_http
-from tutti_connect.http.produce.body_intake import Held, Intake
 from tutti_connect.http.interface.operations import OPERATIONS
 from tutti_connect.http.interface.problems import Problem, problem_of
-from tutti_connect.http.produce.receipts import Receipts
 from tutti_connect.http.interface.requests import bound, query_of
+from tutti_connect.http.produce.body_intake import Held, Intake
+from tutti_connect.http.produce.receipts import Receipts
 from tutti_connect.http.service import Service
-from tutti.errors import (Aborted, BufferFull, ConfigError, Damaged, Fenced, OffsetOutOfRange, Refused, TooLarge, TuttiError, Unavailable, Unknown, UsageError)
 
 CONF = Path(__file__).parents[4] / "conf" / "connectors"
 LEAST = 'name = "web"\ngateways = "tutti://127.0.0.1:7400"\n'

@@ -8,18 +8,18 @@ from typing import Any, cast
 
 import pytest
 
-from tutti_gateway.core.protocol.actions import Persist, Send
+from tests.unit.log.history import sample
+from tutti.data.log_state import LogState
 from tutti_gateway.core.context import Context
-from tutti_gateway.core.protocol.events import Identity, Now, StackConfig
+from tutti_gateway.core.flush.install_snapshot import Relearning
 from tutti_gateway.core.flush.log_adoption import Adopting
 from tutti_gateway.core.flush.log_compare import Extent
-from tutti_gateway.core.flush.install_snapshot import Relearning
-from tutti_gateway.core.protocol.messages import Damage, Fetch, FetchedSnapshot
 from tutti_gateway.core.outbox import Outbox
+from tutti_gateway.core.protocol.actions import Persist, Send
+from tutti_gateway.core.protocol.events import Identity, Now, StackConfig
+from tutti_gateway.core.protocol.messages import Damage, Fetch, FetchedSnapshot
 from tutti_gateway.core.view.view_state import Standing
 from tutti_gateway.core.window import Window
-from tutti.data.log_state import LogState
-from tests.unit.log.history import sample
 
 VIEW = 7 << 16 | 2
 HISTORY = sample(60)

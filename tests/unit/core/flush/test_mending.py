@@ -7,14 +7,14 @@ from typing import Any, cast
 
 import pytest
 
+from tutti.data.frames.frame import Frame, Kind
 from tutti_gateway.core import limits
+from tutti_gateway.core.flush.disk_repair import LogMending
+from tutti_gateway.core.outbox import Outbox
 from tutti_gateway.core.protocol.actions import Mend, Send
 from tutti_gateway.core.protocol.events import Rotted
-from tutti_gateway.core.flush.disk_repair import LogMending
 from tutti_gateway.core.protocol.messages import Fetch, Fetched
-from tutti_gateway.core.outbox import Outbox
 from tutti_gateway.core.view.view_state import Standing
-from tutti.data.frames.frame import Frame, Kind
 
 SILENCE = limits.RESEND_HEARTBEATS
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from tests.transcripts.whole import Gateway
+from tests.transcripts.whole_script import WholeScript
+from tutti.data.view_id import view_of
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.actions import Action, ReadLog, Send
 from tutti_gateway.core.protocol.events import LogRead, Received, SnapshotRead
 from tutti_gateway.core.protocol.messages import Fetch, Fetched, FetchedSnapshot, FetchSnapshot, Heartbeat, Propose, Reject
-from tutti.data.view_id import view_of
-from tests.transcripts.whole import Gateway
-from tests.transcripts.whole_script import WholeScript
 
 DISK_2, DISK_3 = b"g2/1".ljust(16, b"-"), b"g3/1".ljust(16, b"-")
 DECIDED = 2  # ROSTER and VIEW of the first view

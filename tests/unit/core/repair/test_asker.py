@@ -6,12 +6,12 @@ from itertools import pairwise
 
 import pytest
 
+from tests.sim.storm import VIEW
+from tests.unit.core.repair.rig import LARGE, MS, Bench, D, chain
+from tutti.data.frames.frame import decode_frame
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.messages import Message, Missing, Order, Repair, Repairing
 from tutti_gateway.core.window import Stage
-from tutti.data.frames.frame import decode_frame
-from tests.sim.storm import VIEW
-from tests.unit.core.repair.rig import LARGE, MS, Bench, D, chain
 
 FOREVER = 10_000 * MS
 FIRST = 3 * D  # C1 + C2 log2(3), and some: the longest that a member of four waits before it asks

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from tests.sim.storm import VIEW
+from tests.unit.core.repair.rig import LARGE, MS, Bench, D, chain
+from tutti.data.frames.frame import Frame
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.events import LogRead
 from tutti_gateway.core.protocol.messages import Missing, Repair, Repairing
 from tutti_gateway.core.repair.token_bucket import Bucket
-from tutti.data.frames.frame import Frame
-from tests.sim.storm import VIEW
-from tests.unit.core.repair.rig import LARGE, MS, Bench, D, chain
 
 HOLD = limits.REPAIR_ROUND_DISTANCES * D
 ANSWER = 3 * D  # and some: the longest that a member of four waits before it repairs what anybody may

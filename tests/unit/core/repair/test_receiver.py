@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.events import Received
-from tutti_gateway.core.protocol.messages import Echo, Order, Repair
-from tutti_gateway.core.order.receiver import Receiver
-from tutti_gateway.core.window import Window
-from tutti.data.frames.bodies import TickBody, encode_body
-from tutti.data.frames.frame import Frame, Kind, decode_frame
 from tests.transcripts.group import Group, Member
 from tests.unit.core.rig import VIEW, three
+from tutti.data.frames.bodies import TickBody, encode_body
+from tutti.data.frames.frame import Frame, Kind, decode_frame
+from tutti_gateway.core import limits
+from tutti_gateway.core.order.receiver import Receiver
+from tutti_gateway.core.protocol.events import Received
+from tutti_gateway.core.protocol.messages import Echo, Order, Repair
+from tutti_gateway.core.window import Window
 
 
 def looked_at(group: Group, name: str = "g2") -> tuple[Member, Window, Receiver]:

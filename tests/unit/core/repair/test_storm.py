@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tutti_gateway.core.protocol.messages import Heartbeat, Message, Repair
 from tests.sim.storm import Storm, common, independent
+from tutti_gateway.core.protocol.messages import Heartbeat, Message, Repair
 
 
 @pytest.mark.parametrize("body_bytes", [100, 8192])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from tests.transcripts.group import Group, incarnation
+from tests.unit.core.rig import answers, batches, three
+from tutti.data.client_protocol import Committed
 from tutti_gateway.core.protocol import codec
 from tutti_gateway.core.protocol.events import EpochAsked, Submitted, TopicAsked
 from tutti_gateway.core.protocol.messages import Echo, Message, Order, Repair
-from tutti.data.client_protocol import Committed
-from tests.transcripts.group import Group, incarnation
-from tests.unit.core.rig import answers, batches, three
 
 
 def lose(group: Group, to: str, kinds: tuple[type[Message], ...]) -> int:

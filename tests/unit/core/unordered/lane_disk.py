@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from tutti_gateway.core.protocol.actions import PersistLane
-from tutti_gateway.core.protocol.events import LaneLog, Lines, LostEnd
 from tutti.data.frames.bodies import AttemptBody, decode_body
 from tutti.data.frames.frame import Frame, Kind
+from tutti_gateway.core.protocol.actions import PersistLane
+from tutti_gateway.core.protocol.events import LaneLog, Lines, LostEnd
 
 Key = tuple[int, bytes]
 

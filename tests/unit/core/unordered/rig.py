@@ -9,19 +9,29 @@ from typing import cast
 
 import msgspec
 
-from tutti_gateway.core.protocol.actions import (DeliverUnordered, Dropped, LaneHeld, MendLane, PersistLane, ReadLane, Reply, Send, Suspect)
-from tutti_gateway.core.context import Context
-from tutti_gateway.core.protocol.events import Identity, LaneRead, StackConfig
-from tutti_gateway.core.protocol.messages import LaneBegin, LaneMessage, Post, Posted
-from tutti_gateway.core.outbox import Outbox
-from tutti_gateway.core.view.view_state import Standing
-from tutti_gateway.core.lanes.layer import Unordered
-from tutti_gateway.core.window import Window
+from tests.unit.core.unordered.lane_disk import Key, LaneDisk
+from tutti.data.client_protocol import Answer, Committed, Duplicate, RefusedAnswer
 from tutti.data.frames.bodies import ViewBody, Voter, decode_body
 from tutti.data.frames.frame import Frame, Kind, decode_frame
 from tutti.data.log_state import LogState, Producer, Topic
-from tutti.data.client_protocol import Answer, Committed, Duplicate, RefusedAnswer
-from tests.unit.core.unordered.lane_disk import Key, LaneDisk
+from tutti_gateway.core.context import Context
+from tutti_gateway.core.lanes.layer import Unordered
+from tutti_gateway.core.outbox import Outbox
+from tutti_gateway.core.protocol.actions import (
+    DeliverUnordered,
+    Dropped,
+    LaneHeld,
+    MendLane,
+    PersistLane,
+    ReadLane,
+    Reply,
+    Send,
+    Suspect,
+)
+from tutti_gateway.core.protocol.events import Identity, LaneRead, StackConfig
+from tutti_gateway.core.protocol.messages import LaneBegin, LaneMessage, Post, Posted
+from tutti_gateway.core.view.view_state import Standing
+from tutti_gateway.core.window import Window
 
 PRODUCERS = 3
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tutti_gateway.core import limits
-from tutti import limits as common_limits
-from tutti_gateway.core.protocol.messages import LaneEnds, LaneMessage, Post, Posted, Settled
-from tutti_gateway.core.lanes.phases import ATTEMPT, Input, Phase
-from tutti.data.frames.bodies import Voter
-from tutti.data.frames.frame import Kind
-from tutti.data.client_protocol import Committed, Duplicate
 from tests.unit.core.unordered.lane_disk import LaneDisk
 from tests.unit.core.unordered.rig import Group, answers, arrive, group, incarnation_key, members, under_way
+from tutti import limits as common_limits
+from tutti.data.client_protocol import Committed, Duplicate
+from tutti.data.frames.bodies import Voter
+from tutti.data.frames.frame import Kind
+from tutti_gateway.core import limits
+from tutti_gateway.core.lanes.phases import ATTEMPT, Input, Phase
+from tutti_gateway.core.protocol.messages import LaneEnds, LaneMessage, Post, Posted, Settled
 
 
 def test_without_a_member_the_origin_ends_its_attempt_durably_and_tries_again_with_who_is_left() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.unit.core.unordered.rig import answers, group, quiet, under_way
+from tutti.data.client_protocol import Committed, Duplicate, Expected, FencedAnswer, RefusedAnswer
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.messages import Post, Posted
-from tutti.data.client_protocol import Committed, Duplicate, Expected, FencedAnswer, RefusedAnswer
-from tests.unit.core.unordered.rig import answers, group, quiet, under_way
 
 
 def test_a_batch_is_decided_when_all_have_it_and_the_origin_votes_last() -> None:

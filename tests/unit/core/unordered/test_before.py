@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.transcripts.whole import USUAL, Whole
 from tutti_gateway.core.protocol.actions import Dropped
 from tutti_gateway.core.protocol.events import Now, Received, StackConfig
 from tutti_gateway.core.protocol.messages import LaneEnds
-from tests.transcripts.whole import USUAL, Whole
 
 NAMES = ("g1", "g2", "g3")
 

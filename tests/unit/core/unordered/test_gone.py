@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.messages import LaneFetched, Settled
-from tutti.data.client_protocol import RefusedAnswer
 from tests.unit.core.unordered.rig import Group, answers, arrive, group
 from tests.unit.core.unordered.test_healing import halted
 from tests.unit.core.unordered.test_resumed import beats
+from tutti.data.client_protocol import RefusedAnswer
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.messages import LaneFetched, Settled
 
 _LONG = 4 * limits.LANE_WAIT_HEARTBEATS
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.messages import LaneEnd, LaneEnds, LaneMessage, Post, Posted
-from tutti.data.client_protocol import RefusedAnswer
 from tests.unit.core.unordered.lane_disk import LaneDisk
 from tests.unit.core.unordered.rig import Group, answers, group, quiet, under_way
+from tutti.data.client_protocol import RefusedAnswer
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.messages import LaneEnd, LaneEnds, LaneMessage, Post, Posted
 
 
 def test_a_lane_that_a_start_found_damaged_takes_nothing_and_begins_no_attempt() -> None:

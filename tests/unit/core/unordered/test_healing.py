@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.messages import LaneAsk, LaneTail, Settled
-from tutti.data.client_protocol import Committed, Duplicate, RefusedAnswer
 from tests.unit.core.unordered.lane_disk import LaneDisk
 from tests.unit.core.unordered.rig import Group, answers, arrive, group, under_way
+from tutti.data.client_protocol import Committed, Duplicate, RefusedAnswer
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.messages import LaneAsk, LaneTail, Settled
 
 
 def halted(made: Group) -> str:

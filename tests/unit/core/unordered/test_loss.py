@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from tests.unit.core.unordered.rig import arrive, group
+from tutti.data.frames.frame import Kind, decode_frame
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.messages import LaneEnd, LaneEnds, LaneFetched, LaneMessage, Post, Posted, Settled
-from tutti.data.frames.frame import Kind, decode_frame
-from tests.unit.core.unordered.rig import arrive, group
 
 
 def test_a_gap_is_told_at_once_and_the_last_post_is_sent_again_after_a_while() -> None:

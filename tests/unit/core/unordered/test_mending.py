@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from tests.unit.core.unordered.rig import Group, group, under_way
+from tutti.data.frames.frame import Frame
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.actions import MendLane
 from tutti_gateway.core.protocol.events import LaneRotted
 from tutti_gateway.core.protocol.messages import LaneFetch, LaneFetched
-from tutti.data.frames.frame import Frame
-from tests.unit.core.unordered.rig import Group, group, under_way
 
 
 def sent(batches: int = 3) -> Group:

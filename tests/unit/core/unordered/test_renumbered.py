@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from random import Random
 
-from tutti_gateway.core.protocol.actions import DeliverUnordered, Send
-from tutti_gateway.core.context import Context
-from tutti_gateway.core.protocol.events import Identity, LaneLog, StackConfig, SubmittedUnordered
-from tutti_gateway.core.protocol.messages import LaneEnds
-from tutti_gateway.core.outbox import Outbox
-from tutti_gateway.core.view.view_state import Standing
-from tutti_gateway.core.lanes.lanes import Lanes
-from tutti_gateway.core.window import Window
+from tests.unit.core.unordered.rig import Near, incarnation
+from tutti.data.client_protocol import RefusedAnswer
 from tutti.data.frames.bodies import ViewBody, Voter, encode_body
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.log_state import LogState
-from tutti.data.client_protocol import RefusedAnswer
-from tests.unit.core.unordered.rig import Near, incarnation
+from tutti_gateway.core.context import Context
+from tutti_gateway.core.lanes.lanes import Lanes
+from tutti_gateway.core.outbox import Outbox
+from tutti_gateway.core.protocol.actions import DeliverUnordered, Send
+from tutti_gateway.core.protocol.events import Identity, LaneLog, StackConfig, SubmittedUnordered
+from tutti_gateway.core.protocol.messages import LaneEnds
+from tutti_gateway.core.view.view_state import Standing
+from tutti_gateway.core.window import Window
 
 
 def test_its_lane_is_over_and_it_goes_on_with_those_of_the_others() -> None:

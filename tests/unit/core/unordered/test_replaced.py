@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.messages import LaneEnds, LaneFetch, LaneMessage, Post
-from tutti.data.frames.bodies import AttemptBody, Voter, decode_body
-from tutti.data.frames.frame import Kind
-from tutti.data.client_protocol import Committed, Duplicate
 from tests.unit.core.unordered.lane_disk import Key
 from tests.unit.core.unordered.rig import Group, answers, group, incarnation, under_way
 from tests.unit.core.unordered.test_healing import halted
 from tests.unit.core.unordered.test_resumed import beats, ended, resumed
+from tutti.data.client_protocol import Committed, Duplicate
+from tutti.data.frames.bodies import AttemptBody, Voter, decode_body
+from tutti.data.frames.frame import Kind
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.messages import LaneEnds, LaneFetch, LaneMessage, Post
 
 _LONG = 4 * limits.LANE_WAIT_HEARTBEATS
 RECORDS = [b"1", b"2", b"3"]

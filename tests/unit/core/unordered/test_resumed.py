@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import pytest
 
-from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.messages import LaneFetched, LaneMessage, LaneTail, Post, Posted, Settled
-from tutti.data.frames.frame import Frame
-from tutti.data.client_protocol import Committed, Duplicate
 from tests.unit.core.unordered.rig import Group, answers, arrive, group, members, under_way
 from tests.unit.core.unordered.test_healing import halted
 from tests.unit.core.unordered.test_retention import begin_of
+from tutti.data.client_protocol import Committed, Duplicate
+from tutti.data.frames.frame import Frame
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.messages import LaneFetched, LaneMessage, LaneTail, Post, Posted, Settled
 
 _LONG = 4 * limits.LANE_WAIT_HEARTBEATS
 

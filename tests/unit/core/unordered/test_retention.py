@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from tests.unit.core.unordered.lane_disk import Key
+from tests.unit.core.unordered.rig import Group, arrive, incarnation
+from tutti.data.frames.bodies import Voter
+from tutti.data.frames.frame import Frame
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.actions import LaneHeld
 from tutti_gateway.core.protocol.messages import LaneBegin, LaneFetched, Settled
-from tutti.data.frames.bodies import Voter
-from tutti.data.frames.frame import Frame
-from tests.unit.core.unordered.lane_disk import Key
-from tests.unit.core.unordered.rig import Group, arrive, incarnation
 
 
 def group_of_roster() -> Group:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.unit.core.unordered.rig import Gateway, Group, answers, arrive, members
+from tutti.data.client_protocol import Committed
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.events import LaneRead, StackConfig
 from tutti_gateway.core.protocol.messages import LaneFetch, LaneFetched, LaneMessage
-from tutti.data.client_protocol import Committed
-from tests.unit.core.unordered.rig import Gateway, Group, answers, arrive, members
 
 PERIOD = StackConfig().atomic_period_heartbeats
 CATCH_UP = 2 * (PERIOD + limits.LANE_WAIT_HEARTBEATS + limits.RESEND_HEARTBEATS + limits.LANE_ENDS_HEARTBEATS)
