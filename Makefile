@@ -69,7 +69,7 @@ figures: $(READY) ## messages a frame, pauses of ordering at each change of the 
 	@$(RUN)/python -m tests.sim.figures $(ARGS)
 
 docs: $(READY) ## pages and test vectors that are made from the code, then the site of all pages in build/site, every link checked
-	@$(RUN)/python -m tutti_gateway.cli.reference.__main__
+	@$(RUN)/python -m tutti_gateway.cli.reference
 	@$(RUN)/python -m tutti_gateway.core.diagrams > docs/explanation/protocol.md
 	@$(RUN)/python -m tools.vectors
 	@NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs --color build $(ARGS)

@@ -17,7 +17,7 @@ from benchmarks.pace import RATE, Paced, Span
 from tutti import Producer
 from tutti.errors import OffsetOutOfRange
 from tutti.io.admin import Control
-from tutti_gateway.log.tools import digest
+from tutti_gateway.log.tools.digest import digest
 
 JOIN_S_MAX = 300.0
 RATIO_MAX = 3.0

@@ -35,7 +35,7 @@ def session(name: str, jars: Path | None = None, settings: Mapping[str, str] | N
     from pyspark.sql import SparkSession
 
     from pyspark_tutti import register
-    from tutti_spark.launch.spark_submit import LOCAL_SETTINGS, spark_environment
+    from tutti_spark.launch import LOCAL_SETTINGS, spark_environment
 
     os.environ.update(spark_environment())
     builder = SparkSession.builder.master("local[2]").appName(name).config("spark.driver.memory", "2g")

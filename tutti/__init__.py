@@ -1,4 +1,4 @@
-"""Tutti: atomic multicast as the front door of Spark. The public face in Python; how to use it is told in docs/how-to/clients.md.
+"""Tutti: atomic multicast as the front door of Spark. The library of producers and readers; see docs/how-to/clients.md.
 
 from tutti import Producer, Reader
 
@@ -13,8 +13,9 @@ with Reader("tutti://127.0.0.1:7400", topics=["flights"], start=0) as reader:
 
 from __future__ import annotations
 
-from tutti.batching.receipt import Receipt, Resume
-from tutti.common.credentials import Credentials
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from tutti.errors import (
     Aborted,
     Behind,
@@ -34,9 +35,13 @@ from tutti.errors import (
     UsageError,
     WrongDirectory,
 )
-from tutti.producer import Producer
-from tutti.reader import Reader, Record
-from tutti.tracing import TracedProducer
+
+if TYPE_CHECKING:
+    from tutti.batching.receipt import Receipt, Resume
+    from tutti.common.credentials import Credentials
+    from tutti.producer import Producer
+    from tutti.reader import Reader, Record
+    from tutti.tracing import TracedProducer
 
 __all__ = [
     "Aborted",
@@ -65,8 +70,32 @@ __all__ = [
     "WrongDirectory",
 ]
 
-# A traceback names them as who imports this module does. They are the same classes, and pickles of either name load.
+# Imported at first use: `from tutti import errors`, or a reader alone, does not pay for the rest.
+_MODULES = {
+    "Credentials": "tutti.common.credentials",
+    "Producer": "tutti.producer",
+    "Reader": "tutti.reader",
+    "Receipt": "tutti.batching.receipt",
+    "Record": "tutti.reader",
+    "Resume": "tutti.batching.receipt",
+    "TracedProducer": "tutti.tracing",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import a name of `__all__` from its module."""
+    module = _MODULES.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(module), name)
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+# A traceback names an error as applications import it. Pickles of either name load.
 for _name in __all__:
-    _kind = globals()[_name]
-    if issubclass(_kind, TuttiError):
+    _kind = globals().get(_name)
+    if isinstance(_kind, type) and issubclass(_kind, TuttiError):
         _kind.__module__ = __name__

@@ -1,6 +1,6 @@
 """A Spark job: how much of each item was ordered, up to date after every micro-batch, each order counted once.
 
-python -m tutti_spark.launch.spark_submit spark-submit examples/spark/totals.py DIRECTORY [--once]
+python -m tutti_spark.launch spark-submit examples/spark/totals.py DIRECTORY [--once]
 
 Its checkpoint is in DIRECTORY: started again it goes on where it was, killed or not. With --once it ends with what is there now.
 Gateways are those of $TUTTI_URL, or the one of `tutti dev`.

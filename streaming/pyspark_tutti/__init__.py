@@ -10,8 +10,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import tutti
+import tutti_spark
 from tutti.errors import UsageError
-from tutti_spark.launch import requirements
+from tutti_spark.common import requirements
 from tutti_spark.source.data_source import TuttiDataSource as DefaultSource
 
 if TYPE_CHECKING:
@@ -40,10 +42,11 @@ def register(spark: SparkSession) -> None:
         raise UsageError(f"this session runs on Spark {spark.version}, and the format tutti needs {requirements.SPARK}")
     if not is_remote():
         context = spark.sparkContext
-        root = str(Path(__file__).parents[1])
+        roots = [str(Path(module.__file__ or "").parents[1]) for module in (sys.modules[__name__], tutti_spark, tutti)]
         paths = context.environment.get("PYTHONPATH", "").split(os.pathsep)
-        if root not in paths:
-            context.environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, *paths]))
+        missing = [root for root in dict.fromkeys(roots) if root not in paths]
+        if missing:
+            context.environment["PYTHONPATH"] = os.pathsep.join(filter(None, [*missing, *paths]))
         if (context.master or "").startswith("local") and "PYSPARK_PYTHON" not in os.environ:
             context.pythonExec = sys.executable
         if context._jvm is not None:

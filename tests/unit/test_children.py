@@ -47,7 +47,9 @@ def test_a_stopped_child_is_killed_with_its_parent() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_who_asks_when_the_parent_is_gone_already_ends_at_once(number: signal.Signals) -> None:
-    code = f"from tutti.runtime.child_processes import end_with_parent; end_with_parent({os.getpid()} + 1, {int(number)}); print('went on')"
+    code = (
+        f"from tutti.runtime.child_processes import end_with_parent as end; end({os.getpid()} + 1, {int(number)}); print('went on')"
+    )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=20, check=False)
     assert (ended.returncode, ended.stdout) == (-number, b"")
 

@@ -401,7 +401,7 @@ static PyTypeObject SendType = {
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "tutti.batching._append", "The short way of a record into a batch.", -1};
 
 PyMODINIT_FUNC
-PyInit__swift(void)
+PyInit__append(void)
 {
     static const struct { PyObject **place; const char *text; } names[] = {
         {&str_takers, "_takers"}, {&str_key, "key"}, {&str_on_delivery, "on_delivery"}, {&str_room, "room"}, {&str_keys, "keys"},

@@ -1,4 +1,4 @@
-"""What `_swift.c` is compiled to."""
+"""What `_append.c` is compiled to."""
 
 from collections.abc import Callable
 from typing import Any

@@ -31,11 +31,10 @@ from tutti import limits
 from tutti.batching.append import Put, Taker, take
 from tutti.batching.encoder import BODY_OVERHEAD_BYTES, Conformed, encode_open, encode_whole, largest_record
 from tutti.batching.options import FeedOptions
-from tutti.batching.receipt import Batch, Failure, OnDelivery, Receipt, Record, Resume, bringer, outside
+from tutti.batching.receipt import Batch, Failure, OnDelivery, QueryWait, Receipt, Record, Resume, bringer, outside
 from tutti.common.reentrancy import apart, is_from_call
 from tutti.data.client_protocol import OFFSET_UNKNOWN
 from tutti.errors import Aborted, BufferFull, TooLarge, TuttiError, UsageError
-from tutti.sources.query_wait import Passing
 
 _MOMENT_S = 50e-6  # in which a thread is through with a record
 
@@ -79,7 +78,7 @@ class Feed:
         self.opened: Resume | None = None  # what the current epoch began with; None while there is none
         self.committed = Resume(0, b"")
         self.uses_progress = False
-        self.passing: Passing | None = None  # of ordered records, once it is known of which log
+        self.passing: QueryWait | None = None  # of ordered records, once it is known of which log
         self.frame_bytes_max = limits.BODY_BYTES_MAX
         self.raw_bytes_max = limits.RAW_BYTES_MAX
 

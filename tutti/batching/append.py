@@ -1,6 +1,6 @@
 """The taker of an open batch: the short way of a record into it, for a thread at a time and without a lock.
 
-Where a C compiler was there when this was installed it is `_swift.c` that takes records in, in a third of the time; what that does
+Where a C compiler was there when this was installed it is `_append.c` that takes records in, in a third of the time; what that does
 stands here. `TUTTI_SWIFT=0` in the environment does without.
 """
 
@@ -45,13 +45,13 @@ def _found() -> ModuleType | None:
     return _append if _append.FORM == _FORM else None
 
 
-swift = _found()
+compiled = _found()
 
 
 def take(batch: Batch) -> tuple[Taker, Put]:
     """What takes records into the batch from now on, and what it is called by: see `generator`."""
-    if swift is not None:
-        made = swift.Taker(batch, Receipt)
+    if compiled is not None:
+        made = compiled.Taker(batch, Receipt)
         return made, made
     running = generator(batch)
     next(running)
@@ -60,9 +60,9 @@ def take(batch: Batch) -> tuple[Taker, Put]:
 
 def swiftly(send: Method) -> Method:
     """The method `send` of a producer, whose first lines need no interpreter where that was compiled."""
-    if swift is None:
+    if compiled is None:
         return send
-    method: Any = functools.update_wrapper(swift.Send(send), send)
+    method: Any = functools.update_wrapper(compiled.Send(send), send)
     return method  # type: ignore[no-any-return]  # it is called as `send` is
 
 

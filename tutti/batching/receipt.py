@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -17,11 +17,6 @@ from tutti.data.client_protocol import OFFSET_UNKNOWN
 from tutti.data.frames.frame import Kind
 from tutti.data.names import check_name
 from tutti.errors import TuttiError, UsageError
-
-if TYPE_CHECKING:
-    from tutti.sources.query_wait import Passing
-    from tutti.spool.accumulator import SpooledFeed
-    from tutti.spool.block_format import Place
 
 LOG = logging.getLogger("tutti.client")
 
@@ -41,6 +36,35 @@ def outside(what: str, since: str = "it would hold up all outcomes") -> None:
     """
     if getattr(bringer, "here", False):
         raise UsageError(f"{what} inside on_delivery: {since}")
+
+
+class Place(NamedTuple):
+    """A position in a spool: after `records` records of segment `segment`. Positions have the order of sending."""
+
+    segment: int
+    records: int
+
+
+class SpoolWait(Protocol):
+    """What a receipt needs of a spool: to wait until a batch is durable there."""
+
+    def await_spooled(self, batch: Batch, timeout: float | None) -> None:
+        """Wait until `batch` is on the spool's disk.
+
+        Raises:
+            TimeoutError: it is not after `timeout` seconds.
+        """
+
+
+class QueryWait(Protocol):
+    """What a receipt needs of queries: to wait until one has processed a record."""
+
+    def wait(self, name: str, offset: int, count: int, timeout: float | None) -> int:
+        """Wait until query `name` has processed `count` records from `offset` on; return its position.
+
+        Raises:
+            TimeoutError: it has not after `timeout` seconds.
+        """
 
 
 Header = tuple[str, bytes | None]
@@ -143,7 +167,7 @@ class Batch:
         "whole",
     )
 
-    def __init__(self, topic: str, room: int, deadline: float, passing: Passing | None = None) -> None:
+    def __init__(self, topic: str, room: int, deadline: float, passing: QueryWait | None = None) -> None:
         """Open a batch.
 
         Args:
@@ -182,7 +206,7 @@ class Batch:
         self.cut = 0  # so many of its first records had committed before, where is not known
         self.offset = OFFSET_UNKNOWN
         self.failure: Failure | None = None
-        self.spool: SpooledFeed | None = None  # that it goes through
+        self.spool: SpoolWait | None = None  # that it goes through
         self.place: Place | None = None  # in there; none before it is durable
         self.latch: Any = None  # a lock held until the outcome is there; made by the first who waits
         self.settled = False  # the outcome is known to the I/O thread

@@ -1,4 +1,4 @@
-"""What the reads process and its gateway say to each other: `tutti_gateway.node.status.status_socket` takes it, `tutti_gateway.reads.common.gateway_link` says it."""
+"""Messages between the reads process (`reads.common.gateway_link`) and its gateway (`node.status.status_socket`)."""
 
 TOKEN_BYTES = 8  # of a question, which its answer repeats
 PACKED = b"z"  # behind that, where zlib packed what is behind this

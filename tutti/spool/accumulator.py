@@ -23,11 +23,11 @@ from tutti import limits
 from tutti.batching.accumulator import Feed, nobody
 from tutti.batching.encoder import Conformed
 from tutti.batching.options import FeedOptions
-from tutti.batching.receipt import Batch, Failure, OnDelivery, Receipt, Record, Resume, Spooled, outside
+from tutti.batching.receipt import Batch, Failure, OnDelivery, Place, Receipt, Record, Resume, Spooled, outside
 from tutti.data.client_protocol import OFFSET_UNKNOWN
 from tutti.data.frames.schema import compression_flags, compression_of
 from tutti.errors import DiskFull, TuttiError, Unavailable, Unknown, UsageError
-from tutti.spool.block_format import Block, Place
+from tutti.spool.block_format import Block
 from tutti.spool.commit_mark import PROGRESS_ROOM, State, Word, judge, reach, unwrap
 from tutti.spool.store import Store
 

@@ -30,6 +30,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from tutti.batching.receipt import Place
 from tutti.data.frames.frame import Buffer, crc32c, payload_crc
 from tutti.errors import Damaged, FormatError
 
@@ -44,13 +45,6 @@ _BLOCK = struct.Struct("<4sBBHHHIIIIqqQQ")
 _MAGIC = b"TSB1"
 BLOCK_BYTES = _BLOCK.size + _CRC.size  # what a block takes beside topic, progress and body
 _CHUNK_BYTES = 1 << 20
-
-
-class Place(NamedTuple):
-    """A place in a spool: behind so many `records` of segment `segment`. Places are ordered as what they stand behind was sent."""
-
-    segment: int
-    records: int
 
 
 class Head(NamedTuple):

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from tutti.batching.receipt import Place
 from tutti.data.frames.frame import PROGRESS_BYTES_MAX, crc32c
 from tutti.errors import Damaged, FormatError, Refused
-from tutti.spool.block_format import Place
 
 FORMAT = 1
 _MAGIC = b"\x00TSP"

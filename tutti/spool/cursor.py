@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tutti.batching.receipt import Place
 from tutti.errors import Damaged, FormatError
 from tutti.log.files.storage import Storage
-from tutti.spool.block_format import Block, Place, Walk, seed_of
+from tutti.spool.block_format import Block, Walk, seed_of
 
 #: What to do where it cannot be read.
 HELP = "`tutti spool DIR --records` shows what can be read: send that again, and begin with a new directory"

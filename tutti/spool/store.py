@@ -23,13 +23,13 @@ import msgspec
 import pyarrow as pa
 
 from tutti import limits
-from tutti.batching.receipt import Batch
+from tutti.batching.receipt import Batch, Place
 from tutti.data.frames.frame import payload_crc
 from tutti.data.frames.schema import BATCH_SCHEMA, decode_batch
 from tutti.errors import Damaged, DiskFailed, DiskFull, FormatError, WrongDirectory, invariant
 from tutti.log.files.storage import Storage, Unreadable
 from tutti.runtime.fsync import make_directory, open_file
-from tutti.spool.block_format import HEAD_BYTES, Block, Head, Place, Walk, decode_head, encode_block, encode_head, seed_of, torn
+from tutti.spool.block_format import HEAD_BYTES, Block, Head, Walk, decode_head, encode_block, encode_head, seed_of, torn
 from tutti.spool.commit_mark import State, Word, decode_state, encode_state, unwrap, wrap
 from tutti.spool.cursor import HELP, Cursor, Segment
 from tutti.spool.disk_space import keep_reserve, no_room, replace, take_lock, unusable

@@ -1,4 +1,4 @@
-"""Draw docs/explanation/protocol.md from the core's own tables: `python -m tutti_gateway.core.diagrams > docs/explanation/protocol.md`.
+"""Draw docs/explanation/protocol.md from the core's own tables: `python -m tutti_gateway.core.diagrams`.
 
 A test compares the page with what this makes, so that it cannot grow old.
 """
@@ -24,10 +24,10 @@ from tutti_gateway.core.window import Stage
 INTRODUCTION = """\
 # The protocol as the core runs it
 
-This page is made from the tables in `gateway/tutti_gateway/core` (`python -m tutti_gateway.core.diagrams`); a test fails when it is out of date. What a
-table does not hold cannot happen: the member stops rather than go on. The reasons are in [design.md](../design.md), how a layer
-works in the NOTES.md beside it (`gateway/tutti_gateway/core/repair`, `membership`, `flush`, `order`, `atomic`, `unordered`), and what follows
-from each event, line by line, in `tests/transcripts/`.
+`python -m tutti_gateway.core.diagrams` makes this page from the tables in `gateway/tutti_gateway/core`; a test fails when it is out
+of date. A transition that is not in a table cannot happen: the member stops. The NOTES.md of each layer's folder
+(`repair`, `membership`, `flush`, `order`, `atomic`, `lanes`) explains how the layer works. The files in `tests/transcripts/`
+show what follows from each event, line by line.
 """
 
 

@@ -28,7 +28,7 @@ LOCK = "LOCK"
 def run(config: Config, record: str = "") -> int:
     """Run a gateway until it is told to stop. One line of JSON on stdout says that it is ready.
 
-    With `record` everything that happens to the protocol is recorded in a file of that directory (`tutti_gateway.node.replay.recorder`).
+    With `record` everything that happens to the protocol is recorded in a file of that directory (`node.replay.recorder`).
 
     Returns the exit code: 0 after an orderly stop, 1 when it had halted or the stop took too long.
 

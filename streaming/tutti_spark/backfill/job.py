@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tutti.errors import UsageError
-from tutti_spark.plan.plan_reader import is_tutti, items, name_of, printed
+from tutti_spark.query_plan import is_tutti, items, name_of, printed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

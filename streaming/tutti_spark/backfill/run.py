@@ -211,7 +211,7 @@ class Plan:
         Raises:
             UsageError: the job need not give the same rows twice, or would give others when it is cut in slices.
         """
-        from tutti_spark.plan.deterministic import deterministic
+        from tutti_spark.deterministic import deterministic
 
         findings = deterministic(rows)
         for finding in findings:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from tutti.errors import UsageError
 from tutti_spark.backfill.tables import DELTA_SETTINGS
-from tutti_spark.launch import java
-from tutti_spark.launch.spark_submit import LOCAL_SETTINGS, spark_environment, spark_home
-from tutti_spark.launch.spark_submit import check_spark as check_pyspark
+from tutti_spark.common import java
+from tutti_spark.launch import LOCAL_SETTINGS, spark_environment, spark_home
+from tutti_spark.launch import check_spark as check_pyspark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -78,7 +78,7 @@ def run(
     spark: SparkSession, options: argparse.Namespace, job: Job, start: Start, lines: Callable[[SparkSession, str], list[bytes]]
 ) -> dict[str, Any]:
     """The same in a session that is there, which has `SETTINGS`."""
-    from tutti_spark.plan.deterministic import deterministic
+    from tutti_spark.deterministic import deterministic
 
     rows = job(timed(stream(spark, options)))
     report: dict[str, Any] = {"mode": options.mode, "findings": [str(finding) for finding in deterministic(rows)]}

@@ -104,7 +104,7 @@ def standing(last: bytes, wanted: Write) -> dict[str, Any] | None:
     if not same["records"]:
         LOG.warning(
             "micro-batch %d of %s wrote %d records and comes again with %d: the first ones stand, these are not written. The "
-            "job does not give the same rows again (tutti_spark.plan.deterministic tells why), or an older copy of its checkpoint is used",
+            "job does not give the same rows again (see tutti_spark.deterministic), or an older copy of its checkpoint is used",
             wanted.batch,
             wanted.name,
             done["records"],
@@ -129,7 +129,8 @@ def _check_same(done: Mapping[str, Any], wanted: Write, same: Mapping[str, bool]
     if not same[kind]:
         raise Refused(
             f"{wanted.name!r} wrote {done['records']} records and comes again with {wanted.records}, or with other topics or "
-            "bytes: it is not the same write. Nothing was written; have the job give the same rows again (tutti_spark.plan.deterministic "
-            f"tells what does not); another write needs another writeId. {_ANEW.format(name=wanted.name)}",
+            "bytes: it is not the same write. Nothing was written; have the job give the same rows again ("
+            f"tutti_spark.deterministic tells what does not); another write needs another writeId. "
+            f"{_ANEW.format(name=wanted.name)}",
             "progress",
         )

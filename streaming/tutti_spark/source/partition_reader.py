@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING
 
-from tutti_spark.launch import requirements
+from tutti_spark.common import requirements
 from tutti_spark.source.origin import pieces_of
 from tutti_spark.source.planning import RecordsPartition
 

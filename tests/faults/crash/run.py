@@ -23,7 +23,8 @@ from tests.faults.group.lane_checker import check_lanes
 from tutti.errors import TuttiError
 from tutti.sources.files import Files
 from tutti.sources.flight import Reads
-from tutti_gateway.log.tools import digest, verify
+from tutti_gateway.log.tools.digest import digest
+from tutti_gateway.log.tools.verify import verify
 
 COLUMNS = ("offset", "producer", "sequence", "value")
 RATE = 400.0  # records a second of each producer

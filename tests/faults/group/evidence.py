@@ -18,7 +18,9 @@ from tutti.log.read.lane_reader import LaneReader
 from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
 from tutti.sources.files import Files
-from tutti_gateway.log.tools import LaneVerified, digest, inspect, verify, verify_lanes
+from tutti_gateway.log.tools.digest import digest
+from tutti_gateway.log.tools.inspect import inspect
+from tutti_gateway.log.tools.verify import LaneVerified, verify, verify_lanes
 
 
 def read_log(gateway: str, directory: Path, ends: Iterable[int] = ()) -> Log:

@@ -11,11 +11,10 @@ import pytest
 
 from tests.faults.powerloss.recorder import Filling, Recorder, Unsynced, chosen, image
 from tutti.batching.encoder import seal
-from tutti.batching.receipt import Batch
+from tutti.batching.receipt import Batch, Place
 from tutti.data.frames.plain_body import encode_plain
 from tutti.data.frames.schema import decode_batch
 from tutti.errors import DirectoryRefused, DiskFailed, DiskFull, Refused
-from tutti.spool.block_format import Place
 from tutti.spool.commit_mark import Word
 from tutti.spool.store import Store
 

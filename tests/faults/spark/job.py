@@ -20,7 +20,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.faults.spark.gates import pass_through
-from tutti_spark.launch.spark_submit import LOCAL_SETTINGS
+from tutti_spark.launch import LOCAL_SETTINGS
 
 WATERMARK_S = 30
 WINDOW_S = 20

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from tests.faults.spark.job import SETTINGS, Task
 from tests.faults.spark.processes import Job
-from tutti_spark.launch.spark_submit import LOCAL_SETTINGS
+from tutti_spark.launch import LOCAL_SETTINGS
 
 NUMBERS = 200
 TASKS = 3  # a task alone has no twin

@@ -30,7 +30,7 @@ from pyspark.sql.types import StructType
 from tests.faults.spark.gates import pass_through
 from tests.faults.spark.job import SETTINGS, Task
 from tests.faults.spark.processes import Job
-from tutti_spark.launch.spark_submit import LOCAL_SETTINGS
+from tutti_spark.launch import LOCAL_SETTINGS
 from tutti_spark.sink.options import SinkOptions, check_columns, parse
 from tutti_spark.sink.sink import BatchSink, Staged, StreamSink
 from tutti_spark.source.data_source import TuttiDataSource

@@ -14,7 +14,7 @@ from benchmarks.figures import descendants
 from tests.faults.spark.job import Task
 from tests.processes import alive, expect_end
 from tutti.runtime.child_processes import ending_with_this
-from tutti_spark.launch.spark_submit import spark_environment
+from tutti_spark.launch import spark_environment
 
 WAIT_S = 240.0
 _EXECUTOR, _DAEMON, _PLANNER = b"CoarseGrainedExecutorBackend", b"pyspark.daemon", b"python_streaming_source_runner"

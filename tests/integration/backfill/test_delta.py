@@ -21,7 +21,7 @@ from tests.integration.backfill.delta import arguments, claims, rows
 from tests.integration.spark.rows import numbered, send, until
 from tutti.sources.flight import Reads
 from tutti_spark.backfill.ledger import read
-from tutti_spark.launch.spark_submit import spark_environment
+from tutti_spark.launch import spark_environment
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(500)]
 WAIT_S = 400

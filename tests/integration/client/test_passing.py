@@ -20,6 +20,7 @@ from tests.unit.client.fake import until
 from tutti import Producer, Reader, Receipt, TooLarge, UsageError
 from tutti.errors import TuttiError
 from tutti.sources.query_progress import Progress
+from tutti.sources.query_wait import Passing
 
 WAIT_S = 60.0
 
@@ -186,7 +187,7 @@ def test_it_goes_on_when_the_gateway_that_is_asked_dies(group: Three) -> None:
         waiter = Waiter(lambda: receipt.processed_by("moving", WAIT_S))
         query.report("run", end - 1, name="moving")
         passing = receipt.batch.passing
-        assert passing is not None
+        assert isinstance(passing, Passing)
         until(lambda: passing._queries["moving"].position == end - 1)
         assert passing._gateways is not None
         asked = passing._gateways.addresses[0]

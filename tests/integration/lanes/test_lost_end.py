@@ -12,7 +12,8 @@ from tests.integration.lanes.house import agree, digests, frontiers, in_order, u
 from tests.integration.lanes.sender import Sender
 from tutti.data.lane_name import LaneName
 from tutti.log.files.lane_paths import lane_path
-from tutti_gateway.log.tools import inspect, verify_lanes
+from tutti_gateway.log.tools.inspect import inspect
+from tutti_gateway.log.tools.verify import verify_lanes
 
 BEFORE, LAST, LATER = 20, 60, 120  # sequences: the last one that g3 has, that g1 has when it dies, that is sent in the end
 PATIENCE_S = 120.0

@@ -15,7 +15,8 @@ from tests.integration.lanes.sender import Sender
 from tutti.data.frames.frame import HEADER_SIZE
 from tutti.data.lane_name import LaneName
 from tutti.log.files.lane_paths import lane_path
-from tutti_gateway.log.tools import inspect, verify_lanes
+from tutti_gateway.log.tools.inspect import inspect
+from tutti_gateway.log.tools.verify import verify_lanes
 
 BEFORE, MISSED, LATER = 20, 60, 120  # the last sequence that g3 has, of those that it lacks, of those that are sent when g2 is gone
 PATIENCE_S = 120.0

@@ -14,7 +14,7 @@ import pytest
 from tests.faults.three import NAMES, Three
 from tests.ports import free_port
 from tutti import Producer
-from tutti_gateway.log.tools import digest
+from tutti_gateway.log.tools.digest import digest
 
 WAIT_S = 60.0
 COUNT = 200

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tutti_spark.launch.spark_submit import LOCAL_SETTINGS
+from tutti_spark.launch import LOCAL_SETTINGS
 
 KEPT_MS = 10_000  # Spark keeps an end when so much time has passed since the last one
 _SEEN_S = 1.0  # Spark keeps it beside the batch

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.faults.gateways import GatewayProcess
-from tutti_spark.launch.spark_submit import LOCAL_SETTINGS, spark_environment
+from tutti_spark.launch import LOCAL_SETTINGS, spark_environment
 
 
 @pytest.fixture(scope="session")

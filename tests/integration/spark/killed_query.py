@@ -7,7 +7,7 @@ import sys
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tutti_spark.launch.spark_submit import LOCAL_SETTINGS
+from tutti_spark.launch import LOCAL_SETTINGS
 
 
 def start(

@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-from tutti_spark.launch.spark_submit import LOCAL_SETTINGS
+from tutti_spark.launch import LOCAL_SETTINGS
 
 #: What the state store has to be for transformWithState, and what a replay needs to be the same.
 SETTINGS = {

@@ -16,7 +16,7 @@ import pytest
 from tests.faults.gateways import GatewayProcess
 from tests.integration.spark import async_query
 from tests.integration.spark.rows import WAIT_S, numbered, send
-from tutti_spark.launch.spark_submit import spark_environment
+from tutti_spark.launch import spark_environment
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.soak]
 

@@ -22,7 +22,7 @@ from tutti.sources.flight import Reads
 from tutti_spark.backfill.ledger import Claim, read
 from tutti_spark.backfill.ranges import Tick, parse_place
 from tutti_spark.backfill.run import Backfill, Plan
-from tutti_spark.launch.spark_submit import spark_environment
+from tutti_spark.launch import spark_environment
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 ROWS = """

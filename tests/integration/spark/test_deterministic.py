@@ -13,8 +13,8 @@ from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
+from tutti_spark.deterministic import deterministic
 from tutti_spark.jobs import flights
-from tutti_spark.plan.deterministic import deterministic
 
 pytestmark = pytest.mark.spark
 NOWHERE = "tutti://127.0.0.1:1"  # a plan is read; nothing is asked of a gateway

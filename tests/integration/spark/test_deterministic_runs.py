@@ -13,7 +13,7 @@ from pyspark.sql import functions as f
 
 from tests.faults.gateways import GatewayProcess
 from tests.integration.spark.rows import send, until_tick
-from tutti_spark.plan.deterministic import deterministic
+from tutti_spark.deterministic import deterministic
 
 pytestmark = pytest.mark.spark
 EMPTY_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"

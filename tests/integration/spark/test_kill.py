@@ -20,7 +20,7 @@ from tests.faults.gateways import GatewayProcess
 from tests.integration.spark import killed_query
 from tests.integration.spark.rows import WAIT_S, numbered, send
 from tutti import Producer
-from tutti_spark.launch.spark_submit import spark_environment
+from tutti_spark.launch import spark_environment
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(400)]
 KILLS = 2

@@ -14,7 +14,7 @@ import pytest
 
 from tests.faults.gateways import GatewayProcess
 from tests.integration.spark.rows import WAIT_S, numbered, send
-from tutti_spark.launch.spark_submit import LOCAL_SETTINGS, spark_home, spark_submit
+from tutti_spark.launch import LOCAL_SETTINGS, spark_home, spark_submit
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 COUNT = 7
@@ -84,7 +84,7 @@ def test_the_launcher_needs_nothing(url: str, bare: dict[str, str], tmp_path: Pa
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(prepare="", unset=False))
     submit = spark_submit(script, url, str(tmp_path / "c"))
-    run([sys.executable, "-m", "tutti_spark.launch.spark_submit", "spark-submit", *submit[1:]], bare, tmp_path)
+    run([sys.executable, "-m", "tutti_spark.launch", "spark-submit", *submit[1:]], bare, tmp_path)
 
 
 @pytest.mark.soak

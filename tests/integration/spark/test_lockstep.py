@@ -24,8 +24,8 @@ from tests.faults.gateways import GatewayProcess
 from tests.integration.spark import paired
 from tests.integration.spark.rows import WAIT_S, send, settings, until, until_tick
 from tutti.sources.flight import Reads
-from tutti_spark.launch.spark_submit import spark_environment
-from tutti_spark.plan.deterministic import deterministic
+from tutti_spark.deterministic import deterministic
+from tutti_spark.launch import spark_environment
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
 STEPS = 4

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.faults.gateways import GatewayProcess
 from tests.integration.spark.rows import Query, numbered, send
-from tutti_spark.plan.deterministic import deterministic
+from tutti_spark.deterministic import deterministic
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

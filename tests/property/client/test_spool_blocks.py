@@ -8,21 +8,10 @@ from contextlib import suppress
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tutti.batching.receipt import Place
 from tutti.data.frames.frame import payload_crc
 from tutti.errors import Damaged, FormatError, Refused
-from tutti.spool.block_format import (
-    HEAD_BYTES,
-    Block,
-    Head,
-    Place,
-    Walk,
-    decode_head,
-    encode_block,
-    encode_head,
-    heads,
-    seed_of,
-    torn,
-)
+from tutti.spool.block_format import HEAD_BYTES, Block, Head, Walk, decode_head, encode_block, encode_head, heads, seed_of, torn
 from tutti.spool.commit_mark import State, Word, decode_state, encode_state, judge, unwrap, wrap
 
 NUMBER, SPOOL = 7, b"s" * 16

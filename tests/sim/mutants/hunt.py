@@ -14,6 +14,7 @@ from tests.sim.mutants.mutant import Mutant
 from tests.sim.mutants.patch import DoesNotApply, Value, applied
 from tests.sim.mutants.watch import watch
 from tests.sim.run import Result, Run
+from tutti import limits as common_limits
 from tutti_gateway.core import limits
 
 BROKEN = ("NameError", "UnboundLocalError", "AttributeError", "TypeError")  # a mutant that does not even run
@@ -45,7 +46,9 @@ class Catch:
 
 def play(mix: Mix, seed: int) -> Result:
     """One run of the code as it is now."""
-    with applied([Value(limits, name, value) for name, value in mix.bounds.items()]):
+    with applied(
+        [Value(common_limits if hasattr(common_limits, name) else limits, name, value) for name, value in mix.bounds.items()]
+    ):
         run = Run(mix.options(seed))
         watch(run)
         if mix.script is not None:

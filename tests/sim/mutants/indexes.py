@@ -1,4 +1,4 @@
-"""Mutants of confirmed frontiers (`gateway/tutti_gateway/core/read_index.py`). Unit tests hold the rules that networks hardly ever show."""
+"""Mutants of confirmed frontiers (`core/read_index.py`). Unit tests hold the rules that networks hardly ever show."""
 
 from __future__ import annotations
 

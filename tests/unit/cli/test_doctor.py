@@ -25,8 +25,8 @@ from tutti.batching import append
 from tutti_gateway.cli.doctor import java, machine, spark
 from tutti_gateway.cli.doctor.machine import Finding
 from tutti_gateway.cli.main import main
-from tutti_spark.launch import requirements
-from tutti_spark.launch.requirements import Told
+from tutti_spark.common import requirements
+from tutti_spark.common.requirements import Told
 
 
 @pytest.fixture
@@ -54,9 +54,9 @@ def test_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_whether_send_is_compiled_is_said_and_neither_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(append, "swift", append)
+    monkeypatch.setattr(append, "compiled", append)
     assert machine.compiled() == Finding("send()", True, f"compiled, {append.__file__}")
-    monkeypatch.setattr(append, "swift", None)
+    monkeypatch.setattr(append, "compiled", None)
     found = machine.compiled()
     assert found.good
     assert "gcc" in found.found

@@ -9,7 +9,7 @@ import pytest
 
 import tutti
 from tutti_gateway.cli.commands import COMMANDS
-from tutti_gateway.cli.reference import __main__
+from tutti_gateway.cli.reference import pages
 from tutti_gateway.cli.reference.api import api_page
 from tutti_gateway.cli.reference.metrics import metrics_page
 
@@ -21,18 +21,18 @@ def _api_page() -> str:
 @pytest.mark.parametrize(
     ("name", "page"),
     [
-        ("cli.md", __main__.cli_page),
-        ("config.md", __main__.config_page),
+        ("cli.md", pages.cli_page),
+        ("config.md", pages.config_page),
         ("api.md", _api_page),
         ("metrics.md", metrics_page),
     ],
 )
 def test_the_page_is_up_to_date(name: str, page: Callable[[], str]) -> None:
-    assert (__main__.DOCS / name).read_text() == page(), "run: python -m tutti_gateway.cli.reference.__main__"
+    assert (pages.DOCS / name).read_text() == page(), "run: python -m tutti_gateway.cli.reference"
 
 
 def test_every_command_and_every_key_has_its_place() -> None:
-    commands, keys = __main__.cli_page(), __main__.config_page()
+    commands, keys = pages.cli_page(), pages.config_page()
     assert all(f"## `tutti {name}`" in commands for name in COMMANDS)
     assert "### `tutti log verify`" in commands
     for key in ("name", "reads", "preset", "heartbeat_ms", "segment_bytes", "undecided_bytes", "insecure"):

@@ -82,7 +82,7 @@ def test_a_handler_that_struck_while_the_open_batch_was_out_is_refused(
             told.append(caught.value)
         return time.time()
 
-    monkeypatch.setattr(append, "swift", None)  # nothing strikes in the middle of what is compiled
+    monkeypatch.setattr(append, "compiled", None)  # nothing strikes in the middle of what is compiled
     monkeypatch.setattr(append, "_clock", clock)
     with Producer(gateway.url, linger=0.05) as p:
         p.send("t", b"0")

@@ -19,7 +19,7 @@ from tutti.batching.encoder import RECORD_OVERHEAD_BYTES
 from tutti.batching.receipt import Batch, Receipt, Record
 from tutti.producer import Producer
 
-swift: Any = taker.swift
+swift: Any = taker.compiled
 
 
 @pytest.fixture(autouse=True)

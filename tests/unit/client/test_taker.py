@@ -23,9 +23,9 @@ from tutti.producer import Producer
 def producer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Producer]:
     """A producer with a feed and no thread behind it; by what is compiled, if that was, and without."""
     if request.param == "python":
-        monkeypatch.setattr(append, "swift", None)
+        monkeypatch.setattr(append, "compiled", None)
     else:
-        assert append.swift is not None, "setup compiled nothing: apt-get install gcc python3-dev; rm .venv/.ready; make setup"
+        assert append.compiled is not None, "setup compiled nothing: apt-get install gcc python3-dev; rm .venv/.ready; make setup"
     with _bare_producer() as bare:
         yield bare
 

@@ -6,6 +6,7 @@ import pytest
 
 from tests.transcripts.group import Group, Member, incarnation
 from tests.unit.core.rig import VIEW, answers, batches, three
+from tutti import limits as common_limits
 from tutti.data.client_protocol import Committed
 from tutti.data.frames.bodies import TickBody, ViewBody, encode_body
 from tutti.data.frames.frame import Frame, Kind
@@ -22,8 +23,8 @@ BATCHES = 8
 @pytest.fixture
 def group(monkeypatch: pytest.MonkeyPatch) -> Group:
     """A group of three with one producer, where few frames may be undecided."""
-    for name in ("UNDECIDED_FRAMES_MAX", "HELD_FRAMES_MAX"):
-        monkeypatch.setattr(limits, name, FRAMES)
+    monkeypatch.setattr(common_limits, "UNDECIDED_FRAMES_MAX", FRAMES)
+    monkeypatch.setattr(limits, "HELD_FRAMES_MAX", FRAMES)
     monkeypatch.setattr(limits, "BATCH_ROOM_FRAMES", FRAMES // 2)
     monkeypatch.setattr(limits, "REQUEST_ROOM_FRAMES", FRAMES // 2)
     monkeypatch.setattr(limits, "WINDOW_MORE_FRAMES", 4)

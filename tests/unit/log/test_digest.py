@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.log.history import COMPRESSIONS, History, write_log
 from tutti.log.files.options import LogOptions
-from tutti_gateway.log.tools import digest
+from tutti_gateway.log.tools.digest import digest
 
 
 def batched(sizes: list[int], compression: int) -> History:

@@ -12,8 +12,8 @@ from tests.unit.log.test_tools import batches_of, flip, place_of
 from tutti.data.frames.frame import HEADER_SIZE
 from tutti.errors import Damaged, UsageError
 from tutti.log.files.layout import FRAMES_AT, SEGMENT_HEADER_SIZE, positions_named
-from tutti_gateway.log.tools import repair, verify
-from tutti_gateway.log.tools.repair import Repair
+from tutti_gateway.log.tools.repair import Repair, repair
+from tutti_gateway.log.tools.verify import verify
 
 
 @pytest.mark.parametrize("segment", [0, 1, -1])

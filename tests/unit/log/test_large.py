@@ -18,7 +18,7 @@ from tutti.log.files.options import LogOptions
 from tutti.log.format import frame_iterator
 from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
-from tutti_gateway.log.tools import digest
+from tutti_gateway.log.tools.digest import digest
 
 KIB, MIB = 1 << 10, 1 << 20
 OPTIONS = LogOptions(segment_bytes=4 * MIB, prepared_segments=0, reserved_bytes=0, disk_low_bytes=0)

@@ -15,8 +15,9 @@ from tutti.log.files.data_directory import read_identity
 from tutti.log.files.layout import FRAMES_AT, MARK_SLOTS, PAGE, positions_named
 from tutti.log.format.hard_state import read_scalars
 from tutti.log.read.reader import LogReader
-from tutti_gateway.log.tools import repair, verify
 from tutti_gateway.log.tools.digest import digest
+from tutti_gateway.log.tools.repair import repair
+from tutti_gateway.log.tools.verify import verify
 
 HISTORY = sample(120, size=1500)
 

@@ -19,7 +19,7 @@ from tutti.log.format.index import index_sealed
 from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
 from tutti_gateway.core import limits
-from tutti_gateway.log.tools import verify
+from tutti_gateway.log.tools.verify import verify
 from tutti_gateway.log.upkeep.quarantine import copies, keep_copy
 from tutti_gateway.log.upkeep.scrubber import Mender
 from tutti_gateway.log.writer import LogWriter

@@ -17,7 +17,7 @@ import pytest
 from tests.unit.log.history import GATEWAY, GROUP, SMALL, sample, write_log
 from tutti.errors import TuttiError
 from tutti.log.files.data_directory import open_directory
-from tutti_gateway.log.tools import verify
+from tutti_gateway.log.tools.verify import verify
 from tutti_gateway.log.writer import LogWriter
 
 HISTORY = sample(10, voters=3)

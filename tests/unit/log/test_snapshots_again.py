@@ -22,7 +22,7 @@ from tutti.log.format.snapshot import read_snapshot
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.actions import LaneHeld
 from tutti_gateway.core.protocol.events import Event
-from tutti_gateway.log.tools import verify
+from tutti_gateway.log.tools.verify import verify
 from tutti_gateway.log.writer import LogWriter
 from tutti_gateway.node.disk.scrub_schedule import Scrubbing
 

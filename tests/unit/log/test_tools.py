@@ -19,7 +19,10 @@ from tutti.log.format.index import ROW_SIZE, ROWS_AT, Sealed, index_sealed, read
 from tutti.log.format.snapshot import read_snapshot
 from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
-from tutti_gateway.log.tools import digest, inspect, repair, verify
+from tutti_gateway.log.tools.digest import digest
+from tutti_gateway.log.tools.inspect import inspect
+from tutti_gateway.log.tools.repair import repair
+from tutti_gateway.log.tools.verify import verify
 
 
 def place_of(path: Path, frame: Frame) -> tuple[Path, int]:

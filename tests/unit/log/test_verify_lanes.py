@@ -18,7 +18,7 @@ from tutti.log.files.lane_paths import OWN, SUSPECT, lane_path
 from tutti.log.read.reader import LogReader
 from tutti_gateway.cli.main import main
 from tutti_gateway.core.protocol.events import LaneRotted
-from tutti_gateway.log.tools import verify, verify_lanes
+from tutti_gateway.log.tools.verify import verify, verify_lanes
 
 
 @pytest.fixture

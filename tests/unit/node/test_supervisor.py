@@ -15,6 +15,7 @@ import pytest
 from tests.certificates import certificate
 from tests.ports import free_port
 from tests.unit.node.fakes import LOG
+from tutti import limits as common_limits
 from tutti_gateway.core import limits
 from tutti_gateway.node.status.reads_supervisor import Notifier, Supervisor
 
@@ -120,9 +121,9 @@ def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
         ("READS_ANSWER_US_MAX", 100_000),
         ("READS_SILENT_US_MAX", 1_500_000),
         ("READS_END_US_MAX", 100_000),
-        ("POLL_US_MAX", 20_000),
     ):
         monkeypatch.setattr(limits, name, microseconds)
+    monkeypatch.setattr(common_limits, "POLL_US_MAX", 20_000)
 
 
 @pytest.mark.usefixtures("quick_looks")

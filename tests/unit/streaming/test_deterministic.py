@@ -8,7 +8,7 @@ import pytest
 from pyspark.errors import PySparkAttributeError
 
 from tutti.errors import UsageError
-from tutti_spark.plan.deterministic import Finding, deterministic
+from tutti_spark.deterministic import Finding, deterministic
 
 
 class Remote:

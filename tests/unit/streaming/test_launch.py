@@ -9,27 +9,28 @@ from pathlib import Path
 import pytest
 
 from tutti.errors import UsageError
-from tutti_spark.launch import requirements, spark_submit
+from tutti_spark import launch
+from tutti_spark.common import requirements
 
-ROOT = Path(spark_submit.__file__).parents[1]
+ROOT = Path(launch.__file__).parents[2]
 
 
 def test_the_environment_names_this_interpreter_and_this_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "elsewhere")
-    environment = spark_submit.spark_environment()
+    environment = launch.spark_environment()
     assert environment["PYSPARK_PYTHON"] == environment["PYSPARK_DRIVER_PYTHON"] == sys.executable
     assert Path(environment["SPARK_HOME"], "bin", "spark-submit").is_file()
     assert environment["PYTHONPATH"].split(os.pathsep) == [str(ROOT), "elsewhere"]
 
 
 def test_a_job_becomes_a_command() -> None:
-    command = spark_submit.spark_submit(spark_submit.job("flights"), "live", "--out", "o", conf={"spark.log.level": "WARN"})
+    command = launch.spark_submit(launch.job("flights"), "live", "--out", "o", conf={"spark.log.level": "WARN"})
     assert command[0].endswith("/bin/spark-submit")
     assert command[command.index("--master") + 1] == "local[2]"
     assert "spark.log.level=WARN" in command
     assert "spark.driver.host=127.0.0.1" in command
     assert command[-4:] == [str(ROOT / "streaming/tutti_spark/jobs/flights.py"), "live", "--out", "o"]
-    assert "spark.driver.host=127.0.0.1" not in spark_submit.spark_submit("job.py", master="spark://h:7077")
+    assert "spark.driver.host=127.0.0.1" not in launch.spark_submit("job.py", master="spark://h:7077")
 
 
 def test_no_job_hides_a_module_of_the_standard_library() -> None:
@@ -39,17 +40,17 @@ def test_no_job_hides_a_module_of_the_standard_library() -> None:
 
 def test_a_job_that_is_not_there_names_those_that_are() -> None:
     with pytest.raises(UsageError, match="no job 'nothing'; there are alerts, "):
-        spark_submit.job("nothing")
+        launch.job("nothing")
 
 
 def test_which_python_workers_will_be(tmp_path: Path) -> None:
-    assert spark_submit.worker_python({}) == "python3"
-    assert spark_submit.worker_python({"PYSPARK_PYTHON": "/p"}) == "/p"
-    assert spark_submit.ask(sys.executable)["packages"] == requirements.told()["packages"]
+    assert launch.worker_python({}) == "python3"
+    assert launch.worker_python({"PYSPARK_PYTHON": "/p"}) == "/p"
+    assert launch.ask(sys.executable)["packages"] == requirements.told()["packages"]
     bare = tmp_path / "bare"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n')
     bare.chmod(0o755)
-    assert spark_submit.ask(str(bare))["missing"] == list(requirements.MODULES)
+    assert launch.ask(str(bare))["missing"] == list(requirements.MODULES)
 
 
 @pytest.mark.parametrize(
@@ -68,16 +69,15 @@ def test_a_python_that_is_none_is_told(tmp_path: Path, script: str | None, words
         python.write_text(f"#!/bin/sh\n{script}\n")
         python.chmod(0o755)
     with pytest.raises(UsageError, match=f"'{python}', which Spark would start for its Python workers, {words}"):
-        spark_submit.ask(str(python))
+        launch.ask(str(python))
 
 
 def test_the_package_is_written_as_one_file(tmp_path: Path) -> None:
     """Proves that what is shipped can be imported from the zip file, and nothing of the checkout is needed."""
-    run = subprocess.run(
-        [sys.executable, "-m", "tutti_spark.launch.spark_submit", "--zip", str(tmp_path / "tutti.zip")], check=False, cwd=ROOT
-    )
+    run = subprocess.run([sys.executable, "-m", "tutti_spark.launch", "--zip", str(tmp_path / "tutti.zip")], check=False, cwd=ROOT)
     assert run.returncode == 0
-    code = "import tutti, tutti_spark.source.data_source, pyspark_tutti, tutti.sources.flight as r; print(r.__file__, pyspark_tutti.__file__)"
+    code = "import tutti, tutti_spark.source.data_source, pyspark_tutti, tutti.sources.flight as r\n"
+    code += "print(r.__file__, pyspark_tutti.__file__)"
     environment = {"PYTHONPATH": os.pathsep.join([str(tmp_path / "tutti.zip"), sysconfig.get_path("purelib")])}
     command = [sys.executable, "-S", "-c", code]
     said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
@@ -88,15 +88,15 @@ def test_a_spark_that_the_source_does_not_know_is_not_started(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Proves that the launcher tells which Spark is there, and which is needed, before it becomes one of its commands."""
-    monkeypatch.setattr(spark_submit, "version", lambda _: "4.1.1")
-    assert spark_submit.main(["spark-submit", "job.py"]) == 2
+    monkeypatch.setattr(launch, "version", lambda _: "4.1.1")
+    assert launch.main(["spark-submit", "job.py"]) == 2
     said = capsys.readouterr().err
-    assert said.startswith(f"error: pyspark in {spark_submit.spark_home()} is 4.1.1 (4.2 or newer, below 4.4 is needed): ")
+    assert said.startswith(f"error: pyspark in {launch.spark_home()} is 4.1.1 (4.2 or newer, below 4.4 is needed): ")
 
 
 def test_the_installed_default_is_this_interpreter_and_leaves_a_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
-    file = spark_submit.install()
+    file = launch.install()
     code = "import os, site; site.addsitedir(os.environ['DIRECTORY']); print(os.environ['PYSPARK_PYTHON'])"
 
     def said(**variables: str) -> str:
@@ -115,7 +115,7 @@ def test_the_installed_default_is_this_interpreter_and_leaves_a_choice(tmp_path:
 def test_without_java_it_says_what_to_install(tmp_path: Path, home: str | None, found: str) -> None:
     environment = {"PATH": str(tmp_path)} | ({"JAVA_HOME": home} if home else {})
     run = subprocess.run(
-        [sys.executable, "-m", "tutti_spark.launch.spark_submit", "spark-submit", "job.py"],
+        [sys.executable, "-m", "tutti_spark.launch", "spark-submit", "job.py"],
         env=environment,
         capture_output=True,
         text=True,
@@ -135,7 +135,7 @@ def test_a_java_that_is_too_old_is_told_before_spark_starts(tmp_path: Path) -> N
     java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
     java.chmod(0o755)
     run = subprocess.run(
-        [sys.executable, "-m", "tutti_spark.launch.spark_submit", "spark-submit", "job.py"],
+        [sys.executable, "-m", "tutti_spark.launch", "spark-submit", "job.py"],
         env={"JAVA_HOME": str(tmp_path), "PATH": os.defpath},
         capture_output=True,
         text=True,
@@ -151,7 +151,7 @@ def test_a_java_that_is_too_old_is_told_before_spark_starts(tmp_path: Path) -> N
 )
 def test_the_command_explains_itself(arguments: list[str], words: str) -> None:
     run = subprocess.run(
-        [sys.executable, "-m", "tutti_spark.launch.spark_submit", *arguments], capture_output=True, text=True, check=False, cwd=ROOT
+        [sys.executable, "-m", "tutti_spark.launch", *arguments], capture_output=True, text=True, check=False, cwd=ROOT
     )
     assert run.returncode == 2
     assert words in run.stderr

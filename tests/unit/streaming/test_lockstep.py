@@ -132,7 +132,8 @@ def test_one_that_joined_a_run_that_never_began_does_not_matter(tmp_path: Path) 
 def test_a_process_that_is_killed_is_no_member(tmp_path: Path) -> None:
     """Proves that SIGKILL ends a membership, and nothing else does while the process lives."""
     code = (
-        "import sys; from pathlib import Path; from tutti_spark.source.lockstep import Lockstep; s = Lockstep('x', Path(sys.argv[1])); "
+        "import sys; from pathlib import Path; from tutti_spark.source.lockstep import Lockstep; "
+        "s = Lockstep('x', Path(sys.argv[1])); "
         "s.join(); s.end({}, 'log', 0, lambda: 4); print('asked', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:

@@ -14,9 +14,9 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 
 from tutti.errors import UsageError
+from tutti_spark.common import requirements
 from tutti_spark.common.options import parse
-from tutti_spark.launch import requirements
-from tutti_spark.launch.requirements import Need
+from tutti_spark.common.requirements import Need
 from tutti_spark.source.data_source import TuttiDataSource
 from tutti_spark.source.partition_reader import read_partition
 from tutti_spark.source.planning import RecordsPartition

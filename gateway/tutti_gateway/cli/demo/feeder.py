@@ -1,7 +1,7 @@
 """One airport's producer: replays its departures in the order of their schedule, as a host at that airport would.
 
-Run as `python -m tutti_gateway.cli.demo.feeder`, one process an airport. The year passes at a pace; what became due is sent record by
-record and waited for; then the airport tells the others how far it is (`board`), and none runs ahead by more than the skew.
+Run as `python -m tutti_gateway.cli.demo.feeder`, one process an airport. The year passes at a pace; due records are sent one by one
+and waited for; then the airport tells the others how far it is (`board`), and none runs ahead by more than the skew.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The demo's gateways: one an airport, run and started again as `tutti dev` does. Run as `python -m tutti_gateway.cli.demo.gateways`."""
+"""The demo's gateways, one an airport, restarted as `tutti dev` does: `python -m tutti_gateway.cli.demo.gateways`."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 checked.
 
 The gateways run as those of `tutti dev` do, one an airport, and are started again when killed; the job is
-`streaming/tutti_spark/jobs/flights.py` under spark-submit; three producers replay the year at a pace, each through its airport's gateway while
+`jobs/flights.py` under spark-submit; three producers replay the year at a pace, each through its airport's gateway while
 that is there. What is checked at the end is read from the log files and the results, with every gateway down.
 """
 
@@ -280,7 +280,8 @@ class Demo:
     def _check_logs(self, expected: Sequence[Departures]) -> tuple[list[Check], Digest]:
         """What the log files alone show, and the digest of the killed gateway's."""
         from tutti.sources.files import Files
-        from tutti_gateway.log.tools import digest, verify
+        from tutti_gateway.log.tools.digest import digest
+        from tutti_gateway.log.tools.verify import verify
 
         logs = {name: self._data / name for name in self._gateways}
         with Files([logs[self._killed]]) as files:
@@ -326,7 +327,7 @@ class Demo:
         return self._start_spark(house, "query", ["live", *options, "--out", str(self._at / "live")])
 
     def _start_spark(self, house: Household, name: str, arguments: Sequence[str]) -> Running:
-        from tutti_spark.launch.spark_submit import job, spark_environment, spark_submit
+        from tutti_spark.launch import job, spark_environment, spark_submit
 
         local = str(self._at / "tmp")
         settings = {"spark.local.dir": local, "spark.driver.memory": "1g", "spark.sql.warehouse.dir": f"{local}/warehouse"}

@@ -8,8 +8,8 @@ from tutti_gateway.cli.doctor.machine import Finding
 
 def java() -> Finding:
     """Whether it is there, starts, and is new enough."""
-    from tutti_spark.launch.java import INSTALL, look
-    from tutti_spark.launch.requirements import JAVA_MIN
+    from tutti_spark.common.java import INSTALL, look
+    from tutti_spark.common.requirements import JAVA_MIN
 
     try:
         found = look()

@@ -58,10 +58,10 @@ def packages() -> Finding:
 
 def compiled() -> Finding:
     """Whether producers send by what was compiled at installation."""
-    from tutti.batching.append import swift
+    from tutti.batching.append import compiled
 
-    if swift is not None:
-        return Finding("send()", True, f"compiled, {swift.__file__}")
+    if compiled is not None:
+        return Finding("send()", True, f"compiled, {compiled.__file__}")
     what = "not compiled: without gcc and Python's headers (python3-dev) at installation, or with TUTTI_SWIFT=0"
     return Finding("send()", True, f"{what}, records of 100 B go at two thirds of the rate")
 

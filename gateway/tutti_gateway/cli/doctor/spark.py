@@ -20,7 +20,7 @@ from tutti.errors import UsageError
 from tutti_gateway.cli.doctor.machine import Finding
 
 if TYPE_CHECKING:
-    from tutti_spark.launch.requirements import Told
+    from tutti_spark.common.requirements import Told
 
 LOCAL = "local[1]"
 _INSTALL = f"{sys.executable} -m pip install 'tutti-ingest[spark]'"
@@ -62,8 +62,8 @@ print("TRIAL " + json.dumps(told))
 
 def pyspark() -> Finding:
     """Whether pyspark is here, in a version that is supported, and no other Spark is named."""
-    from tutti_spark.launch.requirements import SPARK
-    from tutti_spark.launch.spark_submit import spark_home
+    from tutti_spark.common.requirements import SPARK
+    from tutti_spark.launch import spark_home
 
     try:
         found = version("pyspark")
@@ -81,12 +81,14 @@ def pyspark() -> Finding:
 
 def python_of_workers() -> Finding:
     """The Python that Spark, started from this shell, starts for its workers, and whether it has what it needs."""
-    from tutti_spark.launch.spark_submit import ask, worker_python
+    from tutti_spark.launch import ask, worker_python
 
     subject = "python of Spark's workers"
     python = worker_python()
     said = "PYSPARK_PYTHON" if os.environ.get("PYSPARK_PYTHON") else "python3 on PATH, as PYSPARK_PYTHON is not set"
-    do = f"export PYSPARK_PYTHON={sys.executable}   (or once for this environment: {sys.executable} -m tutti_spark.launch.spark_submit --install)"
+    do = (
+        f"export PYSPARK_PYTHON={sys.executable}   (or once for this environment: {sys.executable} -m tutti_spark.launch --install)"
+    )
     try:
         found = ask(python)
     except UsageError as error:
@@ -103,7 +105,7 @@ def python_of_workers() -> Finding:
 
 def settings() -> Finding:
     """What of Spark's settings, in this shell and in its file, has the format run otherwise than expected."""
-    from tutti_spark.launch.spark_submit import spark_home, worker_python
+    from tutti_spark.launch import spark_home, worker_python
 
     subject = "settings of Spark"
     register = "call pyspark_tutti.register(spark) in the job: what is registered runs with PYSPARK_PYTHON"
@@ -130,8 +132,8 @@ def settings() -> Finding:
 
 def trial(master: str = LOCAL) -> Finding:
     """Start Spark for a moment and look from inside of its workers: here as `tutti demo` does, on a cluster as this shell would."""
-    from tutti_spark.launch import requirements
-    from tutti_spark.launch.spark_submit import spark_environment
+    from tutti_spark.common import requirements
+    from tutti_spark.launch import spark_environment
 
     subject = "a trial of Spark"
     try:
@@ -155,7 +157,7 @@ def trial(master: str = LOCAL) -> Finding:
     }
     for text, worker in workers.items():
         if wrong := _wrong(worker):
-            do = f"there: {worker['executable']} {requirements.INSTALL}; or set PYSPARK_PYTHON to what is a good Python on every host"
+            do = f"there: {worker['executable']} {requirements.INSTALL}; or set PYSPARK_PYTHON to a good Python on every host"
             return Finding(subject, False, f"workers run {text}: {wrong}", do)
     text = "workers run " + " and ".join(workers)
     if "gateways" not in told["source"]:
@@ -165,7 +167,7 @@ def trial(master: str = LOCAL) -> Finding:
 
 def _wrong(found: Told) -> str:
     """What an interpreter lacks, "" if nothing."""
-    from tutti_spark.launch.requirements import misfits
+    from tutti_spark.common.requirements import misfits
 
     lacks = [f"it lacks {', '.join(found['missing'])}"] if found["missing"] else []
     return "; ".join(lacks + misfits(found))

@@ -40,8 +40,8 @@ def verify(directory: str, as_json: bool) -> None:
     Its header, its place in the chain, its body, and what was derived from it: indexes and snapshots. Exit code 4 if anything is
     damaged. The directory of one lane (DIRECTORY/lanes/NAME) is checked alone.
     """
-    from tutti_gateway.log.tools import lane_of, verify_lanes
-    from tutti_gateway.log.tools import verify as check
+    from tutti_gateway.log.tools.verify import lane_of, verify_lanes
+    from tutti_gateway.log.tools.verify import verify as check
 
     with progress("verify", None, unit="bytes") as meter:
         report = check(directory, meter.reach)
@@ -73,7 +73,8 @@ def _places(damage: Sequence[Finding]) -> str:
 
 def _advice(path: str, own: bool, damage: Sequence[Finding]) -> str:
     """What to do about damage in a lane, which is not repaired as a log is: whoever else has it serves it, or gives it back."""
-    from tutti_gateway.log.tools import NEW_LANE, SUSPECT
+    from tutti.data.lane_name import NEW_LANE
+    from tutti.log.files.lane_paths import SUSPECT
 
     if all(finding.derived for finding in damage):
         return "no record is lost; with the gateway down remove what is named, which reads do without"
@@ -95,7 +96,7 @@ def _advice(path: str, own: bool, damage: Sequence[Finding]) -> str:
 @json_option
 def inspect(directory: str, start: int, end: int | None, as_json: bool) -> None:
     """List the frames of DIRECTORY, decided and pending. With --json one line of JSON a frame."""
-    from tutti_gateway.log.tools import inspect as frames
+    from tutti_gateway.log.tools.inspect import inspect as frames
 
     found = frames(directory, start, end)
     if as_json:
@@ -116,7 +117,7 @@ def digest(directory: str, start: int | None, end: int | None, as_json: bool) ->
 
     Of a canonical form that depends neither on batches nor on compression: equal on every gateway that holds the range.
     """
-    from tutti_gateway.log.tools import digest as digest_of
+    from tutti_gateway.log.tools.digest import digest as digest_of
 
     done = 0
 
@@ -152,7 +153,7 @@ def repair(directory: str, accept_loss_from: int | None, as_json: bool) -> int:
     Without --accept-loss-from only what loses no record is mended: segment headers that follow from the rest, indexes, snapshots.
     What stood there before is kept aside. Exit code 4 if records cannot be served.
     """
-    from tutti_gateway.log.tools import repair as mend
+    from tutti_gateway.log.tools.repair import repair as mend
 
     report = mend(directory, accept_loss_from)
     if as_json:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-MADE = "<!-- Made from the code: python -m tutti_gateway.cli.reference.__main__. What is changed here by hand is lost. -->\n"
+MADE = "<!-- Made from the code: python -m tutti_gateway.cli.reference. What is changed here by hand is lost. -->\n"
 _INTRODUCTION = """\
 Everything that `from tutti import ...` gives. [clients.md](../how-to/clients.md) shows how to use it; the rest is not for
 applications and changes without notice.

@@ -1,4 +1,4 @@
-"""What this member's disk lost of decided lanes, its own among them, and which gateways can give it (see `tutti_gateway.core.disk_repair`):
+"""What this member's disk lost of decided lanes, its own among them, and which gateways can give it (see `core.disk_repair`):
 any of the part that has it decided, the lane's origin like all others.
 """
 

@@ -122,8 +122,8 @@ class Sequencer:
             if received.staged_count >= common_limits.STAGED_BATCHES_MAX:
                 code = "limit"
                 reason = (
-                    f"{common_limits.STAGED_BATCHES_MAX} staged batches of all producers wait for their transactions, and there may be no "
-                    "more: stage fewer, larger batches, or commit smaller transactions"
+                    f"{common_limits.STAGED_BATCHES_MAX} staged batches of all producers wait for their transactions, which is the "
+                    "limit: stage fewer, larger batches, or commit smaller transactions"
                 )
         elif line.undecided:
             self._judge(origin, frame, line)

@@ -185,7 +185,7 @@ def _run_or_none(frames: Sequence[Frame]) -> str:
 def _size(frame: Frame) -> str:
     length = len(frame.body)
     if length > common_limits.BODY_BYTES_MAX or length != frame.body_length:
-        return f"a body of {length} bytes is over the limit of {common_limits.BODY_BYTES_MAX}, or not the {frame.body_length} announced"
+        return f"a body of {length} bytes is over {common_limits.BODY_BYTES_MAX}, or not the {frame.body_length} announced"
     return ""
 
 

@@ -1,7 +1,7 @@
 """What members say to each other. Every message names its view; one of another view is ignored (design, sections 4 and 5). Those of
 lanes name an attempt instead (section 7).
 
-Messages carry frames by reference; the transport turns them into bytes (`tutti_gateway.core.protocol.codec` does, for tests and recorded runs).
+Messages carry frames by reference; the transport turns them into bytes (`codec` does, for tests and recorded runs).
 """
 
 from __future__ import annotations

@@ -85,8 +85,8 @@ class Held(NamedTuple):
     def told(self) -> str:
         """For who has to act."""
         return (
-            f"retention would free {self.bytes // common_limits.MIB} MiB and waits for reader {self.reader!r}, which has committed offset "
-            f"{self.offset}: start what reads under that name, or take it out of [retention] keep_for"
+            f"retention would free {self.bytes // common_limits.MIB} MiB and waits for reader {self.reader!r}, which has committed "
+            f"offset {self.offset}: start what reads under that name, or take it out of [retention] keep_for"
         )
 
 

@@ -120,7 +120,8 @@ def _check_txn(frame: Frame) -> None:
     plain = not frame.flags and not frame.raw_length and encode_body(body) == bytes(frame.body)
     if not body.good(common_limits.STAGED_BATCHES_MAX) or not plain or sum(body.counts) != frame.count:
         raise FormatError(
-            f"a transaction names 1 to {common_limits.STAGED_BATCHES_MAX} staged batches, each once, each of its records, and no flags"
+            f"a transaction names 1 to {common_limits.STAGED_BATCHES_MAX} staged batches, each once, each of its records, "
+            "and no flags"
         )
 
 

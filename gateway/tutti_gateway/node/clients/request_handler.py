@@ -267,7 +267,7 @@ def _keep_form(session: Session, form: bytes) -> None:
 def _not_taken(message: Message) -> str:
     if not message.parts:
         return (
-            f"a message of {message.size} bytes has too many bytes or parts: a gateway takes up to {common_limits.MESSAGE_BYTES_MAX} "
-            f"bytes in up to {PARTS_MAX} parts; send fewer frames at once"
+            f"a message of {message.size} bytes has too many bytes or parts: a gateway takes up to "
+            f"{common_limits.MESSAGE_BYTES_MAX} bytes in up to {PARTS_MAX} parts; send fewer frames at once"
         )
     return f"a message of {message.size} bytes in {len(message.parts)} parts is none of this protocol"

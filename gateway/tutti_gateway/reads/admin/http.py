@@ -2,7 +2,7 @@
 
 Bounds: so many connections, so many bytes of headers, no bodies, and one time limit from the start of a request to the end of its
 answer, after which the connection is cut however slowly the other side reads or writes. For a connection too many the one that
-waits longest without a request is closed (`tutti/runtime/listener.py`). Who speaks another language here (gRPC, ZeroMQ) is told which
+waits longest without a request is closed (`tutti.runtime.listener`). Who speaks another language here (gRPC, ZeroMQ) is told which
 port it wants.
 """
 

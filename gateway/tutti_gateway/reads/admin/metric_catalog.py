@@ -1,6 +1,6 @@
 """Every metric of a gateway: its name, which is a contract, what it means, and where its value stands (`metrics.document`).
 
-`python -m tutti_gateway.cli.reference.__main__` makes docs/reference/metrics.md of it; a released name stays (`tests/unit/api/metrics.txt`).
+`python -m tutti_gateway.cli.reference` makes docs/reference/metrics.md of it; a released name stays (`tests/unit/api/metrics.txt`).
 """
 
 from __future__ import annotations

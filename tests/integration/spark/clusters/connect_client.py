@@ -19,7 +19,7 @@ from pyspark.sql.connect.dataframe import DataFrame  # noqa: E402
 from pyspark.sql.connect.session import SparkSession  # noqa: E402
 
 from tutti.errors import UsageError  # noqa: E402
-from tutti_spark.plan.deterministic import deterministic  # noqa: E402
+from tutti_spark.deterministic import deterministic  # noqa: E402
 
 assert isinstance(spark, SparkSession)
 assert isinstance(rows, DataFrame)

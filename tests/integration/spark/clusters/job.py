@@ -23,9 +23,10 @@ options = {"gateways": url, "topics": "t", "minPartitions": "4", "shortCircuit":
 
 def workers(_: object) -> Iterator[tuple[str, str, str]]:
     """Where a task runs: directory, interpreter, package."""
+    import tutti_spark
 
     time.sleep(0.2)
-    yield os.getcwd(), sys.executable, str(streaming.__file__)
+    yield os.getcwd(), sys.executable, str(tutti_spark.__file__)
 
 
 @udf("long")

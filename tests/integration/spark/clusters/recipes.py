@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests import shared_classes
 from tutti.runtime.child_processes import ending_with_this
-from tutti_spark.launch.spark_submit import spark_home
+from tutti_spark.launch import spark_home
 
 ROOT = Path(__file__).resolve().parents[4]
 JOB = Path(__file__).with_name("job.py")

@@ -82,7 +82,7 @@ def test_shipped_with_py_files(group: Three, cluster: Standalone, shared: Path, 
     python = recipes.environment_without_package(tmp_path / "libraries")
     recipe = names(group, shared, **{MASTER: cluster.url, "/opt/libraries/bin/python": str(python)})
     script = recipes.submitted("Shipped with the job: `--py-files`", recipe, "REGISTER")
-    assert script.startswith("python -m tutti_spark.launch.spark_submit --zip tutti.zip\n")
+    assert script.startswith("python -m tutti_spark.launch --zip tutti.zip\n")
     found = recipes.told(recipes.start(script, tmp_path))
     assert (found["BATCH"], found["STREAM"]) == (all_of(group), all_of(group))
     for place in found["WHERE"].split():

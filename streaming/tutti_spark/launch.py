@@ -4,9 +4,9 @@ Spark starts its Python workers with `python3` from PATH unless PYSPARK_PYTHON n
 again by that `python3`. Outside of an activated environment that is the system's, which has neither pyarrow nor this package. So
 whoever starts Spark from here passes `spark_environment()`, and
 
-    python -m tutti_spark.launch.spark_submit spark-submit [OPTIONS] JOB [ARGUMENTS]     starts anything of Spark's `bin` that way
-    python -m tutti_spark.launch.spark_submit --install                                  makes it the default of this environment
-    python -m tutti_spark.launch.spark_submit --zip FILE                                 writes this package, for spark-submit --py-files
+    python -m tutti_spark.launch spark-submit [OPTIONS] JOB [ARGUMENTS]     starts anything of Spark's `bin` that way
+    python -m tutti_spark.launch --install                                  makes it the default of this environment
+    python -m tutti_spark.launch --zip FILE                                 writes this package, for spark-submit --py-files
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tutti.errors import TuttiError, UsageError
-from tutti_spark.launch import java, requirements
+from tutti_spark.common import java, requirements
 
 #: Settings for Spark on one machine.
 LOCAL_SETTINGS: dict[str, str] = {
@@ -51,11 +51,23 @@ def spark_environment() -> dict[str, str]:
         UsageError: pyspark is not installed beside this package.
     """
     variables = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_HOME": str(spark_home())}
-    root = Path(__file__).resolve().parents[1]
-    if root.name not in ("site-packages", "dist-packages"):  # a checkout: its code, whether it is installed or not
+    checkout = [str(root) for root in _roots() if root.name not in ("site-packages", "dist-packages")]
+    if checkout:  # Spark runs the checkout's code, whether it is installed or not
         before = os.environ.get("PYTHONPATH")
-        variables["PYTHONPATH"] = f"{root}{os.pathsep}{before}" if before else str(root)
+        variables["PYTHONPATH"] = os.pathsep.join([*checkout, *([before] if before else [])])
     return variables
+
+
+def _roots() -> list[Path]:
+    """Return the directories that hold this project's packages: one where it is installed, several in a checkout."""
+    return list(dict.fromkeys(_package(name).parent for name in requirements.MODULES))
+
+
+def _package(name: str) -> Path:
+    found = find_spec(name)
+    if found is None or found.origin is None:
+        raise UsageError(f"the package {name} is not beside {Path(__file__).parent.name}: install Tutti as a whole")
+    return Path(found.origin).resolve().parent
 
 
 def spark_home() -> Path:
@@ -127,13 +139,10 @@ def ask(python: str) -> requirements.Told:
 
 def ship(file: Path) -> Path:
     """Write this package as the zip file that `spark-submit --py-files` takes; its libraries are not in it."""
-    root = Path(__file__).resolve().parents[1]
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        for source in (
-            root / "tutti/__init__.py",
-            *(found for room in requirements.MODULES for found in sorted((root / room).rglob("*.py"))),
-        ):
-            archive.write(source, source.relative_to(root))
+        for package in map(_package, requirements.MODULES):
+            for source in sorted(package.rglob("*.py")):
+                archive.write(source, source.relative_to(package.parent))
     return file
 
 

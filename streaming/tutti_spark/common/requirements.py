@@ -46,7 +46,7 @@ PACKAGES = {
 }
 #: What a job's own functions may need: not being there is no fault, another version is.
 OPTIONAL = {"pandas": Need("2.2", "3"), "protobuf": Need("6.33")}
-MODULES = ("pyspark_tutti", "streaming", "gateway")
+MODULES = ("pyspark_tutti", "tutti_spark", "tutti")
 INSTALL = "-m pip install 'tutti-ingest[spark]'"
 
 

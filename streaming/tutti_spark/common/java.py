@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tutti.errors import Unavailable
-from tutti_spark.launch.requirements import JAVA_MIN
+from tutti_spark.common.requirements import JAVA_MIN
 
 INSTALL = f"install Java {JAVA_MIN} or newer (Debian: apt-get install openjdk-{JAVA_MIN}-jre-headless), or point JAVA_HOME at one"
 _WAIT_S = 20.0

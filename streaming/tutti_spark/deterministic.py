@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from tutti.errors import UsageError
 from tutti_spark.common.options import parse
-from tutti_spark.plan.plan_reader import IN_ORDER, STREAMS, all_columns, columns, is_tutti, items, name_of, printed, short, total
+from tutti_spark.query_plan import IN_ORDER, STREAMS, all_columns, columns, is_tutti, items, name_of, printed, short, total
 from tutti_spark.source.catalog import with_table
 
 if TYPE_CHECKING:

@@ -1,0 +1,155 @@
+"""Write docs/reference/{cli,config,api,metrics}.md from the code: `python -m tutti_gateway.cli.reference` writes them, a test
+compares them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from inspect import cleandoc
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+from msgspec import Struct, inspect
+
+from tutti_gateway.cli.reference.api import MADE, api_page
+from tutti_gateway.cli.reference.metrics import metrics_page
+
+DOCS = Path(__file__).parents[4] / "docs" / "reference"
+
+
+def cli_page() -> str:
+    """All commands with their options."""
+    from tutti_gateway.cli.commands import tutti
+
+    parts = [f"# Commands\n\n{MADE}\n"]
+    parts.append("`tutti` is the same as `python -m tutti_gateway`. Every command says what it takes with `--help`.\n")
+    parts.append(_CLI_INTRODUCTION)
+    parts.extend(_command(tutti, click.Context(tutti, info_name="tutti"), "##"))
+    return "\n".join(parts)
+
+
+def config_page() -> str:
+    """All keys with their bounds and defaults."""
+    from tutti_gateway.config.model import PRESETS, Config
+
+    parts = [f"# Configuration\n\n{MADE}\n{_CONFIG_INTRODUCTION}"]
+    parts.extend(_table(Config, ""))
+    names = list(PRESETS["lan"])
+    parts.append("## Presets\n\n`[group] preset` fills `[timers]`; each timer can be set alone.\n")
+    parts.append(_rows([["preset", *names], *([f"`{preset}`", *map(str, timers.values())] for preset, timers in PRESETS.items())]))
+    return "\n".join(parts)
+
+
+_CLI_INTRODUCTION = """\
+- `--url` takes one gateway or several, `tutti://HOST:PORT[,HOST:PORT...]`, and defaults to `$TUTTI_URL`.
+- Results go to standard output, everything else to standard error: progress, what is waited for, and what came of a command that
+  changes something.
+- Tables (`members`, `topics`, `producers`, `keys show`, `log inspect`, `trace`, `status --watch`) are drawn on a terminal;
+  elsewhere they are lines with tabs between the fields, the names of the columns first (below the message's own line in `trace`), a
+  hyphen where there is nothing. The other commands write sentences, or the bare result (`offsets`, `log digest`). `--json` gives
+  one line of JSON in place of either; `log inspect`, `trace` and `status --watch` write one for each frame, step and change.
+- Without being asked `status` writes JSON where standard output is no terminal, `tail` writes JSON lines (`--format`), and `serve`
+  and `dev` write one line of JSON when they are ready.
+- Arguments are UTF-8 text, names of files too. A configuration and a file of keys, tokens or certificates has at most 1 MiB; it may
+  be a pipe (`<(...)` of a shell) that is written into within 10 s, a certificate and its key may not.
+- Exit codes: 0 fine, 1 failed, 2 wrong use, 3 unavailable, 4 damage found. An error is one line, `error: ...`, on standard error.
+  Ctrl-C ends a command with 130, and with 0 those that go on until then: `serve` and `dev`, which stop in order, and
+  `tail --follow`; `status --watch` ends with 130.
+- Shell completion: `eval "$(tutti completion bash)"` in `~/.bashrc`, the same with `zsh` in `~/.zshrc`, or
+  `tutti completion fish > ~/.config/fish/completions/tutti.fish`.
+"""
+
+_CONFIG_INTRODUCTION = """\
+A gateway reads one TOML file: `tutti serve --config FILE`. `tutti config check FILE` explains every mistake in it: where, what,
+what to do. Unknown keys are errors. [conf/minimal.toml](../../conf/minimal.toml) is the least there can be,
+[conf/group.toml](../../conf/group.toml) one of three gateways with keys, and
+[conf/gateway.toml](../../conf/gateway.toml) shows every key with its default. Relative paths are taken from the working directory,
+those of keys from the directory of the file.
+"""
+
+
+def _command(command: click.Command, context: click.Context, heading: str) -> Iterator[str]:
+    if isinstance(command, click.Group):
+        if context.parent is not None:
+            yield f"{heading} `{context.command_path}`\n\n{_help(command)}\n"
+            yield from _options(command, context)
+            heading += "#"
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            if inner is not None:
+                yield from _command(inner, click.Context(inner, parent=context, info_name=name), heading)
+        return
+    pieces = " ".join(command.collect_usage_pieces(context))
+    yield f"{heading} `{context.command_path}`\n\n    {context.command_path} {pieces}\n\n{_help(command)}\n"
+    yield from _options(command, context)
+
+
+def _options(command: click.Command, context: click.Context) -> Iterator[str]:
+    rows = [record for option in command.get_params(context) if (record := option.get_help_record(context))]
+    rows = [record for record in rows if record[1] and not record[0].endswith("--help")]
+    if rows:
+        yield _rows([["option", "what"], *([f"`{_cell(name)}`", _cell(text)] for name, text in rows)])
+
+
+def _help(command: click.Command) -> str:
+    paragraphs = []
+    for paragraph in cleandoc(command.help or "").split("\n\n"):
+        if paragraph.startswith("\b\n"):
+            paragraphs.append("\n".join(f"    {line}" for line in paragraph.splitlines()[1:]))
+        else:
+            paragraphs.append(" ".join(paragraph.split()))
+    return "\n\n".join(paragraphs)
+
+
+def _table(kind: type[Struct], name: str) -> Iterator[str]:
+    from tutti.toml.loader import taken
+
+    rows = [["key", "takes", "default", "what"]]
+    tables: list[tuple[type[Struct], str]] = []
+    for field in msgspec.structs.fields(kind):
+        if isinstance(field.type, type) and issubclass(field.type, Struct):
+            tables.append((field.type, field.name))
+        else:
+            rows.append([f"`{field.name}`", _cell(taken(field.type)), _default(field), _cell(_description(field.type))])
+    doc = (kind.__doc__ or "").split("\n\n")[0].strip()
+    yield f"## {f'`[{name}]`' if name else 'Top of the file'}\n\n{doc}\n"
+    yield _rows(rows)
+    for table, inner in tables:
+        yield from _table(table, inner)
+
+
+def _default(field: msgspec.structs.FieldInfo) -> str:
+    if field.required:
+        return "required"
+    value: Any = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
+    if value is None or value == {}:
+        return ""
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def _description(kind: Any) -> str:
+    told = inspect.type_info(kind)
+    return str((told.extra_json_schema or {}).get("description", "")) if isinstance(told, inspect.Metadata) else ""
+
+
+def _rows(rows: list[list[str]]) -> str:
+    header, *rest = (f"| {' | '.join(row)} |" for row in rows)
+    return "\n".join([header, "|" + "---|" * len(rows[0]), *rest]) + "\n"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def main() -> int:
+    """Write the pages."""
+    import tutti
+
+    pages = {"cli.md": cli_page(), "config.md": config_page(), "api.md": api_page(tutti), "metrics.md": metrics_page()}
+    for name, page in pages.items():
+        (DOCS / name).write_text(page)
+        print(f"wrote {DOCS / name}", file=sys.stderr)
+    return 0
