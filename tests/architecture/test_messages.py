@@ -15,7 +15,7 @@ VALUE = re.compile(r"'?\b[A-Z][A-Z]+\b'?")  # a word in capitals stands for a va
 def texts() -> str:
     """All string literals of the packages, a line each, with a zero byte for each value in an f-string."""
     found = []
-    for package in ("gateway", "connectors", "streaming"):
+    for package in ("tutti", "gateway", "connectors", "streaming"):
         for path in sorted((ROOT / package).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text("utf-8"))):
                 if isinstance(node, ast.JoinedStr):
