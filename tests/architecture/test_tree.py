@@ -92,8 +92,8 @@ def test_no_path_of_one_machine() -> None:
 @pytest.mark.parametrize(
     ("room", "extras"),
     [
-        ("tutti", ["archive", "otel"]),
-        ("gateway", []),
+        ("tutti", ["archive", "gateway", "otel"]),
+        ("gateway", ["gateway"]),
         ("gateway/tutti_gateway/cli", ["demo"]),
         ("streaming", ["spark"]),
         ("benchmarks", ["spark", "kafka", "demo", "dev"]),
