@@ -51,14 +51,14 @@ def test_the_build_makes_what_runs_a_gateway_and_a_connector(tmp_path: Path) -> 
             python,
             "-P",
             "-c",
-            "import importlib.util as u; print([n for n in ('pip', 'setuptools', 'pyspark', 'gateway') if u.find_spec(n)])",
+            "import importlib.util as u; print([n for n in ('pip', 'setuptools', 'pyspark', 'tutti_gateway') if u.find_spec(n)])",
         ],
         capture_output=True,
         text=True,
         check=True,
         cwd=tmp_path,
     )
-    assert there.stdout.strip() == "['gateway']"
+    assert there.stdout.strip() == "['tutti_gateway']"
     config = tmp_path / "gateway.toml"
     config.write_text((ROOT / "conf/minimal.toml").read_text("utf-8").replace("7400", str(free_base())))
     environment = {"PATH": f"{made / 'bin'}:/usr/bin:/bin"}

@@ -47,7 +47,11 @@ def older(keyed: bool, tmp_path_factory: pytest.TempPathFactory) -> dict[str, st
     release = BEFORE_WITH_KEYS if keyed else BEFORE
     archive = subprocess.run(["git", "archive", release], cwd=ROOT, stdout=subprocess.PIPE, check=True)
     subprocess.run(["tar", "--extract", "--directory", str(tree)], input=archive.stdout, check=True)
-    assert (tree / "gateway/tutti_gateway/node/driver.py").read_bytes()
+    assert (tree / "gateway/node/driver.py").read_bytes()
+    # Those releases have other package names: `python -m gateway` is the command there.
+    (tree / "tutti_gateway").mkdir()
+    (tree / "tutti_gateway/__init__.py").touch()
+    (tree / "tutti_gateway/__main__.py").write_text("import sys\nfrom gateway.cli.main import main\nsys.exit(main())\n")
     # Without the working directory on its path, which is this release's.
     return {"PYTHONPATH": str(tree), "PYTHONSAFEPATH": "1"}
 
