@@ -79,10 +79,7 @@ OPEN_FILES = 65_536  # requested from the system; the hard limit of the process 
 LOG_WAIT_MS_MAX = 250  # longest wait for the reader of a full log pipe or terminal; after it, log lines are lost
 SPARE_FILES, SPARE_FILES_PART = 64, 8  # producers keep batches on the heap, and this much free
 FILES_WAIT_US_MAX, FILES_LOOK_US = 15_000_000, 10_000  # longest wait of the log for a free descriptor, and its retry interval
-CLIENT_MMAP_BYTES, CLIENT_TRIM_BYTES = (
-    8 * MIB,
-    64 * MIB,
-)  # in a process with producers: batches stay on the heap, which keeps this much free
+CLIENT_MMAP_BYTES, CLIENT_TRIM_BYTES = 8 * MIB, 64 * MIB  # producers keep batches on the heap, which keeps this much free
 
 # Client
 ADDRESSES_MAX = 64  # gateways in one url
@@ -104,10 +101,7 @@ PEEK_BYTES_MAX = 512  # of the bytes that the probe reads
 ANSWERS_A_TURN_MAX = 1024  # answers that a producer receives before it sends again
 DELIVERY_TIMEOUT_US = 60_000_000  # from `send()` to an outcome
 REQUEST_TIMEOUT_US = 10_000_000
-SILENCE_US_MIN, SILENCE_US_MAX = (
-    1_000_000,
-    8_000_000,
-)  # unanswered frames make a client send Hello after this time; doubles each time
+SILENCE_US_MIN, SILENCE_US_MAX = 1_000_000, 8_000_000  # unanswered frames make a client send Hello after this time; doubles
 LINK_BEAT_MS = 500  # interval of a client's keepalive pings; the socket thread of the gateway answers them
 LINK_SILENT_MS_MAX = 2_000  # a connection that received nothing for this long is dropped
 FLIGHT_BEAT_MS = 12_000  # keepalive interval of a reader that waits within an answer

@@ -72,7 +72,7 @@ class Producer:
         credentials: a `Credentials`, or the path of a credentials file. The default is the file that `TUTTI_TOKEN_FILE` names.
 
     Raises:
-        DirectoryRefused, WrongDirectory, Damaged: the spool is in use by another process, belongs to another producer, or is corrupt.
+        DirectoryRefused, WrongDirectory, Damaged: the spool is in use by another process, is another producer's, or is corrupt.
         ConfigError: the url is malformed, or names a port of another protocol.
         UsageError: an option or the name is wrong, or this system is not Linux.
         Unavailable: no gateway accepted the producer within `connect_timeout`. The message has the result of each address.
@@ -80,9 +80,7 @@ class Producer:
     """
 
     staged = False  # True if records stay invisible until a transaction commits them
-    puts_denied_aside = (
-        False  # with a spool: True if a topic that the credentials do not allow is quarantined, as after other refusals
-    )
+    puts_denied_aside = False  # with a spool: True if batches of a topic without rights are quarantined
 
     def __init__(
         self,
@@ -180,7 +178,7 @@ class Producer:
             value, key: bytes or None.
             timestamp: aware datetime or int microseconds since 1970, UTC; default: the current time.
             headers: pairs (name, bytes or None).
-            progress: up to 256 bytes that commit with the record, such as a position in the source. `resume()` returns the last one.
+            progress: up to 256 bytes that commit with the record, such as a source position. `resume()` returns the last one.
             on_delivery: called as `on_delivery(error, receipt)`; `error` is None if the record committed. The callback runs in an
                 I/O thread, which other producers of the process share. The callback may send and must not block. An exception of
                 the callback is logged, even `SystemExit`.
@@ -207,12 +205,7 @@ class Producer:
                     receipt = takers[topic]((value, key, on_delivery))
                 if receipt is not None:
                     return receipt
-        except (
-            KeyError,
-            StopIteration,
-            ValueError,
-            TypeError,
-        ) as error:  # no appender, no free space, or another thread is appending
+        except (KeyError, StopIteration, ValueError, TypeError) as error:  # no appender, no free space, or a concurrent append
             if not is_from_call(error):
                 raise
         return self._send(topic, value, key, timestamp, headers, progress, on_delivery, ordering)
@@ -242,13 +235,13 @@ class Producer:
     ) -> Receipt:
         """Send a record batch as one frame. All of its records commit at consecutive offsets, or none does.
 
-        A batch is never split. A batch above a limit (8 MiB encoded, 32 MiB without compression, 4 MiB for a record) is not sent, and
-        its receipt has failed with `TooLarge`. Slice such a batch (`record_batch.slice`); slices of 256 KiB to 1 MiB perform best.
+        A batch is never split. A batch above a limit (8 MiB encoded, 32 MiB without compression, 4 MiB for a record) is not sent,
+        and its receipt has failed with `TooLarge`. Slice such a batch (`record_batch.slice`); 256 KiB to 1 MiB perform best.
 
         Args:
             topic: name of the topic.
             record_batch: columns value (binary, required), key (binary), timestamp (timestamp with zone) and headers
-                (list<struct<key: string, value: binary>>) in any order, and no other column. The default timestamp is the current time.
+                (list<struct<key: string, value: binary>>) in any order; no other column. The default timestamp is the current time.
             progress: as in `send`; it belongs to the last record.
             on_delivery: as in `send`; called once for the batch.
             ordering: as in `send`.
@@ -338,9 +331,8 @@ class Producer:
         if self._spool is not None:
             return self._spool[0].resume(deadline)
         sequence, progress = self._feed.committed
-        return Resume(
-            sequence, unwrap(progress)[1]
-        )  # an earlier run may have had a spool, whose mark is not part of the application's progress
+        # An earlier run may have had a spool, whose mark precedes the application's progress.
+        return Resume(sequence, unwrap(progress)[1])
 
     @property
     def spool(self) -> Spooled:
@@ -415,9 +407,7 @@ def _open_spool(
 ) -> tuple[SpooledFeed, Spooler]:
     """Return the accumulator of the spool, and the thread that writes and reads the spool."""
     if producer is None:
-        raise UsageError(
-            "a producer with a spool needs a name, so that a restart continues: Producer(url, producer=NAME, spool=DIR)"
-        )
+        raise UsageError("a producer with a spool needs a name, to continue after a restart: Producer(url, producer=NAME, spool=DIR)")
     try:
         path = os.fsdecode(spool)
     except TypeError:
