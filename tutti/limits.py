@@ -12,25 +12,25 @@ MIB = 1024 * KIB
 # Frames and batches. A limit that a format fixes is defined beside that format: tutti.data imports nothing from this module.
 # Two limits below depend on such limits. FRAME_BYTES_MAX adds PROGRESS_BYTES_MAX (256 bytes) and the frame header to a body.
 # NAME_BYTES_MAX (249 bytes) bounds a frame without a batch to about 1 KiB; PRODUCER_BYTES and TOPIC_BYTES include one name.
-BODY_BYTES_MAX = 8 * MIB  # of the encoded body of one frame
-RAW_BYTES_MAX = 32 * MIB  # of one batch after decompression
-RECORD_BYTES_MAX = 4 * MIB  # of value and key of one record
+BODY_BYTES_MAX = 8 * MIB  # encoded body of a frame
+RAW_BYTES_MAX = 32 * MIB  # decompressed batch
+RECORD_BYTES_MAX = 4 * MIB  # value and key of a record
 FRAMES_A_MESSAGE_MAX = 1024
 MESSAGE_BYTES_MAX = 16 * MIB
 
 # Client port
-WINDOW_BYTES = 16 * MIB  # in flight on one connection: more than the throughput times the time of one round of the protocol
+WINDOW_BYTES = 16 * MIB  # bytes in flight on a connection: more than the data that passes during one round of the protocol
 UNDECIDED_FRAMES_MAX = 65_536  # frames of every kind; an ABORT is at most this many frames after the batch that it aborts
 
 # Between gateways
 MESH_ACCEPTS_A_TURN_MAX = 64  # connections that a port accepts before it serves the other ports
-INTRODUCTION_BYTES_MAX = 64 * KIB  # for the largest group; peers that are not authenticated may send no more
+INTRODUCTION_BYTES_MAX = 64 * KIB  # fits the largest group; a port drops larger messages of unauthenticated peers
 TROUBLE_TELL_US = 60_000_000  # interval at which the log repeats a warning about the same problem with a peer
 KEYS_LOOK_US = 1_000_000  # interval of the checks for changes of a key file or token file
 KEYS_STILL_US = 900_000  # a changed file is read after it has not changed for this long: about one check interval
 TOKENS_MAX = 1024  # in one token file
 TOKEN_CHARACTERS_MAX = 256  # of a token that a client presents
-RIGHT_PATTERNS_MAX = 64  # of one token, for each kind of right
+RIGHT_PATTERNS_MAX = 64  # patterns of a token, for each kind of right
 
 # Tables
 TOPICS_MAX = 10_000
@@ -47,9 +47,9 @@ SEGMENT_BYTES = 128 * MIB
 SYNCS_TOGETHER_MAX = 8  # lanes that are synced at the same time
 PREPARED_SEGMENTS = 2
 RESERVED_BYTES = 16 * MIB
-DISK_LOW_BYTES = 256 * MIB  # free space below which the gateway refuses new messages
+DISK_LOW_BYTES = 256 * MIB  # the gateway refuses new messages below this free space
 SNAPSHOT_FRAMES = 32_768  # decided frames between two snapshots; bounds the time of a start
-SEGMENTS_MAPPED_MAX = 16  # by one reader; a segment is mapped again when the reader needs it again
+SEGMENTS_MAPPED_MAX = 16  # segments that one reader keeps mapped
 NAMES_KEPT_MAX = 200_000  # names of topics and producers that one reader caches; a full cache starts again empty
 FINDINGS_MAX = 1000  # findings of one `verify`, for each kind
 
@@ -57,27 +57,25 @@ FINDINGS_MAX = 1000  # findings of one `verify`, for each kind
 LONG_POLL_US_MAX = 30_000_000
 BEHIND_WAIT_US_MAX = 2_000_000
 SPLITS_MAX = 10_000
-SPLIT_BYTES = 64 * MIB  # of one partition of a range, if the reader does not give a size
+SPLIT_BYTES = 64 * MIB  # size of a partition, if the reader does not give one
 PLAN_SEGMENTS_MAX = 16  # a range of at least this many segments is split at segment boundaries
-PLAN_SEGMENTS_A_PART_MIN = (  # with fewer segments in each partition, the range is split within segments
-    2  # fewer segments in a partition make partitions too unequal, so that the range is split within segments
-)
+PLAN_SEGMENTS_A_PART_MIN = 2  # with fewer segments in each partition, the planner splits within segments
 PLAN_SEGMENTS_WEIGHED_MAX = 256  # segments whose file sizes the planner reads; it estimates the sizes of the others from them
-TICKET_BYTES_MAX = 8 * MIB  # of a ticket of the reads port; names of topics are the largest part
+TICKET_BYTES_MAX = 8 * MIB  # size of a ticket, most of which is topic names
 TICKET_TOPICS_BYTES_MAX = TICKET_BYTES_MAX - 64 * KIB
 TOPICS_A_REPORT_MAX = 1000  # topics that a query reports for display
 READ_BATCH_ROWS_MAX = 65_536  # small frames are merged up to this size; frames are never split
 READ_BATCH_BYTES_MIN, READ_BATCH_BYTES_MAX = 128 * KIB, 4 * MIB
-READ_FIRST_BYTES = (256 * KIB, MIB)  # of the first batches of a scan, as many readers stop after the first record
+READ_FIRST_BYTES = (256 * KIB, MIB)  # sizes of the first batches of a scan; many readers stop after the first record
 READ_FIRST_PLACES = 16  # positions on disk that the first batches wait for, as frames of one topic may be far apart
 
 # Node: the socket thread, the disk thread, the process
-HANDSHAKE_MS_MAX = 10_000  # for connection setup: the ZMTP handshake and, with keys, the CURVE handshake
+HANDSHAKE_MS_MAX = 10_000  # a connection has this long for its ZMTP and CURVE handshakes
 POLL_US_MAX = 500_000  # longest sleep of a gateway thread
 STOP_US_MAX = 30_000_000  # for work in progress when the gateway stops
 OPEN_FILES = 65_536  # requested from the system; the hard limit of the process applies
 LOG_WAIT_MS_MAX = 250  # longest wait for the reader of a full log pipe or terminal; after it, log lines are lost
-SPARE_FILES, SPARE_FILES_PART = 64, 8  # producers keep batches on the heap, and this much free
+SPARE_FILES, SPARE_FILES_PART = 64, 8  # descriptors that connections leave free, and the largest fraction of all that these may be
 FILES_WAIT_US_MAX, FILES_LOOK_US = 15_000_000, 10_000  # longest wait of the log for a free descriptor, and its retry interval
 CLIENT_MMAP_BYTES, CLIENT_TRIM_BYTES = 8 * MIB, 64 * MIB  # producers keep batches on the heap, which keeps this much free
 
@@ -85,27 +83,27 @@ CLIENT_MMAP_BYTES, CLIENT_TRIM_BYTES = 8 * MIB, 64 * MIB  # producers keep batch
 ADDRESSES_MAX = 64  # gateways in one url
 BATCH_BYTES = 512 * KIB  # target size of an open batch of a producer; half of it costs a quarter more CPU for records of 100 B
 BATCH_BYTES_MAX = 4 * MIB
-BUFFER_BYTES = 32 * MIB  # of the records of one producer that have no outcome yet
+BUFFER_BYTES = 32 * MIB  # records of a producer without an outcome
 BUFFER_BYTES_MIN = 64 * KIB
-SUBMIT_BYTES = MIB  # of small frames that a client sends in one message
+SUBMIT_BYTES = MIB  # small frames that a client sends in one message
 ABSENT_COLUMNS_KEPT = 8  # cached null columns that replace the columns that a record batch lacks
 ABSENT_RECORDS_MAX = 65_536  # longest cached null column, in records
-IO_THREADS_MAX = 4  # of one process, shared by all of its producers
-CLIENT_WINDOW_FRAMES = 4096  # in flight on one connection, whatever their size
-LANE_WINDOW_BYTES = MIB  # of unordered batches of one client, as an origin serves several clients
+IO_THREADS_MAX = 4  # threads of a process, shared by its producers
+CLIENT_WINDOW_FRAMES = 4096  # frames in flight on a connection
+LANE_WINDOW_BYTES = MIB  # unordered batches of one client; an origin serves several clients
 ANSWER_BYTES_MAX = 16 * MIB  # of one message from a gateway
-CONNECT_TIMEOUT_US = 10_000_000  # for a producer, a reader or a tool to connect to any gateway
+CONNECT_TIMEOUT_US = 10_000_000  # time until a producer, a reader or a tool is connected
 ADDRESS_TIMEOUT_US = 2_000_000  # for one connection attempt to one address
-PEEK_TIMEOUT_US = 500_000  # unanswered frames make a client send Hello as a probe; doubles
+PEEK_TIMEOUT_US = 500_000  # for the probe that detects another protocol on a port
 PEEK_BYTES_MAX = 512  # of the bytes that the probe reads
 ANSWERS_A_TURN_MAX = 1024  # answers that a producer receives before it sends again
 DELIVERY_TIMEOUT_US = 60_000_000  # from `send()` to an outcome
 REQUEST_TIMEOUT_US = 10_000_000
-SILENCE_US_MIN, SILENCE_US_MAX = 1_000_000, 8_000_000  # unanswered frames make a client send Hello after this time; doubles
+SILENCE_US_MIN, SILENCE_US_MAX = 1_000_000, 8_000_000  # unanswered frames make a client send Hello as a probe; doubles
 LINK_BEAT_MS = 500  # interval of a client's keepalive pings; the socket thread of the gateway answers them
 LINK_SILENT_MS_MAX = 2_000  # a connection that received nothing for this long is dropped
 FLIGHT_BEAT_MS = 12_000  # keepalive interval of a reader that waits within an answer
-FLIGHT_SILENT_MS_MAX = 5_000  # longer than on client ports, as the reads process has a low CPU priority
+FLIGHT_SILENT_MS_MAX = 5_000  # the reads process has a low CPU priority, so this limit is longer than that of client ports
 RETRY_US_MIN, RETRY_US_MAX = 20_000, 1_000_000  # delay before a rejected batch is sent again; doubles with each attempt
 TOPICS_AHEAD = 64  # queued batches whose topic numbers a producer requests together; below REQUESTS_A_SESSION_MAX
 EPOCH_TRIES_MAX = 16  # epochs that a starting producer tries while other instances of the same name start
@@ -120,18 +118,18 @@ SPOOL_WATCHED_MAX = 65_536  # spooled batches that have an `on_delivery` callbac
 FAILURES_KEPT_MAX = 64  # failed batches that a producer keeps for the end of its `with` block
 EXIT_FLUSH_US = 2_000_000  # time that interpreter exit gives open producers to deliver their records
 READ_RETRY_US = 60_000_000  # time that a reader tries to connect to a gateway before it fails
-LANES_LOOK_US_MIN, LANES_LOOK_US_MAX = 20_000, 250_000  # between two polls of all lanes by a reader; doubles while no lane grows
-ANSWER_WAIT_US_MAX = 1_000_000  # of one long poll of a reader, as a poll does not react to signals such as Ctrl-C
-STREAM_US_MAX = 60_000_000  # of one stream of a reader; the reader then opens the next stream at the same offset
+LANES_LOOK_US_MIN, LANES_LOOK_US_MAX = 20_000, 250_000  # a reader polls all lanes at this interval, which doubles
+ANSWER_WAIT_US_MAX = 1_000_000  # a long poll of a reader ends after this time, as signals such as Ctrl-C wait for its end
+STREAM_US_MAX = 60_000_000  # a reader ends a stream after this time, and opens the next one at the same offset
 NEARBY_AGAIN_US = 30_000_000  # delay before a reader tries the files of a local gateway again after they could not be read
 
 # Archive
 ARCHIVE_RANGE_TICKS, ARCHIVE_TICKS_MAX = 600, 100_000  # an archive range ends at each multiple of this many ticks
-ARCHIVE_RANGE_BYTES = 128 * MIB  # or before the batch that would exceed this size, as encoded in the log
+ARCHIVE_RANGE_BYTES = 128 * MIB  # a range also ends before the batch that would exceed this encoded size
 ARCHIVE_RANGE_BYTES_MIN, ARCHIVE_RANGE_BYTES_MAX = MIB, 256 * MIB
-ARCHIVE_RAW_BYTES_MAX = 512 * MIB  # after decompression; the archiver holds a whole range in memory
-ARCHIVE_GROUP_BYTES = 16 * MIB  # of a row group; a reader holds one row group of each file of a range
-ARCHIVE_FILES_MAX = 256  # of one range; topics beyond this number share one file
+ARCHIVE_RAW_BYTES_MAX = 512 * MIB  # decompressed range, which the archiver holds in memory
+ARCHIVE_GROUP_BYTES = 16 * MIB  # size of a row group; a reader holds one row group of each file of a range
+ARCHIVE_FILES_MAX = 256  # files of a range; topics beyond this number share one file
 ARCHIVE_RANGES_MAX = 1_000_000  # of one archive
 ARCHIVE_MANIFEST_BYTES_MAX = 16 * MIB
 ARCHIVE_MANIFESTS_KEPT = 256  # manifests that a reader caches
@@ -146,11 +144,11 @@ ARCHIVES_OPEN_MAX = 8  # archives that a Spark worker keeps open
 
 # Metrics endpoint of a connector or of the archiver
 METRICS_CONNECTIONS_MAX = 32  # a further connection closes the connection that was idle for longest
-METRICS_US_MAX = 10_000_000  # for one request and its answer, and for the idle time between two requests of one connection
+METRICS_US_MAX = 10_000_000  # time for a request and its answer, and idle time between requests of a connection
 METRICS_HEAD_BYTES_MAX = 16 * KIB  # of a request head
 
 # Spark
-SPARK_POLL_US = 5_000_000  # of one long poll of the frontier by a stream reader
+SPARK_POLL_US = 5_000_000  # duration of a long poll of the frontier by a stream reader
 SPARK_PLAN_OLD_US = 60_000_000  # a task that starts this long after planning requests the frontier again
 SPARK_PARTING_US = 15_000_000  # time until the sources of a finished lockstep run are released
 SPARK_REPORT_US = 100_000  # shortest interval at which a query reports its progress

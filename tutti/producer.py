@@ -407,7 +407,7 @@ def _open_spool(
 ) -> tuple[SpooledFeed, Spooler]:
     """Return the accumulator of the spool, and the thread that writes and reads the spool."""
     if producer is None:
-        raise UsageError("a producer with a spool needs a name, to continue after a restart: Producer(url, producer=NAME, spool=DIR)")
+        raise UsageError("a producer with a spool needs a name, to resume after a restart: Producer(url, producer=NAME, spool=DIR)")
     try:
         path = os.fsdecode(spool)
     except TypeError:
