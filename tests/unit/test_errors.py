@@ -21,7 +21,7 @@ from tutti_gateway.config.loader import load_config
     ("code", "advice"),
     [
         (errno.EIO, "check the kernel log"),
-        (errno.EROFS, "mounted read-only"),
+        (errno.EROFS, "is read-only"),
         (errno.ENOSPC, "free space"),
         (errno.EDQUOT, "quota"),
         (errno.EMFILE, "ulimit -n"),

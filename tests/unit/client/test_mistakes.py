@@ -59,10 +59,10 @@ def test_a_gateway_that_does_not_let_it_in_says_why(gateway: FakeGateway) -> Non
         ({"compression": "gzip"}, UsageError, "'gzip' is not known"),
         ({"on_full": "drop"}, UsageError, "on_full='drop'"),
         ({"linger": -1}, UsageError, "linger is a number of seconds, not -1"),
-        ({"batch_bytes": "1"}, UsageError, "batch_bytes is a whole number of bytes, not '1'"),
-        ({"batch_bytes": 1e5}, UsageError, "batch_bytes is a whole number of bytes, not 100000.0"),
-        ({"buffer_bytes": "1"}, UsageError, "buffer_bytes is a whole number of bytes, not '1'"),
-        ({"buffer_bytes": True}, UsageError, "buffer_bytes is a whole number of bytes, not True"),
+        ({"batch_bytes": "1"}, UsageError, "batch_bytes must be a whole number of bytes, not '1'"),
+        ({"batch_bytes": 1e5}, UsageError, "batch_bytes must be a whole number of bytes, not 100000.0"),
+        ({"buffer_bytes": "1"}, UsageError, "buffer_bytes must be a whole number of bytes, not '1'"),
+        ({"buffer_bytes": True}, UsageError, "buffer_bytes must be a whole number of bytes, not True"),
         ({"compression": ["lz4"]}, UsageError, "['lz4'] is not known"),
         ({"linger": "1"}, UsageError, "linger is a number of seconds, not '1'"),
         ({"batch_bytes": 10}, UsageError, "batch_bytes=10"),
@@ -87,8 +87,8 @@ def test_wrong_options_are_told(arguments: dict[str, Any], error: type[Exception
         ({"topic": ["t"]}, "a topic name is text, not list (['t'])"),
         ({"value": "text"}, "not str"),
         ({"key": 5}, "not int"),
-        ({"ordering": "unordered", "progress": b"p"}, "progress belongs to a producer's one order"),
-        ({"ordering": "total order"}, "not known"),
+        ({"ordering": "unordered", "progress": b"p"}, "progress needs the total order"),
+        ({"ordering": "total order"}, "unknown"),
         ({"progress": "p"}, "not str"),
         ({"on_delivery": 5}, "not int"),
         ({"headers": [("a", "b")]}, "not str"),
@@ -100,7 +100,7 @@ def test_wrong_arguments_are_told_and_nothing_is_sent(gateway: FakeGateway, argu
         with pytest.raises(UsageError, match=re.escape(said)):
             p.send(**{"topic": "t", "value": b"x", **arguments})
         assert len(p) == 0
-        with pytest.raises(UsageError, match="ordering 'none' is not known: use 'total' or 'unordered'"):
+        with pytest.raises(UsageError, match="ordering 'none' is unknown: use 'total' or 'unordered'"):
             p.send_batch("t", pa.record_batch({"value": pa.array([b"y"])}), ordering="none")
         assert p.send("t", b"fine").result(10) == 0
 

@@ -82,7 +82,7 @@ def test_what_the_lane_cannot_take_is_told_at_the_door(two: Two) -> None:
     with Producer(two.g1.url, producer="p") as p:
         for call in (p.send, p.send_batch):
             value: Any = b"x" if call == p.send else pa.record_batch({"value": pa.array([b"x"], pa.binary())})
-            with pytest.raises(UsageError, match="progress belongs to a producer's one order"):
+            with pytest.raises(UsageError, match="progress needs the total order"):
                 call("t", value, progress=b"p", ordering="unordered")
         receipt = p.send("t", bytes(5 << 20), ordering="unordered")
         with pytest.raises(TooLarge):
