@@ -231,7 +231,7 @@ def _refused(host: str, port: int = 7400) -> str:
 @pytest.mark.parametrize("host", ["a..b", "a" * 64 + ".example", "nosuchhost.invalid"])
 def test_a_host_that_is_not_known_is_told_as_such_and_costs_nothing(host: str) -> None:
     before = _descriptors()
-    assert _refused(host).startswith("the host name is not known (")
+    assert _refused(host).startswith("the host name is unknown (")
     assert _descriptors() == before
 
 
@@ -249,7 +249,7 @@ def test_no_thread_is_left_for_a_lookup(monkeypatch: pytest.MonkeyPatch) -> None
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", no_thread)
-    assert _refused("localhost") == "the host name is not known (can't start new thread)"
+    assert _refused("localhost") == "the host name is unknown (can't start new thread)"
 
 
 def test_too_few_descriptors_are_told_and_none_is_lost() -> None:
