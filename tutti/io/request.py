@@ -23,7 +23,7 @@ from tutti.io.port_probe import misheard, peek
 from tutti.io.zmtp_connection import Link, News, no_link
 
 _GOODBYE_S = 0.2
-_NO_ANSWER = "connected, but there was no answer"
+_NO_ANSWER = "connected, but got no answer"
 _LOOK_S = 0.25  # interval at which a queued request checks whether its caller has given up
 #: Codes of refusals after which another gateway may accept the request.
 _ELSEWHERE = frozenset({"not_primary", "leaving", "halted", "behind"})

@@ -31,7 +31,7 @@ from tutti_gateway.transport.interface import Introduction
 from tutti_gateway.transport.keys import Keyring, generate
 from tutti_gateway.transport.mesh.mesh import Mesh
 
-MUTE = "connected, but there was no answer|a ZeroMQ program is there and did not answer"  # the second one if the probe was later
+MUTE = "connected, but got no answer|a ZeroMQ program is there and did not answer"  # the second one if the probe was later
 
 
 @pytest.fixture
