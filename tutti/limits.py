@@ -159,4 +159,4 @@ SPARK_DIRECTORIES_MAX = 8  # sets of data directories that a Spark worker keeps 
 SPARK_SPLIT_BYTES = 256 * MIB  # target size of one partition of a range; one Spark task costs 50 ms of CPU, whatever its size
 SPARK_SPLIT_BYTES_MIN = 16 * MIB  # smallest partition size, when a range is split to use all processors
 SPARK_SMALL_RECORDS = 16  # a range of at most this many records is one partition, which saves the round trip of planning
-BACKFILL_SLICE_RECORDS = 10_000_000  # that one transaction of a table takes
+BACKFILL_SLICE_RECORDS = 10_000_000  # records in one transaction of a table

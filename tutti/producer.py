@@ -65,8 +65,8 @@ class Producer:
         delivery_timeout: seconds from `send()` to the failure of a record that has no outcome (`Unknown`).
         connect_timeout: seconds to find a gateway and begin an epoch.
         spool: directory on this host for uncommitted records. Each producer needs its own directory, and needs a name. A record
-            that is durable there (`Receipt.spooled`) commits once, in the order sent, even after a crash of the process or host:
-            the next producer with this name and spool sends it first. Opening needs no gateway, and no delivery times out. After an
+            that is durable there (`Receipt.spooled`) commits once, in the order sent, even after a crash of the process or host.
+            The next producer with this name and spool sends it first. Opening needs no gateway, and no delivery times out. After an
             abort, the producer continues without `resume`.
         spool_bytes: maximum size of the spool, at least 16 MiB; above it, `on_full` applies.
         credentials: a `Credentials`, or the path of a credentials file. The default is the file that `TUTTI_TOKEN_FILE` names.
@@ -194,7 +194,6 @@ class Producer:
             Aborted: an abort stopped a producer that uses progress: call `resume()`.
         """
         # Fast path for most records: append to the open batch without a lock, if the batch has this topic and free space.
-        # The short way, for most records: the open batch's taker (see feed.py), if there is one of that topic and it has room.
         takers = self._takers if ordering == "total" else self._beside if ordering == "unordered" else _NOWHERE
         receipt: Receipt | None = None
         try:
@@ -236,7 +235,7 @@ class Producer:
         """Send a record batch as one frame. All of its records commit at consecutive offsets, or none does.
 
         A batch is never split. A batch above a limit (8 MiB encoded, 32 MiB without compression, 4 MiB for a record) is not sent,
-        and its receipt has failed with `TooLarge`. Slice such a batch (`record_batch.slice`); 256 KiB to 1 MiB perform best.
+        and its receipt has failed with `TooLarge`. Split such a batch with `record_batch.slice`, at best into 256 KiB to 1 MiB.
 
         Args:
             topic: name of the topic.

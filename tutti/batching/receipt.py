@@ -98,7 +98,7 @@ class Spooled(NamedTuple):
         records: records that are not known to be committed.
         earlier: those of them that earlier runs spooled; they have no receipts.
         used_bytes: size of the directory.
-        refused: records that this run quarantined, because the gateways refused them.
+        refused: records of this run that the gateways refused.
         progress: the application's last spooled progress, b"" if there is none.
     """
 
@@ -194,7 +194,7 @@ class Batch:
         self.kind = int(Kind.BATCH)
         self.whole = False  # one receipt represents all records
         self.body: bytes | memoryview = b""  # empty while the batch is open, and after its outcome
-        self.codec: Literal["", "lz4", "zstd"] | None = ""  # compression of the body; "" means the producer's
+        self.codec: Literal["", "lz4", "zstd"] | None = ""  # compression of the body; "" for the producer's
         self.count = 0
         self.crc = 0
         self.raw_length = 0
@@ -393,8 +393,8 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
         A query with a name (option `queryName` of the source) commits its position at the end of each micro-batch. By then its sink
         has the output of the micro-batch. Positions are positions in the log. A record that the query does not read, because of its
         topics or its start offset, counts as processed once the position is above it. After a query went back, for example with a
-        new checkpoint, the record counts as processed when the query reaches it again, unless this producer has seen it processed
-        before.
+        new checkpoint, the record counts as processed when the query reaches it again. A producer that saw the record processed
+        before keeps that result.
 
         Returns:
             The position of the query: all records below it are processed.
@@ -440,7 +440,7 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
 
     @property
     def left(self) -> bool:
-        """True if the record was handed to a connection. A failed record that was not is in no log, whatever the error states."""
+        """True if the record was passed to a connection. A failed record for which this is False is in no log."""
         return self.batch.transmitted
 
     @property

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from tutti.errors import ConfigError, UsageError, remedy
 from tutti.security.key_files import check_private, read_toml, read_whole
 
-if TYPE_CHECKING:  # the crypto, for those alone who have keys
+if TYPE_CHECKING:  # imports the crypto only for clients with keys
     from tutti.zmtp.curve import Calling
 
 FILE_VARIABLE, TOKEN_VARIABLE = "TUTTI_TOKEN_FILE", "TUTTI_TOKEN"

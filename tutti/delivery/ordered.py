@@ -234,7 +234,7 @@ class Delivery(Carrier):
                 if self._refused is not None:
                     self.window.fail_at(*self._refused)
                 self.window.fail_from(0, self._after)
-                self._fail_unsent(self._after)  # the application learns of the failure only now
+                self._fail_unsent(self._after)  # the application could not know of the failure before
             self._after = self._refused = None
         if self.epoch and self._has_staged:
             self.end(self._staged_lost(cause))

@@ -1,6 +1,6 @@
 """I/O thread: runs the turns of many producers, and watches their connections with one epoll instance.
 
-A process has at most `IO_THREADS_MAX` of these threads, whatever its number of producers: with more threads, waiting for the
+A process has at most `IO_THREADS_MAX` of these threads, whatever its number of producers. With more threads, waiting for the
 GIL and for each other costs more than the work of a small producer. No turn blocks. An I/O thread ends with its last producer.
 """
 

@@ -68,7 +68,7 @@ class Talk:
         self._welcome: client_protocol.Welcome | None = None
         self._request = 0
         self._trouble = ""  # the last error that a gateway returned
-        self._met = ""  # the last result in place of an answer
+        self._met = ""  # the last error in place of an answer
         self._answered: tuple[Address, str] | None = None  # the gateway that asked for a retry of this request, and its reason
         self._retry_us = limits.RETRY_US_MIN
 
@@ -86,7 +86,7 @@ class Talk:
 
     @property
     def trouble(self) -> str:
-        """The last result in place of an answer, without the address; empty if there was none."""
+        """The last error in place of an answer, without its address; empty if there was none."""
         return self._met
 
     @property
