@@ -80,7 +80,7 @@ class Producer:
     """
 
     staged = False  # True if records stay invisible until a transaction commits them
-    puts_denied_aside = False  # with a spool: True if batches of a topic without rights go to `refused/`
+    puts_denied_aside = False  # True if a spool moves batches of topics without rights to `refused/`
 
     def __init__(
         self,

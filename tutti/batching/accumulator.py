@@ -68,10 +68,10 @@ class Feed:
         self._taker: Taker | None = None  # the latest appender
         self.takers: dict[str, Put] = {}  # topic of the open batch to its appender
         self.pending = 0  # closed batches without an outcome
-        self.aside = 0  # of `pending`: batches that wait for a gateway that accepts no new batches now
+        self.aside = 0  # pending batches whose gateway accepts no new batches now
         self.pending_records = 0
         self.buffered = 0  # bytes of pending batches
-        self.corked = False  # the I/O thread is handling answers, and sends nothing
+        self.corked = False  # True while the I/O thread handles answers, and sends nothing
         self.linger_until: float | None = None
         self.born_failed: collections.deque[Batch] = (
             collections.deque()
@@ -172,7 +172,7 @@ class Feed:
         return receipt
 
     def _stillborn(self, topic: str, what: str, limit: int, whose: str, on_delivery: OnDelivery | None, count: int = 0) -> Receipt:
-        """Return a receipt that has failed with `TooLarge`. Its callback runs in the I/O thread, as for all failures."""
+        """Return a receipt that has failed with `TooLarge`. The callback runs in the I/O thread, as for all failures."""
         batch = Batch(topic, 0, 0.0, self.passing)
         batch.whole, batch.count = bool(count), count or 1
         receipt = Receipt(batch, 0)
@@ -361,7 +361,7 @@ class Feed:
                 self.close_open()
 
     def head(self) -> Batch | None:
-        """Return the next batch to send. Encode it here if an interrupt prevented that when it was closed."""
+        """Return the next batch to send. Encode the batch here if an interrupt prevented that at its closing."""
         if not self.queue:
             return None
         batch = self.queue[0]

@@ -21,7 +21,7 @@ class FeedOptions(NamedTuple):
     compression: Compression = None
     delivery_timeout: float = limits.DELIVERY_TIMEOUT_US / 1e6
     staged: bool = False  # records stay invisible until a transaction commits them
-    puts_denied_aside: bool = False  # with a spool: batches of topics without rights go to `refused/`
+    puts_denied_aside: bool = False  # spools move batches of topics without rights to `refused/`
 
 
 def options_of(

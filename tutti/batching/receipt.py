@@ -193,7 +193,7 @@ class Batch:
         self.progress = b""
         self.kind = int(Kind.BATCH)
         self.whole = False  # one receipt represents all records
-        self.body: bytes | memoryview = b""  # empty while the batch is open, and after its outcome
+        self.body: bytes | memoryview = b""  # an open batch has no body, nor has a finished one
         self.codec: Literal["", "lz4", "zstd"] | None = ""  # compression of the body; "" for the producer's
         self.count = 0
         self.crc = 0
@@ -205,7 +205,7 @@ class Batch:
         self.first_sequence = 0  # 0: not sent yet
         self.transmitted = False
         self.copies = 0  # copies that were sent and not refused
-        self.serial = 0  # of an unordered batch: counts the batches sent to any lane
+        self.serial = 0  # running number of an unordered batch, over all lanes
         self.lane = ""  # the lane of an unordered batch
         self.cut = 0  # number of its first records that were already committed, at offsets that are not known
         self.offset = OFFSET_UNKNOWN
@@ -283,7 +283,7 @@ class Batch:
             del callbacks[-2:]
 
     def announce(self) -> None:
-        """Call the callbacks. Log their exceptions, so that a failing callback does not stop other deliveries."""
+        """Call the callbacks. Log exceptions of callbacks, so that a failing callback does not stop other deliveries."""
         callbacks, self.callbacks = self.callbacks, None
         if callbacks is None:
             return
@@ -292,7 +292,7 @@ class Batch:
         for receipt, callback in zip(pairs, pairs, strict=True):
             try:
                 callback(error, receipt)
-            except BaseException:  # includes SystemExit, which would end the I/O thread
+            except BaseException:  # a callback may raise SystemExit, which would end the I/O thread
                 LOG.exception("on_delivery of a record to topic %s raised", self.topic)
 
     def wait(self, timeout: float | None) -> None:
@@ -367,8 +367,8 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
     def spooled(self, timeout: float | None = None) -> None:
         """Wait until the record and all earlier records of the producer are durable in its spool on this disk.
 
-        A spooled record commits once if the disk survives, whatever happens to the process, the host and the gateways. This
-        producer sends the record, or the next producer with this spool does.
+        A spooled record commits once if the disk survives, whatever happens to the process, the host and the gateways. The record
+        is sent by this producer, or by the next producer with this spool.
 
         Raises:
             TimeoutError: the record is not durable after `timeout` seconds, for example because the disk is full.

@@ -27,7 +27,7 @@ _KEYS = frozenset({"token", "certificates", "gateways"})
 
 
 class Credentials:
-    """Credentials that authenticate a client. They can be pickled, and their representation contains no secret.
+    """Credentials that authenticate a client. Credentials can be pickled, and their representation contains no secret.
 
     Args:
         token: the token; empty for a gateway of the group, which its key authenticates.

@@ -31,7 +31,7 @@ _ESCAPED_NAME = re.compile(rb'\\u[^"\\]*"\s*:')
 
 
 class _Name:
-    """The name of a member. It equals no other name, so that a dict keeps members with the same name."""
+    """The name of a member. Two names are never equal, so that a dict keeps members with the same name."""
 
     __slots__ = ("text",)
 

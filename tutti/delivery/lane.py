@@ -51,7 +51,7 @@ class Lane(Carrier):
 
     @property
     def only(self) -> tuple[str, str]:
-        """The gateway that batches without an outcome were sent to."""
+        """The gateway to which batches without an outcome were sent."""
         return (self.gateway, self._ledger.gateways.get(self.gateway, "")) if self.lane else ("", "")
 
     # -- events

@@ -279,7 +279,7 @@ class Delivery(Carrier):
         """
         if failed or self.running:
             self._fail_unsent(failure)
-        if self.running:  # otherwise a further answer about the same end
+        if self.running:  # if not running, this is a further answer about the same end
             self._after = failure
             self.feed.set_opened(None)
             self._want_next_epoch(now)

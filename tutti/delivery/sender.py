@@ -70,7 +70,7 @@ class Carrier(Session):
     def knows_topic(self, batch: Batch) -> bool:
         """Return True if the topic of the queue's first batch has its number.
 
-        If not, request the number, and those of the next batches' topics: requests one by one would cost a round trip each.
+        If the number is missing, request it together with those of the next batches: single requests would cost a round trip each.
         """
         if self.topics.get(batch.topic, 0):
             return True

@@ -1,7 +1,7 @@
 """Window: batches that have sequences and no outcome yet, oldest first.
 
-The window knows which batches were sent on the current connection and which must be sent (again). It keeps the bytes in flight
-below the limit of the gateway. It does no I/O and knows nothing of epochs.
+The window knows which batches were sent on the current connection and which must be sent (again). The window keeps the bytes in
+flight below the limit of the gateway. The window does no I/O and knows nothing of epochs.
 """
 
 from __future__ import annotations

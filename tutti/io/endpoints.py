@@ -93,8 +93,8 @@ class Route:
         Args:
             gateways: address of each gateway, by name.
             silent: names of gateways that the answering gateway receives nothing from; they are tried last.
-            sure: False if the answering gateway may be out of date, because it is outside of the primary view. Its answer then
-                adds gateways, but replaces and removes none.
+            sure: False if the answering gateway may be out of date, because it is outside of the primary view. Such an
+                answer adds gateways, but replaces and removes none.
         """
         if sure:
             self._named = {name: found for name, found in self._named.items() if name in gateways}
@@ -119,7 +119,7 @@ class Route:
         present = self.present
         self.addresses = sorted([*self._own, *self._learned], key=self._last.__contains__)
         if present not in self.addresses:
-            self.addresses.append(present)  # the current connection goes there, whatever the gateway's new address is
+            self.addresses.append(present)  # keep the address of the current connection, even if its gateway has a new one
         self._at = self.addresses.index(present)
         self._met = {address: text for address, text in self._met.items() if address in self.addresses}
         self._wrong.intersection_update(self.addresses)

@@ -46,7 +46,7 @@ class _Refusal(msgspec.Struct):
 
 
 def peek(address: Address) -> Sight:
-    """Probe `address`. This takes up to five times `PEEK_TIMEOUT_US`."""
+    """Probe `address`. A probe takes up to five times `PEEK_TIMEOUT_US`."""
     timeout = limits.PEEK_TIMEOUT_US / 1e6
     silent = f"no connection within {timeout:g} s"
     try:

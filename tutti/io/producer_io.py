@@ -80,7 +80,7 @@ class Pump:
 
     def wake(self) -> None:
         """Request a turn, unless the current thread runs one. Any thread, with or without the accumulator's lock."""
-        self._stirred = True  # set before `_asleep` is read; a turn that is ending sets and reads them in the opposite order
+        self._stirred = True  # `wake` sets `_stirred` and reads `_asleep`; the end of a turn does both in the opposite order
         if self._asleep:
             self._asleep = False
             if self.engine is not None:

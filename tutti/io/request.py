@@ -136,8 +136,8 @@ class Talk:
     def ask(self, kind: type[Answer], make: Callable[[int], msgspec.Struct], given_up: Callable[[], bool] = bool) -> Answer:
         """Send a request and return its answer, which has type `kind`. `make` builds the request from its number.
 
-        A request may wait for an earlier one of another thread, within its own timeout. It is not sent if the caller has `given_up`
-        by then.
+        A request may wait for an earlier one of another thread, within its own timeout. If the caller has `given_up` by then, the
+        request is not sent.
         """
         deadline = time.monotonic() + self._timeout
         with self._turn(deadline, given_up):
@@ -168,7 +168,7 @@ class Talk:
     def _drop_what_ended(self) -> None:
         """Close a connection that the gateway ended between two requests, for example because a ping was answered too late.
 
-        This counts as no failure: the next connection goes to the same gateway, at once.
+        Such an end does not count as a failure: the next connection goes to the same gateway at once.
         """
         if self._link is not None and not self._link.stands():
             self._link.close()
@@ -179,7 +179,7 @@ class Talk:
         return client_protocol.Hello(client_protocol.PROTOCOL, CLIENT, self._session, token)
 
     def _connected(self, deadline: float) -> client_protocol.Welcome:
-        """Connect and get a Welcome, unless that is done."""
+        """Ensure that a connection and its Welcome exist, and return the Welcome."""
         while self._link is None or self._welcome is None:
             self._welcome = None
             if self._link is None:

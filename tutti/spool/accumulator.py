@@ -378,7 +378,7 @@ class SpooledFeed(Feed):
             if committed is not None:
                 self.committed = committed
             for batch in batches:
-                if batch.failure is None or self.ended:  # otherwise the batch was skipped, and is not counted any more
+                if batch.failure is None or self.ended:  # a refused batch was skipped, and is not counted any more
                     self.pending_records = max(0, self.pending_records - batch.count)
                 if batch.body and batch.place is not None:
                     self.ready_bytes -= batch.charge
@@ -431,7 +431,7 @@ class SpooledFeed(Feed):
         self._watched.clear()
 
     def _remember(self, failure: Failure) -> None:
-        if type(failure.error) is not Unknown:  # with `Unknown`, the record is safe in the spool
+        if type(failure.error) is not Unknown:  # a record that is `Unknown` is safe in the spool
             super()._remember(failure)
 
 

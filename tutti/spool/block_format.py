@@ -238,6 +238,6 @@ def heads(fetch: Fetch, at: int, size: int, number: int, seed: int) -> Iterator[
 def torn(fetch: Fetch, end: int, size: int, number: int, seed: int) -> bool:
     """Return True if bytes `end` to `size`, after the last valid block of a segment, are a torn write.
 
-    They are corrupt if a later block shows that more bytes were durable when it was written.
+    The bytes are corrupt if a later block shows that more bytes were durable when it was written.
     """
     return not any(block.synced > end for block in heads(fetch, end, size, number, seed))

@@ -79,7 +79,7 @@ class SpooledDelivery(Delivery):
         return isinstance(error, NotAllowed) and not self.feed.options.puts_denied_aside
 
     def _refuse(self, batch: Batch, error: TuttiError) -> None:
-        """Mark a batch as refused. It moves to `refused/` when it is read again, unless it has committed."""
+        """Mark a batch as refused. The batch moves to `refused/` when it is read again, unless it has committed."""
         if batch.place is not None:
             with self.feed.lock:
                 self._spool.refusals[batch.place] = Failure(error)

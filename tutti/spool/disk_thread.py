@@ -139,7 +139,7 @@ class Spooler:
         except DiskFull:
             pass  # the batches are not queued, and are read back once the state can be written
         finally:
-            feed.wrote(store, batches, places)  # in every case, as the batches are on the disk, and only once
+            feed.wrote(store, batches, places)  # runs once in every case, as the batches are on the disk
         self._behind = not store.read_all
 
     def _mark_sent(self, segment: int) -> bool:

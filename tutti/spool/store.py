@@ -373,7 +373,7 @@ class Store:
                 replace(self.storage, path, data)
         except OSError as error:
             raise self._failure(f"{path} cannot be written", error) from error
-        self.state = state  # one assignment, as another thread may read it
+        self.state = state  # a single assignment, as another thread may read the state
         keep_reserve(self.storage, reserve)  # before another write uses the freed space
 
     def _failure(self, what: str, error: OSError) -> DiskFull | DiskFailed:
