@@ -40,7 +40,7 @@ from tutti.spool.store import Store
 
 Timestamp = Any  # an aware datetime, or an int of microseconds since 1970, UTC
 LOG = logging.getLogger("tutti.client")
-_NOWHERE: dict[str, Callable[[Any], Receipt | None]] = {}
+_NO_TAKERS: dict[str, Callable[[Any], Receipt | None]] = {}
 
 
 class Producer:
@@ -123,7 +123,7 @@ class Producer:
             self._pump.spooler = spooler
             self._feed.passing = Passing(self._pump.route, self._feed.log, known)
         self._takers = self._feed.takers
-        self._beside = _NOWHERE  # the same for unordered records; filled when the first one is sent
+        self._unordered_takers = _NO_TAKERS  # the same for unordered records; filled when the first one is sent
         self._feed.wake = self._pump.wake
         self._topics: set[str] = set()
         self._closed = False
@@ -194,7 +194,7 @@ class Producer:
             Aborted: an abort stopped a producer that uses progress: call `resume()`.
         """
         # Fast path for most records: append to the open batch without a lock, if the batch has this topic and free space.
-        takers = self._takers if ordering == "total" else self._beside if ordering == "unordered" else _NOWHERE
+        takers = self._takers if ordering == "total" else self._unordered_takers if ordering == "unordered" else _NO_TAKERS
         receipt: Receipt | None = None
         try:
             if takers and timestamp is None and progress is None and not headers:
@@ -258,7 +258,7 @@ class Producer:
 
     def _check(self, topic: object, on_delivery: OnDelivery | None, ordering: str, progress: bytes | None) -> Feed:
         """Validate the arguments and return the accumulator for the record."""
-        self._apart()
+        self._reject_reentry()
         if not isinstance(topic, str) or topic not in self._topics:
             name = check_name("topic", topic)
             if len(self._topics) < limits.TOPICS_MAX:
@@ -286,10 +286,10 @@ class Producer:
                     feed = Feed(first.options)
                     feed.frame_bytes_max, feed.raw_bytes_max = first.frame_bytes_max, first.raw_bytes_max
                     pump.carry(Lanes(pump.delivery, feed, lambda: secrets.token_bytes(16)))
-                    self._beside = feed.takers
+                    self._unordered_takers = feed.takers
         return pump.feeds[1]
 
-    def _apart(self) -> None:
+    def _reject_reentry(self) -> None:
         """Reject a call by a signal handler that interrupted this producer in its own thread, as the call could deadlock."""
         self._feed.apart()
         if self._pump is not None and self._pump.lanes is not None:
@@ -306,7 +306,7 @@ class Producer:
         """
         if timeout is not None:
             check_wait(timeout)
-        self._apart()
+        self._reject_reentry()
         return self._running.flush(timeout)
 
     def resume(self, timeout: float = limits.REQUEST_TIMEOUT_US / 1e6) -> Resume:
@@ -321,7 +321,7 @@ class Producer:
             UsageError: called in `on_delivery` without an open epoch, or in a signal handler that interrupted this producer.
         """
         check_wait(timeout)
-        self._apart()
+        self._reject_reentry()
         delivery, deadline = self._delivery, time.monotonic() + timeout
         if self._feed.wait_opened(deadline) is None:
             trouble = f"; last error: {delivery.trouble}" if delivery.trouble else ""
@@ -366,7 +366,7 @@ class Producer:
         if self._closed or self._pump is None or self._pump.pid != os.getpid():
             return
         outside("close() cannot be called", "close() waits for records in flight; set a flag in on_delivery instead")
-        self._apart()
+        self._reject_reentry()
         self._closed = True
         try:
             if timeout is None and self._spool is not None:

@@ -54,12 +54,12 @@ class TracedProducer(Producer):
         ordering: str = "total",
     ) -> Receipt:
         """See `Producer.send`; adds a span."""
-        span = self._begin(topic, ordering)
+        span = self._start_span(topic, ordering)
         carrier: dict[str, str] = {}
         self._inject(carrier, context=self._trace.set_span_in_context(span))
         sent = [*headers, *((name, text.encode()) for name, text in carrier.items())]
         send = super().send
-        return self._within(span, on_delivery, lambda ended: send(topic, value, key, timestamp, sent, progress, ended, ordering))
+        return self._in_span(span, on_delivery, lambda ended: send(topic, value, key, timestamp, sent, progress, ended, ordering))
 
     def send_batch(
         self,
@@ -70,12 +70,12 @@ class TracedProducer(Producer):
         ordering: str = "total",
     ) -> Receipt:
         """See `Producer.send_batch`; adds a span."""
-        span = self._begin(topic, ordering)
+        span = self._start_span(topic, ordering)
         span.set_attribute("messaging.batch.message_count", getattr(record_batch, "num_rows", 0))
         send = super().send_batch
-        return self._within(span, on_delivery, lambda ended: send(topic, record_batch, progress, ended, ordering))
+        return self._in_span(span, on_delivery, lambda ended: send(topic, record_batch, progress, ended, ordering))
 
-    def _begin(self, topic: str, ordering: str) -> Span:
+    def _start_span(self, topic: str, ordering: str) -> Span:
         attributes = {
             "messaging.system": _NAME,
             "messaging.operation.type": "send",
@@ -85,7 +85,7 @@ class TracedProducer(Producer):
         }
         return self._tracer.start_span(f"send {topic}", kind=self._trace.SpanKind.PRODUCER, attributes=attributes)
 
-    def _within(self, span: Span, on_delivery: OnDelivery | None, send: Callable[[OnDelivery], Receipt]) -> Receipt:
+    def _in_span(self, span: Span, on_delivery: OnDelivery | None, send: Callable[[OnDelivery], Receipt]) -> Receipt:
         """Send, and end the span with the outcome or the exception."""
 
         def ended(error: TuttiError | None, receipt: Receipt) -> None:

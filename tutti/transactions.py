@@ -1,9 +1,8 @@
 """Transactions: several processes stage records, and one process makes all of them visible together (design, section 3, TXN).
 
 Each staging process has its own unnamed producer, so that no other attempt uses the batches of a failed one. The batches of a
-failed attempt are
-dropped with their producer: at once (`Control.forget`), or after a day of idleness. The committing process has the named
-producer of the records. A later instance fences that producer, whose progress identifies the last transaction.
+failed attempt are dropped with their producer: at once (`Control.forget`), or after a day of idleness. The committing process has
+the named producer of the records. A later instance fences that producer, whose progress identifies the last transaction.
 """
 
 from __future__ import annotations

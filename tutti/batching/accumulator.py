@@ -14,9 +14,9 @@ Rules
 Two kinds of exclusion protect the state. `lock` guards everything but the columns of the open batch. The columns belong to the
 appender (append.py), which `send` calls without `lock`, in a third of the time. Two threads cannot run one appender, and Ctrl-C in
 the Python appender ends it with whole records only; the C appender cannot be interrupted. A holder of `lock` closes the appender
-(`_halt`) before it uses the batch, and waits briefly if another thread is appending. `takers` maps the topic of the open batch to
-its appender, so that no batch gets a record of another topic. A signal handler that calls in between would deadlock, so `apart`
-rejects the call.
+(`_close_appender`) before it uses the batch, and waits briefly if another thread is appending. `takers` maps the topic of the open
+batch to its appender, so that no batch gets a record of another topic. A signal handler that calls in between would deadlock, so
+`apart` rejects the call.
 
 """
 
@@ -38,7 +38,7 @@ from tutti.common.reentrancy import apart, is_from_call
 from tutti.data.client_protocol import OFFSET_UNKNOWN
 from tutti.errors import Aborted, BufferFull, TooLarge, TuttiError, UsageError
 
-_MOMENT_S = 50e-6  # longer than one append
+_APPEND_WAIT_S = 50e-6  # longer than one append
 
 
 class Bell(threading.Condition):
@@ -63,9 +63,9 @@ class Feed:
         self.roomy = Bell(self.lock)
         self.queue: collections.deque[Batch] = collections.deque()
         self.closed = self.queue  # the queue that closed batches go to; a spool has a separate one
-        self._none = Batch("", 0, 0.0)  # placeholder while no batch is open
-        self._open = self._none
-        self._taker: Taker | None = None  # the latest appender
+        self._no_batch = Batch("", 0, 0.0)  # placeholder while no batch is open
+        self._open = self._no_batch
+        self._appender: Taker | None = None  # the latest appender
         self.takers: dict[str, Put] = {}  # topic of the open batch to its appender
         self.pending = 0  # closed batches without an outcome
         self.aside = 0  # pending batches whose gateway accepts no new batches now
@@ -94,7 +94,7 @@ class Feed:
         Raises:
             UsageError: this is such a call. The state is unchanged.
         """
-        apart(self.lock, self._taker)
+        apart(self.lock, self._appender)
 
     def add(self, topic: str, record: Record, progress: bytes, on_delivery: OnDelivery | None) -> Receipt:
         """Append one record through the slow path, for records that the appender does not take.
@@ -106,9 +106,9 @@ class Feed:
         size = record.size
         if record.payload > limits.RECORD_BYTES_MAX:
             what = f"the record of {record.payload} bytes (key and value)"
-            return self._stillborn(topic, what, limits.RECORD_BYTES_MAX, "a record", on_delivery)
+            return self._failed_receipt(topic, what, limits.RECORD_BYTES_MAX, "a record", on_delivery)
         if size + BODY_OVERHEAD_BYTES > self.frame_bytes_max:
-            return self._stillborn(topic, f"the record of {size} bytes", self.frame_bytes_max, "one batch", on_delivery)
+            return self._failed_receipt(topic, f"the record of {size} bytes", self.frame_bytes_max, "one batch", on_delivery)
         with self.lock:
             while True:
                 self.check()
@@ -116,7 +116,7 @@ class Feed:
                 if receipt is not None:
                     break
                 self.close_open()
-                if not self._await_room(max(size, self.options.batch_bytes)):
+                if not self._await_space(max(size, self.options.batch_bytes)):
                     self._open = self.new_batch(topic, max(size, self.options.batch_bytes))
             if progress:
                 self.uses_progress = True
@@ -127,7 +127,7 @@ class Feed:
             elif self.pending <= self.aside and not self.corked:
                 self.close_open()
                 return receipt
-            self._admit()
+            self._open_appender()
             return receipt
 
     def add_whole(self, topic: str, records: Conformed, progress: bytes, on_delivery: OnDelivery | None) -> Receipt:
@@ -142,13 +142,13 @@ class Feed:
         what = f"the record batch of {batch.count} records"
         if batch.size > self.frame_bytes_max:
             what += f" ({batch.size} bytes encoded)"
-            return self._stillborn(topic, what, self.frame_bytes_max, "one batch: slice it", on_delivery, batch.count)
+            return self._failed_receipt(topic, what, self.frame_bytes_max, "one batch: slice it", on_delivery, batch.count)
         if batch.raw_length > self.raw_bytes_max:
             what += f" ({batch.raw_length} bytes without compression)"
-            return self._stillborn(topic, what, self.raw_bytes_max, "one batch: slice it", on_delivery, batch.count)
+            return self._failed_receipt(topic, what, self.raw_bytes_max, "one batch: slice it", on_delivery, batch.count)
         if batch.raw_length > limits.RECORD_BYTES_MAX and (largest := largest_record(records.batch)) > limits.RECORD_BYTES_MAX:
             what += f" (one of {largest} bytes, key and value)"
-            return self._stillborn(topic, what, limits.RECORD_BYTES_MAX, "a record", on_delivery, batch.count)
+            return self._failed_receipt(topic, what, limits.RECORD_BYTES_MAX, "a record", on_delivery, batch.count)
         return self.add_closed(batch, on_delivery)
 
     def add_closed(self, batch: Batch, on_delivery: OnDelivery | None = None) -> Receipt:
@@ -158,7 +158,7 @@ class Feed:
         with self.lock:
             self.check()
             self.close_open()
-            while self._await_room(batch.charge):
+            while self._await_space(batch.charge):
                 self.close_open()  # another thread may have sent during the wait
             if on_delivery is not None:
                 batch.callbacks = [receipt, on_delivery]
@@ -171,7 +171,9 @@ class Feed:
             self.offered()
         return receipt
 
-    def _stillborn(self, topic: str, what: str, limit: int, whose: str, on_delivery: OnDelivery | None, count: int = 0) -> Receipt:
+    def _failed_receipt(
+        self, topic: str, what: str, limit: int, whose: str, on_delivery: OnDelivery | None, count: int = 0
+    ) -> Receipt:
         """Return a receipt that has failed with `TooLarge`. The callback runs in the I/O thread, as for all failures."""
         batch = Batch(topic, 0, 0.0, self.passing)
         batch.whole, batch.count = bool(count), count or 1
@@ -183,7 +185,7 @@ class Feed:
                 batch.callbacks = [receipt, on_delivery]
             batch.settle(OFFSET_UNKNOWN, failure)
             batch.finish()
-            self._remember(failure)
+            self._keep_failure(failure)
             self.born_failed.append(batch)
         self.wake()
         return receipt
@@ -195,7 +197,7 @@ class Feed:
 
     def _try_put(self, topic: str, record: Record, progress: bytes, on_delivery: OnDelivery | None) -> Receipt | None:
         """Append the record to the open batch if the topic matches and the batch has free space. Called with the lock."""
-        batch = self._halt()
+        batch = self._close_appender()
         if batch.topic != topic or batch.room < record.size or (batch.progress and not progress):
             return None
         try:
@@ -204,30 +206,30 @@ class Feed:
             batch.level()
             raise
 
-    def _halt(self) -> Batch:
+    def _close_appender(self) -> Batch:
         """Close the appender and return the open batch, for exclusive use by the caller. Called with the lock."""
         self.takers.clear()
-        while self._taker is not None:
+        while self._appender is not None:
             try:
-                self._taker.close()
+                self._appender.close()
                 break
             except ValueError as error:  # another thread is appending
                 if not is_from_call(error):
                     raise
-                time.sleep(_MOMENT_S)
+                time.sleep(_APPEND_WAIT_S)
         return self._open
 
-    def _admit(self) -> None:
+    def _open_appender(self) -> None:
         """Allow appends without the lock, unless the batch has progress, which only records with progress may follow."""
         batch = self._open
         if not batch.progress:
-            self._taker, self.takers[batch.topic] = take(batch)
+            self._appender, self.takers[batch.topic] = take(batch)
 
     def new_batch(self, topic: str, room: int) -> Batch:
         """Return an open batch with `room` free bytes, whose delivery deadline starts now."""
         return Batch(topic, room, self._clock() + self.options.delivery_timeout, self.passing)
 
-    def _await_room(self, need: int) -> bool:
+    def _await_space(self, need: int) -> bool:
         """Wait until the buffer has `need` free bytes. Return True if it waited. Called with the lock."""
         self.check()
         waited = False
@@ -257,11 +259,11 @@ class Feed:
     def close_open(self) -> None:
         """Close the open batch and queue it if it has records. Called with the lock."""
         self.linger_until = None
-        batch = self._halt()
+        batch = self._close_appender()
         batch.count = len(batch.values)
         batch.charge = batch.size - batch.room
         # From here to `append`, no signal handler can run, as there is no call of Python code.
-        self._open = self._none
+        self._open = self._no_batch
         if batch.count:
             self.pending += 1
             self.pending_records += batch.count
@@ -335,7 +337,7 @@ class Feed:
                 self.pending_records -= batch.count
                 self.buffered -= batch.charge
                 if batch.failure is not None:
-                    self._remember(batch.failure)
+                    self._keep_failure(batch.failure)
                 batch.finish()
             # A notification for each batch would switch threads for each batch; a quarter of the buffer is worth a switch.
             if self.buffered <= self.options.buffer_bytes * 3 // 4:
@@ -413,7 +415,7 @@ class Feed:
             if not self.ended:
                 self.stopped = None
 
-    def _remember(self, failure: Failure) -> None:
+    def _keep_failure(self, failure: Failure) -> None:
         if failure in self.failures:
             return
         if len(self.failures) >= limits.FAILURES_KEPT_MAX:
@@ -436,13 +438,13 @@ class Feed:
         )
         failure = Failure(error)
         failure.seen = True
-        for batch in (*batches, *self.queue, *(() if self._open is self._none else (self._open,))):
+        for batch in (*batches, *self.queue, *(() if self._open is self._no_batch else (self._open,))):
             batch.callbacks = None
             if not batch.done:
                 batch.settle(OFFSET_UNKNOWN, failure)
                 batch.finish()
         self.queue.clear()
-        self._open, self._taker = self._none, None
+        self._open, self._appender = self._no_batch, None
         self.takers.clear()
         self.pending = self.pending_records = self.buffered = 0
         self.stopped, self.ended, self.opened = error, True, None

@@ -34,7 +34,7 @@ class Taker(Protocol):
         """
 
 
-def _found() -> ModuleType | None:
+def _load_extension() -> ModuleType | None:
     """Return the extension if it is installed, has the right version, and is not disabled."""
     if os.environ.get("TUTTI_SWIFT") == "0":
         return None
@@ -45,7 +45,7 @@ def _found() -> ModuleType | None:
     return _append if _append.FORM == _FORM else None
 
 
-compiled = _found()
+compiled = _load_extension()
 
 
 def take(batch: Batch) -> tuple[Taker, Put]:

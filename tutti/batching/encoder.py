@@ -294,7 +294,7 @@ def _column(records: pa.RecordBatch, names: list[str], name: str, count: int, no
     if name not in names:
         if name == "timestamp":
             return pa.Array.from_buffers(TIMESTAMP, count, [None, pa.py_buffer(np.full(count, now_us, np.int64).data)])
-        return _kept(name, count) if count <= limits.ABSENT_RECORDS_MAX else _absent(name, count)
+        return _cached_null_column(name, count) if count <= limits.ABSENT_RECORDS_MAX else _null_column(name, count)
     column: pa.Array[Any] = records.column(names.index(name))
     wanted = _TYPES[name]
     if name in _BYTES and column.type == wanted:
@@ -318,13 +318,13 @@ def _column(records: pa.RecordBatch, names: list[str], name: str, count: int, no
     return fitted
 
 
-def _absent(name: str, count: int) -> pa.Array[Any]:
+def _null_column(name: str, count: int) -> pa.Array[Any]:
     """Return the column for a column that is missing."""
     return no_headers(count) if name == "headers" else pa.nulls(count, _BINARY)
 
 
 #: Cached null columns, as a producer often sends batches of the same length, and Arrow arrays are immutable.
-_kept = lru_cache(limits.ABSENT_COLUMNS_KEPT)(_absent)
+_cached_null_column = lru_cache(limits.ABSENT_COLUMNS_KEPT)(_null_column)
 
 
 def _is_binary(kind: pa.DataType) -> bool:

@@ -129,7 +129,7 @@ class Credentials:
         """
         if not self.token:
             return []
-        if location.startswith("grpc://") and not _is_here(location):
+        if location.startswith("grpc://") and not _is_loopback(location):
             raise ConfigError(
                 f"reads at {location} are not encrypted, and would expose the token: configure TLS on the gateway "
                 "(`security.tls_certificate`, `security.tls_key`)"
@@ -188,6 +188,6 @@ def _text_of(path: Path) -> str:
         ) from None
 
 
-def _is_here(location: str) -> bool:
+def _is_loopback(location: str) -> bool:
     host = location.partition("://")[2].rpartition(":")[0]
     return host in ("localhost", "[::1]") or host.startswith("127.")

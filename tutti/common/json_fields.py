@@ -89,10 +89,10 @@ class JsonFields:
         """
         try:
             # A name may occur twice, with and without escapes. Few objects without duplicates take the slow path.
-            slowly = b"\\u" in text and _ESCAPED_NAME.search(text) is not None
+            slow = b"\\u" in text and _ESCAPED_NAME.search(text) is not None
             for name in self._spelled:
-                slowly = slowly or text.count(name) > 1
-            if slowly or self._struct is None:
+                slow = slow or text.count(name) > 1
+            if slow or self._struct is None:
                 found = self._from_members(text)
             else:
                 found = list(map(bytes, self._fields(self._struct.decode(text))[1:]))
@@ -100,7 +100,7 @@ class JsonFields:
             check_json(text)
             raise NoFields from error
         except (msgspec.DecodeError, RecursionError) as error:
-            raise _explained(error, text) from error
+            raise _error_of(error, text) from error
         if len(text) > _SHALLOW_BYTES:
             _check_depth(text)
         return found
@@ -110,7 +110,7 @@ class JsonFields:
         found: dict[str, bytes] = {}
         for name, field in _MEMBERS.decode(text).items():
             if name.text in found and name.text in self._names:
-                values = f"{_shown(found[name.text])} and {_shown(bytes(field))}"
+                values = f"{_excerpt(found[name.text])} and {_excerpt(bytes(field))}"
                 raise ValueError(f"the object has the field {name.text!r} more than once, as {values}: keep one of them")
             found[name.text] = bytes(field)
         return [found.get(name, b"") for name in self._names]
@@ -126,7 +126,7 @@ def check_json(text: bytes) -> None:
     try:
         _VALUE.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise _explained(error, text) from error
+        raise _error_of(error, text) from error
     if len(text) > _SHALLOW_BYTES:
         _check_depth(text)
 
@@ -155,23 +155,23 @@ def _check_depth(text: bytes) -> None:
 _TOO_DEEP = f"the JSON is nested too deeply: at most {DEPTH_MAX} levels of arrays and objects are allowed"
 
 
-def _explained(error: Exception, text: bytes) -> ValueError:
+def _error_of(error: Exception, text: bytes) -> ValueError:
     if isinstance(error, RecursionError):
         return ValueError(_TOO_DEEP)
-    told = str(error).removeprefix("JSON is malformed: ")
-    at = byte_of(told)
-    if "truncated" in told and b"\\ud" in text.lower():  # msgspec has the same message for both errors
-        told = "the text ends too early, or has half of a surrogate pair"
-    return NotJson(told.partition(" (byte")[0].lower(), len(text) + 1 if at is None else at + 1)
+    message = str(error).removeprefix("JSON is malformed: ")
+    at = byte_of(message)
+    if "truncated" in message and b"\\ud" in text.lower():  # msgspec has the same message for both errors
+        message = "the text ends too early, or has half of a surrogate pair"
+    return NotJson(message.partition(" (byte")[0].lower(), len(text) + 1 if at is None else at + 1)
 
 
-def byte_of(told: str) -> int | None:
+def byte_of(message: str) -> int | None:
     """Return the position in bytes, from 0, that a message of msgspec names, or None."""
-    _, _, number = told.partition("(byte ")
+    _, _, number = message.partition("(byte ")
     if not number.rstrip(")").isdigit():
         return None
-    return int(number.rstrip(")")) - ("trailing" in told)  # msgspec names the second byte after the value
+    return int(number.rstrip(")")) - ("trailing" in message)  # msgspec names the second byte after the value
 
 
-def _shown(text: bytes) -> str:
+def _excerpt(text: bytes) -> str:
     return text[:60].decode(errors="replace")

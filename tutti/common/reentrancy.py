@@ -14,14 +14,15 @@ def apart(lock: Any, taker: Any) -> None:
     Raises:
         UsageError: this is such a call. The state is unchanged.
     """
-    if lock._is_owned() or (getattr(taker, "gi_running", False) and _is_within(taker)):  # threading.Condition uses `_is_owned`, too
+    # threading.Condition uses `_is_owned`, too.
+    if lock._is_owned() or (getattr(taker, "gi_running", False) and _runs_in_this_thread(taker)):
         raise UsageError(
             "a signal handler called a producer that it interrupted in its own thread: set a flag in the handler, or pass the "
             "record to another thread"
         )
 
 
-def _is_within(taker: Any) -> bool:
+def _runs_in_this_thread(taker: Any) -> bool:
     """Return True if the generator is running in the current thread, and not in another one."""
     running, frame = taker.gi_frame, inspect.currentframe()
     while frame is not None:

@@ -66,8 +66,8 @@ class Lane(Carrier):
 
     def work(self, now: float) -> None:
         """Do what is due: enforce delivery deadlines, probe a silent gateway, move to the next epoch."""
-        self._give_up_old(now)
-        self._mind_time(now)
+        self._expire_batches(now)
+        self._check_timeouts(now)
         if self.over:
             self._next_epoch()
         if self.closed and not len(self.window) and self.state is State.OPEN and not self.drop:
@@ -94,7 +94,7 @@ class Lane(Carrier):
             return
         super()._on_welcome(welcome, now)
 
-    def _on_news(self, welcome: client_protocol.Welcome) -> None:
+    def _on_state_change(self, welcome: client_protocol.Welcome) -> None:
         if welcome.state in SHUT and len(welcome.gateways) > 1:
             self.closed, self.trouble = True, f"gateway {welcome.gateway} is {welcome.state}"
 
@@ -109,7 +109,7 @@ class Lane(Carrier):
         if not self.lane:
             self.bind(welcome)
         self._topic_requests.clear()
-        self._turn(Turn.OPENED)
+        self._transition(Turn.OPENED)
         self.resend()
 
     def _unfit(self, welcome: client_protocol.Welcome) -> str:
@@ -127,9 +127,9 @@ class Lane(Carrier):
         """Bind to the lane of that gateway, under the current epoch of the ordered delivery."""
         self.gateway, self.lane = welcome.gateway, welcome.lane
         self._ledger.bound.add(self.lane)
-        self._enter()
+        self._begin_epoch()
 
-    def _enter(self) -> None:
+    def _begin_epoch(self) -> None:
         self.over = False
         self.number, self.epoch = self._ledger.epoch
         self.wanted = self.epoch
@@ -180,7 +180,7 @@ class Lane(Carrier):
             return
         if self._ledger.epoch != (self.number, self.epoch):
             left = window.take_back()
-            self._enter()
+            self._begin_epoch()
             for batch in left:
                 batch.lane = self.lane
                 window.admit(batch)
@@ -218,7 +218,7 @@ class Lane(Carrier):
             behind = Aborted(f"{text}. These records were sent later, and are in no lane")
         window.fail_at(answer.first_sequence, Failure(own))
         window.fail_from(answer.first_sequence, Failure(behind))
-        self._spoil()
+        self._mark_unknown()
         self.closed, self.trouble = True, text
 
     def _on_expected(self, sequence: int, now: float) -> None:
@@ -256,7 +256,7 @@ class Lane(Carrier):
 
     def end(self, error: TuttiError) -> None:
         """End the producer with an error."""
-        self._turn(Turn.END)
+        self._transition(Turn.END)
         self._ledger.delivery.end(error)
 
     # -- moving and failing batches
@@ -265,11 +265,11 @@ class Lane(Carrier):
         """Move batches that are certainly not in the lane back to the queue."""
         self._ledger.take_back(self.lane, self.window)
 
-    def _spoil(self) -> None:
+    def _mark_unknown(self) -> None:
         """Mark the next sequence of the lane as unknown in this epoch."""
         self._ledger.spoil(self.lane, (self.number, self.epoch))
 
-    def _give_up_old(self, now: float) -> None:
+    def _expire_batches(self, now: float) -> None:
         """Enforce the delivery deadline: the oldest batch fails with `Unknown`, and so do later ones, which may not overtake it."""
         late = self.window.oldest
         if late is None or late.deadline > now:
@@ -294,7 +294,7 @@ class Lane(Carrier):
             )
             LOG.warning("%s", error)
             self.window.fail_from(0, Failure(error))
-            self._spoil()
+            self._mark_unknown()
         if rest:
             text = f"is in no lane: it waited for gateway {self.gateway}, as later records went to another lane, and {why}"
             name, topic = self.identity.name, rest[0].topic

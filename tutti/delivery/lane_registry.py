@@ -40,8 +40,8 @@ class Ledger:
         self._serial = 0  # serial of the last batch of any lane
         self._serials: dict[str, int] = {}  # lane -> serial of its last batch
         self._next: dict[str, tuple[Epoch, int]] = {}  # lane -> epoch, and the next sequence in it
-        self._spoiled: dict[str, Epoch] = {}  # lane -> the epoch in which its next sequence is unknown
-        self._cut_off: set[str] = set()  # gateways that were in a minority at the last attempt; cleared when a lane accepts a batch
+        self._unknown_next: dict[str, Epoch] = {}  # lane -> the epoch in which its next sequence is unknown
+        self._in_minority: set[str] = set()  # at the last attempt; cleared when a lane accepts a batch
 
     @property
     def epoch(self) -> Epoch:
@@ -67,10 +67,10 @@ class Ledger:
         name, lane = welcome.gateway, welcome.lane
         if lane in self.bound:
             return f"gateway {name} already has a session of this producer"
-        if welcome.state in SHUT and name not in self._cut_off and len(welcome.gateways) > 1:
-            self._cut_off.add(name)  # if all other gateways are unreachable, the next attempt uses this one
+        if welcome.state in SHUT and name not in self._in_minority and len(welcome.gateways) > 1:
+            self._in_minority.add(name)  # if all other gateways are unreachable, the next attempt uses this one
             return f"gateway {name} is {welcome.state}"
-        if self._spoiled.get(lane) == self.epoch:
+        if self._unknown_next.get(lane) == self.epoch:
             self.delivery.renew()
             return f"gateway {name} accepts unordered records of this producer again after the next epoch opens"
         return ""
@@ -88,7 +88,7 @@ class Ledger:
 
     def spoil(self, lane: str, epoch: Epoch) -> None:
         """Mark the next sequence of a lane as unknown: the lane gets no more batches in this epoch."""
-        self._spoiled[lane] = epoch
+        self._unknown_next[lane] = epoch
 
     # -- batches
 
@@ -99,7 +99,7 @@ class Ledger:
         batch.serial = self._serials[lane] = self._serial
         batch.lane = lane
         window.admit(batch)
-        self._cut_off.clear()
+        self._in_minority.clear()
         self.unfit.clear()
 
     def take_back(self, lane: str, window: Window) -> None:

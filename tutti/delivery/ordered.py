@@ -27,45 +27,45 @@ class Delivery(Carrier):
     def __init__(self, identity: Identity, feed: Feed) -> None:
         """Deliver the batches of the accumulator."""
         super().__init__(identity, feed, unordered=False)
-        self._after: Failure | None = None  # the failure of batches of the finished epoch that did not commit
+        self._epoch_failure: Failure | None = None  # the failure of batches of the finished epoch that did not commit
         self._refused: tuple[int, Failure] | None = None  # the sequence whose refusal ended the epoch, and the failure of its batch
         self._active = 0.0
-        self._look_at = 0.0  # when an action is due without a batch to send
-        self._renews = 0  # the epoch that ends once none of its batches is in flight
+        self._due_at = 0.0  # when an action is due without a batch to send
+        self._ending_epoch = 0  # the epoch that ends once none of its batches is in flight
 
     # -- events
 
     def receive(self, data: bytes, now: float) -> None:
         """See `Session.receive`."""
         super().receive(data, now)
-        self._tell()
+        self._publish()
 
     def work(self, now: float) -> None:
         """Do what is due: send batches, repeat requests, enforce delivery deadlines."""
         feed, window = self.feed, self.window
-        if self._look_at <= now or feed.queue or window.has_unsent or self._renews:
+        if self._due_at <= now or feed.queue or window.has_unsent or self._ending_epoch:
             self._work(now)
         if window.settled or feed.born_failed:
-            self._tell()
+            self._publish()
 
     def _work(self, now: float) -> None:
         feed, window = self.feed, self.window
         if self.state is not State.ENDED:
             feed.expire_linger(now)
-            self._give_up_old(now)
-            self._mind_time(now)
+            self._expire_batches(now)
+            self._check_timeouts(now)
             if feed.queue and not len(window):
                 self._renew_idle(now)
             if self._ending and not len(window) and self.state is State.OPEN:
-                self._want_next_epoch(now)
+                self._request_next_epoch(now)
             if (feed.queue or window.has_unsent) and self._may_send(now):
                 self._send_batches(now)
 
     def next_time(self, now: float) -> float:
         """See `Sender.next_time`. The caller asks again after each event that may change the time."""
         due, linger = super().next_time(now), self.feed.linger_until
-        self._look_at = due if linger is None else min(due, linger)
-        return self._look_at
+        self._due_at = due if linger is None else min(due, linger)
+        return self._due_at
 
     def may_send(self, now: float) -> bool:
         """Return True if the next batch of the queue could be sent at once."""
@@ -76,11 +76,11 @@ class Delivery(Carrier):
 
     def renew(self) -> None:
         """Begin the next epoch as soon as no batch of this one is in flight."""
-        self._renews = self.epoch
+        self._ending_epoch = self.epoch
 
     @property
     def _ending(self) -> bool:
-        return self._renews > 0 and self.running and self._renews >= self.epoch
+        return self._ending_epoch > 0 and self.running and self._ending_epoch >= self.epoch
 
     @property
     def _has_staged(self) -> bool:
@@ -90,18 +90,18 @@ class Delivery(Carrier):
     def introduce(self, now: float) -> None:
         """Request the epoch again, because the log of a gateway does not know the producer."""
         if self.state is State.OPEN:
-            self._introduce(now)
+            self._repeat_requests(now)
 
     def end(self, error: TuttiError) -> None:
         """Deliver nothing more; fail all batches without an outcome with `error`."""
-        self._turn(Turn.END)
+        self._transition(Turn.END)
         failure = Failure(error)
         seized = self.feed.seize(error, ended=True)
         self.window.fail_from(0, failure)
         for batch in seized:
             self.window.fail(batch, failure)
         self.outbox.clear()
-        self._tell()
+        self._publish()
         self.feed.set_opened(None)
 
     # -- sending
@@ -123,9 +123,9 @@ class Delivery(Carrier):
         idle = now - self._active > _IDLE and self.state is State.OPEN
         if idle and is_nameless(self.identity.name) and not self._has_staged:
             self._starting = True
-            self._want_next_epoch(now)
+            self._request_next_epoch(now)
 
-    def _tell(self) -> None:
+    def _publish(self) -> None:
         """Publish outcomes to the accumulator, then run the callbacks."""
         settled = self.window.take_settled()
         if settled:
@@ -186,7 +186,7 @@ class Delivery(Carrier):
             if answer.retry:
                 self._back_off(now, answer.code)
             else:
-                self._introduce(now)
+                self._repeat_requests(now)
         elif self.running:
             # The refusal concerns this copy. As another copy may be in flight, the begin of the next epoch settles the batch.
             text = f"{whose} were refused: {answer.reason}"
@@ -219,7 +219,7 @@ class Delivery(Carrier):
 
     def epoch_began(self, opened: client_protocol.EpochOpened, *, anew: bool) -> None:
         """Settle the batches of the previous epoch, according to the sequence at which the new epoch begins."""
-        if len(self.window) and (anew or self._after is None):
+        if len(self.window) and (anew or self._epoch_failure is None):
             text = (
                 f"the log deleted the state of producer {self.identity.name!r}, which has a new number now: whether records in "
                 "flight committed is not known"
@@ -227,21 +227,21 @@ class Delivery(Carrier):
             self.window.fail_from(0, Failure(Unknown(text)))
             self.end(Refused(text, "forgotten"))
             return
-        cause = self._refused[1] if self._refused is not None else self._after
-        if self._after is not None:
+        cause = self._refused[1] if self._refused is not None else self._epoch_failure
+        if self._epoch_failure is not None:
             self.window.commit_upto(opened.sequence)
             if len(self.window):
                 if self._refused is not None:
                     self.window.fail_at(*self._refused)
-                self.window.fail_from(0, self._after)
-                self._fail_unsent(self._after)  # the application could not know of the failure before
-            self._after = self._refused = None
+                self.window.fail_from(0, self._epoch_failure)
+                self._fail_unsent(self._epoch_failure)  # the application could not know of the failure before
+            self._epoch_failure = self._refused = None
         if self.epoch and self._has_staged:
             self.end(self._staged_lost(cause))
             return
         self.window.next_sequence = opened.sequence + 1
         self.window.committed = Resume(opened.sequence, opened.progress)
-        self._tell()
+        self._publish()
         self.feed.set_opened(self.window.committed)
 
     def _staged_lost(self, cause: Failure | None) -> TuttiError:
@@ -280,9 +280,9 @@ class Delivery(Carrier):
         if failed or self.running:
             self._fail_unsent(failure)
         if self.running:  # if not running, this is a further answer about the same end
-            self._after = failure
+            self._epoch_failure = failure
             self.feed.set_opened(None)
-            self._want_next_epoch(now)
+            self._request_next_epoch(now)
 
     def _fail_unsent(self, failure: Failure) -> None:
         stop = None
@@ -293,7 +293,7 @@ class Delivery(Carrier):
         for batch in self.feed.seize(stop):
             self.window.fail(batch, failure)
 
-    def _give_up_old(self, now: float) -> None:
+    def _expire_batches(self, now: float) -> None:
         """Enforce the delivery deadline: the oldest batch fails with `Unknown`, and so do later ones, which may not overtake it."""
         late = self._oldest()
         if late is None or late.deadline > now:

@@ -43,7 +43,7 @@ class Carrier(Session):
 
     def receive(self, data: bytes, now: float) -> None:
         """See `Session.receive`."""
-        self._heard = now
+        self._received_at = now
         if data[:1] == client_protocol.RECEIPTS:
             self._on_receipts(data, now)
         elif data[:1] == client_protocol.CONTROL:
@@ -60,7 +60,7 @@ class Carrier(Session):
             if producer == self.number and epoch == self.epoch:
                 progressed = self.window.commit(first_sequence, count, offset) or progressed
         if progressed:
-            self._heard_well()
+            self._reset_timeouts()
         return progressed
 
     def _may_send(self, now: float) -> bool:
@@ -104,7 +104,7 @@ class Carrier(Session):
         messages = list(self.window.messages(self.number, self.epoch, self.topic_number))
         self.outbox.extend(messages)
         if self.window.waits and not waited:
-            self._heard = now  # the silence timeout starts now
+            self._received_at = now  # the silence timeout starts now
         return messages
 
     def next_time(self, now: float) -> float:

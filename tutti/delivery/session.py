@@ -115,7 +115,7 @@ class Session(abc.ABC):
         self._ask_at: float | None = None
         self._retry_at = 0.0
         self._retry = _RETRY_MIN
-        self._heard = 0.0
+        self._received_at = 0.0
         self._silence = _SILENCE_MIN
         self._hello_since: float | None = None
 
@@ -182,14 +182,14 @@ class Session(abc.ABC):
 
     def connected(self, now: float) -> None:
         """Start the handshake on a new connection."""
-        self._turn(Turn.CONNECTED)
+        self._transition(Turn.CONNECTED)
         self._silence = _SILENCE_MIN
         self._retry_at = 0.0
         self._hello(now)
 
     def lost(self) -> None:
         """Handle the loss of the connection and of everything queued in it."""
-        self._turn(Turn.LOST)
+        self._transition(Turn.LOST)
         self.drop = ""
         self.outbox.clear()
         self._hello_since = None
@@ -202,19 +202,19 @@ class Session(abc.ABC):
 
     # -- sending
 
-    def _say(self, message: msgspec.Struct) -> None:
+    def _send_control(self, message: msgspec.Struct) -> None:
         self.outbox.append([client_protocol.encode_control(message)])
 
     def _hello(self, now: float) -> None:
-        self._hello_since = self._heard = now
-        self._say(client_protocol.Hello(client_protocol.PROTOCOL, CLIENT, self.identity.session, self.token))
+        self._hello_since = self._received_at = now
+        self._send_control(client_protocol.Hello(client_protocol.PROTOCOL, CLIENT, self.identity.session, self.token))
 
-    def _ask_epoch(self, now: float) -> None:
+    def _request_epoch(self, now: float) -> None:
         self._ask_at = None
-        self._heard = now
+        self._received_at = now
         self._request += 1
         self._epoch_request = self._request
-        self._say(client_protocol.OpenProducer(self._request, self.identity.name, self.identity.instance, self.wanted))
+        self._send_control(client_protocol.OpenProducer(self._request, self.identity.name, self.identity.instance, self.wanted))
 
     def topic_number(self, topic: str) -> int:
         """Return the number of a topic. If it is unknown, request it and return 0."""
@@ -222,15 +222,15 @@ class Session(abc.ABC):
         if not number and topic not in self._topic_requests.values():
             self._request += 1
             self._topic_requests[self._request] = topic
-            self._say(client_protocol.OpenTopic(self._request, topic))
+            self._send_control(client_protocol.OpenTopic(self._request, topic))
         return number
 
-    def _want_next_epoch(self, now: float) -> None:
+    def _request_next_epoch(self, now: float) -> None:
         """Handle the end of the epoch: request the next one, now or after the next Welcome."""
         self.wanted = self.epoch + 1
-        self._turn(Turn.EPOCH_OVER)
+        self._transition(Turn.EPOCH_OVER)
         if self.state is State.OPENING:
-            self._ask_epoch(now)
+            self._request_epoch(now)
 
     # -- answers
 
@@ -246,29 +246,29 @@ class Session(abc.ABC):
         self._log = welcome.log or self._log
         self.welcome = welcome
         if not asked:
-            self._on_news(welcome)
+            self._on_state_change(welcome)
             return
         was_open = self.state is State.OPEN
-        self._turn(Turn.WELCOMED)
+        self._transition(Turn.WELCOMED)
         if was_open:  # the answer to a probe: the gateway is alive, and earlier answers may have been lost
             self._topic_requests.clear()
             self.resend()
         else:
             self._welcomed(welcome, now)
 
-    def _on_news(self, welcome: client_protocol.Welcome) -> None:
+    def _on_state_change(self, welcome: client_protocol.Welcome) -> None:
         """Handle a Welcome that the gateway sent because its state or its group changed."""
         if welcome.state in CUT_OFF and len(welcome.gateways) > 1:
             self._leave(f"gateway {welcome.gateway} is {welcome.state}")
 
     def _welcomed(self, welcome: client_protocol.Welcome, now: float) -> None:
         """Continue after the Welcome that answers Hello."""
-        self._ask_epoch(now)
+        self._request_epoch(now)
 
     def _on_epoch_opened(self, answer: client_protocol.EpochOpened, now: float) -> None:
         if answer.epoch != self.wanted or self.state is not State.OPENING:
             return  # an answer to an earlier or repeated request
-        self._turn(Turn.OPENED)
+        self._transition(Turn.OPENED)
         self._topic_requests.clear()
         again = self.running and answer.producer == self.number
         anew = self.number not in (0, answer.producer)
@@ -294,7 +294,7 @@ class Session(abc.ABC):
             self.end(Unavailable(text))
         else:
             self.wanted = max(self.wanted, answer.epoch) + 1
-            self._ask_epoch(now)
+            self._request_epoch(now)
 
     def _on_topic_opened(self, answer: client_protocol.TopicOpened, now: float) -> None:
         topic = self._topic_requests.pop(answer.request, None)
@@ -304,7 +304,7 @@ class Session(abc.ABC):
     def _on_denied(self, answer: client_protocol.Denied, now: float) -> None:
         if answer.code == "hello":
             if self._hello_since is None:
-                self._turn(Turn.STRANGER)
+                self._transition(Turn.STRANGER)
                 self._hello(now)
             return
         topic = self._topic_requests.pop(answer.request, None)
@@ -327,22 +327,22 @@ class Session(abc.ABC):
         elif mine:
             self.end(Refused(f"producer {self.identity.name!r} was refused: {text}", answer.code))
 
-    def _introduce(self, now: float) -> None:
+    def _repeat_requests(self, now: float) -> None:
         """Repeat all requests after a delay, because the log of the gateway may lag."""
         self.topics.clear()
         self._back_off(now, "unknown")
         if self.state is State.OPEN and self._hello_since is None:
-            self._turn(Turn.STRANGER)
+            self._transition(Turn.STRANGER)
             self._hello(now)
 
     def _back_off(self, now: float, code: str) -> None:
         """Queue everything again after a delay; change to another gateway if this one cannot order messages."""
-        self._hold_back(now)
+        self._delay_sending(now)
         self.resend()
         if code in ELSEWHERE and self.welcome is not None and len(self.welcome.gateways) > 1:
             self._leave(f"gateway {self.welcome.gateway} cannot accept batches now: {self.trouble}")
 
-    def _hold_back(self, now: float) -> None:
+    def _delay_sending(self, now: float) -> None:
         """Send nothing for a delay, which doubles until batches get outcomes."""
         if now >= self._retry_at:
             self._retry_at = now + self._retry
@@ -364,21 +364,21 @@ class Session(abc.ABC):
 
     def _due(self) -> float:
         """Return the time of the next action; infinity if there is none."""
-        due = self._patience() if self._waits() else inf
+        due = self._answer_due() if self._waits() else inf
         if self._ask_at is not None and self.state is State.OPENING:
             due = min(due, self._ask_at)
         return due
 
-    def _patience(self) -> float:
+    def _answer_due(self) -> float:
         if self.state is State.GREETING:
-            return self._heard + limits.ADDRESS_TIMEOUT_US / US
-        return self._heard + self._silence
+            return self._received_at + limits.ADDRESS_TIMEOUT_US / US
+        return self._received_at + self._silence
 
-    def _mind_time(self, now: float) -> None:
+    def _check_timeouts(self, now: float) -> None:
         """Do what is due: repeat requests, probe a silent gateway, drop a dead connection."""
         if self._ask_at is not None and self._ask_at <= now and self.state is State.OPENING:
-            self._ask_epoch(now)
-        if now < self._patience() or self.drop or not self._waits():
+            self._request_epoch(now)
+        if now < self._answer_due() or self.drop or not self._waits():
             return
         if self._hello_since is not None:
             self._leave(f"connected, but got no answer for {now - self._hello_since:.1f} s")
@@ -386,12 +386,12 @@ class Session(abc.ABC):
         self._silence = min(2 * self._silence, _SILENCE_MAX)
         self._hello(now)
 
-    def _heard_well(self) -> None:
+    def _reset_timeouts(self) -> None:
         """Reset the timeouts after an outcome, which shows that the gateway works."""
         self._silence, self._retry = _SILENCE_MIN, _RETRY_MIN
         self.trouble = ""
 
-    def _turn(self, turn: Turn) -> None:
+    def _transition(self, turn: Turn) -> None:
         after = TRANSITIONS.get((self.state, turn))
         invariant(after is not None, f"state {self.state.value!r} has no transition for {turn.value!r}")
         self.state = after or self.state

@@ -17,8 +17,8 @@ class Control(Talk):
 
     def status(self) -> dict[str, Any]:
         """Return the gateway's status, as `tutti status --json` prints it."""
-        told: dict[str, Any] = orjson.loads(self.ask(client_protocol.StatusAnswer, client_protocol.Status).json)
-        return told
+        answer: dict[str, Any] = orjson.loads(self.ask(client_protocol.StatusAnswer, client_protocol.Status).json)
+        return answer
 
     def producers(self) -> list[dict[str, Any]]:
         """Return the received-table, one dict for each producer.
@@ -26,8 +26,8 @@ class Control(Talk):
         The keys are name, number, epoch, sequence, progress (or progress_base64), closed and last_seen (microseconds of the last
         tick before the producer's last frame, 0 before any tick).
         """
-        told = orjson.loads(self.ask(client_protocol.StatusAnswer, client_protocol.Producers).json)
-        return [{**line, "last_seen": line.get("last_seen_us")} for line in told["producers"]]
+        answer = orjson.loads(self.ask(client_protocol.StatusAnswer, client_protocol.Producers).json)
+        return [{**line, "last_seen": line.get("last_seen_us")} for line in answer["producers"]]
 
     def members(self) -> list[dict[str, Any]]:
         """Return all gateways that the log of the group names, as the answering gateway knows them.
@@ -35,8 +35,8 @@ class Control(Talk):
         The keys are name, number, address, incarnation, state, voter, coordinator, age, frontier, lag, heard_us, round_trip_us and
         reason.
         """
-        told: list[dict[str, Any]] = orjson.loads(self.ask(client_protocol.StatusAnswer, client_protocol.Members).json)
-        return told
+        answer: list[dict[str, Any]] = orjson.loads(self.ask(client_protocol.StatusAnswer, client_protocol.Members).json)
+        return answer
 
     def forget(self, names: Iterable[str], instances: Iterable[bytes] = ()) -> None:
         """Delete producers from the received-table, through the log.

@@ -37,28 +37,28 @@ class Route:
             gateways: gateways of the group that are known already, as in `learn`.
             last: addresses that are tried after all others.
         """
-        self._own = list(addresses)
+        self._from_url = list(addresses)
         self._last = frozenset(last)
         self._named: dict[str, list[Address]] = {}  # by name of the gateway
-        self._learned: list[Address] = []
-        self._quiet: frozenset[Address] = frozenset()
-        self._chance = chance
-        self.addresses = list(self._own)
-        self._at = 0
-        self._met: dict[Address, str] = {}
-        self._wrong: set[Address] = set()
+        self._discovered: list[Address] = []
+        self._silent: frozenset[Address] = frozenset()
+        self._random = chance
+        self.addresses = list(self._from_url)
+        self._index = 0
+        self._results: dict[Address, str] = {}
+        self._wrong_ports: set[Address] = set()
         self._failed_in_a_row = 0
         self.learn(gateways or {}, sure=bool(gateways))
-        self._at = 0
+        self._index = 0
 
     @property
     def present(self) -> Address:
         """The address that is tried now."""
-        return self.addresses[self._at % len(self.addresses)]
+        return self.addresses[self._index % len(self.addresses)]
 
     def met(self, text: str) -> None:
         """Store the last result at the current address."""
-        self._met[self.present] = text
+        self._results[self.present] = text
 
     def went_well(self) -> None:
         """Reset the retry delay, because the current gateway works."""
@@ -78,14 +78,14 @@ class Route:
         """
         self.met(reason)
         if wrong:
-            self._wrong.add(self.present)
-        self._at += 1
+            self._wrong_ports.add(self.present)
+        self._index += 1
         self._failed_in_a_row += 1
         rounds = self.rounds
         if not rounds:
             return 0.0
         longest_us = min(limits.RETRY_US_MIN << min(rounds, 16), limits.RETRY_US_MAX)
-        return longest_us / 1e6 * (1 - self._chance() / 2)
+        return longest_us / 1e6 * (1 - self._random() / 2)
 
     def learn(self, gateways: Mapping[str, str], silent: Collection[str] = (), sure: bool = True) -> None:
         """Take over the gateways of the group from an answer of one of them.
@@ -104,30 +104,30 @@ class Route:
                 if found:
                     self._named[name] = found
         quiet = {address: name in silent for name, found in self._named.items() for address in found}
-        self._quiet = frozenset(address for address, silent_too in quiet.items() if silent_too)
-        for address in self._own:
+        self._silent = frozenset(address for address, silent_too in quiet.items() if silent_too)
+        for address in self._from_url:
             quiet.pop(address, None)
-        learned = [address for address in self._learned if address in quiet]
+        learned = [address for address in self._discovered if address in quiet]
         fresh = [address for address in quiet if address not in learned]
         for address in fresh:
-            learned.insert(int(self._chance() * (len(learned) + 1)), address)
+            learned.insert(int(self._random() * (len(learned) + 1)), address)
         learned.sort(key=quiet.__getitem__)
-        self._learned = learned[: limits.ADDRESSES_MAX]
-        self._arrange()
+        self._discovered = learned[: limits.ADDRESSES_MAX]
+        self._update_order()
 
-    def _arrange(self) -> None:
+    def _update_order(self) -> None:
         present = self.present
-        self.addresses = sorted([*self._own, *self._learned], key=self._last.__contains__)
+        self.addresses = sorted([*self._from_url, *self._discovered], key=self._last.__contains__)
         if present not in self.addresses:
             self.addresses.append(present)  # keep the address of the current connection, even if its gateway has a new one
-        self._at = self.addresses.index(present)
-        self._met = {address: text for address, text in self._met.items() if address in self.addresses}
-        self._wrong.intersection_update(self.addresses)
+        self._index = self.addresses.index(present)
+        self._results = {address: text for address, text in self._results.items() if address in self.addresses}
+        self._wrong_ports.intersection_update(self.addresses)
 
     @property
     def heard(self) -> list[Address]:
         """The current address, and all others except those of silent gateways."""
-        return [address for address in self.addresses if address == self.present or address not in self._quiet]
+        return [address for address in self.addresses if address == self.present or address not in self._silent]
 
     def told(self) -> str:
         """Return the last result at each address, as text for errors."""
@@ -135,11 +135,11 @@ class Route:
 
     def all_met(self) -> dict[Address, str]:
         """Return the last result at each address."""
-        return {address: self._met.get(address, "no answer yet") for address in self.addresses}
+        return {address: self._results.get(address, "no answer yet") for address in self.addresses}
 
     def only_wrong_ports(self) -> bool:
         """Return True if every address is known to be another port than a client port."""
-        return self._wrong.issuperset(self.addresses)
+        return self._wrong_ports.issuperset(self.addresses)
 
 
 def _parsed(name: str, url: str) -> list[Address]:

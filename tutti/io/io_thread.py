@@ -23,7 +23,7 @@ from tutti.batching.receipt import bringer
 from tutti.common.fork import after_fork
 
 LOG = logging.getLogger("tutti.client")
-_WOKEN = select.EPOLLIN | select.EPOLLET  # edge-triggered: each write to the eventfd wakes once, and nobody reads it
+_WAKE_EVENTS = select.EPOLLIN | select.EPOLLET  # edge-triggered: each write to the eventfd wakes once, and nobody reads it
 
 
 class Link(Protocol):
@@ -72,10 +72,10 @@ class Engine:
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         # The eventfd stays open after the thread, as other threads may still write to it, and at interpreter exit, which uses it.
         weakref.finalize(self, os.close, self._wake_fd).atexit = False
-        self._poll.register(self._wake_fd, _WOKEN)
+        self._poll.register(self._wake_fd, _WAKE_EVENTS)
         self._pumps: set[Pump] = set()
         self._links: dict[int, tuple[Link, Pump]] = {}
-        self._called: deque[Pump] = deque()
+        self._turn_requests: deque[Pump] = deque()
         self._alarms: list[tuple[float, int, Pump]] = []  # a heap; an entry is stale if its time is not the pump's `alarm`
         self._serial = itertools.count()
         self._sleeping = False
@@ -100,7 +100,7 @@ class Engine:
 
     def call(self, pump: Pump) -> None:
         """Request a turn for the pump. Any thread."""
-        self._called.append(pump)
+        self._turn_requests.append(pump)
         if self._sleeping:
             self._sleeping = False
             os.eventfd_write(self._wake_fd, 1)
@@ -129,44 +129,44 @@ class Engine:
                 self._round(self._sleep())
         except BaseException as error:  # whatever the error is, waiting threads must get an outcome
             LOG.exception("an I/O thread of the client ended with an internal error")
-            _forget(self)
+            _unregister(self)
             for pump in list(self._pumps):
-                _break(pump, error)
+                _fail(pump, error)
         finally:
             self._poll.close()
-            for kept in (self._called, self._alarms, self._links, self._pumps):
+            for kept in (self._turn_requests, self._alarms, self._links, self._pumps):
                 kept.clear()  # no reference cycle remains, so that the eventfd closes with the last producer
 
     def _sleep(self) -> list[tuple[int, int]]:
         """Wait for events, turn requests or alarms. Return the epoll events."""
         self._sleeping = True  # from here on, `call` wakes the thread
         timeout = limits.POLL_US_MAX / 1e6
-        if self._called:
+        if self._turn_requests:
             timeout = 0.0
         elif self._alarms:
             timeout = min(timeout, max(0.0, self._alarms[0][0] - time.monotonic()))
-        told = self._poll.poll(timeout)
+        events = self._poll.poll(timeout)
         self._sleeping = False
-        return told
+        return events
 
-    def _round(self, told: list[tuple[int, int]]) -> None:
+    def _round(self, events: list[tuple[int, int]]) -> None:
         """Run a turn of each pump that has something to do."""
         ready: dict[Pump, None] = {}
-        for fd, _ in told:
+        for fd, _ in events:
             if fd in self._links:
                 link, pump = self._links[fd]
                 link.stirs = True
                 ready[pump] = None
-        called = self._called
+        called = self._turn_requests
         for _ in range(len(called)):
             ready[called.popleft()] = None
         if self._alarms:
-            self._alarmed(ready, time.monotonic())
+            self._fire_alarms(ready, time.monotonic())
         for pump in ready:
             if pump in self._pumps:
                 self._turn(pump)
 
-    def _alarmed(self, ready: dict[Pump, None], now: float) -> None:
+    def _fire_alarms(self, ready: dict[Pump, None], now: float) -> None:
         alarms = self._alarms
         while alarms and alarms[0][0] <= now:
             at, _, pump = heapq.heappop(alarms)
@@ -175,9 +175,9 @@ class Engine:
                 if pump.due <= now:
                     ready[pump] = None
                 else:
-                    self._expect(pump)
+                    self._set_alarm(pump)
 
-    def _expect(self, pump: Pump) -> None:
+    def _set_alarm(self, pump: Pump) -> None:
         """Set an alarm for the pump's time. A later time gets its alarm when the earlier one fires."""
         if pump.due < pump.alarm:
             pump.alarm = pump.due
@@ -188,18 +188,18 @@ class Engine:
             over = pump.turn()
         except BaseException as error:  # as above; the other producers continue
             LOG.exception("the I/O of producer %s ended with an internal error", pump.name)
-            _break(pump, error)
+            _fail(pump, error)
             over = True
         if over:
             self._pumps.discard(pump)
             pump.alarm = inf
         elif pump.due <= 0.0:
-            self._called.append(pump)
+            self._turn_requests.append(pump)
         else:
-            self._expect(pump)
+            self._set_alarm(pump)
 
 
-def _break(pump: Pump, error: BaseException) -> None:
+def _fail(pump: Pump, error: BaseException) -> None:
     for _ in range(2):  # the error may occur again in `broke`, which continues where it stopped
         try:
             pump.broke(error)
@@ -208,7 +208,7 @@ def _break(pump: Pump, error: BaseException) -> None:
             LOG.exception("failing the records of producer %s raised an exception", pump.name)
 
 
-_engines: list[Engine] = []  # I/O threads that are running
+_threads: list[Engine] = []  # I/O threads that are running
 _serial = itertools.count(1)
 _lock = threading.RLock()  # reentrant, as a signal handler may open a producer while its thread opens one
 
@@ -221,7 +221,7 @@ def run(pump: Pump) -> None:
         RuntimeError: the system has no thread.
     """
     with _lock:
-        if len(_engines) < limits.IO_THREADS_MAX:
+        if len(_threads) < limits.IO_THREADS_MAX:
             pump.engine = engine = Engine(next(_serial))
             engine.add(pump)
             try:
@@ -230,9 +230,9 @@ def run(pump: Pump) -> None:
                 engine.abandon()
                 pump.engine = None
                 raise
-            _engines.append(engine)
+            _threads.append(engine)
         else:
-            pump.engine = engine = min(_engines, key=len)
+            pump.engine = engine = min(_threads, key=len)
             engine.add(pump)
 
 
@@ -243,23 +243,23 @@ def _ends(engine: Engine) -> bool:
     with _lock:
         if len(engine):
             return False
-        if engine in _engines:
-            _engines.remove(engine)
+        if engine in _threads:
+            _threads.remove(engine)
         return True
 
 
-def _forget(engine: Engine) -> None:
+def _unregister(engine: Engine) -> None:
     with _lock:
-        if engine in _engines:
-            _engines.remove(engine)
+        if engine in _threads:
+            _threads.remove(engine)
 
 
 def _after_fork() -> None:
     global _lock  # noqa: PLW0603 - a thread that does not exist in the child may hold the old lock
     _lock = threading.RLock()
-    for engine in _engines:
+    for engine in _threads:
         engine.abandon()
-    _engines.clear()
+    _threads.clear()
 
 
 after_fork(_after_fork)

@@ -20,7 +20,7 @@ from tutti.data.frames.frame import Buffer
 _HTTP_2_SETTINGS = re.compile(rb"\x00..\x04", re.DOTALL)
 _ZEROMQ = b"\xff"
 _GREETING_BYTES = 64  # RFC 23
-_GREETED = _ZEROMQ + bytes(8) + b"\x7f\x03"  # the part of a greeting after which the peer sends the rest of its own
+_GREETING = _ZEROMQ + bytes(8) + b"\x7f\x03"  # the part of a greeting after which the peer sends the rest of its own
 _MECHANISM = slice(12, 32)
 _PARTS_MAX = 3  # TCP segments in which a greeting may arrive
 _REFUSAL = b"R"
@@ -67,13 +67,13 @@ def peek(address: Address) -> Sight:
         return Sight(f"the host name is unknown ({error})")
     except OSError as error:
         return Sight((error.strerror or str(error)).lower())
-    return _recognise(first, address)
+    return _identify(first, address)
 
 
 def _greeting(link: socket.socket, first: bytes) -> bytes:
     """Return the greeting as far as it arrives. The peer sends its mechanism only after it receives a greeting."""
     try:
-        link.sendall(_GREETED)
+        link.sendall(_GREETING)
         for _ in range(_PARTS_MAX):
             if len(first) < _GREETING_BYTES:
                 first += link.recv(limits.PEEK_BYTES_MAX)
@@ -94,7 +94,7 @@ def misheard(data: Buffer, error: Exception, address: Address) -> Sight:
     return Sight(f"the peer does not speak the protocol of a gateway: {error}")
 
 
-def _recognise(first: bytes, address: Address) -> Sight:
+def _identify(first: bytes, address: Address) -> Sight:
     if first.startswith(_ZEROMQ):
         if first[_MECHANISM].startswith(b"CURVE"):
             return _group_port(address)

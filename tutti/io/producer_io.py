@@ -49,12 +49,12 @@ class Pump:
         self.due = self.alarm = inf
         self._addresses = addresses
         self._asleep = False
-        self._stirred = False  # a turn was requested since the current one checked for unsent batches
+        self._turn_requested = False  # a turn was requested since the current one checked for unsent batches
         self._stopping = False
         self._released = False
-        self._gone = threading.Event()
-        self._first = Channel(delivery, Route(addresses), self, credentials)
-        self._channels: dict[Session, Channel] = {delivery: self._first}
+        self._finished = threading.Event()
+        self._ordered_connection = Channel(delivery, Route(addresses), self, credentials)
+        self._channels: dict[Session, Channel] = {delivery: self._ordered_connection}
 
     def start(self) -> None:
         """Start to connect.
@@ -80,7 +80,8 @@ class Pump:
 
     def wake(self) -> None:
         """Request a turn, unless the current thread runs one. Any thread, with or without the accumulator's lock."""
-        self._stirred = True  # `wake` sets `_stirred` and reads `_asleep`; the end of a turn does both in the opposite order
+        # The end of a turn sets `_asleep` and then reads `_turn_requested`, so that no request is lost.
+        self._turn_requested = True
         if self._asleep:
             self._asleep = False
             if self.engine is not None:
@@ -91,7 +92,7 @@ class Pump:
         self._stopping = True
         self.wake()
         if self.engine is not None and not getattr(bringer, "here", False):
-            self._gone.wait(limits.STOP_US_MAX / US)
+            self._finished.wait(limits.STOP_US_MAX / US)
         if self.spooler is not None:
             self.spooler.stop()
 
@@ -103,17 +104,17 @@ class Pump:
     def orphan(self) -> None:
         """In a forked child, fail everything, as no I/O thread exists here."""
         self._asleep = False
-        self._gone.set()
+        self._finished.set()
         self.delivery.feed.orphan(self.delivery.window, self.pid)
         if self.lanes is not None:
             self.lanes.feed.orphan(self.lanes.batches(), self.pid)
-        self._unplug()
+        self._detach()
 
     def report(self, seconds: float) -> str:
         """Return the last result at each address, as text for an error."""
-        told, trouble = self._first.route.told(), self.delivery.trouble
-        last = f"; last answer: {trouble}" if trouble and trouble not in told else ""
-        return f"no gateway accepted producer {self.delivery.identity.name!r} within {seconds:g} s: {told}{last}"
+        results, trouble = self._ordered_connection.route.told(), self.delivery.trouble
+        last = f"; last answer: {trouble}" if trouble and trouble not in results else ""
+        return f"no gateway accepted producer {self.delivery.identity.name!r} within {seconds:g} s: {results}{last}"
 
     @property
     def name(self) -> str:
@@ -123,7 +124,7 @@ class Pump:
     @property
     def route(self) -> Route:
         """The endpoints of the ordered delivery."""
-        return self._first.route
+        return self._ordered_connection.route
 
     @property
     def feeds(self) -> tuple[Feed, ...]:
@@ -171,7 +172,7 @@ class Pump:
             self.due = 0.0
             return False
         self._asleep = True  # from here on, new records wake the thread
-        self.due = 0.0 if self._stirred else self._next_time(time.monotonic())
+        self.due = 0.0 if self._turn_requested else self._next_time(time.monotonic())
         return False
 
     def broke(self, error: BaseException) -> None:
@@ -184,10 +185,10 @@ class Pump:
             channel.close()
         self._asleep = False
         self._stopping = True
-        self._unplug()
-        self._gone.set()
+        self._detach()
+        self._finished.set()
 
-    def _unplug(self) -> None:
+    def _detach(self) -> None:
         for feed in self.feeds:
             feed.wake = nobody  # no reference cycle remains
 
@@ -215,19 +216,19 @@ class Pump:
         for channel in self._channels.values():
             channel.hear(now)
         feed.uncork()
-        self._stirred = False
+        self._turn_requested = False
         self.delivery.work(now)
         if lanes is not None and self.delivery.state is not State.ENDED:
             lanes.feed.cork()
             lanes.work(now)
             lanes.feed.uncork()
-            self._follow(lanes)
+            self._update_connections(lanes)
         for channel in self._channels.values():
             channel.speak(now)
 
-    def _follow(self, lanes: Lanes) -> None:
+    def _update_connections(self, lanes: Lanes) -> None:
         """Keep one session connection for each current lane."""
-        self._first.peeks = False  # a probe would delay the lanes
+        self._ordered_connection.peeks = False  # a probe would delay the lanes
         for session in [session for session in self._channels if session is not self.delivery and session not in lanes.lanes]:
             self._channels.pop(session).bye()
         for lane in lanes.lanes:

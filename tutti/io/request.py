@@ -24,7 +24,7 @@ from tutti.io.zmtp_connection import Link, News, no_link
 
 _GOODBYE_S = 0.2
 _NO_ANSWER = "connected, but got no answer"
-_LOOK_S = 0.25  # interval at which a queued request checks whether its caller has given up
+_CHECK_S = 0.25  # interval at which a queued request checks whether its caller has given up
 #: Codes of refusals after which another gateway may accept the request.
 _ELSEWHERE = frozenset({"not_primary", "leaving", "halted", "behind"})
 
@@ -68,16 +68,16 @@ class Talk:
         self._welcome: client_protocol.Welcome | None = None
         self._request = 0
         self._trouble = ""  # the last error that a gateway returned
-        self._met = ""  # the last error in place of an answer
+        self._last_error = ""  # the last error in place of an answer
         self._answered: tuple[Address, str] | None = None  # the gateway that asked for a retry of this request, and its reason
         self._retry_us = limits.RETRY_US_MIN
 
     def welcome(self) -> client_protocol.Welcome:
         """Return the Welcome of the gateway, with its state and ports. Each call requests it again."""
         deadline = time.monotonic() + self._timeout
-        with self._turn(deadline):
+        with self._exclusive(deadline):
             if self._link is not None and self._welcome is not None:
-                self._say(self._hello())
+                self._send_control(self._hello())
                 welcome = self._answer(0, client_protocol.Welcome, deadline)
                 if welcome is not None:
                     self._welcome = welcome
@@ -87,7 +87,7 @@ class Talk:
     @property
     def trouble(self) -> str:
         """The last error in place of an answer, without its address; empty if there was none."""
-        return self._met
+        return self._last_error
 
     @property
     def address(self) -> Address:
@@ -121,7 +121,7 @@ class Talk:
         """Send Bye and close."""
         with self._lock:
             if self._link is not None:
-                self._say(client_protocol.Bye())
+                self._send_control(client_protocol.Bye())
                 self._link.close(_GOODBYE_S)
                 self._link = None
 
@@ -140,32 +140,32 @@ class Talk:
         request is not sent.
         """
         deadline = time.monotonic() + self._timeout
-        with self._turn(deadline, given_up):
+        with self._exclusive(deadline, given_up):
             self._retry_us, self._answered = limits.RETRY_US_MIN, None
             while True:
                 self._connected(deadline)
                 self._request += 1
-                self._say(make(self._request))
+                self._send_control(make(self._request))
                 answer = self._answer(self._request, kind, deadline)
                 if answer is not None:
                     return answer
 
     @contextlib.contextmanager
-    def _turn(self, deadline: float, given_up: Callable[[], bool] = bool) -> Iterator[None]:
-        while not self._lock.acquire(timeout=max(0.0, min(deadline - time.monotonic(), _LOOK_S))):
+    def _exclusive(self, deadline: float, given_up: Callable[[], bool] = bool) -> Iterator[None]:
+        while not self._lock.acquire(timeout=max(0.0, min(deadline - time.monotonic(), _CHECK_S))):
             if given_up() or time.monotonic() >= deadline:
                 raise Unavailable(f"{self.address} has not answered earlier requests within {self._timeout:g} s")
         try:
             if given_up():
                 raise Unavailable("the caller has given up")
-            self._drop_what_ended()
+            self._drop_ended()
             yield
         finally:
             self._lock.release()
 
     # -- one connection after another
 
-    def _drop_what_ended(self) -> None:
+    def _drop_ended(self) -> None:
         """Close a connection that the gateway ended between two requests, for example because a ping was answered too late.
 
         Such an end does not count as a failure: the next connection goes to the same gateway at once.
@@ -186,14 +186,14 @@ class Talk:
                 try:
                     self._link = Link(self._route.present, self._credentials)
                 except OSError as error:
-                    self._met = self._trouble = no_link(error)
+                    self._last_error = self._trouble = no_link(error)
                     self._pause(limits.RETRY_US_MAX / 1e6, deadline)
                     continue
             until = min(deadline, time.monotonic() + limits.ADDRESS_TIMEOUT_US / 1e6)
             if not self._link.up and not self._comes_up(self._link, until):
                 self._leave(self._link.trouble or None, deadline)
                 continue
-            self._say(self._hello())
+            self._send_control(self._hello())
             welcome = self._answer(0, client_protocol.Welcome, until, deadline)
             if welcome is not None:
                 self._welcome = welcome
@@ -213,7 +213,7 @@ class Talk:
             link.wait(max(0.0, until - time.monotonic()))
         return True
 
-    def _say(self, message: msgspec.Struct) -> None:
+    def _send_control(self, message: msgspec.Struct) -> None:
         if self._link is not None:
             self._link.send([client_protocol.encode_control(message)])
 
@@ -254,7 +254,7 @@ class Talk:
         if denied.code == "hello":
             self._welcome = None
         elif denied.retry:
-            self._met = self._trouble = f"{denied.reason} ({denied.code})"
+            self._last_error = self._trouble = f"{denied.reason} ({denied.code})"
             self._answered = self._route.present, self._trouble
             if denied.code in _ELSEWHERE:
                 self._leave(self._trouble, deadline)
@@ -270,8 +270,8 @@ class Talk:
             self._link = None
             if reason is None:
                 reason, wrong = peek(self._route.present)
-        self._met = reason or ""
-        wait = self._route.move_on(self._met, wrong)
+        self._last_error = reason or ""
+        wait = self._route.move_on(self._last_error, wrong)
         if self._route.only_wrong_ports():
             raise ConfigError(self._route.told())
         if self._rounds is not None and self._route.rounds >= self._rounds:
@@ -282,15 +282,15 @@ class Talk:
         left = deadline - time.monotonic()
         time.sleep(max(0.0, min(wait, left)))
         if left <= wait:  # no gateway could answer in the remaining time
-            raise Unavailable(self._no_luck())
+            raise Unavailable(self._timeout_text())
 
-    def _no_luck(self) -> str:
+    def _timeout_text(self) -> str:
         """Return the text of the timeout error: what a gateway answered, if one did, then the last result at each address."""
         time_text = f"{self._timeout:.2g}" if self._timeout < 10 else f"{self._timeout:.0f}"
         if self._answered is None:
-            told = self._route.told()
-            last = f"; last answer: {self._trouble}" if self._trouble and self._trouble not in told else ""
-            return f"no gateway answered within {time_text} s: {told}{last}"
+            results = self._route.told()
+            last = f"; last answer: {self._trouble}" if self._trouble and self._trouble not in results else ""
+            return f"no gateway answered within {time_text} s: {results}{last}"
         who, said = self._answered
         met = self._route.all_met()
         since = met.pop(who, CONNECTED)

@@ -35,7 +35,7 @@ class Watch(Protocol):
         """Request a turn. Any thread."""
 
 
-class _Nobody:
+class _NoWatch:
     """Replaces the `Watch` of a closed session connection, so that no reference cycle remains."""
 
     def watch(self, link: Link) -> None:
@@ -66,10 +66,10 @@ class Channel:
         self._route = route
         self._pinned: Route | None = None  # the endpoints of the only usable gateway
         self._watch: Watch = watch
-        self._look: Look | None = None
+        self._probe: Look | None = None
         self._connect_at = 0.0
         self._connect_until = 0.0
-        self._wrong = False  # True if a message showed that the address is not a client port
+        self._wrong_port = False  # True if a message showed that the address is not a client port
 
     @property
     def route(self) -> Route:
@@ -83,15 +83,15 @@ class Channel:
 
     def hear(self, now: float) -> None:
         """Connect if it is time, and handle received messages."""
-        if self._look is not None and self._look.seen is not None:
-            self._move_on(self._look.address, self._look.seen, now)
+        if self._probe is not None and self._probe.seen is not None:
+            self._next_address(self._probe.address, self._probe.seen, now)
         link = self.link
         if link is None and self._connect_at <= now:
             link = self._connect(now)
         if link is not None:
             if link.stirs or link.due() <= now:
                 link.wait(0.0)
-            self._hear(link, now)
+            self._handle_events(link, now)
 
     def _connect(self, now: float) -> Link | None:
         self._connect_until = now + limits.ADDRESS_TIMEOUT_US / US
@@ -118,7 +118,7 @@ class Channel:
     def due(self) -> float:
         """Return the monotonic time of the next action if nothing arrives before."""
         if self.link is None:
-            return 0.0 if self._look is not None and self._look.seen is not None else self._connect_at
+            return 0.0 if self._probe is not None and self._probe.seen is not None else self._connect_at
         due = self.link.due()
         return due if self.link.up else min(due, self._connect_until)
 
@@ -130,9 +130,9 @@ class Channel:
 
     def close(self) -> None:
         """Drop the connection, with everything queued in it."""
-        self._connect_at, self._look = inf, None
+        self._connect_at, self._probe = inf, None
         self._drop()
-        self._watch = _Nobody()
+        self._watch = _NoWatch()
 
     def _drop(self) -> None:
         link, self.link = self.link, None
@@ -140,7 +140,7 @@ class Channel:
             self._watch.leave(link)
             link.close()
 
-    def _hear(self, link: Link, now: float) -> None:
+    def _handle_events(self, link: Link, now: float) -> None:
         while link.has_news and (news := link.news()) is not None:
             if news is News.UP:
                 self.route.met("connected")
@@ -162,8 +162,8 @@ class Channel:
                     return
                 self.session.receive(data, now)
         except FormatError as error:
-            self.session.drop, self._wrong = misheard(data or b"", error, link.address)
-            if not self._wrong:
+            self.session.drop, self._wrong_port = misheard(data or b"", error, link.address)
+            if not self._wrong_port:
                 LOG.warning("%s: %s", link.address, error)
 
     def _leave(self, link: Link, reason: str | None, now: float) -> None:
@@ -176,24 +176,24 @@ class Channel:
         if session.welcome is not None:
             welcome = session.welcome
             self._route.learn(welcome.gateways, welcome.silent, welcome.state == "primary")
-        wrong, self._wrong = self._wrong, False
+        wrong, self._wrong_port = self._wrong_port, False
         if reason is None and self.peeks:
             self._connect_at = inf
-            self._look = look(link.address, self._watch.wake)
+            self._probe = look(link.address, self._watch.wake)
         else:
-            self._move_on(link.address, Sight(reason or "it did not answer", wrong), now)
+            self._next_address(link.address, Sight(reason or "it did not answer", wrong), now)
 
-    def _move_on(self, address: Address, sight: Sight, now: float) -> None:
+    def _next_address(self, address: Address, sight: Sight, now: float) -> None:
         """Change to the next address."""
         session, route = self.session, self.route
-        self._look = None
+        self._probe = None
         session.trouble = f"{address}: {sight.text}"
         self._connect_at = now + route.move_on(sight.text, sight.wrong)
-        self._keep_to(session.only, address)
+        self._pin(session.only, address)
         if session.state is not State.ENDED and route.only_wrong_ports() and not session.begun:
             session.end(ConfigError(route.told()))
 
-    def _keep_to(self, gateway: tuple[str, str], address: Address) -> None:
+    def _pin(self, gateway: tuple[str, str], address: Address) -> None:
         """Use only the given gateway (name and url), at its known or announced addresses; any gateway if the name is empty."""
         name, url = gateway
         if not name:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _MS = 1000
 _HELLO = GREETING + ready(b"DEALER", b"")
 _READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
-_BEAT_S = limits.LINK_BEAT_MS / _MS
+_KEEPALIVE_S = limits.LINK_BEAT_MS / _MS
 _UNANSWERED_MAX = limits.LINK_SILENT_MS_MAX // limits.LINK_BEAT_MS
 
 
@@ -72,34 +72,34 @@ class Link:
         self.stirs = False
         self._credentials = credentials
         self._refused = ""
-        self._news: deque[News] = deque()
-        self._came: deque[bytes | FormatError] = deque()
+        self._events: deque[News] = deque()
+        self._received: deque[bytes | FormatError] = deque()
         self._socket: socket.socket | None = None
         self._handshake: Handshake | Calling | None = None
         self._opening: Opening | None = None
         self._stream: Stream | None = None
         self._outgoing: Outgoing | None = None
-        self._beat_s = 0.0  # when the next keepalive interval ends
+        self._keepalive_at = 0.0  # when the next keepalive interval ends
         self._unanswered = 0  # keepalive intervals in which nothing arrived
         self._mask = 0
         self._poll = select.epoll()
-        self._names: Names | None = None
+        self._lookup: Names | None = None
         _links.add(self)
         found = number(address.host)
         if found:
             self._connect(found)
         else:
-            self._names = Names(_look_up)
-            self._names.address(address.host)
-            self._poll.register(self._names.fd, _READ)
+            self._lookup = Names(_look_up)
+            self._lookup.address(address.host)
+            self._poll.register(self._lookup.fd, _READ)
 
     def orphan(self) -> None:
         """In a forked child, mark the connection as broken; it belongs to the parent."""
         self._poll.close()  # a change here would change the parent's epoll instance
         self._poll = select.epoll()
-        self._forget_names()
-        self._came.clear()
-        self._news.clear()
+        self._close_lookup()
+        self._received.clear()
+        self._events.clear()
         self._end(News.DOWN)
 
     # Connecting
@@ -107,14 +107,14 @@ class Link:
     @property
     def trouble(self) -> str:
         """The reason for a missing connection, as far as this end knows; empty if only a port probe can find it."""
-        if self._names is not None:
+        if self._lookup is not None:
             return "the host name is not resolved yet: no name server answered in time"
         return self._refused
 
-    def _forget_names(self) -> None:
-        if self._names is not None:
-            self._names.close()
-            self._names = None
+    def _close_lookup(self) -> None:
+        if self._lookup is not None:
+            self._lookup.close()
+            self._lookup = None
 
     def _connect(self, host: str) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -147,12 +147,12 @@ class Link:
     def _end(self, news: News) -> None:
         connection, self._socket = self._socket, None
         self._handshake = self._stream = self._outgoing = self._opening = None
-        self._news.append(news)
+        self._events.append(news)
         self.has_news = True
         if connection is not None:
             connection.close()  # closing also removes the descriptor from epoll
 
-    def _happened(self, mask: int) -> None:
+    def _on_socket_event(self, mask: int) -> None:
         """Handle an event of the socket."""
         connection = self._socket
         if connection is None:
@@ -164,7 +164,7 @@ class Link:
                 if mask & _WRITE:
                     self._send()
             elif self._handshake is not None:
-                self._shake(connection, self._handshake)
+                self._continue_handshake(connection, self._handshake)
             elif code := connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
                 self._refuse(os.strerror(code).lower())
             else:
@@ -174,7 +174,7 @@ class Link:
             return
         except FormatError as error:
             if self._stream is not None:
-                self._came.append(error)
+                self._received.append(error)
             elif self._credentials is not None:
                 self._refused = str(error)
             self._end(News.DOWN)
@@ -190,7 +190,7 @@ class Link:
             self._handshake = calling = self._credentials.calling()
             connection.sendall(calling.said())
 
-    def _shake(self, connection: socket.socket, handshake: Handshake | Calling) -> None:
+    def _continue_handshake(self, connection: socket.socket, handshake: Handshake | Calling) -> None:
         data = connection.recv(HANDSHAKE_BYTES_MAX)
         if not data:
             if self._credentials is not None:
@@ -212,8 +212,8 @@ class Link:
             rest = b""
         scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._stream = Stream(source, scratch, limits.ANSWER_BYTES_MAX, lambda _: True, rest, command=self._command)
-        self._beat_s = time.monotonic() + _BEAT_S
-        self._news.append(News.UP)
+        self._keepalive_at = time.monotonic() + _KEEPALIVE_S
+        self._events.append(News.UP)
         if rest or (self._opening is not None and self._opening.unread):
             self._read(self._stream)
 
@@ -225,11 +225,11 @@ class Link:
 
     def news(self) -> News | None:
         """Return the next event of the connection, or None. The end is returned after all received messages."""
-        if not self._news:
-            self._look(0.0)
-        if not self._news or (self._came and self._news[0] is News.DOWN):
+        if not self._events:
+            self._poll_events(0.0)
+        if not self._events or (self._received and self._events[0] is News.DOWN):
             return None
-        news = self._news.popleft()
+        news = self._events.popleft()
         self.up = news is News.UP
         self.was_up = self.was_up or self.up
         return news
@@ -266,7 +266,7 @@ class Link:
         opening = self._opening
         while True:
             for parts, _ in stream.read():
-                self._came.append(bytes(parts[0]))
+                self._received.append(bytes(parts[0]))
             if opening is None or not opening.unread:
                 return
 
@@ -276,9 +276,9 @@ class Link:
         Raises:
             FormatError: the peer sent something that no gateway sends. No further message follows.
         """
-        if not self._came:
+        if not self._received:
             return None
-        came = self._came.popleft()
+        came = self._received.popleft()
         if isinstance(came, FormatError):
             raise came
         return came
@@ -299,22 +299,22 @@ class Link:
         Afterwards, `readable` and `has_news` are up to date.
         """
         self.stirs = False
-        self._look(self._patience_s(timeout_s))
-        self.readable, self.has_news = bool(self._came), bool(self._news)
+        self._poll_events(self._patience_s(timeout_s))
+        self.readable, self.has_news = bool(self._received), bool(self._events)
 
-    def _look(self, timeout_s: float) -> None:
+    def _poll_events(self, timeout_s: float) -> None:
         """Handle the kernel's events."""
         for fd, mask in self._poll.poll(timeout_s):
-            self._told(fd, mask)
+            self._on_poll(fd, mask)
 
-    def _told(self, fd: int, mask: int) -> None:
-        names = self._names
+    def _on_poll(self, fd: int, mask: int) -> None:
+        names = self._lookup
         if names is None or fd != names.fd:
-            self._happened(mask)
+            self._on_socket_event(mask)
             return
         found = names.take()[self.address.host]
         self._poll.unregister(fd)
-        self._forget_names()
+        self._close_lookup()
         if found:
             self._connect(found)
         else:
@@ -322,24 +322,24 @@ class Link:
 
     def due(self) -> float:
         """Return the monotonic time at which `wait` must run if nothing arrives before, to return events or send a ping."""
-        if self._came or self._news:
+        if self._received or self._events:
             return 0.0
-        return inf if self._stream is None else self._beat_s
+        return inf if self._stream is None else self._keepalive_at
 
     def _patience_s(self, timeout_s: float) -> float:
         """Return the longest wait: 0 if something is ready, otherwise up to the next keepalive action."""
-        if self._came or self._news:
+        if self._received or self._events:
             return 0.0
         if self._stream is None:
             return max(0.0, timeout_s)
         now = time.monotonic()
-        if now >= self._beat_s:
-            self._beat(now)
-        return 0.0 if self._news else max(0.0, min(timeout_s, self._beat_s - now))
+        if now >= self._keepalive_at:
+            self._keepalive(now)
+        return 0.0 if self._events else max(0.0, min(timeout_s, self._keepalive_at - now))
 
-    def _beat(self, now: float) -> None:
+    def _keepalive(self, now: float) -> None:
         """Count a keepalive interval without received data. Time in which this process is suspended does not count."""
-        self._beat_s = now + _BEAT_S
+        self._keepalive_at = now + _KEEPALIVE_S
         self._unanswered += 1
         if self._unanswered > _UNANSWERED_MAX:
             self._end(News.DOWN)
@@ -354,7 +354,7 @@ class Link:
     def close(self, linger_s: float = 0.0) -> None:
         """Drop the connection. Queued messages have `linger_s` seconds to leave."""
         _links.discard(self)
-        self._forget_names()
+        self._close_lookup()
         connection, self._socket = self._socket, None
         if connection is not None:
             if self._outgoing:
@@ -370,12 +370,12 @@ def no_link(error: OSError) -> str:
     return f"the connection cannot be created: {error.strerror}; raise the limit of open files of this process"
 
 
-def _orphan_all() -> None:
+def _after_fork() -> None:
     for link in list(_links):
         link.orphan()
 
 
-after_fork(_orphan_all)
+after_fork(_after_fork)
 
 
 def _look_up(host: str) -> str:

@@ -66,8 +66,8 @@ class SpooledFeed(Feed):
         self._used = store.used
         self._progress = store.progress
         self._refused = 0
-        self._aside: dict[Place, Place] = {}  # refused batches above `done`: start position -> end position
-        self.pending_records = self._left()
+        self._refused_ranges: dict[Place, Place] = {}  # refused batches above `done`: start position -> end position
+        self.pending_records = self._uncommitted()
 
     @property
     def state(self) -> State:
@@ -78,12 +78,12 @@ class SpooledFeed(Feed):
 
     def add(self, topic: str, record: Record, progress: bytes, on_delivery: OnDelivery | None) -> Receipt:
         """See `Feed.add`."""
-        _check_room(progress)
+        _check_progress_size(progress)
         return super().add(topic, record, progress, on_delivery)
 
     def add_whole(self, topic: str, records: Conformed, progress: bytes, on_delivery: OnDelivery | None) -> Receipt:
         """See `Feed.add_whole`."""
-        _check_room(progress)
+        _check_progress_size(progress)
         return super().add_whole(topic, records, progress, on_delivery)
 
     def lack(self, need: int) -> str:
@@ -140,7 +140,7 @@ class SpooledFeed(Feed):
     def spooled(self) -> Spooled:
         """Return the current content of the spool."""
         with self.lock:
-            return Spooled(self._left(), self._left(self._earlier), self._used, self._refused, self._progress)
+            return Spooled(self._uncommitted(), self._uncommitted(self._earlier), self._used, self._refused, self._progress)
 
     def resume(self, deadline: float) -> Resume:
         """Return where the application continues: after the last committed or spooled record. Called with an open epoch.
@@ -156,12 +156,12 @@ class SpooledFeed(Feed):
                 self.changed.wait(limits.POLL_US_MAX / 1e6)
             if self.ended:
                 self.check()
-            left = self._left()
+            left = self._uncommitted()
             return Resume(self.committed.sequence + left, (self._progress if left else b"") or unwrap(self.committed.progress)[1])
 
-    def _left(self, upto: int | None = None) -> int:
+    def _uncommitted(self, upto: int | None = None) -> int:
         """Return the number of spooled records without an outcome, in segments up to number `upto`. Called with the lock."""
-        done, aside = self.done, self._aside.items()
+        done, aside = self.done, self._refused_ranges.items()
         return sum(
             count - (done.records if number == done.segment else 0)
             for number, count in self._counts.items()
@@ -198,17 +198,17 @@ class SpooledFeed(Feed):
                 else:
                     self._live[place] = batch
                 before = Place(place.segment, place.records - batch.count)
-                if self._takes(place.segment) and self.has_space(batch.size) and store.passed(before, place, end):
+                if self._may_queue(place.segment) and self.has_space(batch.size) and store.passed(before, place, end):
                     self._hand_over(batch)
                 else:
                     batch.body = b""
-            self._note(store)
+            self._update_counts(store)
             self.roomy.notify_all()
             self.close_idle()
             self.changed.notify_all()
         self.wake()
 
-    def _takes(self, segment: int) -> bool:
+    def _may_queue(self, segment: int) -> bool:
         return self.opened is not None and self.seek is None and segment <= self.state.sent and not self.ended
 
     def has_space(self, size: int) -> bool:
@@ -220,7 +220,7 @@ class SpooledFeed(Feed):
         with self.lock:
             if turn != self.turn or self.opened is None or self.ended:
                 return
-            batch = self._holder(block)
+            batch = self._batch_of(block)
             batch.body, batch.progress, batch.crc = block.body, block.progress, block.crc
             batch.raw_length, batch.size = block.raw_length, len(block.body)
             batch.min_timestamp, batch.max_timestamp = block.min_timestamp, block.max_timestamp
@@ -239,11 +239,11 @@ class SpooledFeed(Feed):
         """Fail a batch that the log refused, after it was written to `refused/`."""
         with self.lock:
             self.refusals.pop(block.place, None)
-            batch = self._holder(block)
+            batch = self._batch_of(block)
             self._refused += block.count
             batch.first_sequence = 0
             batch.settle(OFFSET_UNKNOWN, failure)
-            self._note(store)
+            self._update_counts(store)
         LOG.error(
             "%d records of producer %s to topic %s were refused and are kept in %s/refused: %s",
             block.count, self.state.producer, block.topic, self.path, failure.error,
@@ -254,21 +254,21 @@ class SpooledFeed(Feed):
     def without(self, block: Block) -> tuple[Place, tuple[Place, ...]]:
         """Return the values of `done` and `aside` after this batch is skipped. The state is unchanged."""
         with self.lock:
-            aside = {**self._aside, block.before: block.place}
+            aside = {**self._refused_ranges, block.before: block.place}
             done = reach(self.done, aside, self._counts)
             return done, tuple(sorted(before for before, after in aside.items() if after > done))
 
     def put_aside(self, block: Block) -> None:
         """Skip a batch, which is noted durably."""
         with self.lock:
-            self._aside[block.before] = block.place
+            self._refused_ranges[block.before] = block.place
             self._move_done(self.done)
             self._recount()
 
     def _recount(self) -> None:
-        self.pending_records = self._left() + sum(batch.count for batch in self.closed)
+        self.pending_records = self._uncommitted() + sum(batch.count for batch in self.closed)
 
-    def _holder(self, block: Block) -> Batch:
+    def _batch_of(self, block: Block) -> Batch:
         """Return the batch that receipts refer to, or a new one for the block. Called with the lock."""
         batch = self._watched.get(block.place) or self._live.get(block.place)
         if batch is None:
@@ -279,7 +279,7 @@ class SpooledFeed(Feed):
     def pruned(self, store: Store) -> None:
         """Update the counts after segments were deleted."""
         with self.lock:
-            self._note(store)
+            self._update_counts(store)
             self.roomy.notify_all()
 
     def lacks_room(self, error: DiskFull) -> None:
@@ -294,7 +294,7 @@ class SpooledFeed(Feed):
             self.roomy.notify_all()
         self.wake()
 
-    def _note(self, store: Store) -> None:
+    def _update_counts(self, store: Store) -> None:
         self._counts, self._used, self._progress = store.counts(), store.used, store.progress
 
     def await_end(self) -> None:
@@ -350,9 +350,9 @@ class SpooledFeed(Feed):
 
     def _move_done(self, place: Place) -> None:
         """Advance `done` to that position, and over refused batches that follow."""
-        self.done = reach(max(self.done, place), self._aside, self._counts)
-        for before in [before for before, after in self._aside.items() if after <= self.done]:
-            del self._aside[before]
+        self.done = reach(max(self.done, place), self._refused_ranges, self._counts)
+        for before in [before for before, after in self._refused_ranges.items() if after <= self.done]:
+            del self._refused_ranges[before]
 
     def go_back(self, place: Place) -> None:
         """Clear the queue, and read the spool again from that position."""
@@ -383,7 +383,7 @@ class SpooledFeed(Feed):
                 if batch.body and batch.place is not None:
                     self.ready_bytes -= batch.charge
                 if batch.failure is not None:
-                    self._remember(batch.failure)
+                    self._keep_failure(batch.failure)
                 if batch.place is not None and not self.ended:
                     if batch.failure is None:
                         self.known = max(self.known, batch.place)
@@ -430,11 +430,11 @@ class SpooledFeed(Feed):
         self._live.clear()
         self._watched.clear()
 
-    def _remember(self, failure: Failure) -> None:
+    def _keep_failure(self, failure: Failure) -> None:
         if type(failure.error) is not Unknown:  # a record that is `Unknown` is safe in the spool
-            super()._remember(failure)
+            super()._keep_failure(failure)
 
 
-def _check_room(progress: bytes) -> None:
+def _check_progress_size(progress: bytes) -> None:
     if len(progress) > PROGRESS_ROOM:
         raise UsageError(f"progress has {len(progress)} bytes; with a spool, at most {PROGRESS_ROOM} are allowed")

@@ -117,13 +117,13 @@ def judge(state: State, word: Word, counts: Mapping[int, int]) -> Place:
         last = max(counts, default=state.first - 1)
         if mark.place < state.known:
             raise Refused(
-                f"the log ends at {_told(mark.place)} of this spool, and it had committed more, up to "
-                f"{_told(state.known)}: it is an older copy of the log, or it lost committed records",
+                f"the log ends at {_text_of(mark.place)} of this spool, and it had committed more, up to "
+                f"{_text_of(state.known)}: it is an older copy of the log, or it lost committed records",
                 "spool",
             )
         if mark.place.segment > last or mark.place.records > counts.get(mark.place.segment, mark.place.records):
             raise Refused(
-                f"the log has more of this spool than the directory, up to {_told(mark.place)}: the directory is an older copy, "
+                f"the log has more of this spool than the directory, up to {_text_of(mark.place)}: the directory is an older copy, "
                 "or lost its end; move it away and start with a new one",
                 "spool",
             )
@@ -153,5 +153,5 @@ def reach(done: Place, aside: Mapping[Place, Place], counts: Mapping[int, int]) 
         done = after
 
 
-def _told(place: Place) -> str:
+def _text_of(place: Place) -> str:
     return f"record {place.records} of segment {place.segment}"

@@ -39,7 +39,7 @@ class Cursor:
         self.place = place
         self._segments, self._id, self._storage = segments, spool, storage
         self._walk: Walk | None = None
-        self._given: Block | None = None  # returned by `next`, and not taken yet
+        self._next: Block | None = None  # returned by `next`, and not taken yet
         self._fd = -1
 
     def passed(self, before: Place, place: Place, end: int) -> bool:
@@ -56,15 +56,15 @@ class Cursor:
 
     def next(self) -> Block | None:
         """See `Store.next_block`."""
-        if self._given is None:
+        if self._next is None:
             segment = self._segment()
-            self._given = self._read(segment) if segment is not None and self.place < segment.last else None
-        return self._given
+            self._next = self._read(segment) if segment is not None and self.place < segment.last else None
+        return self._next
 
     def take(self) -> None:
         """See `Store.take`."""
-        if self._given is not None:
-            self.place, self._given = self._given.place, None
+        if self._next is not None:
+            self.place, self._next = self._next.place, None
 
     def _segment(self) -> Segment | None:
         """Return the segment of the position, or a later one if that segment is exhausted or deleted."""

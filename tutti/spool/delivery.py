@@ -88,13 +88,13 @@ class SpooledDelivery(Delivery):
         """End the epoch after a growing delay; batches that did not commit are read from the spool again."""
         if self.running:
             self.feed.set_opened(None)
-            self._want_next_epoch(now)
-            self._hold_back(now)
+            self._request_next_epoch(now)
+            self._delay_sending(now)
 
     def epoch_began(self, opened: client_protocol.EpochOpened, *, anew: bool) -> None:
         """Compare the log's position with the spool, and continue there. The spool detects by itself if the producer is new."""
         self.window.commit_upto(opened.sequence)
-        self._tell()
+        self._publish()
         try:
             self._spool.began(self.log, Word(self.number, opened.sequence, opened.progress))
         except TuttiError as error:

@@ -40,7 +40,7 @@ class Spooler:
         """Prepare; `start` runs the thread."""
         self._feed, self._store = feed, store
         self._flags = compression_flags(feed.options.compression)
-        self._behind = True  # True if the disk may have blocks to read
+        self._may_have_blocks = True  # True if the disk may have blocks to read
         self._steps = (
             Step(lambda: bool(feed.closed), self._write, "records wait in memory"),
             Step(self._may_read, self._read, "records wait in the spool"),
@@ -100,7 +100,7 @@ class Spooler:
         feed = self._feed
         if feed.opened is None or feed.ended:
             return False
-        return feed.seek is not None or (self._behind and feed.ready_bytes <= feed.options.buffer_bytes // 4)
+        return feed.seek is not None or (self._may_have_blocks and feed.ready_bytes <= feed.options.buffer_bytes // 4)
 
     def _may_prune(self) -> bool:
         segments = self._store.segments
@@ -140,7 +140,7 @@ class Spooler:
             pass  # the batches are not queued, and are read back once the state can be written
         finally:
             feed.wrote(store, batches, places)  # runs once in every case, as the batches are on the disk
-        self._behind = not store.read_all
+        self._may_have_blocks = not store.read_all
 
     def _mark_sent(self, segment: int) -> bool:
         """Note durably that records of that segment are sent. Return True if they may be sent."""
@@ -162,7 +162,7 @@ class Spooler:
             if feed.seek is not None:
                 store.seek(feed.seek)
                 self._turn, feed.seek = feed.turn, None
-            self._behind = True
+            self._may_have_blocks = True
         size = 0
         while (block := store.next_block()) is not None:
             with feed.lock:
@@ -188,7 +188,7 @@ class Spooler:
             size += len(block.body)
             if not feed.has_space(len(block.body)) or (feed.closed and size >= limits.SPOOL_GROUP_BYTES):
                 return
-        self._behind = False
+        self._may_have_blocks = False
 
     def _end(self) -> None:
         feed, store = self._feed, self._store

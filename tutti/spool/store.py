@@ -35,7 +35,7 @@ from tutti.spool.cursor import HELP, Cursor, Segment
 from tutti.spool.disk_space import keep_reserve, no_room, replace, take_lock, unusable
 
 LOCK, STATE, REFUSED, RESERVE = "LOCK", "spool.json", "refused", "RESERVE"
-_ASIDE = re.compile(r"^(\d{8,})-(\d{12,})\.arrow$")
+_REFUSED_FILE = re.compile(r"^(\d{8,})-(\d{12,})\.arrow$")
 SEGMENT = re.compile(r"^(\d{8,})\.seg$")
 
 
@@ -70,7 +70,7 @@ class Store:
         self._lock = -1
         try:
             make_directory(self.path)
-            self._look()
+            self._check_is_spool()
             self._lock = take_lock(self._file(LOCK), self.path)
         except OSError as error:
             raise unusable(error, self.path) from error
@@ -88,7 +88,7 @@ class Store:
     def _file(self, name: str) -> str:
         return os.path.join(self.path, name)
 
-    def _look(self) -> None:
+    def _check_is_spool(self) -> None:
         """Raise if the directory is not a spool, before this process creates a file in it."""
         names = set(os.listdir(self.path)) - {LOCK, STATE + ".tmp", "lost+found"}
         if STATE not in names and names:
@@ -114,16 +114,16 @@ class Store:
         for number in numbers:
             if number < self.state.first:
                 self.storage.remove(self._segment_path(number))  # a crash prevented its deletion
-        self._take_in([number for number in numbers if number >= self.state.first])
+        self._load_segments([number for number in numbers if number >= self.state.first])
         self.aside = set(self.state.aside)
         self.refused_bytes = 0
         with suppress(FileNotFoundError):
             for entry in os.scandir(self._file(REFUSED)):
                 self.refused_bytes += entry.stat().st_size
-                if match := _ASIDE.match(entry.name):
+                if match := _REFUSED_FILE.match(entry.name):
                     self.aside.add(Place(int(match[1]), int(match[2]) - 1))
 
-    def _take_in(self, numbers: list[int]) -> None:
+    def _load_segments(self, numbers: list[int]) -> None:
         """Find the valid length of each segment: the head of the next segment has it, and the last segment is scanned."""
         heads = {number: self._head(number, number == numbers[-1]) for number in numbers}
         there = [number for number in numbers if heads[number] is not None]
@@ -141,7 +141,7 @@ class Store:
                     raise Damaged(f"{path} is truncated: it had {following.before_end} bytes of records; {HELP}")
                 self.segments[number] = Segment(number, path, following.before_end, following.before_records)
             else:
-                self.segments[number] = self._scanned(number, path)
+                self.segments[number] = self._scan(number, path)
             if own is not None and number == there[-1]:
                 self.progress = self.progress or own.progress
 
@@ -163,7 +163,7 @@ class Store:
             self.storage.close(fd)
         return head
 
-    def _scanned(self, number: int, path: str) -> Segment:
+    def _scan(self, number: int, path: str) -> Segment:
         """Scan the last segment to its end."""
         fd, seed = self.storage.open(path), seed_of(self.state.id, number)
         try:
@@ -311,9 +311,9 @@ class Store:
         """Write a refused batch to `refused/`, durably, with the reason."""
         directory = self._file(REFUSED)
         path = os.path.join(directory, f"{block.place.segment:08}-{block.before.records + 1:012}.arrow")
-        told = {"topic": block.topic, "producer": self.state.producer, "reason": str(error)}
+        metadata = {"topic": block.topic, "producer": self.state.producer, "reason": str(error)}
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, BATCH_SCHEMA.with_metadata(told)) as writer:
+        with pa.ipc.new_stream(sink, BATCH_SCHEMA.with_metadata(metadata)) as writer:
             writer.write_batch(decode_batch(block.body))
         data = sink.getvalue().to_pybytes()
         try:

@@ -477,7 +477,7 @@ def test_what_is_absent_from_the_table_is_illegal() -> None:
                 rig = Rig()
                 rig.delivery.state = state
                 with pytest.raises(InvariantViolated, match="has no transition"):
-                    rig.delivery._turn(turn)
+                    rig.delivery._transition(turn)
     assert set(TRANSITIONS.values()) == set(State)
 
 

@@ -292,12 +292,12 @@ def test_who_wakes_while_a_turn_ends_is_heard() -> None:
         """A pump whose turn ends just when who wakes it has looked whether it sleeps."""
 
         engine = None
-        _stirred = False
+        _turn_requested = False
         due = 60.0
 
         @property
         def _asleep(self) -> bool:
-            self.due = 0.0 if self._stirred else 60.0
+            self.due = 0.0 if self._turn_requested else 60.0
             return False
 
     ending: Any = Ending()

@@ -206,7 +206,8 @@ def test_the_port_between_gateways_is_told_with_keys_and_without(with_keys: bool
 
 def test_what_begins_as_a_refusal_and_is_none_says_nothing_of_the_port() -> None:
     for data in (b"", b"R", b"R{}", b"R\x80", b"\x84"):
-        assert misheard(data, ValueError("because"), Address("h", 2)) == ("the peer does not speak the protocol of a gateway: because", False)
+        said = "the peer does not speak the protocol of a gateway: because"
+        assert misheard(data, ValueError("because"), Address("h", 2)) == (said, False)
 
 
 @pytest.mark.usefixtures("_looks")
@@ -329,5 +330,5 @@ def test_control_says_what_it_met_and_after_how_long() -> None:
 
 def test_control_does_not_take_garbage() -> None:
     garbage = FakeGateway(rule=lambda heard: [b"Cgarbage"] if isinstance(heard, client_protocol.Status) else None)
-    with garbage, Control(garbage.url, timeout=0.5) as control, pytest.raises(Unavailable, match="does not speak the protocol of a gateway"):
+    with garbage, Control(garbage.url, timeout=0.5) as control, pytest.raises(Unavailable, match="not speak the protocol"):
         control.status()

@@ -176,9 +176,7 @@ def test_who_answered_and_then_does_not_is_told_of_in_one_sentence() -> None:
     with FakeGateway(rule=once) as gateway, Talk(gateway.url, timeout=3) as talk, pytest.raises(Unavailable) as late:
         talk.ask(client_protocol.StatusAnswer, client_protocol.Status)
     said = f"127.0.0.1:{gateway.port} answered last: a majority may come back (roster)"
-    assert str(late.value) == (
-        f"the request was not done within 3 s: {said}; the repeated request had no answer within the time"
-    )
+    assert str(late.value) == (f"the request was not done within 3 s: {said}; the repeated request had no answer within the time")
 
 
 def test_what_was_met_at_other_gateways_is_told_beside_an_answer_and_the_answer_once() -> None:
