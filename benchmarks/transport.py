@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -17,8 +18,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import NamedTuple
-
-import zmq
 
 from benchmarks.arguments import run_command
 from benchmarks.figures import Figure, figure, seconds_of
@@ -83,9 +82,9 @@ def open_transport(number: int, count: int, place: Place) -> Transport:
 def turn(transport: Transport, wait_ms: int) -> Iterator[Received]:
     """What came in one turn of a loop."""
     due_us = transport.next_us()
-    poller = zmq.Poller()
-    for one in transport.sockets():
-        poller.register(one, zmq.POLLIN)
+    poller = select.poll()
+    for fd in transport.sockets():
+        poller.register(fd, select.POLLIN)
     poller.poll(wait_ms if due_us is None else min(wait_ms, -(-due_us // 1000)))
     for event in transport.drain(limits.MESH_DRAIN_MESSAGES_MAX, limits.MESH_DRAIN_BYTES_MAX):
         if isinstance(event, Received):

@@ -12,7 +12,7 @@ compile() {
 }
 compile --all-extras --constraint <(echo "pyspark==$default") --output-file requirements.lock pyproject.toml
 # What the image of a gateway is made of, at the same versions.
-compile --extra kafka --constraint requirements.lock --output-file requirements-gateway.lock pyproject.toml <(printf 'setuptools\n')
+compile --extra kafka --extra zeromq --constraint requirements.lock --output-file requirements-gateway.lock pyproject.toml <(printf 'setuptools\n')
 for version in $others; do
     echo "pyspark==$version" | compile --no-deps --output-file "requirements-pyspark-$version.lock" -
 done

@@ -92,11 +92,11 @@ def test_no_path_of_one_machine() -> None:
 @pytest.mark.parametrize(
     ("room", "extras"),
     [
-        ("tutti", ["archive", "otel"]),
-        ("gateway", []),
+        ("tutti", ["archive", "gateway", "otel"]),
+        ("gateway", ["gateway"]),
         ("gateway/tutti_gateway/cli", ["demo"]),
         ("streaming", ["spark"]),
-        ("benchmarks", ["spark", "kafka", "demo", "dev"]),
+        ("benchmarks", ["spark", "kafka", "zeromq", "demo", "dev"]),
     ],
 )
 def test_what_is_imported_is_declared(room: str, extras: list[str]) -> None:

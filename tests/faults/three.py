@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,11 +18,13 @@ _VIEW_S = 30.0
 class Three:
     """The group; a gateway by its name."""
 
-    def __init__(self, root: Path, more: str = "") -> None:
-        """Write what they are told; `more` is TOML behind the members, of `[group]` first."""
+    def __init__(self, root: Path, more: str = "", each: Callable[[str], str] = lambda _: "") -> None:
+        """Write what they are told; `more` is TOML behind the members, of `[group]` first, and `each` what one has for itself."""
         seats = {name: Seat("127.0.0.1", free_base()) for name in NAMES}
         members = ", ".join(f'{name} = "{seat.host}:{seat.port}"' for name, seat in seats.items())
-        self.all = {name: GatewayProcess(root, name, f"members = {{ {members} }}\n{more}", seat) for name, seat in seats.items()}
+        self.all = {
+            name: GatewayProcess(root, name, f"members = {{ {members} }}\n{more}{each(name)}", seat) for name, seat in seats.items()
+        }
 
     def __getitem__(self, name: str) -> GatewayProcess:
         return self.all[name]

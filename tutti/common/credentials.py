@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from tutti.errors import ConfigError, UsageError, remedy
 from tutti.security.key_files import check_private, read_toml, read_whole
+from tutti.zmtp import z85
 
 if TYPE_CHECKING:  # imports the crypto only for clients with keys
     from tutti.zmtp.curve import Calling
@@ -105,14 +106,12 @@ class Credentials:
         Raises:
             UsageError: a key is malformed.
         """
-        from zmq.utils import z85  # noqa: PLC0415 - as above
-
-        from tutti.zmtp.curve import KEY_BYTES, Calling, Pair  # noqa: PLC0415 - as above
+        from tutti.zmtp.curve import KEY_BYTES, Calling, Pair  # noqa: PLC0415 - imports the crypto only for clients with keys
 
         def decoded(key: object) -> bytes:
             try:
-                raw = z85.decode(str(key).encode("ascii"))
-            except (KeyError, ValueError):
+                raw = z85.decode(str(key))
+            except ValueError:
                 raw = b""
             if len(raw) != KEY_BYTES:
                 raise UsageError("a key in `server_keys` is malformed: it must have 40 characters of Z85, as in group.keys")

@@ -26,7 +26,7 @@ from tutti.data.frames.frame import Buffer
 from tutti.errors import FormatError
 from tutti.runtime.dns import Names, addresses, number
 from tutti.zmtp.frame_reader import SCRATCH_BYTES, Ended, Stream
-from tutti.zmtp.framing import GREETING, HANDSHAKE_BYTES_MAX, PING, Formed, Handshake, form, pong, ready
+from tutti.zmtp.framing import HANDSHAKE_BYTES_MAX, PING, Formed, Handshake, form, pong
 from tutti.zmtp.send_queue import Outgoing
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from tutti.zmtp.curve_stream import Opening
 
 _MS = 1000
-_HELLO = GREETING + ready(b"DEALER", b"")
 _READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
 _KEEPALIVE_S = limits.LINK_BEAT_MS / _MS
 _UNANSWERED_MAX = limits.LINK_SILENT_MS_MAX // limits.LINK_BEAT_MS
@@ -183,12 +182,9 @@ class Link:
 
     def _greet(self, connection: socket.socket) -> None:
         """Send the first bytes of a connection, which fit into the empty socket buffer."""
-        if self._credentials is None:
-            self._handshake = Handshake(b"ROUTER")
-            connection.sendall(_HELLO)
-        else:
-            self._handshake = calling = self._credentials.calling()
-            connection.sendall(calling.said())
+        handshake = Handshake(b"DEALER", b"ROUTER") if self._credentials is None else self._credentials.calling()
+        self._handshake = handshake
+        connection.sendall(handshake.said())
 
     def _continue_handshake(self, connection: socket.socket, handshake: Handshake | Calling) -> None:
         data = connection.recv(HANDSHAKE_BYTES_MAX)

@@ -1,1 +1,1 @@
-"""ZMTP by plain sockets: what ZeroMQ says on the wire, said and read by the thread that owns the connection."""
+"""ZMTP by plain sockets, encrypted or not: what ZeroMQ says on the wire, said and read by the thread that owns the connection."""

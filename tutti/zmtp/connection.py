@@ -27,8 +27,9 @@ class Terms(NamedTuple):
         spares: shares of the process's spare descriptors that these leave to others.
         forgives: a message of too many parts, or bytes, is handed out without any; otherwise its connection is closed, too.
         waiting: messages that wait for one of them.
-        named: whether a caller may say what it is known as, and takes the place of who said so before. Only where all are trusted:
-            what is known of a connection, its session for one, is known by that name.
+        named: whether a caller may say what it is known as, and takes the place of the connection that said so before, with keys
+            of one with the same key. Only where all are trusted: what is known of a connection, its session for one, is known by
+            that name.
         beat_us: so often it is looked who said nothing; 0: never.
         beats: so many, one after another, in which nothing came end a connection.
     """
@@ -48,8 +49,8 @@ class Terms(NamedTuple):
 
 
 class Caller:
-    """A connection that came in. `routing` is empty until the handshake is over; `spoke`: there was a message; `peer`: the other
-    end's public key, None for one that does not encrypt.
+    """A connection that came in. `routing` is empty until the handshake is over; `spoke`: there was a message, or its key was
+    admitted; `peer`: the other end's public key, None for one that does not encrypt.
     """
 
     __slots__ = (
@@ -57,10 +58,10 @@ class Caller:
         *("since_us", "socket", "spoke", "stream", "waiting_bytes", "waits"),
     )
 
-    def __init__(self, connection: socket.socket, since_us: int) -> None:
+    def __init__(self, connection: socket.socket, since_us: int, handshake: Handshake | Listening) -> None:
         self.socket = connection
         self.since_us = since_us
-        self.handshake: Handshake | Listening = Handshake(b"DEALER")
+        self.handshake = handshake
         self.opening: Opening | None = None
         self.peer: bytes | None = None
         self.stream: Stream | None = None

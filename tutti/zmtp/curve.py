@@ -7,7 +7,7 @@ a box of its own, sealed under a number that only goes up: what was recorded and
 caller   HELLO     its key of this connection, and that it means the listener whose key it knows
 listener WELCOME   its own key of this connection
 caller   INITIATE  its lasting key, and that both keys are its own
-listener READY
+listener READY                                             or ERROR, where that key is not let in
 both     MESSAGE   number u64, box of (flags u8, data)
 ```
 
@@ -24,10 +24,10 @@ from typing import NamedTuple
 
 from nacl import bindings
 from nacl.exceptions import CryptoError
-from zmq.utils import z85
 
 from tutti.data.frames.frame import Buffer
 from tutti.errors import FormatError
+from tutti.zmtp import z85
 from tutti.zmtp.framing import (
     COMMAND,
     GREETING,
@@ -37,10 +37,12 @@ from tutti.zmtp.framing import (
     MORE,
     Handshake,
     Mismatch,
+    OtherKey,
+    Rejected,
     frame,
+    head,
     properties,
     property_of,
-    ready,
 )
 
 KEY_BYTES = 32
@@ -51,6 +53,8 @@ MESSAGE_OVERHEAD = 8 + 8 + bindings.crypto_box_BOXZEROBYTES + 1  # the command's
 _MECHANISM_AT, _MECHANISM_END, _GREETING_BYTES = 12, 32, 64
 _COOKIE_BYTES = 96
 _NAME = b"\x07MESSAGE"
+_ERROR = b"\x05ERROR"
+_NOT_ADMITTED = frame(_ERROR + b"\x03400", COMMAND)  # the status code of ZAP (RFC 27), as ZeroMQ says it
 _FROM_CALLER, _FROM_LISTENER = b"CurveZMQMESSAGEC", b"CurveZMQMESSAGES"
 _MORE_INSIDE, _COMMAND_INSIDE = 1, 2
 
@@ -68,7 +72,7 @@ class Pair(NamedTuple):
 
 def pair_of(public: str, secret: str) -> Pair:
     """A pair from its text (Z85)."""
-    return Pair(z85.decode(public.encode()), z85.decode(secret.encode()))
+    return Pair(z85.decode(public), z85.decode(secret))
 
 
 def new_pair() -> Pair:
@@ -88,28 +92,32 @@ class Box:
 
     def seal(self, flags: int, data: Buffer) -> bytes:
         """A frame as it goes over the wire."""
+        return b"".join(self.sealed(flags, data))
+
+    def sealed(self, flags: int, data: Buffer) -> tuple[bytes, bytes]:
+        """A frame as it goes over the wire: what precedes its box, and the box."""
         self._number += 1
         number = LENGTH.pack(self._number)
         inside = bytes((_MORE_INSIDE * bool(flags & MORE) | _COMMAND_INSIDE * bool(flags & COMMAND),))
-        box = bindings.crypto_box_afternm(b"".join((inside, data)), self._mine + number, self._key)
-        return frame(b"".join((_NAME, number, box)))
+        box = bindings.crypto_box_easy_afternm(b"".join((inside, data)), self._mine + number, self._key)
+        return b"".join((head(len(_NAME) + len(number) + len(box), 0), _NAME, number)), box
 
-    def open(self, body: bytes) -> tuple[int, bytes]:
+    def open(self, body: Buffer) -> tuple[int, Buffer]:
         """The flags and the data of a frame's body.
 
         Raises:
             FormatError: it was not sealed by the other end, for this place.
         """
-        number = LENGTH.unpack_from(body, 8)[0] if len(body) >= MESSAGE_OVERHEAD and body.startswith(_NAME) else 0
+        number = LENGTH.unpack_from(body, 8)[0] if len(body) >= MESSAGE_OVERHEAD and body[:8] == _NAME else 0
         if number <= self._seen:
             raise FormatError("a frame is not sealed, or came before")
         self._seen = number
         try:
-            inside = bindings.crypto_box_open_afternm(body[16:], self._theirs + body[8:16], self._key)
+            inside = bindings.crypto_box_open_easy_afternm(bytes(body[16:]), self._theirs + bytes(body[8:16]), self._key)
         except CryptoError:
             raise FormatError("a frame does not open: it was changed on its way, or is of another connection") from None
         told = inside[0]
-        return MORE * bool(told & _MORE_INSIDE) | COMMAND * bool(told & _COMMAND_INSIDE), inside[1:]
+        return MORE * bool(told & _MORE_INSIDE) | COMMAND * bool(told & _COMMAND_INSIDE), memoryview(inside)[1:]
 
 
 class _Shaking:
@@ -150,30 +158,41 @@ class _Shaking:
 
 
 class Listening(_Shaking):
-    """The handshake of who listens. A caller that does not encrypt is met as without keys: what it may do others decide.
+    """The handshake of the end that listens. Without `admits` it completes with every caller, one that does not encrypt included:
+    what that one may do is decided elsewhere.
 
     Attributes:
         identity: what the caller wants to be known as.
         peer: the caller's lasting public key, empty for one that does not encrypt.
     """
 
-    def __init__(self, own: Pair) -> None:
-        """Wait for a caller."""
+    def __init__(self, own: Pair, admits: Callable[[bytes], bool] | None = None) -> None:
+        """Wait for a caller. `admits` returns whether a lasting public key is let in; empty: a caller that does not encrypt."""
         super().__init__()
         self._own = own
+        self._admits = admits
         self._plain: Handshake | None = None
         self._greeted = False
         self._theirs = b""  # the caller's key of this connection
         self._mine = Pair(b"", b"")
         self._cookie = b""
         self.identity = self.peer = b""
-        self._said.append(GREETING[:FIRST_BYTES])
+        self._greeting = greeting(serves=True, hint=own.public)
+        if admits is None:
+            self._say_greeting(FIRST_BYTES)  # the mechanism is the one that the caller wants
+        else:
+            self._say_greeting()
+
+    def _say_greeting(self, length: int = _GREETING_BYTES) -> None:
+        """Say more of it."""
+        said, self._greeting = self._greeting[:length], self._greeting[length:]
+        self._said.append(said)
 
     def take(self, data: bytes) -> bytes | None:
         """Take what came; what is behind the handshake once that is over, None before.
 
         Raises:
-            Mismatch: it is no handshake.
+            Mismatch: it is no handshake, or the caller is not admitted. What `said` returns then tells the caller.
         """
         if self._plain is None:
             self._came += data
@@ -203,13 +222,13 @@ class Listening(_Shaking):
         if len(came) < _MECHANISM_END:
             return False
         if came[_MECHANISM_AT:_MECHANISM_END] != MECHANISM:
-            self._plain = Handshake(b"DEALER")
-            self._said.append(GREETING[FIRST_BYTES:] + ready(b"ROUTER", b""))
+            if self._admits is not None and not self._admits(b""):
+                raise Mismatch("the other end does not encrypt")
+            self._plain = Handshake(b"ROUTER", b"DEALER")
+            self._said.append(self._plain.said()[FIRST_BYTES:])
             self._greeted = True
             return True
-        if not self._mine.public:
-            self._mine = new_pair()
-            self._said.append(greeting(serves=True, hint=self._own.public)[FIRST_BYTES:])
+        self._say_greeting()
         if len(came) < _GREETING_BYTES:
             return False
         self._came = came[_GREETING_BYTES:]
@@ -219,6 +238,7 @@ class Listening(_Shaking):
     def _hello(self, command: bytes) -> None:
         if len(command) != 200 or not command.startswith(b"\x05HELLO\x01\x00"):
             raise Mismatch("the other end does not begin with HELLO")
+        self._mine = new_pair()
         self._theirs, number, box = command[80:112], command[112:120], command[120:]
         _opened(bindings.crypto_box_open, box, b"CurveZMQHELLO---" + number, self._theirs, self._own.secret)
         self._cookie = secrets.token_bytes(_COOKIE_BYTES)
@@ -242,6 +262,9 @@ class Listening(_Shaking):
         if not secrets.compare_digest(vouched, self._theirs + self._own.public):
             raise Mismatch("the other end is not who it says")
         self.identity = properties(told[128:], b"DEALER").get(b"identity", b"")
+        if self._admits is not None and not self._admits(peer):
+            self._said.append(_NOT_ADMITTED)
+            raise Mismatch("the other end has a key that is not let in")
         self.peer = peer
         metadata = property_of(b"Socket-Type", b"ROUTER") + property_of(b"Identity", b"")
         self.box = Box(key, _FROM_LISTENER, _FROM_CALLER, 1, LENGTH.unpack(number)[0])
@@ -254,16 +277,18 @@ class Listening(_Shaking):
 class Calling(_Shaking):
     """The handshake of who calls: with one of the listeners whose keys it knows, or with nobody."""
 
-    def __init__(self, servers: Iterable[bytes], own: Pair | None = None) -> None:
+    def __init__(self, servers: Iterable[bytes], own: Pair | None = None, identity: bytes = b"") -> None:
         """Call.
 
         Args:
             servers: public keys of which the listener has to have one.
             own: the lasting keys; some that nobody knows, where it does not matter who calls.
+            identity: what this end wants to be known as.
         """
         super().__init__()
         self._servers = list(servers)
         self._own = own or new_pair()
+        self._identity = identity
         self._mine = new_pair()
         self._server = self._welcomed = self._key = b""
         self._greeted = False
@@ -273,7 +298,9 @@ class Calling(_Shaking):
         """Take what came; what is behind the handshake once that is over, None before.
 
         Raises:
-            Mismatch: the other end does not encrypt, or has none of the keys.
+            Mismatch: the other end does not encrypt.
+            OtherKey: it has none of the keys.
+            Rejected: it does not let this one in.
         """
         self._came += data
         if not self._greeted:
@@ -281,8 +308,8 @@ class Calling(_Shaking):
                 return None
             self._hello()
         while (command := self._command()) is not None:
-            if command.startswith(b"\x05ERROR"):
-                raise Mismatch(f"the other end refuses: {command[7:100]!r}")
+            if command.startswith(_ERROR):
+                raise Rejected(f"the other end refuses: {command[len(_ERROR) + 1 : 100]!r}")
             if not self._welcomed:
                 self._welcome(command)
             else:
@@ -301,7 +328,7 @@ class Calling(_Shaking):
         hint = came[HINT]
         known = [key for key in self._servers if key[: len(hint)] == hint]
         if not known and (any(hint) or len(self._servers) != 1):
-            raise Mismatch("the gateway has another key than those that are known here: is it one of the group?")
+            raise OtherKey("the gateway has another key than those that are known here: is it one of the group?")
         self._server = known[0] if known else self._servers[0]
         self._came = came[_GREETING_BYTES:]
         self._greeted = True
@@ -320,7 +347,7 @@ class Calling(_Shaking):
         self._key = bindings.crypto_box_beforenm(self._welcomed, self._mine.secret)
         nonce, two = secrets.token_bytes(16), LENGTH.pack(2)
         vouch = bindings.crypto_box(self._mine.public + self._server, b"VOUCH---" + nonce, self._welcomed, self._own.secret)
-        metadata = property_of(b"Socket-Type", b"DEALER") + property_of(b"Identity", b"")
+        metadata = property_of(b"Socket-Type", b"DEALER") + property_of(b"Identity", self._identity)
         box = bindings.crypto_box_afternm(self._own.public + nonce + vouch + metadata, b"CurveZMQINITIATE" + two, self._key)
         self._said.append(frame(b"\x08INITIATE" + cookie + two + box, COMMAND))
 

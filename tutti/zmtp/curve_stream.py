@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 
 from tutti import limits
+from tutti.data.frames.frame import Buffer
 from tutti.errors import FormatError
 from tutti.zmtp.curve import MESSAGE_OVERHEAD, Box
-from tutti.zmtp.framing import COMMAND, LENGTH, LONG, MORE, Formed, frame
+from tutti.zmtp.framing import COMMAND, LENGTH, LONG, MORE, Formed, head
 from tutti.zmtp.send_queue import Outgoing
 
 _READ_BYTES = 64 * limits.KIB
+_SEALED_BYTES = 256 * limits.KIB  # that wait, of one connection; what is above is not sealed yet
+_JOINED_BYTES_MAX = 4 * limits.KIB  # larger data is not copied to be joined with what is before and behind it
 
 
 class Opening:
@@ -37,7 +41,7 @@ class Opening:
         self._came = bytearray(came)
         self._part_max = part_max + MESSAGE_OVERHEAD
         self._keeps = keeps
-        self._opened = memoryview(b"")
+        self._opened: deque[memoryview] = deque()
         self._ended = False
         self._trouble: FormatError | None = None  # behind what was opened
         self.held = 0
@@ -46,7 +50,7 @@ class Opening:
     @property
     def unread(self) -> bool:
         """Whether something lies here of which no descriptor tells any more."""
-        return bool(self._opened)
+        return bool(self._opened) or self._trouble is not None
 
     def recv_into(self, room: memoryview) -> int:
         """As of a socket.
@@ -56,13 +60,15 @@ class Opening:
             OSError: the connection is no more.
             FormatError: what came cannot be opened, or is out of bounds.
         """
-        filled = 0
+        filled, opened = 0, self._opened
         while filled < len(room):
-            if not self._opened and not self._fill(wanted=not filled):
+            if not opened and not self._fill(wanted=not filled):
                 break
-            taken = min(len(room) - filled, len(self._opened))
-            room[filled : filled + taken] = self._opened[:taken]
-            self._opened = self._opened[taken:]
+            first = opened.popleft()
+            taken = min(len(room) - filled, len(first))
+            room[filled : filled + taken] = first[:taken]
+            if taken < len(first):
+                opened.appendleft(first[taken:])
             filled += taken
         return filled
 
@@ -87,7 +93,7 @@ class Opening:
                 return False
             try:
                 data = self._socket.recv(max(_READ_BYTES, self.held - len(self._came)))
-            except BlockingIOError:
+            except OSError:
                 if wanted:
                     raise
                 return False
@@ -104,19 +110,27 @@ class Opening:
         if self.held and end < self.held:
             return
         self.held = 0
-        opened: list[bytes] = []
+        opened: list[Buffer] = []
         try:
-            at = self._open_some(at, end, opened)
+            at = self._open_some(memoryview(came), at, end, opened)
         except FormatError as error:
             if not opened:
                 raise
             self._trouble = error
-        del came[:at]
-        self._opened = memoryview(b"".join(opened))
+        if at:
+            self._came = came[at:]  # another one, as an error may hold a view of this one
+        small: list[Buffer] = []
+        for buffer in opened:
+            if len(buffer) <= _JOINED_BYTES_MAX:
+                small.append(buffer)
+            else:
+                self._opened += (memoryview(b"".join(small)), memoryview(buffer))
+                small.clear()
+        if small:
+            self._opened.append(memoryview(b"".join(small)))
 
-    def _open_some(self, at: int, end: int, opened: list[bytes]) -> int:
+    def _open_some(self, came: memoryview, at: int, end: int, opened: list[Buffer]) -> int:
         """Open the frames between the two places; where what is not complete begins."""
-        came = self._came
         while at + 2 <= end:
             flags, start, length = came[at], at + 2, came[at + 1]
             if flags & LONG:
@@ -130,8 +144,8 @@ class Opening:
             if stop > end:
                 self._await(stop - at)
                 break
-            inside, data = self._box.open(bytes(came[start:stop]))
-            opened.append(frame(data, inside))
+            inside, data = self._box.open(came[start:stop])
+            opened += (head(len(data), inside), data)
             at = stop
         return at
 
@@ -143,23 +157,75 @@ class Opening:
 
 
 class Sealing(Outgoing):
-    """What is to be sent by an encrypted connection, each frame sealed when it is put."""
+    """What is to be sent by an encrypted connection. A message is sealed when its turn to leave comes: until then all connections
+    that it waits for have the same bytes.
+    """
 
     def __init__(self, connection: socket.socket, box: Box) -> None:
         """Nothing waits."""
         super().__init__(connection)
         self._box = box
+        self._unsealed: deque[Formed] = deque()
+        self._unsealed_bytes = 0
+
+    def __len__(self) -> int:
+        """How many messages wait."""
+        return len(self._unsealed) + super().__len__()
 
     def put(self, message: Formed) -> None:
         """Have a message wait for the next `send`."""
-        buffers = message.buffers
-        data = memoryview(buffers[0] if len(buffers) == 1 else b"".join(buffers))
-        sealed: list[bytes] = []
+        self._unsealed.append(message)
+        self._unsealed_bytes += message.size
+        self.bytes += message.size
+
+    def send(self) -> None:
+        """Send what waits, as far as the kernel takes it.
+
+        Raises:
+            OSError: the connection is no more.
+        """
+        while True:
+            self._seal()
+            super().send()
+            if self._waiting or not self._unsealed:
+                return
+
+    def _seal(self) -> None:
+        while self._unsealed and self.bytes - self._unsealed_bytes < _SEALED_BYTES:
+            message = self._unsealed.popleft()
+            self._unsealed_bytes -= message.size
+            self.bytes -= message.size
+            sealed: list[Buffer] = []
+            for flags, data in _frames(message):
+                if len(data) <= _JOINED_BYTES_MAX:
+                    sealed.append(self._box.seal(flags, data))
+                else:
+                    sealed += self._box.sealed(flags, data)
+            super().put(Formed(sealed, sum(map(len, sealed))))
+
+    def forget(self) -> None:
+        """Let go of what waits."""
+        super().forget()
+        self._unsealed.clear()
+        self._unsealed_bytes = 0
+
+
+def _frames(message: Formed) -> Iterator[tuple[int, Buffer]]:
+    """Flags and data of each frame of a message. A large one's data is a buffer of its own (`form`)."""
+    flags, apart = 0, False
+    for buffer in message.buffers:
+        data = memoryview(buffer)
+        if apart:
+            apart = False
+            yield flags, data
+            continue
         at = 0
         while at < len(data):
             flags, start, length = data[at], at + 2, data[at + 1]
             if flags & LONG:
                 start, length = at + 1 + LENGTH.size, LENGTH.unpack_from(data, at + 1)[0]
-            sealed.append(self._box.seal(flags, data[start : start + length]))
             at = start + length
-        super().put(Formed([*sealed], sum(map(len, sealed))))
+            apart = start == len(data) and length > 0
+            if apart:
+                break
+            yield flags, data[start:at]

@@ -1,4 +1,4 @@
-"""The form of what goes over a connection of the mesh: ZMTP 3.1 without encryption (RFC 37, mechanism NULL, RFC 23), without I/O.
+"""The form of what goes over a connection: ZMTP 3.1 without encryption (RFC 37, mechanism NULL, RFC 23), without I/O.
 
 Both sides send a greeting of 64 bytes and a READY command that says what they are; then each message is a run of frames:
 
@@ -44,15 +44,24 @@ class Formed(NamedTuple):
 
 
 class Mismatch(FormatError):
-    """The other end speaks something else, or with keys."""
+    """The other end speaks something else, or one end has keys and the other has none."""
+
+
+class OtherKey(Mismatch):
+    """The other end has another key than the one that is meant."""
+
+
+class Rejected(Mismatch):
+    """The other end does not let this one in."""
 
 
 def frame(data: Buffer, flags: int = 0) -> bytes:
     """One frame on the wire."""
-    return b"".join((_head(len(data), flags), data))
+    return b"".join((head(len(data), flags), data))
 
 
-def _head(length: int, flags: int) -> bytes:
+def head(length: int, flags: int) -> bytes:
+    """What precedes a frame of that length on the wire."""
     return bytes((flags, length)) if length <= SHORT_MAX else _LONG_HEAD.pack(flags | LONG, length)
 
 
@@ -65,12 +74,12 @@ def form(parts: Sequence[Buffer]) -> Formed:
     for part in parts:
         left -= 1
         length = len(part)
-        head = _head(length, MORE if left else 0)
-        size += len(head) + length
+        before = head(length, MORE if left else 0)
+        size += len(before) + length
         if length <= _JOINED_PART_MAX:
-            small += (head, part)
+            small += (before, part)
         else:
-            small.append(head)
+            small.append(before)
             buffers += (b"".join(small), part)
             small.clear()
     if small:
@@ -89,7 +98,7 @@ def property_of(name: bytes, value: bytes) -> bytes:
 
 
 class Handshake:
-    """What the other end says before its first message.
+    """What both ends say before the first message.
 
     Attributes:
         identity: what it wants to be known as; empty if it does not care. Known once the handshake is over.
@@ -98,8 +107,9 @@ class Handshake:
     box: None = None  # nothing is sealed
     peer = b""
 
-    def __init__(self, expected: bytes) -> None:
-        """`expected` is the type of socket that the other end is to have."""
+    def __init__(self, socket_type: bytes, expected: bytes, identity: bytes = b"") -> None:
+        """`socket_type` and `identity` are what this end says of itself; `expected` is the type that the other end is to have."""
+        self._said = GREETING + ready(socket_type, identity)
         self._expected = expected
         self._came = b""
         self.identity = b""
@@ -131,8 +141,9 @@ class Handshake:
         return came[start + length :]
 
     def said(self) -> bytes:
-        """What is to be said now: all of it was, with the greeting."""
-        return b""
+        """What is to be said now: all of it at the beginning."""
+        said, self._said = self._said, b""
+        return said
 
     def _meet(self, command: bytes) -> None:
         if not command.startswith(_READY):

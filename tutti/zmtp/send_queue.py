@@ -67,7 +67,7 @@ class Outgoing:
         poll = select.poll()
         poll.register(self._socket, select.POLLOUT)
         with contextlib.suppress(OSError):  # it broke: nothing more leaves
-            while self._waiting and (left := until - time.monotonic()) > 0 and poll.poll(left * _MS):
+            while self and (left := until - time.monotonic()) > 0 and poll.poll(left * _MS):
                 self.send()
 
     def _next(self) -> list[Buffer]:

@@ -19,14 +19,13 @@ from tutti.data.frames.frame import Buffer
 from tutti.errors import FormatError
 from tutti.zmtp.connection import Caller, Terms
 from tutti.zmtp.frame_reader import SCRATCH_BYTES, Ended, Stream, TooLarge
-from tutti.zmtp.framing import GREETING, HANDSHAKE_BYTES_MAX, PING, Formed, frame, pong, ready
+from tutti.zmtp.framing import HANDSHAKE_BYTES_MAX, PING, Formed, Handshake, frame, pong
 from tutti.zmtp.listener import Door
 
 if TYPE_CHECKING:
-    from tutti.zmtp.curve import Box, Pair
+    from tutti.zmtp.curve import Box, Listening, Pair
     from tutti.zmtp.curve_stream import Opening
 
-_HELLO = GREETING + ready(b"ROUTER", b"")
 _READ, _WRITE, _OVER = select.EPOLLIN, select.EPOLLOUT, select.EPOLLHUP | select.EPOLLERR
 _MORE_COMES_BYTES = 64 * limits.KIB  # who sent so much is asked again at once: a turn costs more than to ask in vain
 _FRAMES_A_MESSAGE = 2  # of most; what somebody sends in smaller pieces has fewer messages in a turn
@@ -61,6 +60,7 @@ class Callers:
         knows: Callable[[bytes], bool] | None = None,
         tell: Callable[[str], None] = lambda _: None,
         keys: Pair | None = None,
+        admits: Callable[[str, bytes], bool] | None = None,
     ) -> None:
         """Nobody can call yet: `door.listen` comes next.
 
@@ -71,11 +71,13 @@ class Callers:
             knows: of whom, by its routing, large messages are kept; without it, of all.
             tell: an operator must know it.
             keys: with them who calls may encrypt (CURVE); `peer` tells who did.
+            admits: with keys, whether a caller is let in: its host, and its public key or nothing; without it, all are.
 
         Raises:
             OSError: no descriptor is left.
         """
         self._keys = keys
+        self._admits = admits
         self._terms = terms
         self._epoll = epoll
         self._clock_us = clock_us
@@ -139,20 +141,25 @@ class Callers:
     def _take(self, connection: socket.socket) -> None:
         connection.setblocking(False)
         fd = connection.fileno()
-        caller = Caller(connection, self._clock_us())
-        hello = _HELLO
-        if self._keys is not None:
-            from tutti.zmtp.curve import Listening  # noqa: PLC0415 - the crypto, for those alone who have keys
-
-            caller.handshake = shaking = Listening(self._keys)
-            hello = shaking.said()
         try:
-            connection.send(hello)  # the first bytes of a connection: there is room
+            handshake = self._handshake(connection)
+            connection.send(handshake.said())  # the first bytes of a connection: there is room
         except OSError:
             connection.close()
             return
-        self._callers[fd] = self._mute[fd] = caller
+        self._callers[fd] = self._mute[fd] = Caller(connection, self._clock_us(), handshake)
         self._epoll.register(fd, _READ)
+
+    def _handshake(self, connection: socket.socket) -> Handshake | Listening:
+        if self._keys is None:
+            return Handshake(b"ROUTER", b"DEALER")
+        from tutti.zmtp.curve import Listening  # noqa: PLC0415 - the crypto, for those alone who have keys
+
+        admits = self._admits
+        if admits is None:
+            return Listening(self._keys)
+        host = str(connection.getpeername()[0])
+        return Listening(self._keys, lambda key: admits(host, key))
 
     def _greet(self, caller: Caller) -> None:
         """Something came of a connection whose handshake is not over."""
@@ -160,9 +167,11 @@ class Callers:
             data = caller.socket.recv(HANDSHAKE_BYTES_MAX)
             if not data:
                 raise Ended
-            rest = caller.handshake.take(data)
-            if self._keys is not None and (said := caller.handshake.said()):
-                caller.socket.sendall(said)  # few: there is room
+            try:
+                rest = caller.handshake.take(data)
+            finally:
+                if said := caller.handshake.said():
+                    caller.socket.sendall(said)  # few: there is room
         except BlockingIOError:
             return
         except (OSError, Ended, FormatError):
@@ -170,7 +179,14 @@ class Callers:
             return
         if rest is None:
             return
+        if self._admits is not None:
+            self._spoke(caller)
         self._begin(caller, rest)
+
+    def _spoke(self, caller: Caller) -> None:
+        """It is no stranger any more, who makes room and is closed after a while."""
+        caller.spoke = True
+        self._mute.pop(caller.socket.fileno(), None)
 
     def _begin(self, caller: Caller, rest: bytes) -> None:
         """The handshake is over; `rest` came behind it."""
@@ -178,6 +194,7 @@ class Callers:
         identity = caller.handshake.identity if self._terms.named else b""
         if not identity or identity[0] == 0:  # nobody may choose what is given here: it is never given twice
             identity = b"\0" + self._made.to_bytes(8, "big")
+        identity = caller.handshake.peer + identity  # nobody takes the place of one with another key
         earlier = self._routed.get(identity)
         if earlier is not None:  # who connects again is the same, though its old connection was not given up yet
             self._drop(earlier)
@@ -210,7 +227,8 @@ class Callers:
 
         caller.peer = peer
         caller.outgoing = Sealing(caller.socket, box)
-        caller.opening = Opening(caller.socket, box, rest, limits.MESSAGE_BYTES_MAX, lambda size: self._keeps(caller, size))
+        keeps = self._keeps if self._admits is None else self._holds  # whose key is listed is no stranger
+        caller.opening = Opening(caller.socket, box, rest, limits.MESSAGE_BYTES_MAX, lambda size: keeps(caller, size))
         return caller.opening
 
     def peer(self, routing: bytes) -> bytes | None:
@@ -219,13 +237,19 @@ class Callers:
         return None if caller is None else caller.peer
 
     def _keeps(self, caller: Caller, size: int) -> bool:
-        """Whether a message of so many bytes is kept until it is complete; who takes most makes room for it, if need be.
+        """Whether a message of so many bytes is kept until it is complete.
+
+        Raises:
+            FormatError: there is no room for it.
+        """
+        return (self._knows is None or self._knows(caller.routing)) and self._holds(caller, size)
+
+    def _holds(self, caller: Caller, size: int) -> bool:
+        """Make room for a message of so many bytes, if need be: who takes most is cut off.
 
         Raises:
             FormatError: the caller is the one.
         """
-        if self._knows is not None and not self._knows(caller.routing):
-            return False
         held = {one: one.held for one in self._holding if one is not caller and one.held}
         held[caller] = size
         self._holding = set(held)
@@ -267,8 +291,7 @@ class Callers:
             try:
                 for parts, length in stream.read(min(left, max(left // (1 + len(readable)), _FRAMES_A_TURN))):
                     if not caller.spoke:
-                        caller.spoke = True
-                        self._mute.pop(caller.socket.fileno(), None)
+                        self._spoke(caller)
                     yield caller.routing, parts, length
             except BlockingIOError:
                 continue

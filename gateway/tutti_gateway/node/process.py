@@ -351,7 +351,7 @@ def _security(config: Config) -> tuple[Keyring | None, Tokens | None]:
     security = config.security
     if not (security.secret_key and security.public_keys):
         return None, None
-    from tutti_gateway.transport.keys import Keyring  # noqa: PLC0415 - ZeroMQ, for those alone who have keys
+    from tutti_gateway.transport.keys import Keyring  # noqa: PLC0415 - the crypto, for those alone who have keys
 
     tokens = None if security.tokens is None else Tokens(security.tokens)
     return Keyring.open(security.secret_key, security.public_keys, config.name), tokens

@@ -98,11 +98,6 @@ class MemoryTransport:
         wires.add(self)
 
     @property
-    def changes(self) -> int:
-        """There is no socket, so there is never another one."""
-        return 0
-
-    @property
     def introduction(self) -> Introduction:
         """What this gateway says of itself."""
         return self._me
@@ -161,7 +156,7 @@ class MemoryTransport:
             self._came[-1], self._came[-2] = self._came[-2], self._came[-1]
         return True
 
-    def drain(self, messages_max: int, bytes_max: int, ready: Container[object] | None = None) -> list[Received | LinkChanged]:
+    def drain(self, messages_max: int, bytes_max: int, ready: Container[int] | None = None) -> list[Received | LinkChanged]:
         """What came."""
         events: list[Received | LinkChanged] = []
         events += self._changed
@@ -198,7 +193,7 @@ class MemoryTransport:
         """Its descriptor tells of everything."""
         return False
 
-    def sockets(self) -> Sequence[object]:
+    def sockets(self) -> Sequence[int]:
         """None: whoever runs the ends knows when to drain them."""
         return ()
 

@@ -59,10 +59,6 @@ class Trouble(NamedTuple):
 class Transport(Protocol):
     """Carries messages to and from the other gateways."""
 
-    @property
-    def changes(self) -> int:
-        """Counts how often `sockets` became others."""
-
     def introduce(self, number: int, log: bytes) -> None:
         """This gateway has that number and that log from now on; said in every introduction that follows."""
 
@@ -78,7 +74,7 @@ class Transport(Protocol):
     def flush(self) -> None:
         """Send what was queued."""
 
-    def drain(self, messages_max: int, bytes_max: int, ready: Container[object] | None = None) -> list[Received | LinkChanged]:
+    def drain(self, messages_max: int, bytes_max: int, ready: Container[int] | None = None) -> list[Received | LinkChanged]:
         """What came, in the order of each sender: up to `messages_max`, and none more once they have `bytes_max` bytes.
 
         It is looked for only at those of `sockets` that are `ready`; at all of them without it.
@@ -88,8 +84,8 @@ class Transport(Protocol):
     def unread(self) -> bool:
         """Whether there is something to drain that none of `sockets` tells of."""
 
-    def sockets(self) -> Sequence[object]:
-        """What becomes readable when there is something to drain."""
+    def sockets(self) -> Sequence[int]:
+        """Descriptors that become readable when there is something to drain; the same ones always."""
 
     def next_us(self) -> int | None:
         """Microseconds until `flush` wants to be called although nothing came, None if it does not."""
@@ -100,9 +96,6 @@ class Transport(Protocol):
     def relieve(self) -> None:
         """Memory is short: drop what came and was not taken, and every connection that came in. The others make theirs anew, and
         what was lost is healed as any loss.
-
-        Raises:
-            TuttiError: the own port cannot be had again.
         """
 
     def facts(self) -> dict[str, object]:

@@ -8,7 +8,7 @@ every gateway of the group. Both are TOML, so that they can be read, compared an
     public = "<40 characters>"                 jfk = "<40 characters>"
     secret = "<40 characters>"                 lga = "<40 characters>"
 
-Keys are Z85 text as ZeroMQ writes it (RFC 32); CURVE is ZeroMQ's CurveZMQ (RFC 26).
+Keys are Z85 text (RFC 32 of ZeroMQ); CURVE is CurveZMQ (RFC 26).
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-import zmq
+from nacl import bindings
 
 from tutti import limits
 from tutti.data.names import check_name
 from tutti.errors import ConfigError, UsageError
 from tutti.runtime.fsync import make_directory
 from tutti.security.key_files import Changes, Stamp, check_private, monotonic_us, read_toml, stamp, write_new, write_whole
+from tutti.zmtp import z85
 
 SECRET_ENDING = ".secret"  # noqa: S105 - of a file name
 PUBLIC_FILE = "group.keys"
 KEY_CHARACTERS = 40
 _MADE_BY = "`tutti keys new` makes keys, `security.secret_key` and `security.public_keys` name the files"
-_Z85 = frozenset("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#")
 
 
 class Keys(NamedTuple):
@@ -50,8 +50,8 @@ def new_keys(gateway: str) -> Keys:
     Raises:
         UsageError: that is no name of a gateway.
     """
-    public, secret = zmq.curve_keypair()
-    return Keys(check_name("gateway", gateway), public.decode(), secret.decode())
+    public, secret = bindings.crypto_box_keypair()
+    return Keys(check_name("gateway", gateway), z85.encode(public), z85.encode(secret))
 
 
 def generate(directory: str | Path, gateways: Iterable[str]) -> list[Path]:
@@ -128,7 +128,7 @@ def read_secret(path: str | Path) -> Keys:
     for what, key in (("public", public), ("secret", secret)):
         if not _is_key(key):
             raise ConfigError(f"{path}: {what} is no key: it takes {KEY_CHARACTERS} characters of Z85; was the file cut or edited?")
-    if zmq.curve_public(secret.encode()).decode() != public:
+    if z85.encode(bindings.crypto_scalarmult_base(z85.decode(secret))) != public:
         raise ConfigError(f"{path}: public and secret are not of one pair: make a new file with `tutti keys new`")
     check_private(path, found)
     return Keys(gateway, public, secret)
@@ -194,7 +194,13 @@ def _holds_secret(tree: Mapping[str, object]) -> bool:
 
 
 def _is_key(value: object) -> bool:
-    return isinstance(value, str) and len(value) == KEY_CHARACTERS and _Z85.issuperset(value)
+    if not isinstance(value, str) or len(value) != KEY_CHARACTERS:
+        return False
+    try:
+        z85.decode(value)
+    except ValueError:
+        return False
+    return True
 
 
 def _listed(tree: Mapping[str, object]) -> str:

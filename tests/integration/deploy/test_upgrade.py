@@ -1,15 +1,17 @@
 """Proves that a group goes from an older release to this one, gateway by gateway, under load: nothing is lost, doubled, reordered,
-and back, as docs/reference/formats.md says. The older release is a commit of this repository; its processes run their own code.
+and back, as docs/reference/formats.md says; also a group with keys. The older release is a commit of this repository; its processes
+run their own code.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,23 +19,33 @@ from pathlib import Path
 import pytest
 
 from tests.faults.gateways import GatewayProcess
-from tests.faults.three import Three
+from tests.faults.three import NAMES, Three
 from tutti.producer import Producer
 from tutti.reader import Reader
+from tutti_gateway.transport.keys import generate
 
 pytestmark = [pytest.mark.soak, pytest.mark.faults, pytest.mark.timeout(600)]
 ROOT = Path(__file__).resolve().parents[3]
 #: The release that is upgraded from; another one by TUTTI_UPGRADE_FROM=COMMIT.
 BEFORE = os.environ.get("TUTTI_UPGRADE_FROM", "b533aea")
+#: The one for a group with keys: the last whose gateways encrypt by ZeroMQ.
+BEFORE_WITH_KEYS = os.environ.get("TUTTI_UPGRADE_FROM", "c748bef0")
 WAIT_S = 60.0
 RECORDS_BETWEEN = 300  # that commit, at least, between two steps: while all are of one release, and while they are not
 
 
-@pytest.fixture(scope="module")
-def older(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+@pytest.fixture(params=[False, True], ids=["clear", "keys"])
+def keyed(request: pytest.FixtureRequest) -> bool:
+    """Whether the group has keys."""
+    return bool(request.param)
+
+
+@pytest.fixture
+def older(keyed: bool, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment in which `python -m tutti_gateway` is the older release."""
     tree = tmp_path_factory.mktemp("older")
-    archive = subprocess.run(["git", "archive", BEFORE], cwd=ROOT, stdout=subprocess.PIPE, check=True)
+    release = BEFORE_WITH_KEYS if keyed else BEFORE
+    archive = subprocess.run(["git", "archive", release], cwd=ROOT, stdout=subprocess.PIPE, check=True)
     subprocess.run(["tar", "--extract", "--directory", str(tree)], input=archive.stdout, check=True)
     assert (tree / "gateway/tutti_gateway/node/driver.py").read_bytes()
     # Without the working directory on its path, which is this release's.
@@ -95,14 +107,26 @@ def load(url: str) -> Iterator[list[Load]]:
 
 
 def until_all_vote(group: Three) -> None:
-    """Wait until each gateway is in the view, as an operator does before the next one."""
+    """Wait until each gateway is in the view and connected to the others, as an operator does before the next one."""
     deadline = time.monotonic() + WAIT_S
     while True:
         status = [group.status(name) for name in group.all]
-        if all(found["state"] == "primary" and len(found["view"]["members"]) == len(group.all) for found in status):
+        if all(
+            found["state"] == "primary"
+            and len(found["view"]["members"]) == len(group.all)
+            and all(peer["up"] for peer in found["transport"]["peers"])
+            for found in status
+        ):
             return
         assert time.monotonic() < deadline, status
         time.sleep(0.05)
+
+
+def security_in(directory: Path) -> Callable[[str], str]:
+    """What the configuration of each gateway says of its keys, which are made."""
+    keys = directory / "keys"
+    generate(keys, NAMES)
+    return lambda name: f'[security]\nsecret_key = "{keys}/{name}.secret"\npublic_keys = "{keys}/group.keys"\n'
 
 
 def change(group: Three, name: str, environment: dict[str, str]) -> None:
@@ -115,8 +139,8 @@ def change(group: Three, name: str, environment: dict[str, str]) -> None:
     until_all_vote(group)
 
 
-def test_a_group_is_upgraded_under_load_and_goes_back(older: dict[str, str], tmp_path: Path) -> None:
-    group = Three(tmp_path)
+def test_a_group_is_upgraded_under_load_and_goes_back(keyed: bool, older: dict[str, str], tmp_path: Path) -> None:
+    group = Three(tmp_path, each=security_in(tmp_path) if keyed else lambda _: "")
     for gateway in group.all.values():
         gateway.seat = replace(gateway.seat, environment=older)
     with group, load(group.url) as loads:
@@ -128,6 +152,7 @@ def test_a_group_is_upgraded_under_load_and_goes_back(older: dict[str, str], tmp
             for one in loads:
                 one.more(RECORDS_BETWEEN)
             change(group, name, environment)
+            assert [group.status(each)["transport"]["keys"] for each in group.all] == [keyed] * len(group.all)
         for one in loads:
             one.more(RECORDS_BETWEEN)
         old_client = [sys.executable, "-m", "tutti_gateway", "produce", "--topic", "old-client", "--url", group.url]
@@ -140,8 +165,13 @@ def test_a_group_is_upgraded_under_load_and_goes_back(older: dict[str, str], tmp
         assert [value for _, value in mine] == [f"{one.name} {number}".encode() for number in range(len(mine))], "once, in order"
         assert [offset for offset, _ in mine][: len(one.receipts)] == one.receipts, "each where its receipt said"
         assert len(mine) == len(one.receipts)
+    directories = [str(gateway.data) for gateway in group.all.values()]
+    # One that is killed may not know yet that the last records are committed.
+    end = min(json.loads(command({}, "log", "digest", directory, "--json"))["end"] for directory in directories)
+    assert end > max(one.receipts[-1] for one in loads) - RECORDS_BETWEEN
     digests = {
-        command(older if number else {}, "log", "digest", str(gateway.data)) for number, gateway in enumerate(group.all.values())
+        command(older if number else {}, "log", "digest", directory, "--end", str(end))
+        for number, directory in enumerate(directories)
     }
     assert len(digests) == 1, "the same on each, by the tools of both releases"
     for gateway in group.all.values():

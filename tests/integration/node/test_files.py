@@ -110,7 +110,7 @@ def test_a_crowd_of_connections_stops_neither_the_gateway_nor_its_log(tmp_path: 
         files = len(os.listdir(f"/proc/{gateway.pid}/fd")) + MORE
         resource.prlimit(gateway.pid, resource.RLIMIT_NOFILE, (files, files))
         time.sleep(2)  # a gateway looks at its limit once a second: nobody else lowers it while one runs
-        # ZeroMQ ends at once who greets and has no key: with keys those that say nothing are the worst.
+        # With keys a stranger that greets without one is refused at once: those that say nothing are the worst.
         with Crowd(gateway.port + (port != "clients"), greets=not with_keys):
             for batch in range(20):
                 receipts = [producer.send("t", os.urandom(1_000_000)) for _ in range(8)]

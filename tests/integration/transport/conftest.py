@@ -1,14 +1,21 @@
-"""What the meshes of a test are carried by."""
+"""What the meshes of a test say to each other in clear, and encrypted."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tests.integration.transport.meshes import WIRES, Town
+from tests.integration.transport.meshes import Town
+from tutti_gateway.transport.keys import generate
+
+NAMES = ("a", "b", "jfk", "lga", "ewr")
 
 
-@pytest.fixture(params=WIRES)
-def wire(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+@pytest.fixture(params=["clear", "keys"])
+def wire(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     """Each in its turn; its name."""
-    monkeypatch.setattr(Town, "openers", WIRES[request.param])
+    if request.param == "keys":
+        generate(tmp_path / "wire", NAMES)
+        monkeypatch.setattr(Town, "keyed", tmp_path / "wire")
     return str(request.param)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import zmq
 
@@ -14,11 +15,8 @@ from tutti.data.addresses import Address
 from tutti_gateway.core.protocol.events import LinkChanged, Received
 from tutti_gateway.core.protocol.messages import Message, Probe
 from tutti_gateway.transport.interface import Introduction, Transport
-from tutti_gateway.transport.keys import Keyring, generate
-from tutti_gateway.transport.mesh.backend import Clock, Knows
-from tutti_gateway.transport.mesh.mesh import Mesh, Opener, open_wire
-from tutti_gateway.transport.mesh.socket_backend import Sockets
-from tutti_gateway.transport.mesh.zeromq_backend import ZeroMQ
+from tutti_gateway.transport.keys import Keyring, generate, read_public, read_secret
+from tutti_gateway.transport.mesh.mesh import Mesh
 
 WAIT_S = 20.0
 LOG = b"l" * 16
@@ -59,10 +57,10 @@ def run(nodes: Sequence[Node], until: Callable[[], object], *, wait_s: float = W
     deadline = time.monotonic() + wait_s
     while not until():
         assert time.monotonic() < deadline, [(node.name, node.said, node.transport.facts()) for node in nodes]
-        poller = zmq.Poller()
+        poller = select.poll()
         for node in nodes:
-            for one in node.transport.sockets():
-                poller.register(one, zmq.POLLIN)
+            for fd in node.transport.sockets():
+                poller.register(fd, select.POLLIN)
         poller.poll(20)
         for node in nodes:
             node.turn()
@@ -85,39 +83,22 @@ def exchange(sender: Node, to: Node, nodes: Sequence[Node]) -> None:
     run(nodes, came)
 
 
-def open_sockets(listen: Address, clock: Clock, keyring: Keyring | None, knows: Knows) -> Sockets:
-    assert keyring is None
-    return Sockets(listen, clock, knows)
-
-
-def open_zeromq(listen: Address, clock: Clock, keyring: Keyring | None, knows: Knows) -> ZeroMQ:
-    return ZeroMQ(listen, clock, keyring)
-
-
-#: What meshes without keys are carried by, in turn: both say the same on the wire, also to each other.
-WIRES: dict[str, list[Opener]] = {
-    "sockets": [open_sockets],
-    "zeromq": [open_zeromq],
-    "sockets-zeromq": [open_sockets, open_zeromq],
-    "zeromq-sockets": [open_zeromq, open_sockets],
-}
-
-
 class Town:
     """Meshes that know of each other."""
 
-    openers: Sequence[Opener] = (open_wire,)
+    keyed: ClassVar[Path | None] = None  # keys of everybody are made there, for towns that have none of their own
 
     def __init__(self, keys: Path | None = None) -> None:
-        self.keys = keys
+        self.keys = keys or self.keyed
         self.nodes: dict[str, Node] = {}
         self._closing = contextlib.ExitStack()
 
-    def add(self, name: str, number: int, address: str, *, keyring: Keyring | None = None, **said: Any) -> Node:
+    def add(self, name: str, number: int, address: str, *, keyring: Keyring | None = None, listen: str = "", **said: Any) -> Node:
         """One more mesh, at HOST:P or HOST:P/G."""
         ring = keyring
         if ring is None and self.keys is not None:
-            ring = Keyring.open(self.keys / f"{name}.secret", self.keys / "group.keys", name)
+            gateway = said.get("gateway", name)
+            ring = Keyring.open(self.keys / f"{gateway}.secret", self.keys / "group.keys", gateway)
         host, _, ports = address.rpartition(":")
         group = int(ports.partition("/")[2] or int(ports) + 1)
         values: dict[str, Any] = {
@@ -129,14 +110,26 @@ class Town:
             "process": (name * 8).encode()[:8],
             "address": address,
         }
-        opener = self.openers[len(self.nodes) % len(self.openers)] if ring is None else open_wire
-        mesh = Mesh(Introduction(**values | said), Address(host, group), clock_us, ring, opener)
+        mesh = Mesh(Introduction(**values | said), Address(listen or host, group), clock_us, ring)
         self._closing.callback(mesh.close)
         node = self.nodes[name] = Node(name, number, mesh)
         return node
 
     def close(self) -> None:
         self._closing.close()
+
+
+def with_keys(socket: zmq.Socket[bytes], own: str, to: str = "") -> None:
+    """Have a socket of ZeroMQ speak as gateway `own` to gateway `to`, or take callers, where gateways have keys."""
+    if Town.keyed is None:
+        return
+    pair = read_secret(Town.keyed / f"{own}.secret")
+    socket.set(zmq.CURVE_SECRETKEY, pair.secret.encode())
+    if to:
+        socket.set(zmq.CURVE_PUBLICKEY, pair.public.encode())
+        socket.set(zmq.CURVE_SERVERKEY, read_public(Town.keyed / "group.keys")[to].encode())
+    else:
+        socket.set(zmq.CURVE_SERVER, 1)
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import zmq
 
-from tests.integration.transport.meshes import Node, Town, exchange, rest, run, town
+from tests.integration.transport.meshes import Node, Town, exchange, rest, run, town, with_keys
 from tests.ports import free_ports
 from tutti.data.frames.frame import Frame, Kind
 from tutti_gateway.core.protocol.messages import Order, Probe
@@ -121,6 +121,7 @@ def test_garbage_on_the_group_port_is_counted_and_the_others_go_on() -> None:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
         with context.socket(zmq.DEALER) as stranger:
             stranger.linger = 0
+            with_keys(stranger, "jfk", "a")
             stranger.connect(f"tcp://127.0.0.1:{ports[1]}")
             for number in range(500):
                 stranger.send_multipart([bytes([number % 256]) * 40] * (1 + number % 5))

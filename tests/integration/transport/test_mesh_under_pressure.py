@@ -5,30 +5,24 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from pathlib import Path
 from typing import Any
 
 import pytest
-import zmq
 
-from tests.integration.transport.meshes import WIRES, Town, exchange, run, town
+from tests.integration.transport.meshes import exchange, run, town
 from tests.ports import free_ports
-from tutti_gateway.core import limits
 
 
-@pytest.mark.parametrize("keys", [False, True])
 @pytest.mark.usefixtures("wire")
-def test_who_was_disconnected_for_want_of_memory_comes_again(tmp_path: Path, keys: bool) -> None:
-    with town(tmp_path if keys else None, ["jfk", "lga"]) as place:
+def test_who_was_disconnected_for_want_of_memory_comes_again() -> None:
+    with town() as place:
         ports = free_ports(4)
         addresses = [f"127.0.0.1:{ports[0]}/{ports[1]}", f"127.0.0.1:{ports[2]}/{ports[3]}"]
         jfk, lga = place.add("jfk", 1, addresses[0]), place.add("lga", 2, addresses[1])
         jfk.transport.peers([(2, "lga", addresses[1])])
         lga.transport.peers([(1, "jfk", addresses[0])])
         exchange(jfk, lga, [jfk, lga])
-        polled, changes = lga.transport.sockets(), lga.transport.changes
         lga.transport.relieve()
-        assert lga.transport.sockets() == polled or lga.transport.changes > changes
         exchange(jfk, lga, [jfk, lga])
         exchange(lga, jfk, [jfk, lga])
         assert (2, False) in [(link.peer, link.up) for link in jfk.links]
@@ -56,35 +50,7 @@ def _no_socket(*_: object, **__: object) -> Any:
     raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
-def _none_left(*_: object, **__: object) -> Any:
-    raise zmq.ZMQError(errno.EMFILE)
-
-
-@pytest.mark.parametrize(("of", "what"), [(zmq.Context, "socket"), (zmq.Socket, "get_monitor_socket")])
-def test_a_link_for_which_no_descriptor_is_left_is_made_when_there_is_one(
-    monkeypatch: pytest.MonkeyPatch, of: type, what: str
-) -> None:
-    monkeypatch.setattr(Town, "openers", WIRES["zeromq"])
-    monkeypatch.setattr(limits, "MESH_RENEW_US", 0)
-    with town() as place:
-        ports = free_ports(4)
-        addresses = [f"127.0.0.1:{ports[0]}/{ports[1]}", f"127.0.0.1:{ports[2]}/{ports[3]}"]
-        jfk = place.add("jfk", 1, addresses[0])
-        with monkeypatch.context() as full:
-            full.setattr(of, what, _none_left)
-            jfk.transport.peers([(2, "lga", addresses[1])])  # none from the beginning
-            run([jfk], lambda: any("lga: no socket can be had for the connection to it" in line for line in jfk.said))
-            assert jfk.transport.facts()["peers"] == []
-        run([jfk], lambda: jfk.transport.facts()["peers"])  # nobody is there: it is made anew each time
-        with monkeypatch.context() as full:
-            full.setattr(of, what, _none_left)
-            run([jfk], lambda: not jfk.transport.facts()["peers"])
-        lga = place.add("lga", 2, addresses[1])
-        lga.transport.peers([(1, "jfk", addresses[0])])
-        monkeypatch.setattr(limits, "MESH_RENEW_US", 3_000_000)
-        exchange(jfk, lga, [jfk, lga])
-
-
+@pytest.mark.usefixtures("wire")
 def test_a_socket_for_which_no_descriptor_is_left_is_made_when_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     with town() as place:
         ports = free_ports(4)
@@ -100,6 +66,7 @@ def test_a_socket_for_which_no_descriptor_is_left_is_made_when_there_is_one(monk
         exchange(lga, jfk, [jfk, lga])
 
 
+@pytest.mark.usefixtures("wire")
 def test_who_comes_while_no_descriptor_is_left_is_taken_when_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     with town() as place:
         ports = free_ports(4)

@@ -6,18 +6,41 @@ import socket
 
 import pytest
 
-from tests.integration.transport.meshes import LOG, Node, exchange, run, town
+from tests.integration.transport.meshes import LOG, Node, Town, clock_us, exchange, run, town
 from tests.ports import free_ports
-from tutti.zmtp.framing import GREETING, frame, ready
+from tutti.zmtp.framing import Handshake, frame
 from tutti_gateway.transport.codec import encode_introduction
 from tutti_gateway.transport.interface import Introduction
+from tutti_gateway.transport.keys import Keyring
+from tutti_gateway.transport.mesh.authentication import Door
+from tutti_gateway.transport.mesh.peer_link import Link
+
+pytestmark = pytest.mark.usefixtures("wire")
 
 
-def introduced(port: int, process: bytes, address: str) -> socket.socket:
+def introduced(port: int, process: bytes, address: str, jfk: Node) -> socket.socket:
     """A connection to a group port by which gateway b said who it is, and nothing else."""
     said = Introduction(group="ingest", gateway="b", incarnation=b"b" * 16, number=2, log=LOG, process=process, address=address)
     connection = socket.create_connection(("127.0.0.1", port))
-    connection.sendall(GREETING + ready(b"DEALER", process) + frame(encode_introduction(said)))
+    if Town.keyed is None:
+        connection.sendall(Handshake(b"DEALER", b"ROUTER", process).said() + frame(encode_introduction(said)))
+        return connection
+    keyring = Keyring.open(Town.keyed / "b.secret", Town.keyed / "group.keys", "b")
+    link = Link(1, "a", "", keyring.public_of("a"))
+    calling = Door(keyring, clock_us, lambda *_: None).calling(link, process)
+    connection.setblocking(False)
+
+    def shook() -> bool:
+        connection.sendall(calling.said())
+        try:
+            return calling.take(connection.recv(1024)) is not None
+        except BlockingIOError:
+            return False
+
+    run([jfk], shook)
+    assert calling.box is not None
+    connection.setblocking(True)
+    connection.sendall(calling.box.seal(0, encode_introduction(said)))
     return connection
 
 
@@ -33,7 +56,7 @@ def test_an_introduction_that_is_read_after_its_process_ended_keeps_the_next_one
         jfk, again = place.add("a", 1, a), place.add("b", 2, b)
         jfk.transport.peers([(2, "b", b)])
         run([jfk, again], lambda: jfk.up(2))
-        introduced(ports[1], b"firstone", b).close()
+        introduced(ports[1], b"firstone", b, jfk).close()
         if read_before:
             run([jfk], lambda: heard(jfk) == 1)
         again.transport.peers([(1, "a", a)])
@@ -49,7 +72,7 @@ def test_a_process_that_runs_beside_the_first_one_is_refused_as_long_as_that_is_
         jfk, copy = place.add("a", 1, a), place.add("b", 2, b)
         jfk.transport.peers([(2, "b", b)])
         run([jfk, copy], lambda: jfk.up(2))
-        with introduced(ports[1], b"firstone", b):
+        with introduced(ports[1], b"firstone", b, jfk):
             run([jfk], lambda: heard(jfk) == 1)
             copy.transport.peers([(1, "a", a)])
             run([jfk, copy], lambda: copy.said)

@@ -6,9 +6,11 @@ import time
 
 import pytest
 
-from tests.integration.transport.meshes import WIRES, Town, exchange, rest, run, town
+from tests.integration.transport.meshes import exchange, rest, run, town
 from tests.integration.transport.wire import Tap
 from tests.ports import free_ports
+
+pytestmark = pytest.mark.usefixtures("wire")
 
 
 def test_a_connection_that_is_swallowed_is_left_by_both_ends_and_made_anew() -> None:
@@ -31,8 +33,7 @@ def test_a_connection_that_is_swallowed_is_left_by_both_ends_and_made_anew() -> 
             assert [(link.peer, link.up) for link in lga.links] == [(1, True)], "the other way is not to blame"
 
 
-def test_connections_by_which_nothing_is_to_be_said_stay_whatever_carries_the_other_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Town, "openers", WIRES["sockets-zeromq"])
+def test_connections_by_which_nothing_is_to_be_said_stay() -> None:
     with town() as place:
         ports = free_ports(6)
         names = ["jfk", "lga", "ewr"]

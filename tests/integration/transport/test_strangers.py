@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import zmq
 
-from tests.integration.transport.meshes import Node, run, town
+from tests.integration.transport.meshes import Node, run, town, with_keys
 from tests.ports import free_ports
 from tutti_gateway.core import limits
 from tutti_gateway.transport.codec import Refusal, decode_refusal, encode_introduction, encode_refusal
@@ -53,6 +53,7 @@ def test_an_introduction_that_no_gateway_makes_is_neither_kept_nor_shown(said: d
     with town() as place, socket_of(zmq.DEALER) as stranger:
         ports = free_ports(2)
         jfk = place.add("jfk", 1, f"127.0.0.1:{ports[0]}/{ports[1]}")
+        with_keys(stranger, "lga", "jfk")
         stranger.connect(f"tcp://127.0.0.1:{ports[1]}")
         stranger.send(encode_introduction(Introduction(**values | said)))
         run([jfk], lambda: jfk.said)
@@ -65,6 +66,7 @@ def test_an_introduction_that_no_gateway_makes_is_neither_kept_nor_shown(said: d
 
 def met_by(rogue: zmq.Socket[bytes], jfk: Node) -> bytes:
     """The gateway connects to what speaks at another one's address; the id of its connection."""
+    with_keys(rogue, "lga")
     port = rogue.bind_to_random_port("tcp://127.0.0.1")
     jfk.transport.peers([(2, "lga", f"127.0.0.1:{free_ports(1)[0]}/{port}")])
     run([jfk], lambda: rogue.poll(0))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import threading
 from types import SimpleNamespace
 from typing import Any, Self
 
 import pytest
-import zmq
 
-from tutti.errors import DirectoryRefused
+from tutti.errors import DirectoryRefused, Unavailable
 from tutti_gateway.core import limits
 from tutti_gateway.reads.logs import peer_endpoints as others
 from tutti_gateway.reads.logs.peer_endpoints import Others
@@ -40,7 +38,7 @@ class Talk:
 
     def __init__(self, url: str, *_: object, **__: object) -> None:
         if "ewr" in url:
-            raise zmq.ZMQError(errno.EMFILE)
+            raise Unavailable("no connection can be made: Too many open files; raise the limit of open files of this process")
 
     def welcome(self) -> Any:
         return SimpleNamespace(log="log", gateway="lga", reads=LGA, admin="http://lga:7403")

@@ -51,7 +51,7 @@ def test_help_lists_the_commands_without_importing_any(capsys: pytest.CaptureFix
     shown = capsys.readouterr().out
     assert all(f"  {name} " in shown and place.summary in shown for name, place in entry.COMMANDS.items())
     heavy = "import sys; from tutti_gateway.cli.main import main; main(['--help']); sys.exit(any(m in sys.modules for m in %r))"
-    loaded = ["pyarrow", "numpy", "zmq", "rich", "msgspec", "tutti_gateway.cli.group.status", "tutti"]
+    loaded = ["pyarrow", "numpy", "zmq", "rich", "msgspec", "tutti_gateway.cli.group.status", "tutti.producer", "tutti.sources"]
     assert subprocess.run([sys.executable, "-c", heavy % loaded], stdout=subprocess.DEVNULL, check=False).returncode == 0
 
 
@@ -172,7 +172,7 @@ sys.argv = ["tutti", "topics", "--url", "tutti://127.0.0.1:1"]
 """
 
 
-@pytest.mark.parametrize("start", ["runpy.run_module('gateway', run_name='__main__')", SCRIPT])
+@pytest.mark.parametrize("start", ["runpy.run_module('tutti_gateway', run_name='__main__')", SCRIPT])
 @pytest.mark.parametrize(
     "struck",
     [

@@ -9,12 +9,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 SCRIPT = """
 import mmap, os, select, sys
-import msgspec, numpy, pyarrow.flight, subprocess, zmq  # as they are there
+import msgspec, numpy, pyarrow.flight, random, subprocess  # as they are there
 sys.modules["fcntl"] = sys.modules["resource"] = None
 for name in ("eventfd", "eventfd_read", "eventfd_write", "EFD_NONBLOCK", "EFD_CLOEXEC", "register_at_fork", "posix_fallocate"):
     delattr(os, name)
 del select.poll, mmap.MADV_DONTNEED
 import tutti
+tutti.Producer  # is loaded at its first use
 sys.platform = "elsewhere"
 try:
     tutti.Producer("tutti://127.0.0.1:1", connect_timeout=0.1)

@@ -350,7 +350,6 @@ class Wire:
         self.left: list[tuple[int, GroupMessage]] = []
         self.coming: list[Received | LinkChanged] = []
         self.wrong: list[Trouble] = []
-        self.changes = 0
 
     def introduce(self, number: int, log: bytes) -> None:
         self.introduced.append((number, log))
@@ -372,7 +371,7 @@ class Wire:
     def unread(self) -> bool:
         return False
 
-    def sockets(self) -> Sequence[object]:
+    def sockets(self) -> Sequence[int]:
         return []
 
     def next_us(self) -> int | None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from zmq.utils import z85
 
 from tutti.data.client_protocol import (
     SUBMIT_UNORDERED,
@@ -29,6 +28,7 @@ from tutti.data.frames.frame import Frame, Kind
 from tutti.data.names import nameless_name
 from tutti.errors import NotAllowed
 from tutti.security.tokens import ANYBODY, Access, Tokens, change_tokens, digest_of
+from tutti.zmtp import z85
 from tutti.zmtp.curve import new_pair
 from tutti_gateway.node.clients.authorization import Admission, Asked
 from tutti_gateway.node.clients.sessions import Session
@@ -45,7 +45,7 @@ class Topic:
 
 class Keys:
     def name_of(self, public: str) -> str:
-        return "jfk" if public == z85.encode(GATEWAY).decode() else ""
+        return "jfk" if public == z85.encode(GATEWAY) else ""
 
     def refresh(self) -> bool:
         return False

@@ -11,8 +11,7 @@ from tests.ports import free_ports
 from tutti.data.addresses import Address
 from tutti.zmtp.framing import COMMAND, GREETING, PING, Formed, frame, ready
 from tutti_gateway.core import limits
-from tutti_gateway.transport.mesh.backend import Kind
-from tutti_gateway.transport.mesh.peer_link import Link
+from tutti_gateway.transport.mesh.peer_link import Kind, Link
 from tutti_gateway.transport.mesh.socket_backend import Sockets
 
 BEAT_US = limits.MESH_BEAT_MS * 1000

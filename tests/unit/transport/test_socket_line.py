@@ -13,10 +13,9 @@ import pytest
 from tutti import limits as common_limits
 from tutti.data.addresses import Address
 from tutti.zmtp.frame_reader import SCRATCH_BYTES
-from tutti.zmtp.framing import GREETING, form, ready
+from tutti.zmtp.framing import GREETING, Handshake, form, ready
 from tutti_gateway.core import limits
-from tutti_gateway.transport.mesh.backend import Kind, News
-from tutti_gateway.transport.mesh.peer_link import Away, Link
+from tutti_gateway.transport.mesh.peer_link import Away, Kind, Link, News
 from tutti_gateway.transport.mesh.socket_connection import SocketLine
 
 WAIT_S = 30.0
@@ -29,10 +28,14 @@ class Wire:
         self.epoll = select.epoll()
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.lines: dict[int, SocketLine] = {}
+        self.unread: set[SocketLine] = set()
         self.now_us = 1
         self.clock_us: Callable[[], int] = lambda: self.now_us
         self.link = Link(2, "lga", "lga:1", "")
         self.line = SocketLine(self, self.link, b"me")
+
+    def handshake(self, link: Link, identity: bytes) -> Handshake:
+        return Handshake(b"DEALER", b"ROUTER", identity)
 
     def tell(self, peer: str, reason: str) -> None:
         raise AssertionError(reason)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from tutti.zmtp.connection import Terms
+from tutti.zmtp.curve import Pair
 from tutti.zmtp.framing import GREETING, ready
 from tutti.zmtp.listener import open_port
 from tutti.zmtp.server import Callers
@@ -37,11 +38,17 @@ SHOOK = len(GREETING) + len(ready(b"ROUTER", b""))
 class Port:
     """A port that a test drains, with a clock that it sets."""
 
-    def __init__(self, terms: Terms = TERMS, knows: Callable[[bytes], bool] | None = None) -> None:
+    def __init__(
+        self,
+        terms: Terms = TERMS,
+        knows: Callable[[bytes], bool] | None = None,
+        keys: Pair | None = None,
+        admits: Callable[[str, bytes], bool] | None = None,
+    ) -> None:
         self.now_us = 1
         self.told: list[str] = []
         self.epoll = select.epoll()
-        self.callers = Callers(terms, self.epoll, lambda: self.now_us, knows=knows, tell=self.told.append)
+        self.callers = Callers(terms, self.epoll, lambda: self.now_us, knows=knows, tell=self.told.append, keys=keys, admits=admits)
         listener = open_port("127.0.0.1", 0, 10)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
         self.number = listener.getsockname()[1]

@@ -222,6 +222,44 @@ def test_we_call_zeromq() -> None:
                 assert end.receive() == parts
 
 
+def test_what_waits_is_sealed_when_its_turn_to_leave_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until then all connections have the same bytes."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        mine, other = shake(Calling([SERVER.public]), Listening(SERVER))
+        sealed: list[int] = []
+        seal = mine.sealed
+
+        def counted(_: Box, flags: int, data: bytes) -> tuple[bytes, bytes]:
+            sealed.append(len(data))
+            return seal(flags, data)
+
+        monkeypatch.setattr(Box, "sealed", counted)
+        ours.setblocking(False)
+        sealing = Sealing(ours, mine)
+        messages = [[bytes([number]) * 100_000, b"end"] for number in range(100)]
+        for parts in messages:
+            sealing.put(form(parts))
+        assert not sealed
+        sealing.send()
+        assert 0 < sum(sealed) < 5_000_000, "what the kernel takes, and a little more"
+        assert len(sealing) > 50
+        assert 0 < sealing.bytes < 100 * 100_100
+        theirs.setblocking(False)
+        opening = Opening(theirs, other, b"", 1 << 20, lambda _: True)
+        stream = Stream(opening, memoryview(bytearray(SCRATCH_BYTES)), 1 << 20, lambda _: True, parts_max=2)
+        came: list[list[bytes]] = []
+        while len(came) < len(messages):
+            with contextlib.suppress(BlockingIOError):
+                came += [[bytes(part) for part in parts] for parts, _ in stream.read()]
+            sealing.send()
+        assert came == messages
+        assert (len(sealing), sealing.bytes) == (0, 0)
+        sealing.put(form([b"x"]))
+        sealing.forget()
+        assert (len(sealing), sealing.bytes) == (0, 0)
+
+
 def test_what_is_read_of_an_encrypted_connection_is_as_of_a_plain_one() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:

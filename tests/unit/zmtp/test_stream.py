@@ -138,7 +138,7 @@ def test_a_connection_that_ends_is_told_in_the_middle_of_a_message_too() -> None
 @given(st.integers(1, 130))
 def test_a_handshake_is_taken_in_any_pieces_and_what_follows_is_left(step: int) -> None:
     said = GREETING + ready(b"DEALER", b"jfk") + b"rest"
-    handshake = Handshake(b"DEALER")
+    handshake = Handshake(b"ROUTER", b"DEALER")
     rest = None
     at = 0
     while rest is None:
@@ -163,4 +163,4 @@ def test_a_handshake_is_taken_in_any_pieces_and_what_follows_is_left(step: int) 
 )
 def test_what_is_no_handshake_of_a_gateway_without_keys_is_told_apart(said: bytes) -> None:
     with pytest.raises(Mismatch):
-        Handshake(b"DEALER").take(said)
+        Handshake(b"ROUTER", b"DEALER").take(said)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 import orjson
 
@@ -16,8 +17,13 @@ _WHOLE_MAX = 24  # characters of a cell that a narrow terminal does not break
 
 
 def on_terminal() -> bool:
-    """Whether standard output is a terminal."""
+    """True if standard output is a terminal."""
     return sys.stdout.isatty()
+
+
+def can_draw(stream: TextIO) -> bool:
+    """True if `stream` is a terminal and rich, which draws tables and progress bars, is installed (extra `gateway`)."""
+    return stream.isatty() and find_spec("rich") is not None
 
 
 def print_json(value: object) -> None:
@@ -68,7 +74,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
         print(empty)
         return
     lines = chain([first], lines)
-    if not on_terminal():
+    if not can_draw(sys.stdout):
         print("\t".join(columns))
         for row in lines:
             print("\t".join(cell_text(value) for value in row))
@@ -119,7 +125,7 @@ class _Silent:
 @contextmanager
 def progress(title: str, total: int | None, *, unit: str = "records") -> Iterator[Meter]:
     """A progress bar on standard error while the block runs, if that is a terminal; `total` None when it is not known."""
-    if not sys.stderr.isatty():
+    if not can_draw(sys.stderr):
         yield _Silent()
         return
     from rich import progress as bars

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tutti_gateway.cli.common.output import note
+from tutti_gateway.cli.common.output import can_draw, note
 
 LOOK_S = 0.25
 
@@ -36,7 +36,7 @@ class Deadline:
 def telling(title: str, reason: Callable[[], str]) -> Iterator[None]:
     """While the block runs, tell on standard error what is waited for, and why as `reason` says ("": nothing is known)."""
     stop = threading.Event()
-    thread = threading.Thread(target=_draw if sys.stderr.isatty() else _write, args=(title, reason, stop), daemon=True)
+    thread = threading.Thread(target=_draw if can_draw(sys.stderr) else _write, args=(title, reason, stop), daemon=True)
     thread.start()
     try:
         yield

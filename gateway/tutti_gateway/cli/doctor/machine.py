@@ -18,7 +18,7 @@ from tutti.errors import remedy
 from tutti_gateway.cli.common.output import bytes_text
 from tutti_gateway.core import limits
 
-PACKAGES = ("tutti-ingest", "pyarrow", "pyzmq", "numpy", "msgspec", "orjson", "google-crc32c")
+PACKAGES = ("tutti-ingest", "pyarrow", "pynacl", "numpy", "msgspec", "orjson", "google-crc32c")
 PORT_NAMES = ("clients", "group", "reads", "admin")
 _SYNCS = 40
 _SYNC_BYTES = 256

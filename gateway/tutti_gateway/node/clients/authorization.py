@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from zmq.utils import z85
-
 from tutti.data.client_protocol import (
     SUBMIT_UNORDERED,
     ChangeRoster,
@@ -31,6 +29,7 @@ from tutti.data.frames.frame import Frame
 from tutti.data.names import is_nameless, nameless_name
 from tutti.errors import NotAllowed
 from tutti.security.tokens import WHAT, WHO, Access, Tokens, gateway_access
+from tutti.zmtp import z85
 from tutti_gateway.node.clients.sessions import Session
 
 Asked = OpenProducer | OpenTopic | SaveOffset | Forget | Fence | Status | Producers | Members | ChangeRoster | ForceRoster | Leave
@@ -99,7 +98,7 @@ class Admission:
         if key is None:
             self._tokens.count("clear")
             raise NotAllowed(IN_THE_CLEAR, WHO)
-        gateway = self._keys.name_of(z85.encode(key).decode())
+        gateway = self._keys.name_of(z85.encode(key))
         return gateway_access(gateway) if gateway else self._tokens.who(hello.token)
 
     def check(self, session: Session, asked: Asked) -> None:

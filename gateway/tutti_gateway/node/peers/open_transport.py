@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from typing import TYPE_CHECKING
 
 import msgspec
 from structlog.typing import FilteringBoundLogger
@@ -12,10 +13,12 @@ from tutti.errors import TuttiError
 from tutti_gateway.config import Config, advice, parse_address
 from tutti_gateway.transport.handshake import PRESET, SEAL_BYTES
 from tutti_gateway.transport.interface import Introduction, Transport
-from tutti_gateway.transport.keys import Keyring
 from tutti_gateway.transport.mesh.mesh import Mesh
 from tutti_gateway.transport.multicast.multicast import Multicast
 from tutti_gateway.transport.multicast.socket import MulticastSocket
+
+if TYPE_CHECKING:  # the crypto, for those alone who have keys
+    from tutti_gateway.transport.keys import Keyring
 
 _NS_PER_US = 1000
 _PROCESS_BYTES = 8
@@ -72,6 +75,8 @@ def _keyring(config: Config) -> Keyring | None:
     security = config.security
     if not (security.secret_key and security.public_keys):
         return None
+    from tutti_gateway.transport.keys import Keyring  # noqa: PLC0415 - as above
+
     return Keyring.open(security.secret_key, security.public_keys, config.name)
 
 

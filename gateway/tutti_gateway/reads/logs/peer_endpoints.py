@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-import zmq
-
 from tutti.common.credentials import Credentials
 from tutti.errors import TuttiError
 from tutti.io.request import Talk
@@ -114,8 +112,5 @@ class Others:
             with Talk(url, limits.STATUS_WAIT_US_MAX / US, rounds=1, learn=False, credentials=credentials) as talk:
                 welcome = talk.welcome()
         except TuttiError:
-            return None
-        except zmq.ZMQError as error:  # no more sockets, or descriptors
-            LOG.warning("a gateway could not be asked for its reads port", extra={"fields": {"url": url, "error": str(error)}})
             return None
         return Found(welcome.gateway, welcome.reads, welcome.admin) if welcome.log == self._reader.log else None

@@ -2,12 +2,13 @@
 
 Each direction of a pair has its connection, so that a gateway sends without being asked and who is unreachable is known by its
 number. A connection begins with an introduction; what comes before it, or after one that was refused, is not taken. Nothing is
-queued for a connection that does not stand: what is sent then is lost, and counted. What moves the bytes is a `Wire`.
+queued for a connection that does not stand: what is sent then is lost, and counted. `Sockets` moves the bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -15,7 +16,7 @@ from tutti.data.addresses import Address, parse_member
 from tutti.data.frames.frame import Buffer
 from tutti.errors import FormatError, TuttiError
 from tutti.runtime.dns import Names
-from tutti.zmtp.framing import Formed
+from tutti.zmtp.framing import Formed, form
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.events import LinkChanged, Received
 from tutti_gateway.core.protocol.messages import Message
@@ -25,34 +26,27 @@ from tutti_gateway.transport.codec import (
     Refusal,
     decode,
     decode_refusal,
+    encode,
     encode_introduction,
     encode_refusal,
 )
 from tutti_gateway.transport.handshake import introduced
 from tutti_gateway.transport.inbound_peers import Guest, Guests
 from tutti_gateway.transport.interface import Introduction, Trouble
-from tutti_gateway.transport.keys import Keyring
-from tutti_gateway.transport.mesh.backend import Arrival, Clock, Kind, Knows, News, NoSocket, Wire
-from tutti_gateway.transport.mesh.peer_link import Link
-from tutti_gateway.transport.mesh.socket_backend import Sockets
-from tutti_gateway.transport.mesh.zeromq_backend import ZeroMQ
+from tutti_gateway.transport.mesh.peer_link import Kind, Link, News
+from tutti_gateway.transport.mesh.socket_backend import Arrival, Sockets
 from tutti_gateway.transport.warnings_limited import Troubles
 
+if TYPE_CHECKING:  # the crypto, for those alone who have keys
+    from tutti_gateway.transport.keys import Keyring
+
 WHO = ""  # the reason for which who never introduced itself is refused
-Opener = Callable[[Address, Clock, Keyring | None, Knows], Wire]
-
-
-def open_wire(listen: Address, clock_us: Clock, keyring: Keyring | None, knows: Knows) -> Wire:
-    """What carries a mesh: plain sockets, or ZeroMQ where there are keys: it encrypts."""
-    return Sockets(listen, clock_us, knows) if keyring is None else ZeroMQ(listen, clock_us, keyring)
 
 
 class Mesh:
     """The transport over connections to each of the others. Owned by one thread."""
 
-    def __init__(
-        self, me: Introduction, listen: Address, clock_us: Clock, keyring: Keyring | None = None, opener: Opener = open_wire
-    ) -> None:
+    def __init__(self, me: Introduction, listen: Address, clock_us: Callable[[], int], keyring: Keyring | None = None) -> None:
         """Bind.
 
         Args:
@@ -60,7 +54,6 @@ class Mesh:
             listen: where the others connect to.
             clock_us: a monotonic clock, us.
             keyring: its keys; None: nothing is encrypted, and gateways are who they say they are.
-            opener: opens what carries it.
 
         Raises:
             TuttiError: the address cannot be bound.
@@ -72,15 +65,9 @@ class Mesh:
         self._troubles = Troubles()
         self._peers: dict[int, tuple[str, str]] = {}
         self._links_made = 0
-        self._links_left = 0
         self._malformed = self._untaken = 0
-        self._wire = opener(listen, clock_us, keyring, self._guests.known)
+        self._sockets = Sockets(listen, clock_us, self._guests.known, keyring)
         self._names = Names()
-
-    @property
-    def changes(self) -> int:
-        """Counts how often `sockets` became others."""
-        return self._links_left + self._wire.changes
 
     # Who is who
 
@@ -103,35 +90,24 @@ class Mesh:
         """Have a link to each peer, and to each guest that nobody told of."""
         wanted = self._guests.unnamed() | self._peers
         for number, link in list(self._links.items()):
-            if wanted.get(number) != (link.name, link.address) or link.key != self._wire.key_of(link.name):
+            if wanted.get(number) != (link.name, link.address) or link.key != self._sockets.key_of(link.name):
                 del self._links[number]
                 link.line.close()
-                self._links_left += 1
         for number, (name, address) in wanted.items():
             if number not in self._links:
                 self._connect(number, name, address)
 
     def _connect(self, number: int, name: str, address: str) -> None:
-        link = Link(number, name, address, self._wire.key_of(name))
-        if self._open(link):
-            self._links[number] = link
+        link = self._links[number] = Link(number, name, address, self._sockets.key_of(name))
+        self._open(link)
 
-    def _open(self, link: Link) -> bool:
-        """Give it a line and have that connect; False, and nothing is left of it, when none can be had."""
+    def _open(self, link: Link) -> None:
+        """Give it a line and have that connect, or say why not."""
         self._links_made += 1
         link.made_us = self._clock_us()
         link.awaits = None
-        try:
-            link.line = self._wire.line(link, self._me.process + self._links_made.to_bytes(4, "big"))
-        except NoSocket as error:
-            self._tell(link.name, f"no socket can be had for the connection to it: {error}; raise the limit of open files")
-            return False
-        self._begin(link)
-        return True
-
-    def _begin(self, link: Link) -> None:
-        """Have its line connect, or say why not."""
-        reason = self._wire.barred(link.name)
+        link.line = self._sockets.line(link, self._me.process + self._links_made.to_bytes(4, "big"))
+        reason = self._sockets.barred(link)
         if reason:
             self._cut_off(link, reason)
             return  # until it is not
@@ -172,16 +148,12 @@ class Mesh:
         self._tell(link.name, reason)
 
     def _renew(self) -> None:
-        """Connect from the beginning where that takes long: the host may have another address, or ZeroMQ gave up, as it does after
-        what was no handshake of a gateway, or no socket could be had.
-        """
+        """Connect from the beginning where that takes long: the host may have another address."""
         now_us = self._clock_us()
-        for number, link in list(self._links.items()):
+        for link in self._links.values():
             if not link.up and now_us - max(link.made_us, link.broke_us) > limits.MESH_RENEW_US:
                 link.line.close()
-                if not self._open(link):
-                    del self._links[number]
-                    self._links_left += 1
+                self._open(link)
         self._reach()
 
     def _introduce(self, link: Link) -> None:
@@ -202,9 +174,8 @@ class Mesh:
 
     def flush(self) -> None:
         """Send what was queued. What several get is made into bytes once."""
-        self._wire.tick()
+        self._sockets.tick()
         made: dict[int, Formed] = {}
-        form = self._wire.form
         for link in self._links.values():
             if not link.queue:
                 continue
@@ -216,7 +187,7 @@ class Mesh:
             for message in queue:
                 formed = made.get(id(message))
                 if formed is None:
-                    formed = made[id(message)] = form(message)
+                    formed = made[id(message)] = form(encode(message))
                 messages.append(formed)
             link.line.put(messages)
 
@@ -225,31 +196,31 @@ class Mesh:
     @property
     def unread(self) -> bool:
         """Whether there is something to drain that none of `sockets` tells of."""
-        return self._wire.unread
+        return self._sockets.pending
 
-    def sockets(self) -> Sequence[object]:
+    def sockets(self) -> Sequence[int]:
         """What becomes readable when there is something to drain."""
-        return [*self._wire.sockets(), self._names.fd]
+        return [self._sockets.fd, self._names.fd]
 
-    def drain(self, messages_max: int, bytes_max: int, ready: Container[object] | None = None) -> list[Received | LinkChanged]:
+    def drain(self, messages_max: int, bytes_max: int, ready: Container[int] | None = None) -> list[Received | LinkChanged]:
         """What came, without waiting; looked for only at those of `sockets` that are `ready`, at all without it."""
         events: list[Received | LinkChanged] = []
         if ready is None or self._names.fd in ready:
             self._found()
-        for news in self._wire.news(ready):
+        for news in self._sockets.news(ready):
             changed = self._hear(news)
             if changed is not None:
                 events.append(changed)
-        for arrival in self._wire.arrivals(messages_max, bytes_max, ready):
+        for arrival in self._sockets.arrivals(messages_max, bytes_max):
             received = self._take(arrival)
             if received is not None:
                 events.append(received)
         return events
 
     def _take(self, arrival: Arrival) -> Received | None:
-        routing, parts, size, holder = arrival
+        routing, parts, size = arrival
         if parts and parts[0][:1] == INTRODUCTION:
-            self._meet(routing, parts[0], holder)
+            self._meet(routing, parts[0])
             return None
         guest = self._guests.heard(routing)
         if guest is None:
@@ -271,8 +242,8 @@ class Mesh:
             link.received_bytes += size
         return Received(guest.number, message, guest.incarnation)
 
-    def _meet(self, routing: bytes, data: Buffer, holder: str) -> None:
-        """Somebody introduces itself; `holder` is whose key it has, where there are keys."""
+    def _meet(self, routing: bytes, data: Buffer) -> None:
+        """Somebody introduces itself; where there are keys, as the gateway that its key is listed for."""
         try:
             introduction = introduced(data)
         except FormatError as error:
@@ -280,14 +251,16 @@ class Mesh:
             self._tell("", f"somebody on the group port is no gateway of this release: {error}")
             self._refuse(routing, str(error))
             return
-        if holder and holder != introduction.gateway:
-            reason = f"it says that it is gateway {introduction.gateway!r}, and its key is that of {holder!r}: give it its own"
+        holder = self._sockets.holder(routing)
+        if holder is not None and holder != introduction.gateway:
+            whose = f"that of {holder!r}: give it its own" if holder else "not listed any more"
+            reason = f"it says that it is gateway {introduction.gateway!r}, and its key is {whose}"
             self._tell(holder, reason)
             self._refuse(routing, reason)
             return
         link = next((link for link in self._links.values() if link.name == introduction.gateway), None)
         broke_us = link.broke_us if link is not None and link.up else self._clock_us()
-        verdict = self._guests.met(routing, introduction, broke_us, self._wire.stands)
+        verdict = self._guests.met(routing, introduction, broke_us, self._sockets.stands)
         if verdict.reason:
             self._tell(introduction.gateway, verdict.reason)
         if not verdict.number:
@@ -297,7 +270,7 @@ class Mesh:
 
     def _refuse(self, routing: bytes, reason: str) -> None:
         """Say on the connection that it came by why it is not taken."""
-        self._wire.answer(routing, encode_refusal(Refusal(self._me.protocol, self._me.group, self._me.gateway, reason)))
+        self._sockets.answer(routing, encode_refusal(Refusal(self._me.protocol, self._me.group, self._me.gateway, reason)))
 
     def _hear(self, news: News) -> LinkChanged | None:
         """Something is new of a link; what the core is told of it."""
@@ -343,25 +316,24 @@ class Mesh:
 
     def next_us(self) -> int | None:
         """Microseconds until `flush` wants to be called although nothing came, None if it does not."""
-        return self._wire.next_us()
+        return self._sockets.next_us()
 
     def troubles(self) -> list[Trouble]:
         """What went wrong since this was asked last. It is asked now and then: a moment to look after keys and links, too."""
-        for news in self._wire.keep():
-            self._hear(news)  # nothing connects or breaks here
+        self._sockets.keep()
         self._renew()
-        for peer, reason in self._wire.told():
+        for peer, reason in self._sockets.told():
             self._tell(peer, reason)
         return self._troubles.take()
 
     def relieve(self) -> None:
         """Memory is short: drop what came and was not taken, and every connection that came in."""
         self._guests.clear()
-        self._wire.relieve()
+        self._sockets.relieve()
 
     def facts(self) -> dict[str, object]:
         """For the status."""
-        return self._wire.facts() | {
+        return self._sockets.facts() | {
             "kind": "mesh",
             "malformed": self._malformed,
             "not_taken": self._untaken,
@@ -374,7 +346,7 @@ class Mesh:
         """Stop; what was sent has a moment to leave."""
         self._links.clear()
         self._names.close()
-        self._wire.close()
+        self._sockets.close()
 
 
 def _too_large(size: int) -> Message:

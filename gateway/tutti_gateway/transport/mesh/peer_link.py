@@ -3,48 +3,50 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from tutti.data.addresses import Address
-from tutti.zmtp.framing import Formed
 from tutti_gateway.core.protocol.messages import Message
+
+if TYPE_CHECKING:
+    from tutti_gateway.transport.mesh.socket_connection import SocketLine
 
 _BROKEN_OFF_TOLD = 3  # in a row: one alone is a gateway that ends or starts
 
 
 class Away(enum.Enum):
-    """Why a connection was not set up: this side's key is not listed there, the other side speaks otherwise, or it broke off."""
+    """Why a connection was not set up: this side's key is not listed there, the other side has another key than is listed here, it
+    speaks otherwise, or it broke off.
+    """
 
     KEPT_OUT = 1
-    MISMATCH = 2
-    BROKEN_OFF = 3
+    OTHER_KEY = 2
+    MISMATCH = 3
+    BROKEN_OFF = 4
 
 
-class Line(Protocol):
-    """The connection of a link, made again by itself until it is closed."""
+class Kind(enum.Enum):
+    """What is new of a link: its connection stands, it broke, it could not be set up (`why`), or the other end said something."""
 
-    def connect(self, to: Address) -> None:
-        """Begin to connect; the host is a number.
+    UP = 1
+    DOWN = 2
+    AWAY = 3
+    SAID = 4
 
-        Raises:
-            OSError: it cannot be an address.
-        """
 
-    def put(self, messages: Sequence[Formed]) -> None:
-        """Send messages, or lose them, and count that at the link; never waits."""
+class News(NamedTuple):
+    """Something new of a link."""
 
-    def say(self, data: bytes) -> None:
-        """Send what is no message of the group; lost where the connection does not stand."""
-
-    def close(self) -> None:
-        """Let go of it; what was sent has a moment to leave."""
+    link: Link
+    kind: Kind
+    why: Away = Away.BROKEN_OFF
+    data: bytes = b""
 
 
 class Link:
     """The way to one other gateway. `line` is what it is connected by, another one each time that it is made anew."""
 
-    line: Line
+    line: SocketLine
 
     def __init__(self, number: int, name: str, address: str, key: str) -> None:
         self.number = number
@@ -65,6 +67,11 @@ class Link:
         self.broken_off += 1
         if why is Away.KEPT_OUT:
             return f"{self.address} does not let this gateway in: the public key of this one is not listed there"
+        if why is Away.OTHER_KEY:
+            return (
+                f"{self.address} has another key than is listed for it here: write its own into the file that "
+                "`security.public_keys` names, on every host"
+            )
         if why is Away.MISMATCH:
             return f"{self.address} is no gateway, or one side has keys and the other has none: give them to both"
         if self.broken_off < _BROKEN_OFF_TOLD:

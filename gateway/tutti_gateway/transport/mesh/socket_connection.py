@@ -9,18 +9,21 @@ import random
 import select
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tutti import limits as common_limits
 from tutti.data.addresses import Address
 from tutti.errors import FormatError
 from tutti.zmtp.frame_reader import Ended, Stream
-from tutti.zmtp.framing import GREETING, HANDSHAKE_BYTES_MAX, PING, Formed, Handshake, Mismatch, frame, pong, ready
+from tutti.zmtp.framing import HANDSHAKE_BYTES_MAX, PING, Formed, Handshake, Mismatch, OtherKey, Rejected, frame, pong
 from tutti.zmtp.listener import NONE_LEFT
 from tutti.zmtp.send_queue import Outgoing
 from tutti_gateway.core import limits
-from tutti_gateway.transport.mesh.backend import Kind, News
-from tutti_gateway.transport.mesh.peer_link import Away, Link
+from tutti_gateway.transport.mesh.peer_link import Away, Kind, Link, News
+
+if TYPE_CHECKING:  # the crypto, for those alone who have keys
+    from tutti.zmtp.curve import Calling
+    from tutti.zmtp.curve_stream import Opening
 
 _US_PER_MS = 1000
 _WINDOW = 2 * limits.REFUSALS_A_LOOK_MAX  # bytes: a refusal has two at least, so that one look finds no more of them
@@ -29,12 +32,20 @@ _READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
 
 
 class Watch(Protocol):
-    """What a line needs of the wire that it is one of."""
+    """What a line needs of the sockets that it is one of.
+
+    Attributes:
+        unread: lines by which something came that no descriptor tells of any more.
+    """
 
     epoll: select.epoll
     scratch: memoryview
     lines: dict[int, SocketLine]
+    unread: set[SocketLine]
     clock_us: Callable[[], int]
+
+    def handshake(self, link: Link, identity: bytes) -> Handshake | Calling:
+        """A handshake with the gateway of a link."""
 
     def tell(self, peer: str, reason: str) -> None:
         """An operator must know it."""
@@ -69,10 +80,11 @@ class SocketLine:
         """`connect` comes next. `identity` is what it is known as at the other end."""
         self.link = link
         self._watch = watch
-        self._hello = GREETING + ready(b"DEALER", identity)
+        self._identity = identity
         self._to: Address | None = None
         self._socket: socket.socket | None = None
-        self._handshake: Handshake | None = None
+        self._handshake: Handshake | Calling | None = None
+        self._opening: Opening | None = None  # of one that is encrypted
         self._stream: Stream | None = None  # while the connection stands
         self._wait_ms = limits.MESH_RECONNECT_MS_MIN
         self._waiting: Outgoing | None = None  # while there is a socket
@@ -159,7 +171,8 @@ class SocketLine:
 
     def _let_go(self) -> None:
         connection, self._socket = self._socket, None
-        self._handshake = self._stream = None
+        self._handshake = self._stream = self._opening = None
+        self._watch.unread.discard(self)
         if connection is not None:
             del self._watch.lines[connection.fileno()]
             connection.close()  # the kernel stops watching it with that
@@ -182,6 +195,10 @@ class SocketLine:
                 self._greet()
         except BlockingIOError:
             return
+        except Rejected:
+            yield from self._fail(Away.KEPT_OUT)
+        except OtherKey:
+            yield from self._fail(Away.OTHER_KEY)
         except Mismatch:
             yield from self._fail(Away.MISMATCH)
         except (OSError, Ended, FormatError):
@@ -192,27 +209,37 @@ class SocketLine:
         code = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             raise OSError(code, "")
-        self._handshake = Handshake(b"ROUTER")
-        connection.sendall(self._hello)  # the first bytes of a connection: there is room
+        self._handshake = handshake = self._watch.handshake(self.link, self._identity)
+        connection.sendall(handshake.said())  # the first bytes of a connection: there is room
         self._due(common_limits.HANDSHAKE_MS_MAX)
         self._watch.epoll.modify(connection.fileno(), _READ)
 
-    def _shake(self, handshake: Handshake) -> Iterator[News]:
+    def _shake(self, handshake: Handshake | Calling) -> Iterator[News]:
         connection = self._connection()
         data = connection.recv(HANDSHAKE_BYTES_MAX)
         if not data:
             raise Ended
         rest = handshake.take(data)
-        if rest is not None:
-            self._handshake = None
-            self._stream = Stream(
-                connection, self._watch.scratch, limits.REFUSAL_BYTES_MAX, lambda _: False, rest, _WINDOW, command=self._command
-            )
-            self.due_us = self._asked = 0
-            self._wait_ms = limits.MESH_RECONNECT_MS_MIN
-            yield News(self.link, Kind.UP)
-            if rest:
-                yield from self._heard(self._stream)
+        if said := handshake.said():
+            connection.sendall(said)  # as above
+        if rest is None:
+            return
+        source: socket.socket | Opening = connection
+        if handshake.box is not None:
+            from tutti.zmtp.curve_stream import Opening, Sealing  # noqa: PLC0415 - as above
+
+            source = self._opening = Opening(connection, handshake.box, rest, limits.REFUSAL_BYTES_MAX, lambda _: False)
+            self._waiting = Sealing(connection, handshake.box)
+            rest = b""
+        self._handshake = None
+        self._stream = stream = Stream(
+            source, self._watch.scratch, limits.REFUSAL_BYTES_MAX, lambda _: False, rest, _WINDOW, command=self._command
+        )
+        self.due_us = self._asked = 0
+        self._wait_ms = limits.MESH_RECONNECT_MS_MIN
+        yield News(self.link, Kind.UP)
+        if rest or (self._opening is not None and self._opening.unread):
+            yield from self._heard(stream)
 
     def _connection(self) -> socket.socket:
         if self._socket is None:
@@ -223,6 +250,12 @@ class SocketLine:
         for parts, _ in stream.read():
             yield News(self.link, Kind.SAID, data=bytes(parts[0]))
         self._asked = 0
+        if self._opening is not None and self._opening.unread:
+            self._watch.unread.add(self)
+
+    def resume(self) -> Iterator[News]:
+        """Take more of what came, of which no descriptor tells any more."""
+        yield from self.happened(_READ)
 
     def _command(self, command: bytes) -> None:
         self._mention(pong(command))

@@ -97,11 +97,6 @@ class Multicast:
         self._messages = self._datagrams = self._bytes = self._over_mesh = 0
         self._strange = self._damaged = self._malformed = 0
 
-    @property
-    def changes(self) -> int:
-        """Counts how often `sockets` became others."""
-        return self._mesh.changes
-
     def introduce(self, number: int, log: bytes) -> None:
         """This gateway has that number and that log from now on."""
         self._me = msgspec.structs.replace(self._me, number=number, log=log)
@@ -223,11 +218,11 @@ class Multicast:
         """Whether there is something to drain that none of `sockets` tells of."""
         return self._mesh.unread
 
-    def sockets(self) -> Sequence[object]:
+    def sockets(self) -> Sequence[int]:
         """What becomes readable when there is something to drain."""
         return [*self._mesh.sockets(), self._socket.fd]
 
-    def drain(self, messages_max: int, bytes_max: int, ready: Container[object] | None = None) -> list[Received | LinkChanged]:
+    def drain(self, messages_max: int, bytes_max: int, ready: Container[int] | None = None) -> list[Received | LinkChanged]:
         """What came, without waiting; looked for only at those of `sockets` that are `ready`, at all without it."""
         events = self._mesh.drain(messages_max, bytes_max, ready)
         if ready is None or self._socket.fd in ready:
