@@ -1,7 +1,7 @@
-"""One small hierarchy of errors, shared by gateways, clients and tools.
+"""Errors of gateways, clients and tools, in one hierarchy.
 
-Every message says what was wrong (with the value), where, and what to do. `exit_code` is what a command that ends with the error
-returns: 1 failed, 2 wrong use, 3 unavailable, 4 damage found.
+Every message names the problem with its value, the affected object, and the remedy. A command that fails returns the `exit_code`
+of its error: 1 failed, 2 wrong use, 3 unavailable, 4 corruption found.
 """
 
 from __future__ import annotations
@@ -10,29 +10,32 @@ import errno
 
 
 class TuttiError(Exception):
-    """Base of everything that Tutti raises on purpose."""
+    """Base class of all errors that Tutti raises on purpose."""
 
     exit_code = 1
 
 
 class ConfigError(TuttiError):
-    """A configuration, an option or an address is wrong; the message names the key, the value and what is taken."""
+    """A configuration, an option or an address is wrong. The message names the key, the value and the accepted values."""
 
     exit_code = 2
 
 
 class UsageError(TuttiError, ValueError):
-    """A call got an argument that it cannot take."""
+    """A call got an argument that it does not accept."""
 
     exit_code = 2
 
 
 class FormatError(TuttiError):
-    """Bytes do not have the form that they should have (a frame, a message, a file of another or a newer format)."""
+    """Bytes do not have the expected format, or a file has an unknown or newer format version."""
 
 
 class Damaged(FormatError):
-    """Stored bytes fail their CRC or break the chain; names the position (`position`; 0: not known), the file and the byte."""
+    """Stored bytes fail their CRC or break the header chain.
+
+    The message names the file and the byte. `position` is the log position, 0 if it is not known.
+    """
 
     exit_code = 4
 
@@ -42,41 +45,45 @@ class Damaged(FormatError):
 
 
 class DirectoryRefused(TuttiError):
-    """A data directory cannot be used now: another process holds it, or the system does not let it be read or written."""
+    """A data directory cannot be used now: another process holds it, or the system denies access."""
 
 
 class WrongDirectory(DirectoryRefused):
-    """A directory is not the one that was meant: another gateway's, group's or log's, of another format, or nobody's. Trying again
-    does not help.
-    """
+    """A directory is not the expected one: it belongs to another owner, or has another format. A retry does not help."""
 
     exit_code = 2
 
 
 class DiskFull(TuttiError):
-    """There is no room for the data; nothing of it was acknowledged."""
+    """The disk has no free space for the data. None of the data was acknowledged."""
 
 
 class DiskFailed(TuttiError):
-    """A write or an fsync failed; the log takes no more writes until the gateway is started again."""
+    """A write or an fsync failed. The log accepts no more writes until the gateway restarts."""
 
 
 class Unavailable(TuttiError):
-    """No gateway answered in time, or the one that did cannot serve the request now; the message names each and for how long."""
+    """No gateway answered in time, or the gateway that answered cannot serve the request now.
+
+    The message names each address and the time that was spent.
+    """
 
     exit_code = 3
 
 
 class Behind(Unavailable):
-    """The gateway's frontier is below one that the reader has already seen (C7); the reader waits or asks another gateway."""
+    """The frontier of the gateway is below a frontier that the reader has already seen (C7)."""
 
 
 class OffsetOutOfRange(UsageError):
-    """A range starts below what the log still holds or beyond its frontier."""
+    """A range starts below the first available offset or ends beyond the frontier."""
 
 
 class Refused(TuttiError):
-    """A gateway refused a request; `code` is the machine-readable reason. `topic`: the refusal concerns this topic alone."""
+    """A gateway rejected a request. `code` is the machine-readable reason.
+
+    `topic` is set if the rejection concerns this topic alone.
+    """
 
     def __init__(self, message: str, code: str = "refused", topic: str = "") -> None:
         super().__init__(message)
@@ -85,25 +92,25 @@ class Refused(TuttiError):
 
 
 class NotAllowed(Refused):
-    """Who asks is not known (`code` "token"), or may not do this ("rights"); asking again does not help."""
+    """The gateway rejects the credentials (`code` "token") or their rights (`code` "rights"). A retry does not help."""
 
 
 class Aborted(Refused):
-    """The message is in no committed log, ever (C2)."""
+    """The message is in no committed log, and never will be (C2)."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, "aborted")
 
 
 class Fenced(Refused):
-    """A newer instance of the same producer has begun an epoch; whether the message committed is not known."""
+    """A newer instance of the same producer has begun an epoch. The outcome of the message is not known."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, "fenced")
 
 
 class TooLarge(Refused, UsageError):
-    """A record or a batch exceeds a limit; the message names the limit."""
+    """A record or a batch exceeds a limit. The message names the limit."""
 
     exit_code = 2
 
@@ -112,30 +119,30 @@ class TooLarge(Refused, UsageError):
 
 
 class Unknown(TuttiError):
-    """The delivery deadline passed without an outcome; a new send under the same identity commits at most once (C2)."""
+    """The delivery deadline passed without an outcome. A new send under the same identity commits at most once (C2)."""
 
 
 class BufferFull(TuttiError):
-    """A producer's buffer has no room now, and it was told to raise rather than to wait."""
+    """The buffer of a producer has no free space, and the producer raises (`on_full="raise"`) instead of blocking."""
 
 
 class InvariantViolated(TuttiError):
-    """Something that may never happen was about to happen (DESIGN 9); the gateway stops rather than go on."""
+    """An invariant of the design (docs/design.md, section 9) would be violated. The gateway stops instead."""
 
 
 def invariant(condition: object, message: str) -> None:
-    """Raise `InvariantViolated` unless `condition` holds. Unlike `assert` it stays on under `python -O`."""
+    """Raise `InvariantViolated` unless `condition` holds. Unlike `assert`, the check stays active under `python -O`."""
     if not condition:
         raise InvariantViolated(message)
 
 
 def disk_remedy(gateway: str, others_decide: bool | None = None) -> str:
-    """Return how a gateway gets its vote when it has another disk than the roster names.
+    """Return the remedy for a gateway whose disk is not the one that the roster names, and that therefore has no vote.
 
     Args:
-        gateway: its name.
-        others_decide: True if the other gateways are a majority of the roster; False if they never are, as in a group of two;
-            None if that is not known.
+        gateway: name of the gateway.
+        others_decide: True if the other gateways are a majority of the roster. False if they never are, as in a group of two.
+            None if the caller does not know.
     """
     replace = f"`tutti members replace {gateway}`"
     force = (
@@ -147,7 +154,7 @@ def disk_remedy(gateway: str, others_decide: bool | None = None) -> str:
     return f"run {replace}" if others_decide else force
 
 
-_DISK = "the disk or its file system failed: see the kernel's log (dmesg), and repair or replace it"
+_DISK = "the disk or its file system failed: check the kernel log (dmesg), and repair or replace the disk"
 _REMEDIES = {
     errno.EIO: _DISK,
     errno.EUCLEAN: _DISK,
@@ -156,15 +163,15 @@ _REMEDIES = {
     errno.ENODEV: _DISK,
     errno.ENOSPC: "free space on its file system",
     errno.EDQUOT: "free space there, or raise the quota of this account",
-    errno.EROFS: "its file system is mounted read-only: mount it for writing; after errors of the disk it mounts itself so (dmesg)",
+    errno.EROFS: "its file system is read-only: mount it for writing, and check the kernel log (dmesg) for disk errors",
     errno.EMFILE: "raise the limit of open files of this process (ulimit -n, LimitNOFILE=)",
     errno.ENFILE: "raise the limit of open files of this machine (fs.file-max)",
     errno.ENOMEM: "free memory on this machine, or raise the limit of this process",
-    errno.ESTALE: "its network file system lost it: mount that again",
-    errno.ENOLCK: "its file system gives no locks: use a local one",
+    errno.ESTALE: "the network file system lost the file: mount the file system again",
+    errno.ENOLCK: "its file system does not support locks: use a local file system",
 }
 
 
 def remedy(error: OSError, otherwise: str = "check the path, its owner and mode") -> str:
-    """Return what to do about an error of the operating system; `otherwise` where the path or its permissions are wrong."""
+    """Return the remedy for an error of the operating system; `otherwise` if the path or its permissions are wrong."""
     return _REMEDIES.get(error.errno or 0, otherwise)

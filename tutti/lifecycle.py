@@ -1,4 +1,4 @@
-"""Producers and the life of the process: its allocator, its forks, and what its end means for those that are open."""
+"""Producers and the life of their process: memory allocator, fork, interpreter exit."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _tuned = False
 
 
 def tune() -> None:
-    """Keep batches on the heap, once in the process, unless its environment says how glibc's allocator is to work."""
-    global _tuned  # noqa: PLW0603 - once a process
+    """Configure glibc's allocator once in the process to keep batches on the heap, unless the environment configures it."""
+    global _tuned  # noqa: PLW0603 - once in a process
     if not _tuned:
         _tuned = True
         if not malloc.tuned_by_user():
@@ -34,21 +34,21 @@ def tune() -> None:
 
 
 def watch(pump: Pump) -> None:
-    """Have the pump told of a fork, and flushed when the interpreter ends."""
-    global _watched_pid  # noqa: PLW0603 - once a process
+    """Register the pump for handling of forks and of interpreter exit."""
+    global _watched_pid  # noqa: PLW0603 - once in a process
     with _lock:
         _pumps.add(pump)
         if _watched_pid != os.getpid():
             _watched_pid = os.getpid()
-            # A child of multiprocessing ends without atexit, and runs these instead.
+            # A child of multiprocessing exits without atexit, but runs these finalizers.
             util = sys.modules.get("multiprocessing.util")
             if util is not None:
                 util.Finalize(None, end_all, exitpriority=100)
 
 
 def end_all() -> None:
-    """At the end of the interpreter: give forgotten producers a moment, then say what was not delivered. It never hangs."""
-    until = time.monotonic() + limits.EXIT_FLUSH_US / 1e6  # for all of them together
+    """At interpreter exit, give open producers a short time to deliver, then log the number of undelivered records."""
+    until = time.monotonic() + limits.EXIT_FLUSH_US / 1e6  # one deadline for all producers
     for pump in list(_pumps):
         if pump.pid != os.getpid() or pump.delivery.state is State.ENDED:
             continue
@@ -65,7 +65,7 @@ def end_all() -> None:
 
 
 def _after_fork() -> None:
-    global _lock  # noqa: PLW0603 - it may have been held by a thread that is not in the child
+    global _lock  # noqa: PLW0603 - a thread that does not exist in the child may hold the old lock
     _lock = threading.Lock()
     for pump in list(_pumps):
         pump.orphan()

@@ -1,7 +1,7 @@
-"""Bounds of the library and of what travels or lies on disk: producers, readers, spools, archives, Spark (design, section 11).
+"""Bounds of the library, and of messages and files: producers, readers, spools, archives and Spark (design, section 11).
 
-The group's own bounds are in `tutti_gateway.core.limits`, whose `relations.py` asserts how all of them fit together.
-Above a limit: back-pressure to the sender, or a clear refusal; never silent loss, never unbounded memory. Units are last in names.
+The bounds of the group are in `tutti_gateway.core.limits`, whose `relations.py` asserts the relations between all bounds.
+Above a limit, the sender gets back-pressure or an error; no limit loses data silently or lets memory grow. Units are last in names.
 """
 
 from __future__ import annotations
@@ -9,154 +9,154 @@ from __future__ import annotations
 KIB = 1024
 MIB = 1024 * KIB
 
-# Frames and batches. What a form itself fixes stands where the form is: tutti.data imports nothing of this. Bounds below rest on
-# two of those: PROGRESS_BYTES_MAX (frame.py, 256) and the header are within what FRAME_BYTES_MAX adds to a body; with
-# NAME_BYTES_MAX (names.py, 249) they make a frame that is no batch about 1 KiB, a producer PRODUCER_BYTES, a topic TOPIC_BYTES.
-BODY_BYTES_MAX = 8 * MIB  # one frame's body as it travels
-RAW_BYTES_MAX = 32 * MIB  # one batch decompressed
-RECORD_BYTES_MAX = 4 * MIB  # one record's value and key
+# Frames and batches. A limit that a format fixes is defined beside that format: tutti.data imports nothing from this module.
+# Two limits below depend on such limits. FRAME_BYTES_MAX adds PROGRESS_BYTES_MAX (256 bytes) and the frame header to a body.
+# NAME_BYTES_MAX (249 bytes) bounds a frame without a batch to about 1 KiB; PRODUCER_BYTES and TOPIC_BYTES include one name.
+BODY_BYTES_MAX = 8 * MIB  # encoded body of a frame
+RAW_BYTES_MAX = 32 * MIB  # decompressed batch
+RECORD_BYTES_MAX = 4 * MIB  # value and key of a record
 FRAMES_A_MESSAGE_MAX = 1024
 MESSAGE_BYTES_MAX = 16 * MIB
 
 # Client port
-WINDOW_BYTES = 16 * MIB  # in flight per connection: what passes while one batch goes all the way round, and some more
-UNDECIDED_FRAMES_MAX = 65_536  # of every kind: an ABORT stands no further behind the batch that it voids
+WINDOW_BYTES = 16 * MIB  # bytes in flight on a connection: more than the data that passes during one round of the protocol
+UNDECIDED_FRAMES_MAX = 65_536  # frames of every kind; an ABORT is at most this many frames after the batch that it aborts
 
 # Between gateways
-MESH_ACCEPTS_A_TURN_MAX = 64  # connections that a port takes before it looks at others
-INTRODUCTION_BYTES_MAX = 64 * KIB  # one that names all members of the largest group; nothing larger is kept of a stranger
-TROUBLE_TELL_US = 60_000_000  # the same trouble with a peer is told again after so long
-KEYS_LOOK_US = 1_000_000  # whether a file of keys or tokens changed is looked at this often
-KEYS_STILL_US = 900_000  # one that changed is read when it has stood still for so long: about one look
-TOKENS_MAX = 1024  # that a file of tokens lists
-TOKEN_CHARACTERS_MAX = 256  # of one that somebody shows
-RIGHT_PATTERNS_MAX = 64  # of a token, of each kind
+MESH_ACCEPTS_A_TURN_MAX = 64  # connections that a port accepts before it serves the other ports
+INTRODUCTION_BYTES_MAX = 64 * KIB  # fits the largest group; a port drops larger messages of unauthenticated peers
+TROUBLE_TELL_US = 60_000_000  # interval at which the log repeats a warning about the same problem with a peer
+KEYS_LOOK_US = 1_000_000  # interval of the checks for changes of a key file or token file
+KEYS_STILL_US = 900_000  # a changed file is read once it is unchanged for this long, about one check interval
+TOKENS_MAX = 1024  # in one token file
+TOKEN_CHARACTERS_MAX = 256  # of a token that a client presents
+RIGHT_PATTERNS_MAX = 64  # patterns of a token, for each kind of right
 
 # Tables
 TOPICS_MAX = 10_000
-STAGED_BATCHES_MAX = 16_384  # that wait for a TXN, in all; so many has a TXN at most
-FORGET_PRODUCERS_MAX = 1000  # by one FORGET
+STAGED_BATCHES_MAX = 16_384  # staged batches that wait for a TXN; also the largest number of batches in one TXN
+FORGET_PRODUCERS_MAX = 1000  # in one FORGET frame
 
 # Time, microseconds
 TICK_INTERVAL_US = 1_000_000
-ROSTER_MAX = 63  # gateways that a roster names
-IDLE_PRODUCER_US = 3_600_000_000  # a producer without a name is forgotten after an hour
+ROSTER_MAX = 63  # voting members
+IDLE_PRODUCER_US = 3_600_000_000  # the log deletes the state of an unnamed producer after this idle time
 
 # Log
 SEGMENT_BYTES = 128 * MIB
-SYNCS_TOGETHER_MAX = 8  # of lanes, at a time
+SYNCS_TOGETHER_MAX = 8  # lanes that are synced at the same time
 PREPARED_SEGMENTS = 2
 RESERVED_BYTES = 16 * MIB
-DISK_LOW_BYTES = 256 * MIB  # below it new messages are refused
-SNAPSHOT_FRAMES = 32_768  # decided frames after which a further snapshot is written: bounds the time that a start takes
-SEGMENTS_MAPPED_MAX = 16  # by one reader; one that is needed again is mapped again
-NAMES_KEPT_MAX = 200_000  # of topics and producers, by one reader; beyond that they are learned anew
-FINDINGS_MAX = 1000  # of one verify, of each kind
+DISK_LOW_BYTES = 256 * MIB  # the gateway refuses new messages below this free space
+SNAPSHOT_FRAMES = 32_768  # decided frames between two snapshots; bounds the time of a start
+SEGMENTS_MAPPED_MAX = 16  # segments that one reader keeps mapped
+NAMES_KEPT_MAX = 200_000  # names of topics and producers that one reader caches; a full cache starts again empty
+FINDINGS_MAX = 1000  # findings of one `verify`, for each kind
 
 # Reads
 LONG_POLL_US_MAX = 30_000_000
 BEHIND_WAIT_US_MAX = 2_000_000
 SPLITS_MAX = 10_000
-SPLIT_BYTES = 64 * MIB  # of a range, when the reader does not say
-PLAN_SEGMENTS_MAX = 16  # a range over so many segments or more is cut between them
-PLAN_SEGMENTS_A_PART_MIN = 2  # or not, where parts would have fewer: they would be of very different sizes
-PLAN_SEGMENTS_WEIGHED_MAX = 256  # whose files are looked at, about; others weigh as much as these
-TICKET_BYTES_MAX = 8 * MIB  # of a question about reads; nearly all of it is names of topics
+SPLIT_BYTES = 64 * MIB  # size of a partition, if the reader does not give one
+PLAN_SEGMENTS_MAX = 16  # a range of at least this many segments is split at segment boundaries
+PLAN_SEGMENTS_A_PART_MIN = 2  # with fewer segments in each partition, the planner splits within segments
+PLAN_SEGMENTS_WEIGHED_MAX = 256  # segments whose file sizes the planner reads; it estimates the sizes of the others from them
+TICKET_BYTES_MAX = 8 * MIB  # size of a ticket, most of which is topic names
 TICKET_TOPICS_BYTES_MAX = TICKET_BYTES_MAX - 64 * KIB
-TOPICS_A_REPORT_MAX = 1000  # that a query says it reads, for people
-READ_BATCH_ROWS_MAX = 65_536  # small frames are joined up to this, frames are never cut for it
+TOPICS_A_REPORT_MAX = 1000  # topics that a query reports for display
+READ_BATCH_ROWS_MAX = 65_536  # small frames are merged up to this size; frames are never split
 READ_BATCH_BYTES_MIN, READ_BATCH_BYTES_MAX = 128 * KIB, 4 * MIB
-READ_FIRST_BYTES = (256 * KIB, MIB)  # of the first batches of a scan: many readers want one place
-READ_FIRST_PLACES = 16  # of the disk that each of them waits for: frames of one topic may lie far from each other
+READ_FIRST_BYTES = (256 * KIB, MIB)  # sizes of the first batches of a scan; many readers stop after the first record
+READ_FIRST_PLACES = 16  # positions on disk that the first batches wait for, as frames of one topic may be far apart
 
 # Node: the socket thread, the disk thread, the process
-HANDSHAKE_MS_MAX = 10_000  # for a connection to be set up: ZMTP's handshake, and with keys CURVE's
-POLL_US_MAX = 500_000  # no thread of the node sleeps longer
-STOP_US_MAX = 30_000_000  # for what is under way when the gateway is told to stop
-OPEN_FILES = 65_536  # asked of the system, as far as it allows
-LOG_WAIT_MS_MAX = 250  # for who reads the pipe or terminal that a process logs to; then lines are lost until there is room in it
-SPARE_FILES, SPARE_FILES_PART = 64, 8  # that connections leave to the rest, of each kind; this part of all descriptors at most
-FILES_WAIT_US_MAX, FILES_LOOK_US = 15_000_000, 10_000  # that the log waits for a descriptor, asking so often
-CLIENT_MMAP_BYTES, CLIENT_TRIM_BYTES = 8 * MIB, 64 * MIB  # in a process with producers: batches live on the heap, so much is kept
+HANDSHAKE_MS_MAX = 10_000  # a connection has this long for its ZMTP and CURVE handshakes
+POLL_US_MAX = 500_000  # longest sleep of a gateway thread
+STOP_US_MAX = 30_000_000  # for work in progress when the gateway stops
+OPEN_FILES = 65_536  # descriptors requested from the system, up to the hard limit of the process
+LOG_WAIT_MS_MAX = 250  # longest wait for the reader of a full log pipe or terminal; after it, log lines are lost
+SPARE_FILES, SPARE_FILES_PART = 64, 8  # descriptors that connections leave free, and the largest fraction of all that these may be
+FILES_WAIT_US_MAX, FILES_LOOK_US = 15_000_000, 10_000  # longest wait of the log for a free descriptor, and its retry interval
+CLIENT_MMAP_BYTES, CLIENT_TRIM_BYTES = 8 * MIB, 64 * MIB  # producers keep batches on the heap, which keeps this much free
 
 # Client
-ADDRESSES_MAX = 64  # gateways named in one url
-BATCH_BYTES = 512 * KIB  # an open batch of a producer is closed when it has so many: a fifth less CPU for 100 B than half of it
+ADDRESSES_MAX = 64  # gateways in one url
+BATCH_BYTES = 512 * KIB  # target size of an open batch of a producer; half of it costs a quarter more CPU for records of 100 B
 BATCH_BYTES_MAX = 4 * MIB
-BUFFER_BYTES = 32 * MIB  # a producer's records without an outcome
+BUFFER_BYTES = 32 * MIB  # records of a producer without an outcome
 BUFFER_BYTES_MIN = 64 * KIB
-SUBMIT_BYTES = MIB  # of small frames that a client puts into one message
-ABSENT_COLUMNS_KEPT = 8  # columns of nulls in place of those that a record batch does not have
-ABSENT_RECORDS_MAX = 65_536  # that one kept is long
-IO_THREADS_MAX = 4  # of a process, which all its producers share
-CLIENT_WINDOW_FRAMES = 4096  # in flight per connection, however small
-LANE_WINDOW_BYTES = MIB  # of unordered batches of one client: an origin has room for some clients
-ANSWER_BYTES_MAX = 16 * MIB  # one message from a gateway
-CONNECT_TIMEOUT_US = 10_000_000  # for a producer, a reader or a tool to reach any gateway
-ADDRESS_TIMEOUT_US = 2_000_000  # for one address, in its turn
-PEEK_TIMEOUT_US = 500_000  # to see what else speaks on a port
-PEEK_BYTES_MAX = 512  # of what it says
-ANSWERS_A_TURN_MAX = 1024  # that a producer takes in before it sends again
-DELIVERY_TIMEOUT_US = 60_000_000  # from send() to an outcome
+SUBMIT_BYTES = MIB  # small frames that a client sends in one message
+ABSENT_COLUMNS_KEPT = 8  # cached null columns that replace the columns that a record batch lacks
+ABSENT_RECORDS_MAX = 65_536  # longest cached null column, in records
+IO_THREADS_MAX = 4  # threads of a process, shared by its producers
+CLIENT_WINDOW_FRAMES = 4096  # frames in flight on a connection
+LANE_WINDOW_BYTES = MIB  # unordered batches of one client; an origin serves several clients
+ANSWER_BYTES_MAX = 16 * MIB  # of one message from a gateway
+CONNECT_TIMEOUT_US = 10_000_000  # time until a producer, a reader or a tool is connected
+ADDRESS_TIMEOUT_US = 2_000_000  # for one connection attempt to one address
+PEEK_TIMEOUT_US = 500_000  # timeout of the probe that detects another protocol on a port
+PEEK_BYTES_MAX = 512  # of the bytes that the probe reads
+ANSWERS_A_TURN_MAX = 1024  # answers that a producer receives before it sends again
+DELIVERY_TIMEOUT_US = 60_000_000  # from `send()` to an outcome
 REQUEST_TIMEOUT_US = 10_000_000
-SILENCE_US_MIN, SILENCE_US_MAX = 1_000_000, 8_000_000  # a client whose frames go unanswered for so long asks with Hello; doubled
-LINK_BEAT_MS = 500  # a client asks so often whether its connection stands; the gateway's socket thread answers each turn
-LINK_SILENT_MS_MAX = 2_000  # one that nothing came by for so long is left
-FLIGHT_BEAT_MS = 12_000  # likewise of a reader in the middle of an answer
-FLIGHT_SILENT_MS_MAX = 5_000  # that process has the least of a busy machine
-RETRY_US_MIN, RETRY_US_MAX = 20_000, 1_000_000  # before what a gateway could not take is sent again; doubled
-TOPICS_AHEAD = 64  # queued batches whose topics a producer asks for at once: fewer than REQUESTS_A_SESSION_MAX
-EPOCH_TRIES_MAX = 16  # epochs that a starting producer tries when others of its name start at the same time
+SILENCE_US_MIN, SILENCE_US_MAX = 1_000_000, 8_000_000  # unanswered frames make a client send Hello as a probe; doubles
+LINK_BEAT_MS = 500  # interval of a client's keepalive pings; the socket thread of the gateway answers them
+LINK_SILENT_MS_MAX = 2_000  # a connection that received nothing for this long is dropped
+FLIGHT_BEAT_MS = 12_000  # keepalive interval of a reader that waits within an answer
+FLIGHT_SILENT_MS_MAX = 5_000  # the reads process has a low CPU priority, so this limit is longer than that of client ports
+RETRY_US_MIN, RETRY_US_MAX = 20_000, 1_000_000  # delay before a rejected batch is sent again; doubles with each attempt
+TOPICS_AHEAD = 64  # queued batches whose topic numbers a producer requests together; below REQUESTS_A_SESSION_MAX
+EPOCH_TRIES_MAX = 16  # epochs that a starting producer tries while other instances of the same name start
 SPOOL_BYTES = 1024 * MIB  # of a producer's spool on its own disk
 SPOOL_BYTES_MIN = 16 * MIB
-SPOOL_SEGMENT_BYTES = 64 * MIB  # of its files, about; an eighth of the spool if that is less
-SPOOL_GROUP_BYTES = 8 * MIB  # that are written and synced together
+SPOOL_SEGMENT_BYTES = 64 * MIB  # target size of a spool segment; an eighth of the spool if that is less
+SPOOL_GROUP_BYTES = 8 * MIB  # that one sync of a spool covers
 SPOOL_GROUP_BATCHES = 1024
-SPOOL_RESERVE_BYTES = 64 * KIB  # set aside on the disk, so that a full one does not keep what the spool says of itself
-SPOOL_RETRY_US = 1_000_000  # before a disk that was full is tried again
-SPOOL_WATCHED_MAX = 65_536  # batches in a spool that have an on_delivery to be called
-FAILURES_KEPT_MAX = 64  # failed batches that a producer remembers for the end of its `with`
-EXIT_FLUSH_US = 2_000_000  # an interpreter that ends waits so long for what a forgotten producer still holds
-READ_RETRY_US = 60_000_000  # a reader looks for a gateway so long before it gives up
-LANES_LOOK_US_MIN, LANES_LOOK_US_MAX = 20_000, 250_000  # between two looks of who follows all lanes, doubled while nothing comes
-ANSWER_WAIT_US_MAX = 1_000_000  # that a reader lets a gateway wait with its answer: no signal is heard meanwhile, as of Ctrl-C
-STREAM_US_MAX = 60_000_000  # one stream of a reader; it opens another where that one ended
-NEARBY_AGAIN_US = 30_000_000  # files of a gateway on this host that could not be read are looked at again after so long
+SPOOL_RESERVE_BYTES = 64 * KIB  # preallocated, so that a full disk does not prevent the update of spool.json
+SPOOL_RETRY_US = 1_000_000  # interval of the attempts to write to a full disk
+SPOOL_WATCHED_MAX = 65_536  # spooled batches that have an `on_delivery` callback
+FAILURES_KEPT_MAX = 64  # failed batches that a producer keeps for the end of its `with` block
+EXIT_FLUSH_US = 2_000_000  # time that interpreter exit gives open producers to deliver their records
+READ_RETRY_US = 60_000_000  # time that a reader tries to connect to a gateway before it fails
+LANES_LOOK_US_MIN, LANES_LOOK_US_MAX = 20_000, 250_000  # a reader polls all lanes at this interval, which doubles
+ANSWER_WAIT_US_MAX = 1_000_000  # a long poll of a reader ends after this time, as signals such as Ctrl-C wait for its end
+STREAM_US_MAX = 60_000_000  # a reader ends a stream after this time, and opens the next one at the same offset
+NEARBY_AGAIN_US = 30_000_000  # delay before a reader tries the files of a local gateway again after they could not be read
 
 # Archive
-ARCHIVE_RANGE_TICKS, ARCHIVE_TICKS_MAX = 600, 100_000  # a range of the archive ends at each so-many-th tick
-ARCHIVE_RANGE_BYTES = 128 * MIB  # or before the batch with which it would have more than this, as the log holds it
+ARCHIVE_RANGE_TICKS, ARCHIVE_TICKS_MAX = 600, 100_000  # an archive range ends at each multiple of this many ticks
+ARCHIVE_RANGE_BYTES = 128 * MIB  # a range also ends before the batch that would exceed this encoded size
 ARCHIVE_RANGE_BYTES_MIN, ARCHIVE_RANGE_BYTES_MAX = MIB, 256 * MIB
-ARCHIVE_RAW_BYTES_MAX = 512 * MIB  # decompressed; it is in memory as a whole
-ARCHIVE_GROUP_BYTES = 16 * MIB  # of a row group; a reader holds one of each file of a range
-ARCHIVE_FILES_MAX = 256  # of one range; topics beyond that share one
+ARCHIVE_RAW_BYTES_MAX = 512 * MIB  # decompressed range, which the archiver holds in memory
+ARCHIVE_GROUP_BYTES = 16 * MIB  # size of a row group; a reader holds one row group of each file of a range
+ARCHIVE_FILES_MAX = 256  # files of a range; topics beyond this number share one file
 ARCHIVE_RANGES_MAX = 1_000_000  # of one archive
 ARCHIVE_MANIFEST_BYTES_MAX = 16 * MIB
-ARCHIVE_MANIFESTS_KEPT = 256  # by a reader
-ARCHIVE_STEP_BYTES = MIB  # between two syncs of a file that is written, so that a gateway's own syncs find room between them
-ARCHIVE_TRIES = 5  # of one question to a file system that is not this machine's
-ARCHIVE_RETRY_US_MIN, ARCHIVE_RETRY_US_MAX = 100_000, 30_000_000  # before it is asked again; doubled
-ARCHIVE_COMMIT_US = 1_000_000  # between two times that its reader says in the log how far it is
-ARCHIVE_POLL_US = 1_000_000  # an archiver's look whether a range has closed
-ARCHIVE_LOOK_US = 1_000_000  # a reader lists what was archived since no more often
-ARCHIVE_ORPHAN_US = 24 * 3600 * 1_000_000  # a file that no range names may be one that is about to be named, until it is older
-ARCHIVES_OPEN_MAX = 8  # that a worker of Spark keeps
+ARCHIVE_MANIFESTS_KEPT = 256  # manifests that a reader caches
+ARCHIVE_STEP_BYTES = MIB  # written between two syncs of an archive file, so that the syncs of the gateway are not delayed
+ARCHIVE_TRIES = 5  # attempts of one request to a remote file system
+ARCHIVE_RETRY_US_MIN, ARCHIVE_RETRY_US_MAX = 100_000, 30_000_000  # delay before the next attempt; doubles with each attempt
+ARCHIVE_COMMIT_US = 1_000_000  # interval at which an archiver commits its offset to the log
+ARCHIVE_POLL_US = 1_000_000  # interval at which an archiver checks if a range is complete
+ARCHIVE_LOOK_US = 1_000_000  # shortest interval at which a reader lists new ranges of the archive
+ARCHIVE_ORPHAN_US = 24 * 3600 * 1_000_000  # a file that no manifest names counts as an orphan once it is older than this
+ARCHIVES_OPEN_MAX = 8  # archives that a Spark worker keeps open
 
-# Beside the gateways: the page of metrics of a connector, or of the archiver
-METRICS_CONNECTIONS_MAX = 32  # for one more the one that is idle for longest is closed
-METRICS_US_MAX = 10_000_000  # for a request and its answer, and between two on one connection
-METRICS_HEAD_BYTES_MAX = 16 * KIB  # of a request
+# Metrics endpoint of a connector or of the archiver
+METRICS_CONNECTIONS_MAX = 32  # a further connection closes the connection that was idle for longest
+METRICS_US_MAX = 10_000_000  # time for a request and its answer, and idle time between requests of a connection
+METRICS_HEAD_BYTES_MAX = 16 * KIB  # of a request head
 
 # Spark
-SPARK_POLL_US = 5_000_000  # a stream reader's long poll of the frontier
-SPARK_PLAN_OLD_US = 60_000_000  # a task that begins so long after its range was planned asks whether the log has more by now
-SPARK_PARTING_US = 15_000_000  # until sources of a run in lockstep that ended are gone
-SPARK_REPORT_US = 100_000  # between two words of a query on what it has processed, at least
-SPARK_ALIVE_US = 1_000_000  # and at most: one that has nothing new says that it is there
-SPARK_TRIGGER_DELAY_MS = 900_000  # for which records are held back until there are enough, as Kafka's source does
-SPARK_MOMENTS_MAX = 4096  # moments at which the frontier moved, to tell how long records have been waiting
-SPARK_DIRECTORIES_MAX = 8  # sets of data directories that a worker keeps open
-SPARK_SPLIT_BYTES = 256 * MIB  # of a range, about; a task of Spark costs 50 ms of CPU, whatever it reads
-SPARK_SPLIT_BYTES_MIN = 16 * MIB  # a range is cut for each processor as long as parts have this
-SPARK_SMALL_RECORDS = 16  # a range up to this is one partition, whatever it weighs, and saves the round trip of a plan
-BACKFILL_SLICE_RECORDS = 10_000_000  # that one transaction of a table takes
+SPARK_POLL_US = 5_000_000  # duration of a long poll of the frontier by a stream reader
+SPARK_PLAN_OLD_US = 60_000_000  # a task that starts this long after planning requests the frontier again
+SPARK_PARTING_US = 15_000_000  # time until the sources of a finished lockstep run are released
+SPARK_REPORT_US = 100_000  # shortest interval at which a query reports its progress
+SPARK_ALIVE_US = 1_000_000  # longest interval: a query without progress repeats its report
+SPARK_TRIGGER_DELAY_MS = 900_000  # longest time that records wait for `minRecordsPerTrigger`; the default of Spark's Kafka source
+SPARK_MOMENTS_MAX = 4096  # samples (time, frontier), from which the age of waiting records is computed
+SPARK_DIRECTORIES_MAX = 8  # sets of data directories that a Spark worker keeps open
+SPARK_SPLIT_BYTES = 256 * MIB  # target size of one partition of a range; one Spark task costs 50 ms of CPU, whatever its size
+SPARK_SPLIT_BYTES_MIN = 16 * MIB  # smallest partition size, when a range is split to use all processors
+SPARK_SMALL_RECORDS = 16  # a range of at most this many records is one partition, which saves the round trip of planning
+BACKFILL_SLICE_RECORDS = 10_000_000  # records in one transaction of a table

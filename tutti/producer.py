@@ -1,4 +1,4 @@
-"""Producer: hands records to the group and gets each one's place in the committed log."""
+"""Producer: sends records to the group and returns the offset of each in the committed log."""
 
 from __future__ import annotations
 
@@ -40,50 +40,47 @@ from tutti.spool.store import Store
 
 Timestamp = Any  # an aware datetime, or an int of microseconds since 1970, UTC
 LOG = logging.getLogger("tutti.client")
-_NOWHERE: dict[str, Callable[[Any], Receipt | None]] = {}
+_NO_TAKERS: dict[str, Callable[[Any], Receipt | None]] = {}
 
 
 class Producer:
-    """Sends records in order, each once, and tells where each one is.
+    """Sends records in order, exactly once, and returns a receipt for each.
 
-    One order holds over everything that a producer sends, over all topics, also across reconnects, other gateways and restarts.
-    Unordered records are in order among those that went into the same gateway's lane, and with no others. A producer may be used
-    by several threads. It belongs to the process that opened it: in a forked child every call raises `UsageError`, and
-    so does a receipt that was on its way; open another there.
+    A producer has one order over all topics. The order holds across reconnects, failover and restarts. Unordered records keep their
+    order only within the lane of one gateway. Several threads may share a producer. A producer belongs to the process that opened
+    it. In a forked child, every call and every pending receipt raises `UsageError`; open another producer there.
 
-    Leaving `with` delivers everything and raises the error of the first failed receipt that was not raised before. When the block
-    itself raises, what was sent gets two seconds, and the block's error is the one that is seen.
+    Leaving the `with` block delivers everything and raises the error of the first failed receipt that was not raised before. If the
+    block itself raises, the producer has two seconds to deliver its records, and the error of the block propagates.
 
     Args:
-        url: `tutti://HOST:P[,HOST:P...]`; other gateways of the group are found out.
-        producer: its name. One that starts again goes on behind what it committed (`resume`) and fences its older self.
-            Without a name it gets a random one, which is forgotten when idle for an hour.
-        linger: seconds that a batch waits for more records. 0 sends at once when nothing is in flight, and fills batches otherwise.
-        batch_bytes: an open batch is sent when it has so many, 1 KiB to 4 MiB; at most half of `buffer_bytes` is used.
-        buffer_bytes: what may wait for its outcome, at least 64 KiB; unordered records have a buffer of their own.
-        on_full: what `send` does when the buffer is full: "block" waits, "raise" raises `BufferFull`.
-        compression: of bodies: None, "lz4" or "zstd".
-        delivery_timeout: seconds from `send()` after which an outcome is not waited for any more (`Unknown`).
+        url: `tutti://HOST:P[,HOST:P...]`. The producer discovers the other gateways of the group.
+        producer: name of the producer. A restarted producer continues after its last committed record (`resume`) and fences its
+            previous instance. A producer without a name gets a random one, whose state is deleted after an hour of idleness.
+        linger: seconds that a batch waits for more records. With 0, a batch is sent at once while no batch is in flight.
+        batch_bytes: size at which an open batch is sent, 1 KiB to 4 MiB; at most half of `buffer_bytes` applies.
+        buffer_bytes: bytes of records without an outcome, at least 64 KiB. Unordered records have a separate buffer.
+        on_full: behaviour of `send` when the buffer is full: "block" waits, "raise" raises `BufferFull`.
+        compression: compression of batches: None, "lz4" or "zstd".
+        delivery_timeout: seconds from `send()` to the failure of a record that has no outcome (`Unknown`).
         connect_timeout: seconds to find a gateway and begin an epoch.
-        spool: a directory on this host for what is not committed yet, of this producer alone, which needs a name then. What is on
-            its disk (`Receipt.spooled`) commits, once and in the order sent, also after a crash of the process or the host: the
-            next producer of this name with that spool sends it first. No gateway is needed to open it, nothing times out, and
-            after an abort it goes on by itself.
-        spool_bytes: what the spool may take, at least 16 MiB; `on_full` says what happens above it.
-        credentials: what it is let in with: a `Credentials`, or the path of a file with them; those that `TUTTI_TOKEN_FILE` names
-            when left out.
+        spool: directory on this host for uncommitted records. Each producer needs its own directory, and needs a name. A record
+            that is durable there (`Receipt.spooled`) commits once, in the order sent, even after a crash of the process or host.
+            The next producer with this name and spool sends it first. Opening needs no gateway, and no delivery times out. After an
+            abort, the producer continues without `resume`.
+        spool_bytes: maximum size of the spool, at least 16 MiB; above it, `on_full` applies.
+        credentials: a `Credentials`, or the path of a credentials file. The default is the file that `TUTTI_TOKEN_FILE` names.
 
     Raises:
-        DirectoryRefused, WrongDirectory, Damaged: the spool is used by another process or belongs to another producer, or what it
-            holds cannot be read.
-        ConfigError: the url is none, or names a port that speaks something else.
-        UsageError: an option or the name is wrong, or this is not Linux.
-        Unavailable: no gateway let it in within `connect_timeout`; the message says what was met at each.
-        Refused: the gateway does not take this producer (NotAllowed: not with these credentials).
+        DirectoryRefused, WrongDirectory, Damaged: the spool is in use by another process, is another producer's, or is corrupt.
+        ConfigError: the url is malformed, or names a port of another protocol.
+        UsageError: an option or the name is wrong, or this system is not Linux.
+        Unavailable: no gateway accepted the producer within `connect_timeout`. The message has the result of each address.
+        Refused: the gateway rejects this producer (`NotAllowed`: rejects its credentials).
     """
 
-    staged = False  # whether what is sent waits for a transaction
-    puts_denied_aside = False  # with a spool: whether a topic that the credentials do not allow is refused as others are
+    staged = False  # True if records stay invisible until a transaction commits them
+    puts_denied_aside = False  # True if a spool moves batches of topics without rights to `refused/`
 
     def __init__(
         self,
@@ -101,10 +98,10 @@ class Producer:
         spool_bytes: int = limits.SPOOL_BYTES,
         credentials: Credentials | str | Path | None = None,
     ) -> None:
-        """Connect and begin an epoch; with a spool these are not waited for."""
+        """Connect and begin an epoch. With a spool, return without waiting for them."""
         self._pump: Pump | None = None
         if spool is None:
-            outside("a Producer cannot be opened", "it waits for a gateway; do it in another thread")
+            outside("a Producer cannot be opened", "opening waits for a gateway; open the Producer in another thread")
         if not hasattr(os, "eventfd"):
             raise UsageError(f"a Producer runs on Linux and this is {sys.platform}: run it on a Linux machine or in a container")
         addresses = parse_url(url)
@@ -126,7 +123,7 @@ class Producer:
             self._pump.spooler = spooler
             self._feed.passing = Passing(self._pump.route, self._feed.log, known)
         self._takers = self._feed.takers
-        self._beside = _NOWHERE  # the same of unordered records, from the first on
+        self._unordered_takers = _NO_TAKERS  # the same for unordered records; filled when the first one is sent
         self._feed.wake = self._pump.wake
         self._topics: set[str] = set()
         self._closed = False
@@ -144,12 +141,12 @@ class Producer:
 
     @property
     def name(self) -> str:
-        """The producer's name; a random one begins with `~`."""
+        """The name of the producer; a random name begins with `~`."""
         return self._delivery.identity.name
 
     @property
     def epoch(self) -> int:
-        """The epoch that is open, or was last."""
+        """The current epoch, or the last one if no epoch is open."""
         return self._delivery.epoch
 
     @property
@@ -174,28 +171,30 @@ class Producer:
         on_delivery: OnDelivery | None = None,
         ordering: str = "total",
     ) -> Receipt:
-        """Send one record; returns at once, unless the buffer is full and `on_full` is "block".
+        """Send one record. Return at once, unless the buffer is full and `on_full` is "block".
 
         Args:
-            topic: made when it is first used.
+            topic: name of the topic, which is created with its first record.
             value, key: bytes or None.
-            timestamp: aware datetime or int microseconds since 1970, UTC; the present time if not given.
+            timestamp: aware datetime or int microseconds since 1970, UTC; default: the current time.
             headers: pairs (name, bytes or None).
-            progress: up to 256 bytes that commit with the record and come back by `resume()`: a position in the source.
-            on_delivery: called as `on_delivery(error, receipt)`, error None when committed, in an I/O thread, which other
-                producers of the process may share: it may send and must not wait. What it raises is logged, also of `sys.exit()`.
-            ordering: "total", or "unordered": into the lane of the gateway that takes it. Neither waits for the other.
+            progress: up to 256 bytes that commit with the record, such as a source position. `resume()` returns the last one.
+            on_delivery: called as `on_delivery(error, receipt)`; `error` is None if the record committed. The callback runs in an
+                I/O thread, which other producers of the process share. The callback may send and must not block. An exception of
+                the callback is logged, even `SystemExit`.
+            ordering: "total", or "unordered" for the lane of the gateway that receives the record. The orderings are independent.
 
-        Returns the receipt; that of a record which exceeds a limit has failed with `TooLarge`, and nothing is sent.
+        Returns:
+            The receipt. A record that exceeds a limit is not sent, and its receipt has failed with `TooLarge`.
 
         Raises:
-            UsageError: an argument is wrong, the producer is closed, or a signal handler calls while its thread is in here.
+            UsageError: an argument is wrong, the producer is closed, or a signal handler interrupted this producer in its thread.
             BufferFull: the buffer is full and `on_full` is "raise".
-            Fenced: another instance of the producer took over, or an operator fenced or forgot it.
-            Aborted: a producer that uses progress was stopped by an abort: call `resume()`.
+            Fenced: another instance of the producer took over, or an operator fenced the producer or deleted its state.
+            Aborted: an abort stopped a producer that uses progress: call `resume()`.
         """
-        # The short way, for most records: the open batch's taker (see feed.py), if there is one of that topic and it has room.
-        takers = self._takers if ordering == "total" else self._beside if ordering == "unordered" else _NOWHERE
+        # Fast path for most records: append to the open batch without a lock, if the batch has this topic and free space.
+        takers = self._takers if ordering == "total" else self._unordered_takers if ordering == "unordered" else _NO_TAKERS
         receipt: Receipt | None = None
         try:
             if takers and timestamp is None and progress is None and not headers:
@@ -205,7 +204,7 @@ class Producer:
                     receipt = takers[topic]((value, key, on_delivery))
                 if receipt is not None:
                     return receipt
-        except (KeyError, StopIteration, ValueError, TypeError) as error:  # no taker, no room; another thread is within it
+        except (KeyError, StopIteration, ValueError, TypeError) as error:  # no appender, no free space, or a concurrent append
             if not is_from_call(error):
                 raise
         return self._send(topic, value, key, timestamp, headers, progress, on_delivery, ordering)
@@ -233,24 +232,24 @@ class Producer:
         on_delivery: OnDelivery | None = None,
         ordering: str = "total",
     ) -> Receipt:
-        """Send a record batch as one frame: all of it commits at consecutive offsets, or none.
+        """Send a record batch as one frame. All of its records commit at consecutive offsets, or none does.
 
-        It is never split. What exceeds the limits (8 MiB as it travels, 32 MiB without compression, 4 MiB a record) gets a receipt
-        that has failed with `TooLarge`: slice it (`record_batch.slice`), 256 KiB to 1 MiB is the best size.
+        A batch is never split. A batch above a limit (8 MiB encoded, 32 MiB without compression, 4 MiB for a record) is not sent,
+        and its receipt has failed with `TooLarge`. Split such a batch with `record_batch.slice`, at best into 256 KiB to 1 MiB.
 
         Args:
-            topic: its topic.
-            record_batch: columns value (binary, required), key (binary), timestamp (timestamp with zone), headers
-                (list<struct<key: string, value: binary>>), in any order; nothing else. A missing timestamp is the present time.
-            progress: as in `send`; belongs to the last record.
-            on_delivery: as in `send`, called once.
+            topic: name of the topic.
+            record_batch: columns value (binary, required), key (binary), timestamp (timestamp with zone) and headers
+                (list<struct<key: string, value: binary>>) in any order; no other column. The default timestamp is the current time.
+            progress: as in `send`; it belongs to the last record.
+            on_delivery: as in `send`; called once for the batch.
             ordering: as in `send`.
 
         Returns:
-            One receipt: the offset of the first record, and `count`.
+            One receipt, with the offset of the first record and the `count` of records.
 
         Raises:
-            UsageError: an argument, a column or its type is wrong; the batch is empty.
+            UsageError: an argument, a column or the type of a column is wrong, or the batch is empty.
             BufferFull, Fenced, Aborted: as `send`.
         """
         feed = self._check(topic, on_delivery, ordering, progress)
@@ -258,28 +257,26 @@ class Producer:
         return feed.add_whole(topic, records, check_progress(progress), on_delivery)
 
     def _check(self, topic: object, on_delivery: OnDelivery | None, ordering: str, progress: bytes | None) -> Feed:
-        """Refuse what is wrong before it is looked at; where the record goes."""
-        self._apart()
+        """Validate the arguments and return the accumulator for the record."""
+        self._reject_reentry()
         if not isinstance(topic, str) or topic not in self._topics:
             name = check_name("topic", topic)
             if len(self._topics) < limits.TOPICS_MAX:
                 self._topics.add(name)
         if on_delivery is not None and not callable(on_delivery):
-            raise UsageError(f"on_delivery is a function of (error, receipt), not {type(on_delivery).__name__}")
+            raise UsageError(f"on_delivery must be a function of (error, receipt), not {type(on_delivery).__name__}")
         if ordering == "total":
             return self._feed
         if ordering == "unordered" and self._spool is not None:
-            raise UsageError("unordered records have no place in a spool, which goes by the one order: use a producer without one")
+            raise UsageError("a producer with a spool sends no unordered records: use a producer without a spool for them")
         if ordering != "unordered":
-            raise UsageError(f"ordering {ordering!r} is not known: use 'total' or 'unordered'")
+            raise UsageError(f"ordering {ordering!r} is unknown: use 'total' or 'unordered'")
         if progress:
-            raise UsageError(
-                "progress belongs to a producer's one order, which unordered records have no place in: send it with 'total'"
-            )
+            raise UsageError("progress needs the total order, and this record is unordered: send it with ordering='total'")
         return self._unordered()
 
     def _unordered(self) -> Feed:
-        """Where unordered records go, made with the first of them."""
+        """Return the accumulator of unordered records; create it with the first record."""
         pump, first = self._running, self._feed
         if pump.lanes is None:
             with first.lock:
@@ -289,86 +286,87 @@ class Producer:
                     feed = Feed(first.options)
                     feed.frame_bytes_max, feed.raw_bytes_max = first.frame_bytes_max, first.raw_bytes_max
                     pump.carry(Lanes(pump.delivery, feed, lambda: secrets.token_bytes(16)))
-                    self._beside = feed.takers
+                    self._unordered_takers = feed.takers
         return pump.feeds[1]
 
-    def _apart(self) -> None:
-        """Refuse a signal handler that interrupted its thread in here: whatever it asks for may wait for what that thread has."""
+    def _reject_reentry(self) -> None:
+        """Reject a call by a signal handler that interrupted this producer in its own thread, as the call could deadlock."""
         self._feed.apart()
         if self._pump is not None and self._pump.lanes is not None:
             self._pump.lanes.feed.apart()
 
     def flush(self, timeout: float | None = None) -> int:
-        """Send what is held back and wait for all outcomes, up to `timeout` seconds; returns how many records still have none.
+        """Send open batches and wait up to `timeout` seconds for all outcomes. Return the number of records without an outcome.
 
-        Every record gets an outcome by its delivery deadline, so this ends also without a timeout. With a spool there is no such
-        deadline, and it lasts as long as an outage does.
+        Every record has an outcome by its delivery deadline, so `flush` also returns without a timeout. With a spool there is no
+        delivery deadline, and `flush` waits until an outage ends.
 
         Raises:
-            UsageError: called in `on_delivery`, in a forked child, or in a signal handler whose thread is in here.
+            UsageError: called in `on_delivery`, in a forked child, or in a signal handler that interrupted this producer.
         """
         if timeout is not None:
             check_wait(timeout)
-        self._apart()
+        self._reject_reentry()
         return self._running.flush(timeout)
 
     def resume(self, timeout: float = limits.REQUEST_TIMEOUT_US / 1e6) -> Resume:
-        """Where to go on: (sequence of the last committed record, last committed progress); (0, b"") when there is none.
+        """Return the sequence of the last committed record and the last committed progress; (0, b"") if there is none.
 
-        After an abort it waits for the next epoch and lets a producer that uses progress send again. With a spool, what that holds
-        counts as committed: it will be.
+        After an abort, `resume` waits for the next epoch and allows a producer that uses progress to send again. With a spool,
+        spooled records count as committed, because they will be.
 
         Raises:
             Unavailable: no epoch was open within `timeout` seconds.
-            Fenced: another instance of the producer took over, or an operator fenced or forgot it.
-            UsageError: called in `on_delivery` while there is no epoch, or in a signal handler whose thread is in here.
+            Fenced: another instance of the producer took over, or an operator fenced the producer or deleted its state.
+            UsageError: called in `on_delivery` without an open epoch, or in a signal handler that interrupted this producer.
         """
         check_wait(timeout)
-        self._apart()
+        self._reject_reentry()
         delivery, deadline = self._delivery, time.monotonic() + timeout
         if self._feed.wait_opened(deadline) is None:
-            trouble = f"; last trouble: {delivery.trouble}" if delivery.trouble else ""
+            trouble = f"; last error: {delivery.trouble}" if delivery.trouble else ""
             raise Unavailable(f"producer {self.name!r} has no open epoch after {timeout:g} s{trouble}")
         self._feed.lift_stop()
         if self._spool is not None:
             return self._spool[0].resume(deadline)
         sequence, progress = self._feed.committed
-        return Resume(sequence, unwrap(progress)[1])  # where an earlier run had a spool, its part is none of the application's
+        # An earlier run may have had a spool, whose mark precedes the application's progress.
+        return Resume(sequence, unwrap(progress)[1])
 
     @property
     def spool(self) -> Spooled:
-        """What its spool holds at this moment.
+        """The current content of the spool.
 
         Raises:
-            UsageError: it has none.
+            UsageError: the producer has no spool.
         """
         if self._spool is None:
             raise UsageError("this producer has no spool: give it one, Producer(..., spool=DIR)")
         return self._spool[0].spooled()
 
     def __len__(self) -> int:
-        """How many records have no outcome yet."""
+        """Return the number of records without an outcome."""
         return self._running.undelivered()
 
     def __bool__(self) -> bool:
-        """A producer is true, also when it has nothing on its way."""
+        """Return True, even if no record is in flight."""
         return True
 
     def close(self) -> None:
-        """Deliver everything, then end. Does not raise for failed receipts; leaving `with` does.
+        """Deliver everything, then end the producer. Failed receipts do not raise here; leaving the `with` block raises.
 
-        With a spool it ends after `delivery_timeout` at the latest: what is not committed by then is on the disk, and stays there.
+        With a spool, `close` returns after `delivery_timeout` at the latest, and uncommitted records stay in the spool.
 
         Raises:
-            UsageError: called in `on_delivery`, or in a signal handler whose thread is in here. The producer goes on.
+            UsageError: called in `on_delivery`, or in a signal handler that interrupted this producer. The producer stays open.
         """
         self._close(None)
 
     def _close(self, timeout: float | None) -> None:
         if self._closed or self._pump is None or self._pump.pid != os.getpid():
             return
-        outside("close() cannot be called", "it waits for what is under way; let on_delivery set a flag")
-        self._apart()
+        outside("close() cannot be called", "close() waits for records in flight; set a flag in on_delivery instead")
+        self._reject_reentry()
         self._closed = True
         try:
             if timeout is None and self._spool is not None:
@@ -382,11 +380,11 @@ class Producer:
             self._pump.stop()
 
     def __enter__(self) -> Self:
-        """The producer itself."""
+        """Return the producer."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Deliver everything; raise the first failure that was not raised before, unless the block itself raised."""
+        """Deliver everything. Raise the first failure that was not raised before, unless the block itself raised."""
         if kind is not None:
             self._close(limits.EXIT_FLUSH_US / 1e6)
             return
@@ -397,7 +395,7 @@ class Producer:
                 failure.throw()
 
     def __del__(self) -> None:
-        """Without `close`: what was sent is still delivered, then its part of an I/O thread ends."""
+        """Deliver all sent records of a producer that was not closed, then end its I/O."""
         pump = getattr(self, "_pump", None)
         if pump is not None and pump.pid == os.getpid():
             pump.release()
@@ -406,19 +404,17 @@ class Producer:
 def _open_spool(
     spool: str | os.PathLike[str], spool_bytes: int, producer: str | None, options: FeedOptions
 ) -> tuple[SpooledFeed, Spooler]:
-    """The spool's feed, and the thread that is to move what is in it."""
+    """Return the accumulator of the spool, and the thread that writes and reads the spool."""
     if producer is None:
-        raise UsageError(
-            "a producer with a spool needs a name, by which the next one goes on: Producer(url, producer=NAME, spool=DIR)"
-        )
+        raise UsageError("a producer with a spool needs a name, to resume after a restart: Producer(url, producer=NAME, spool=DIR)")
     try:
         path = os.fsdecode(spool)
     except TypeError:
         path = ""
     if not path:
-        raise UsageError(f"spool is the path of a directory, not {spool!r}")
+        raise UsageError(f"spool must be the path of a directory, not {spool!r}")
     if options.staged:
-        raise UsageError("what is staged goes through no spool")
+        raise UsageError("a staging producer cannot use a spool")
     check_bytes("spool_bytes", spool_bytes)
     if spool_bytes < limits.SPOOL_BYTES_MIN:
         raise UsageError(f"spool_bytes={spool_bytes} is too small: at least {limits.SPOOL_BYTES_MIN}")

@@ -1,4 +1,4 @@
-"""Spans of OpenTelemetry around what a producer sends, for who wants them: the plain `Producer` knows nothing of this."""
+"""OpenTelemetry spans around the sends of a producer. `Producer` itself does not depend on this module."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _NAME = "tutti"
 
 
 class TracedProducer(Producer):
-    """A `Producer` of which each send is a span, from the call to the outcome, of OpenTelemetry (`pip install tutti-ingest[otel]`).
+    """A `Producer` that makes an OpenTelemetry span of each send (`pip install tutti-ingest[otel]`).
 
-    The span is a child of the one that is current when `send` is called; its context travels in the record's headers
-    (`traceparent`, and what else is configured), from which `context_of` takes it where the record is read. A batch of `send_batch`
-    is one span, and its records carry no context. Spans end with the outcome: an error that a receipt would raise is the span's.
+    The span lasts from the call to the outcome, and is a child of the span that is current in `send`. Record headers carry the
+    context of the span (`traceparent`, and other configured headers), and `context_of` reads it from a received record.
+    `send_batch` makes one span, and its records carry no context. If the receipt fails, the span records the error.
 
     Args:
-        url, producer, options: as of `Producer`.
-        tracer: makes the spans; without it the one that is configured for the whole program.
+        url, producer, options: as in `Producer`.
+        tracer: creates the spans; the default is the tracer of the program's configuration.
 
     Raises:
         UsageError: OpenTelemetry is not installed.
@@ -35,7 +35,7 @@ class TracedProducer(Producer):
     def __init__(self, url: str, producer: str | None = None, *, tracer: Tracer | None = None, **options: Any) -> None:
         """Connect and begin an epoch."""
         try:
-            from opentelemetry import propagate, trace  # noqa: PLC0415 - an extra
+            from opentelemetry import propagate, trace  # noqa: PLC0415 - an optional dependency
         except ImportError as error:
             raise UsageError("a TracedProducer needs OpenTelemetry: pip install 'tutti-ingest[otel]'") from error
         self._trace, self._inject = trace, propagate.inject
@@ -53,13 +53,13 @@ class TracedProducer(Producer):
         on_delivery: OnDelivery | None = None,
         ordering: str = "total",
     ) -> Receipt:
-        """As `Producer.send`, within a span."""
-        span = self._begin(topic, ordering)
+        """See `Producer.send`; adds a span."""
+        span = self._start_span(topic, ordering)
         carrier: dict[str, str] = {}
         self._inject(carrier, context=self._trace.set_span_in_context(span))
-        told = [*headers, *((name, text.encode()) for name, text in carrier.items())]
+        sent = [*headers, *((name, text.encode()) for name, text in carrier.items())]
         send = super().send
-        return self._within(span, on_delivery, lambda ended: send(topic, value, key, timestamp, told, progress, ended, ordering))
+        return self._in_span(span, on_delivery, lambda ended: send(topic, value, key, timestamp, sent, progress, ended, ordering))
 
     def send_batch(
         self,
@@ -69,13 +69,13 @@ class TracedProducer(Producer):
         on_delivery: OnDelivery | None = None,
         ordering: str = "total",
     ) -> Receipt:
-        """As `Producer.send_batch`, within a span."""
-        span = self._begin(topic, ordering)
+        """See `Producer.send_batch`; adds a span."""
+        span = self._start_span(topic, ordering)
         span.set_attribute("messaging.batch.message_count", getattr(record_batch, "num_rows", 0))
         send = super().send_batch
-        return self._within(span, on_delivery, lambda ended: send(topic, record_batch, progress, ended, ordering))
+        return self._in_span(span, on_delivery, lambda ended: send(topic, record_batch, progress, ended, ordering))
 
-    def _begin(self, topic: str, ordering: str) -> Span:
+    def _start_span(self, topic: str, ordering: str) -> Span:
         attributes = {
             "messaging.system": _NAME,
             "messaging.operation.type": "send",
@@ -85,8 +85,8 @@ class TracedProducer(Producer):
         }
         return self._tracer.start_span(f"send {topic}", kind=self._trace.SpanKind.PRODUCER, attributes=attributes)
 
-    def _within(self, span: Span, on_delivery: OnDelivery | None, send: Callable[[OnDelivery], Receipt]) -> Receipt:
-        """Send, and end the span with the outcome, or with why nothing was sent."""
+    def _in_span(self, span: Span, on_delivery: OnDelivery | None, send: Callable[[OnDelivery], Receipt]) -> Receipt:
+        """Send, and end the span with the outcome or the exception."""
 
         def ended(error: TuttiError | None, receipt: Receipt) -> None:
             if error is not None:
@@ -100,7 +100,7 @@ class TracedProducer(Producer):
 
         try:
             if on_delivery is not None and not callable(on_delivery):
-                raise UsageError(f"on_delivery is a function of (error, receipt), not {type(on_delivery).__name__}")
+                raise UsageError(f"on_delivery must be a function of (error, receipt), not {type(on_delivery).__name__}")
             return send(ended)
         except BaseException as error:
             self._fail(span, error)
@@ -113,13 +113,13 @@ class TracedProducer(Producer):
 
     @staticmethod
     def context_of(headers: Iterable[Header] | None) -> Context:
-        """The context that a record's headers carry, to begin a span in that goes on with the producer's; empty if none is there.
+        """Return the context in a record's headers, as the parent of further spans; an empty context if there is none.
 
         Raises:
             UsageError: OpenTelemetry is not installed.
         """
         try:
-            from opentelemetry import propagate  # noqa: PLC0415 - an extra
+            from opentelemetry import propagate  # noqa: PLC0415 - an optional dependency
         except ImportError as error:
             raise UsageError("context_of needs OpenTelemetry: pip install 'tutti-ingest[otel]'") from error
         carrier = {name.lower(): value.decode("ascii", "replace") for name, value in headers or () if value is not None}

@@ -1,8 +1,8 @@
-"""Transactions: records that several processes stage, and one makes visible together (design, section 3, TXN).
+"""Transactions: several processes stage records, and one process makes all of them visible together (design, section 3, TXN).
 
-Whoever stages has a nameless producer of its own, so that what a failed attempt left behind is nobody else's: it is let go with its
-producer, at once (`Control.forget`) or when that was idle for a day. Whoever commits has the named producer whose records they
-become: a later instance fences it, and its progress says which transaction was the last.
+Each staging process has its own unnamed producer, so that no other attempt uses the batches of a failed one. The batches of a
+failed attempt are dropped with their producer: at once (`Control.forget`), or after a day of idleness. The committing process has
+the named producer of the records. A later instance fences that producer, whose progress identifies the last transaction.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from tutti.data.frames.frame import Kind
 from tutti.errors import Refused, TuttiError, UsageError
 from tutti.producer import Producer
 
-SLICE_BYTES = 1 << 20  # of a staged batch, about: large enough to be cheap, well below what one may have
-_RECORDS_END = 1 << 32  # what a frame's field holds
+SLICE_BYTES = 1 << 20  # target size of a staged slice: large enough to be efficient, far below the frame limit
+_RECORDS_END = 1 << 32  # bound of the count field of a frame
 _EMPTY_RECORD = pa.record_batch({"value": pa.array([b""], pa.binary())})
 
 
 class Part(NamedTuple):
-    """A staged batch: its position, topic, records, and the range of their timestamps, us."""
+    """A staged batch: its position, topic, number of records, and the range of their timestamps in microseconds."""
 
     position: int
     topic: str
@@ -40,32 +40,32 @@ class Part(NamedTuple):
 
 
 class Staging(Producer):
-    """A producer whose records are in the log and visible nowhere until a transaction names them: as `Producer`, without a name."""
+    """A `Producer` without a name, whose records are in the log but invisible until a transaction includes them."""
 
     staged = True
 
     @property
     def instance(self) -> bytes:
-        """What shows that the producer is one's own: who lets go of it has to know it."""
+        """The instance id of the producer, which a request must present to delete the state of the producer."""
         return self._delivery.identity.instance
 
     def stage(self, topic: str, records: pa.RecordBatch) -> list[Receipt]:
-        """Send a record batch as `send_batch` does, in slices of a good size, however unequal its records are."""
+        """Send a record batch as `send_batch` does, in slices of a suitable size."""
         return [self.send_batch(topic, part) for part in _slices(records)]
 
     @staticmethod
     def parts(receipts: Sequence[Receipt]) -> list[Part]:
-        """What a transaction needs of staged batches, once they are decided: waits for that.
+        """Wait until staged batches are decided, and return the parts for a transaction.
 
         Raises:
-            TuttiError: one of them was not staged, or it is not known where.
+            TuttiError: a batch is not staged, or its position is not known.
         """
         found = []
         for receipt in receipts:
             position, batch = receipt.result(), receipt.batch
             if position == OFFSET_UNKNOWN or batch.cut:
                 raise Refused(
-                    f"{batch.count} records of topic {batch.topic!r} are staged, and it is not known where: stage them again",
+                    f"{batch.count} records of topic {batch.topic!r} are staged at an unknown position: stage them again",
                     "staged",
                 )
             found.append(Part(position, batch.topic, batch.count, batch.min_timestamp, batch.max_timestamp))
@@ -73,25 +73,26 @@ class Staging(Producer):
 
 
 class Transactor(Producer):
-    """A producer that makes staged records visible. Arguments as `Producer`."""
+    """A producer that makes staged records visible. The arguments are those of `Producer`."""
 
     def commit(self, parts: Sequence[Part], progress: bytes) -> Receipt:
-        """Make staged batches visible, all of them, in this order and in one place of the log, or none.
+        """Make staged batches visible, in this order and at consecutive offsets: all of them, or none.
 
         Args:
             parts: staged batches, at least one.
-            progress: commits with them and comes back by `resume()`: which transaction it was.
+            progress: commits with the records and identifies the transaction; `resume()` returns it.
 
-        Returns the receipt: offset of the first record, and `count`.
+        Returns:
+            The receipt, with the offset of the first record and the `count` of records.
 
         Raises:
-            UsageError: there are none, or too many.
+            UsageError: there are no parts, or too many parts or records.
         """
         records = sum(part.records for part in parts)
         if not 0 < len(parts) <= limits.STAGED_BATCHES_MAX or records >= _RECORDS_END:
             raise UsageError(
-                f"a transaction of {len(parts)} batches with {records} records cannot be: it takes 1 to "
-                f"{limits.STAGED_BATCHES_MAX} batches, and fewer than {_RECORDS_END} records: stage fewer, larger batches, or "
+                f"a transaction of {len(parts)} batches with {records} records is not possible: the limits are 1 to "
+                f"{limits.STAGED_BATCHES_MAX} batches and fewer than {_RECORDS_END} records; stage fewer, larger batches, or "
                 "commit several transactions"
             )
         feed = self._check(parts[0].topic, None, "total", progress)
@@ -116,20 +117,22 @@ def commit_progress(
 ) -> bytes:
     """Commit a named producer's progress without a visible record.
 
-    A progress belongs to a record, so one record is staged. The producer's next epoch discards that record and keeps the progress.
+    The log stores a progress with a record, so this function stages one record. The next epoch of the producer discards the record
+    and keeps the progress.
 
     Args:
-        url: of the gateways.
-        producer: its name. A running instance of it is fenced.
-        topic: that the producer may write to; it gets no record.
-        decide: returns the progress to commit, given the committed one (`b""`: none); `b""` commits nothing.
+        url: url of the gateways.
+        producer: name of the producer. A running instance is fenced.
+        topic: a topic that the producer may write to. The topic gets no record.
+        decide: returns the progress to commit, given the committed one (`b""`: none). `b""` commits nothing.
         connect_timeout: seconds to find a gateway and begin an epoch.
-        credentials: as of `Producer`.
+        credentials: as in `Producer`.
 
-    Returns the progress that `decide` returned; it is durable then.
+    Returns:
+        The progress that `decide` returned, durable.
 
     Raises:
-        TuttiError: it is not committed (Aborted, Fenced, Unavailable), or it is not known whether it is (Unknown).
+        TuttiError: the progress is not committed (Aborted, Fenced, Unavailable), or its outcome is not known (Unknown).
     """
     with Staging(url, producer=producer, connect_timeout=connect_timeout, credentials=credentials) as staging:
         progress = decide(staging.resume().progress)
@@ -137,7 +140,7 @@ def commit_progress(
             staging.send_batch(topic, _EMPTY_RECORD, progress).result()
     if progress:
         with (
-            contextlib.suppress(TuttiError),  # the producer's next epoch discards it in any case
+            contextlib.suppress(TuttiError),  # the next epoch of the producer discards the record in any case
             Producer(url, producer=producer, connect_timeout=connect_timeout, credentials=credentials),
         ):
             pass
@@ -145,7 +148,7 @@ def commit_progress(
 
 
 def _slices(records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The batch in halves, and these again, until each has a good size or one record."""
+    """Split the batch in halves until each slice has a suitable size or one record."""
     middle = records.num_rows // 2
     if not middle or records.nbytes <= SLICE_BYTES:
         yield records

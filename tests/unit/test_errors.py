@@ -20,8 +20,8 @@ from tutti_gateway.config.loader import load_config
 @pytest.mark.parametrize(
     ("code", "advice"),
     [
-        (errno.EIO, "see the kernel's log"),
-        (errno.EROFS, "mounted read-only"),
+        (errno.EIO, "check the kernel log"),
+        (errno.EROFS, "is read-only"),
         (errno.ENOSPC, "free space"),
         (errno.EDQUOT, "quota"),
         (errno.EMFILE, "ulimit -n"),
@@ -55,5 +55,5 @@ def test_a_failing_disk_is_no_matter_of_owner_and_mode(
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(tmp_path))
 
     monkeypatch.setattr(patched, fail)
-    with pytest.raises(TuttiError, match=r"(?i)input/output error.*the disk or its file system failed: see the kernel's log"):
+    with pytest.raises(TuttiError, match=r"(?i)input/output error.*the disk or its file system failed: check the kernel log"):
         use(tmp_path / "place")

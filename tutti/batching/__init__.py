@@ -1,1 +1,1 @@
-"""Batching."""
+"""Batching: accumulator, encoder and receipts of a producer."""

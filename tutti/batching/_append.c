@@ -1,11 +1,11 @@
-/* The short way of a record into the open batch, without the interpreter: what taker.py and the first lines of Producer.send do in
- * Python, for who sends hundreds of thousands of small records a second. Everything else goes the way that it goes without this module.
+/* Fast path of Producer.send in C: appends a record to the open batch without the interpreter. append.py and the first lines of
+ * Producer.send implement the same path in Python. This module matters to producers of very many small records.
  *
  * Rules
- * - Nothing here runs Python code, waits, or lets go of the interpreter's lock between the first column that is touched and the last:
- *   no other thread and no signal handler finds a record in the middle.
- * - What may run other code (an allocation that makes the collector run) comes first, and what it may have changed is looked at again.
- * - What is not exactly what is expected goes the other way, where it is checked and told.
+ * - Between the first and the last change of a column, this code runs no Python code, does not block, and keeps the GIL. No other
+ *   thread and no signal handler can therefore see a partial record.
+ * - A call that may run other code (an allocation can start the garbage collector) comes first; state is checked again after it.
+ * - Every unexpected argument goes to the slow path, which validates it and raises the error.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -13,26 +13,26 @@
 #include <time.h>
 
 #ifdef Py_GIL_DISABLED
-#error "a record is taken in under the interpreter's lock: where there is none, taker.py does it"
+#error "this module depends on the GIL; without the GIL, append.py does its work"
 #endif
 
-#define FORM 2                   /* what is compiled of another form than taker.py knows is not used: count it up with each change */
-#define RECORD_OVERHEAD_BYTES 21 /* as in encode.py */
+#define FORM 2                   /* version of the interface to append.py, which ignores other versions */
+#define RECORD_OVERHEAD_BYTES 21 /* as in encoder.py */
 
 static PyObject *str_takers, *str_key, *str_on_delivery, *str_room, *str_keys, *str_callbacks, *str_values, *str_times, *str_level;
 
-/* ---- Taker: takes records into one batch until there is no room, or it is closed */
+/* ---- Taker: appends records to one batch until the batch is full or the appender is closed */
 
 typedef struct {
     PyObject_HEAD
-    PyObject *receipt;   /* the type of receipts */
+    PyObject *receipt;   /* the receipt type */
     PyObject *batch;
     PyObject *values, *times; /* lists of the batch */
-    PyObject *keys;      /* likewise; NULL while no record has one */
-    PyObject *callbacks; /* likewise; NULL while no record has one */
-    Py_ssize_t room;     /* bytes that it may still take */
+    PyObject *keys;      /* list of the batch; NULL while no record has a key */
+    PyObject *callbacks; /* list of the batch; NULL while no record has a callback */
+    Py_ssize_t room;     /* free bytes of the batch */
     int closed;
-    int told; /* the batch how much room is left: once, as it may be used after that */
+    int room_stored; /* `room` was stored in the batch: once, as the batch may change after that */
     vectorcallfunc vectorcall;
 } Taker;
 
@@ -43,20 +43,20 @@ list_of(PyObject *batch, PyObject *name)
 {
     PyObject *found = PyObject_GetAttr(batch, name);
     if (found != NULL && found != Py_None && !PyList_CheckExact(found)) {
-        PyErr_Format(PyExc_TypeError, "%U of a batch is a list, not %.100s", name, Py_TYPE(found)->tp_name);
+        PyErr_Format(PyExc_TypeError, "%U of a batch must be a list, not %.100s", name, Py_TYPE(found)->tp_name);
         Py_CLEAR(found);
     }
     return found;
 }
 
-/* A list of the batch that is made with the first record that needs it, `None` for each of the records before. None is made if the
- * taker was closed meanwhile: who closed it has the batch to himself, and may have made one. */
+/* Create a list of the batch with the first record that needs it; earlier records get `None`. If the appender was closed during the
+ * allocation, create no list, because the thread that closed it has exclusive access and may have created one. */
 static int
 begin_list(Taker *self, PyObject **place, PyObject *name, int filled)
 {
     while (*place == NULL) {
         Py_ssize_t count = filled ? PyList_GET_SIZE(self->values) : 0;
-        PyObject *made = PyList_New(count); /* other code may run in here */
+        PyObject *made = PyList_New(count); /* may run other code */
         if (made == NULL)
             return -1;
         for (Py_ssize_t at = 0; at < count; at++) {
@@ -80,15 +80,15 @@ begin_list(Taker *self, PyObject **place, PyObject *name, int filled)
     return 0;
 }
 
-/* What struck in the middle (no memory is left) leaves whole records. */
+/* After an error within a record (no memory), remove the partial record. */
 static void
 level(Taker *self)
 {
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
     self->closed = 1;
-    Py_ssize_t told = self->callbacks == NULL ? 0 : PyList_GET_SIZE(self->callbacks);
-    if (told % 2 && PyList_SetSlice(self->callbacks, told - 1, told, NULL) < 0) /* a receipt without its callback */
+    Py_ssize_t entries = self->callbacks == NULL ? 0 : PyList_GET_SIZE(self->callbacks);
+    if (entries % 2 && PyList_SetSlice(self->callbacks, entries - 1, entries, NULL) < 0) /* a receipt without its callback */
         PyErr_Clear();
     PyObject *done = PyObject_CallMethodNoArgs(self->batch, str_level);
     if (done == NULL)
@@ -97,7 +97,7 @@ level(Taker *self)
     PyErr_Restore(type, value, trace);
 }
 
-/* The receipt; NULL without an exception where the record has to go another way. */
+/* Append a record and return its receipt; NULL without an exception if the record needs the slow path. */
 static PyObject *
 put(Taker *self, PyObject *value, PyObject *key, PyObject *on_delivery)
 {
@@ -110,11 +110,11 @@ put(Taker *self, PyObject *value, PyObject *key, PyObject *on_delivery)
         && ((on_delivery != Py_None && begin_list(self, &self->callbacks, str_callbacks, 0) < 0)
             || (key != Py_None && begin_list(self, &self->keys, str_keys, 1) < 0)))
         return NULL;
-    if (self->closed || size > self->room) { /* looked at once more: see begin_list */
-        self->closed = 1; /* as a generator that has ended */
+    if (self->closed || size > self->room) { /* checked again, as begin_list may run other code */
+        self->closed = 1; /* like a finished generator */
         return NULL;
     }
-    /* From here on nothing runs other code: no collector, as nothing is made that it tracks. */
+    /* From here on no other code runs. The garbage collector cannot start, as it tracks none of the new objects. */
     Py_ssize_t index = PyList_GET_SIZE(self->values);
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
@@ -140,13 +140,13 @@ put(Taker *self, PyObject *value, PyObject *key, PyObject *on_delivery)
     return receipt;
 }
 
-/* taker(item), as `send` of the generator: a value, or (value, key, on_delivery). */
+/* taker(item), like `send` of the generator in append.py: the item is a value, or (value, key, on_delivery). */
 static PyObject *
 taker_vectorcall(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
     Taker *self = (Taker *)callable;
     if (PyVectorcall_NARGS(nargsf) != 1 || (kwnames != NULL && PyTuple_GET_SIZE(kwnames)))
-        return PyErr_Format(PyExc_TypeError, "a taker takes one item");
+        return PyErr_Format(PyExc_TypeError, "an appender takes one item");
     PyObject *item = args[0], *receipt;
     if (PyTuple_CheckExact(item) && PyTuple_GET_SIZE(item) == 3)
         receipt = put(self, PyTuple_GET_ITEM(item, 0), PyTuple_GET_ITEM(item, 1), PyTuple_GET_ITEM(item, 2));
@@ -166,7 +166,7 @@ static PyObject *
 taker_close(Taker *self, PyObject *Py_UNUSED(ignored))
 {
     self->closed = 1;
-    if (self->told || self->batch == NULL)
+    if (self->room_stored || self->batch == NULL)
         Py_RETURN_NONE;
     PyObject *room = PyLong_FromSsize_t(self->room);
     if (room == NULL || PyObject_SetAttr(self->batch, str_room, room) < 0) {
@@ -174,7 +174,7 @@ taker_close(Taker *self, PyObject *Py_UNUSED(ignored))
         return NULL;
     }
     Py_DECREF(room);
-    self->told = 1;
+    self->room_stored = 1;
     Py_RETURN_NONE;
 }
 
@@ -183,7 +183,7 @@ taker_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     PyObject *batch, *receipt;
     if (kwargs != NULL && PyDict_GET_SIZE(kwargs))
-        return PyErr_Format(PyExc_TypeError, "a taker has no keyword arguments");
+        return PyErr_Format(PyExc_TypeError, "an appender has no keyword arguments");
     if (!PyArg_ParseTuple(args, "OO:Taker", &batch, &receipt))
         return NULL;
     Taker *self = (Taker *)type->tp_alloc(type, 0);
@@ -204,7 +204,7 @@ taker_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         || (self->callbacks = list_of(batch, str_callbacks)) == NULL)
         goto failed;
     if (self->values == Py_None || self->times == Py_None) {
-        PyErr_SetString(PyExc_TypeError, "a batch that takes records has lists of values and times");
+        PyErr_SetString(PyExc_TypeError, "an open batch must have lists of values and times");
         goto failed;
     }
     if (self->keys == Py_None)
@@ -252,13 +252,13 @@ taker_dealloc(Taker *self)
 }
 
 static PyMethodDef taker_methods[] = {
-    {"close", (PyCFunction)taker_close, METH_NOARGS, "Take nothing more; the batch says how much room is left."},
+    {"close", (PyCFunction)taker_close, METH_NOARGS, "Append nothing more, and store the free bytes in the batch."},
     {NULL},
 };
 
 static PyTypeObject TakerType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "tutti.batching._append.Taker",
-    .tp_doc = "Taker(batch, receipt_type): called with a value (bytes), or (value, key, on_delivery), it answers as the generator in taker.py.",
+    .tp_doc = "Taker(batch, receipt_type): called like `send` of the generator in append.py.",
     .tp_basicsize = sizeof(Taker),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_vectorcall_offset = offsetof(Taker, vectorcall),
@@ -270,7 +270,7 @@ static PyTypeObject TakerType = {
     .tp_methods = taker_methods,
 };
 
-/* ---- Send: a method `send(topic, value, key, ..., on_delivery)`; what the open batch's taker does not take is for the function */
+/* ---- Send: a method `send(topic, value, key, ..., on_delivery)`; calls the Python function for records that need the slow path */
 
 typedef struct {
     PyObject_HEAD
@@ -398,7 +398,7 @@ static PyTypeObject SendType = {
     .tp_getset = send_attributes,
 };
 
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "tutti.batching._append", "The short way of a record into a batch.", -1};
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "tutti.batching._append", "Fast path of Producer.send.", -1};
 
 PyMODINIT_FUNC
 PyInit__append(void)

@@ -1,4 +1,4 @@
-"""What `_append.c` is compiled to."""
+"""Interface of the extension `_append.c`."""
 
 from collections.abc import Callable
 from typing import Any

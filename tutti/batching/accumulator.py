@@ -1,21 +1,23 @@
-"""The feed: where `send()` puts records and the I/O thread takes batches from.
+"""Accumulator: the application's threads append records, and the I/O thread takes batches.
 
 Rules
-- One order for the whole producer, over all topics: there is one open batch, and another topic closes it. Closed batches queue up
-  in the order in which they were closed; sequences follow that order.
-- A batch is closed when it is full, when nothing is in flight (so that a lone record leaves at once), when the topic changes,
-  behind a record with `progress` when the next has none (progress belongs to a batch's last record), or when its linger is over.
-- While the I/O thread takes in what came, it sends nothing, so that a lone record waits until it is through with that (`cork`):
-  all that the callbacks of one announcing send leaves as one batch, and not the first of them alone.
-- What has no outcome is charged to the buffer; when that is full the sender waits, or is told.
-- A stop (an abort, a fence, the end) takes everything out under the lock: no record slips in between what failed and what follows.
+- A producer has one order over all topics. One batch is open at a time; a record of another topic closes it. Closed batches queue
+  in the order of closing, and sequences follow that order.
+- A batch closes when it is full, when its linger is over, when the topic changes, or at once when no batch is in flight. It also
+  closes between a record with `progress` and one without, because the last record of a batch carries its progress.
+- The I/O thread sends nothing while it handles answers (`cork`). All records that callbacks send in that time therefore leave
+  as one batch.
+- A record without an outcome counts against the buffer. When the buffer is full, the sender waits or gets `BufferFull`.
+- A stop (abort, fence, end) takes out all unsent records under the lock, so that no record is queued between the failed records and
+  the stop.
 
-Two locks. `lock` guards everything but the open batch's columns. Those are its taker's, a generator (taker.py) that `send` calls
-without `lock`, for a third of the time: two threads cannot be within it, and a Ctrl-C in there leaves it ended, with whole records,
-and the batch where it was. (What is compiled in its place is never met in the middle.) Who has `lock` ends the taker (`_halt`) and
-has the batch alone then; if another thread is in the middle of one record, it waits a moment. `takers` has it under the open
-batch's topic, so that no record comes into a batch of another one. A signal handler in between would wait for its own thread:
-`apart` refuses it.
+Two kinds of exclusion protect the state. `lock` guards everything but the columns of the open batch. The columns belong to the
+appender (append.py), which `send` calls without `lock`, in a third of the time. Two threads cannot run one appender, and Ctrl-C in
+the Python appender ends it with whole records only; the C appender cannot be interrupted. A holder of `lock` closes the appender
+(`_close_appender`) before it uses the batch, and waits briefly if another thread is appending. `takers` maps the topic of the open
+batch to its appender, so that no batch gets a record of another topic. A signal handler that calls in between would deadlock, so
+`apart` rejects the call.
+
 """
 
 from __future__ import annotations
@@ -36,75 +38,77 @@ from tutti.common.reentrancy import apart, is_from_call
 from tutti.data.client_protocol import OFFSET_UNKNOWN
 from tutti.errors import Aborted, BufferFull, TooLarge, TuttiError, UsageError
 
-_MOMENT_S = 50e-6  # in which a thread is through with a record
+_APPEND_WAIT_S = 50e-6  # longer than one append
 
 
 class Bell(threading.Condition):
-    """A condition that costs next to nothing where nobody waits."""
+    """A condition whose `notify_all` costs almost nothing without waiters."""
 
     def notify_all(self) -> None:
-        """As `threading.Condition.notify_all`."""
-        if self._waiters:  # type: ignore[attr-defined]  # kept by Condition itself
+        """See `threading.Condition.notify_all`."""
+        if self._waiters:  # type: ignore[attr-defined]  # a private attribute of Condition
             super().notify_all()
 
 
 class Feed:
-    """Records on their way from the application's threads to the I/O thread."""
+    """Holds the records that the application's threads send until the I/O thread takes them."""
 
     def __init__(self, options: FeedOptions, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin empty; `clock` gives the time of deadlines, seconds."""
+        """Create an empty accumulator; `clock` returns the time that deadlines use, in seconds."""
         self.options = options
         self._clock = clock
-        self.wake: Callable[[], None] = nobody  # makes the I/O thread look
+        self.wake: Callable[[], None] = nobody  # wakes the I/O thread
         self.lock = threading.RLock()
         self.changed = Bell(self.lock)
         self.roomy = Bell(self.lock)
         self.queue: collections.deque[Batch] = collections.deque()
-        self.closed = self.queue  # where batches go that were closed
-        self._none = Batch("", 0, 0.0)  # in place of an open batch
-        self._open = self._none
-        self._taker: Taker | None = None  # that was made last
-        self.takers: dict[str, Put] = {}  # what it is called by, under the open batch's topic
+        self.closed = self.queue  # the queue that closed batches go to; a spool has a separate one
+        self._no_batch = Batch("", 0, 0.0)  # placeholder while no batch is open
+        self._open = self._no_batch
+        self._appender: Taker | None = None  # the latest appender
+        self.takers: dict[str, Put] = {}  # topic of the open batch to its appender
         self.pending = 0  # closed batches without an outcome
-        self.aside = 0  # of them those that wait for a gateway which takes nothing new now
+        self.aside = 0  # pending batches whose gateway accepts no new batches now
         self.pending_records = 0
-        self.buffered = 0  # their bytes
-        self.corked = False  # the I/O thread takes in what came, and sends nothing meanwhile
+        self.buffered = 0  # bytes of pending batches
+        self.corked = False  # True while the I/O thread handles answers, and sends nothing
         self.linger_until: float | None = None
-        self.born_failed: collections.deque[Batch] = collections.deque()  # to be announced
+        self.born_failed: collections.deque[Batch] = (
+            collections.deque()
+        )  # batches that failed before they were sent, and whose callbacks are due
         self.failures: list[Failure] = []
-        self.stopped: TuttiError | None = None  # why nothing may be sent now
-        self.ended = False  # and never again
-        self.opened: Resume | None = None  # what the current epoch began with; None while there is none
+        self.stopped: TuttiError | None = None  # the error that `send` raises now
+        self.ended = False  # the stop is permanent
+        self.opened: Resume | None = None  # sequence and progress at the begin of the current epoch; None without an open epoch
         self.committed = Resume(0, b"")
         self.uses_progress = False
-        self.passing: QueryWait | None = None  # of ordered records, once it is known of which log
+        self.passing: QueryWait | None = None  # waits of ordered records for queries; None until the log is known
         self.frame_bytes_max = limits.BODY_BYTES_MAX
         self.raw_bytes_max = limits.RAW_BYTES_MAX
 
     # -- the application's threads
 
     def apart(self) -> None:
-        """Refuse what comes from a signal handler whose thread was interrupted in here: it would wait for itself.
+        """Reject a call by a signal handler that interrupted this accumulator in its own thread, as it would deadlock.
 
         Raises:
-            UsageError: it did. Nothing has changed.
+            UsageError: this is such a call. The state is unchanged.
         """
-        apart(self.lock, self._taker)
+        apart(self.lock, self._appender)
 
     def add(self, topic: str, record: Record, progress: bytes, on_delivery: OnDelivery | None) -> Receipt:
-        """Take one record in; the long way, for all that does not go by the taker.
+        """Append one record through the slow path, for records that the appender does not take.
 
         Raises:
-            BufferFull: there is no room and `on_full` is "raise".
-            TuttiError: why the producer was stopped.
+            BufferFull: the buffer is full and `on_full` is "raise".
+            TuttiError: the reason for which the producer was stopped.
         """
         size = record.size
         if record.payload > limits.RECORD_BYTES_MAX:
             what = f"the record of {record.payload} bytes (key and value)"
-            return self._stillborn(topic, what, limits.RECORD_BYTES_MAX, "a record", on_delivery)
+            return self._failed_receipt(topic, what, limits.RECORD_BYTES_MAX, "a record", on_delivery)
         if size + BODY_OVERHEAD_BYTES > self.frame_bytes_max:
-            return self._stillborn(topic, f"the record of {size} bytes", self.frame_bytes_max, "one batch", on_delivery)
+            return self._failed_receipt(topic, f"the record of {size} bytes", self.frame_bytes_max, "one batch", on_delivery)
         with self.lock:
             while True:
                 self.check()
@@ -112,7 +116,7 @@ class Feed:
                 if receipt is not None:
                     break
                 self.close_open()
-                if not self._await_room(max(size, self.options.batch_bytes)):
+                if not self._await_space(max(size, self.options.batch_bytes)):
                     self._open = self.new_batch(topic, max(size, self.options.batch_bytes))
             if progress:
                 self.uses_progress = True
@@ -123,11 +127,11 @@ class Feed:
             elif self.pending <= self.aside and not self.corked:
                 self.close_open()
                 return receipt
-            self._admit()
+            self._open_appender()
             return receipt
 
     def add_whole(self, topic: str, records: Conformed, progress: bytes, on_delivery: OnDelivery | None) -> Receipt:
-        """Take a record batch in as one frame.
+        """Queue a record batch as one frame.
 
         Raises:
             BufferFull, TuttiError: as `add`.
@@ -137,25 +141,25 @@ class Feed:
         encode_whole(batch, records, self.options.compression)
         what = f"the record batch of {batch.count} records"
         if batch.size > self.frame_bytes_max:
-            what += f" ({batch.size} bytes as it travels)"
-            return self._stillborn(topic, what, self.frame_bytes_max, "one batch: slice it", on_delivery, batch.count)
+            what += f" ({batch.size} bytes encoded)"
+            return self._failed_receipt(topic, what, self.frame_bytes_max, "one batch: slice it", on_delivery, batch.count)
         if batch.raw_length > self.raw_bytes_max:
             what += f" ({batch.raw_length} bytes without compression)"
-            return self._stillborn(topic, what, self.raw_bytes_max, "one batch: slice it", on_delivery, batch.count)
+            return self._failed_receipt(topic, what, self.raw_bytes_max, "one batch: slice it", on_delivery, batch.count)
         if batch.raw_length > limits.RECORD_BYTES_MAX and (largest := largest_record(records.batch)) > limits.RECORD_BYTES_MAX:
             what += f" (one of {largest} bytes, key and value)"
-            return self._stillborn(topic, what, limits.RECORD_BYTES_MAX, "a record", on_delivery, batch.count)
+            return self._failed_receipt(topic, what, limits.RECORD_BYTES_MAX, "a record", on_delivery, batch.count)
         return self.add_closed(batch, on_delivery)
 
     def add_closed(self, batch: Batch, on_delivery: OnDelivery | None = None) -> Receipt:
-        """Queue a batch that has its body, behind all that was sent before. Raises as `add`."""
+        """Queue a batch that has its body, after all earlier records. Raises as `add`."""
         receipt = Receipt(batch, 0)
         batch.charge = batch.size
         with self.lock:
             self.check()
             self.close_open()
-            while self._await_room(batch.charge):
-                self.close_open()  # another thread may have sent while this one waited
+            while self._await_space(batch.charge):
+                self.close_open()  # another thread may have sent during the wait
             if on_delivery is not None:
                 batch.callbacks = [receipt, on_delivery]
             if batch.progress:
@@ -167,8 +171,10 @@ class Feed:
             self.offered()
         return receipt
 
-    def _stillborn(self, topic: str, what: str, limit: int, whose: str, on_delivery: OnDelivery | None, count: int = 0) -> Receipt:
-        """A receipt that failed before anything was sent: it is told as the gateway's answers are, whose limit it is."""
+    def _failed_receipt(
+        self, topic: str, what: str, limit: int, whose: str, on_delivery: OnDelivery | None, count: int = 0
+    ) -> Receipt:
+        """Return a receipt that has failed with `TooLarge`. The callback runs in the I/O thread, as for all failures."""
         batch = Batch(topic, 0, 0.0, self.passing)
         batch.whole, batch.count = bool(count), count or 1
         receipt = Receipt(batch, 0)
@@ -179,19 +185,19 @@ class Feed:
                 batch.callbacks = [receipt, on_delivery]
             batch.settle(OFFSET_UNKNOWN, failure)
             batch.finish()
-            self._remember(failure)
+            self._keep_failure(failure)
             self.born_failed.append(batch)
         self.wake()
         return receipt
 
     def check(self) -> None:
-        """Raise why nothing may be sent now, if so. Called with the lock."""
+        """Raise the reason for which nothing may be sent now, if there is one. Called with the lock."""
         if self.stopped is not None:
             raise copy.copy(self.stopped)
 
     def _try_put(self, topic: str, record: Record, progress: bytes, on_delivery: OnDelivery | None) -> Receipt | None:
-        """Put the record into the open batch if it belongs there and fits. Called with the lock."""
-        batch = self._halt()
+        """Append the record to the open batch if the topic matches and the batch has free space. Called with the lock."""
+        batch = self._close_appender()
         if batch.topic != topic or batch.room < record.size or (batch.progress and not progress):
             return None
         try:
@@ -200,37 +206,37 @@ class Feed:
             batch.level()
             raise
 
-    def _halt(self) -> Batch:
-        """The open batch, which the caller has to itself from now on. Called with the lock."""
+    def _close_appender(self) -> Batch:
+        """Close the appender and return the open batch, for exclusive use by the caller. Called with the lock."""
         self.takers.clear()
-        while self._taker is not None:
+        while self._appender is not None:
             try:
-                self._taker.close()
+                self._appender.close()
                 break
-            except ValueError as error:  # another thread is within it
+            except ValueError as error:  # another thread is appending
                 if not is_from_call(error):
                     raise
-                time.sleep(_MOMENT_S)
+                time.sleep(_APPEND_WAIT_S)
         return self._open
 
-    def _admit(self) -> None:
-        """Let records into the open batch without the lock, but for one with progress, which those without may not join."""
+    def _open_appender(self) -> None:
+        """Allow appends without the lock, unless the batch has progress, which only records with progress may follow."""
         batch = self._open
         if not batch.progress:
-            self._taker, self.takers[batch.topic] = take(batch)
+            self._appender, self.takers[batch.topic] = take(batch)
 
     def new_batch(self, topic: str, room: int) -> Batch:
-        """A batch that takes `room` bytes, whose outcome is waited for from now on."""
+        """Return an open batch with `room` free bytes, whose delivery deadline starts now."""
         return Batch(topic, room, self._clock() + self.options.delivery_timeout, self.passing)
 
-    def _await_room(self, need: int) -> bool:
-        """Wait until the buffer has room for `need` bytes; whether it was waited for. Called with the lock."""
+    def _await_space(self, need: int) -> bool:
+        """Wait until the buffer has `need` free bytes. Return True if it waited. Called with the lock."""
         self.check()
         waited = False
         while lack := self.lack(need):
             if not self.options.block or getattr(bringer, "here", False):
-                why = "on_full is 'raise'" if not self.options.block else "on_delivery cannot wait for the thread it runs in"
-                raise BufferFull(f"{lack}, and {why}: send again later, or {self.remedy}")
+                why = "on_full is 'raise'" if not self.options.block else "on_delivery runs in the thread that frees the buffer"
+                raise BufferFull(f"{lack}, and {why}: retry later, or {self.remedy}")
             self.roomy.wait(limits.POLL_US_MAX / 1e6)
             waited = True
             self.check()
@@ -239,25 +245,25 @@ class Feed:
     remedy = "enlarge buffer_bytes"
 
     def lack(self, need: int) -> str:
-        """What there is too little of for `need` more bytes; empty if there is room. Called with the lock."""
-        # What alone exceeds the buffer passes when the buffer is empty: its own limits were checked.
+        """Return the limit that `need` more bytes would exceed, as text; empty if there is none. Called with the lock."""
+        # A batch that alone exceeds the buffer passes once the buffer is empty, as its own limits were checked before.
         if self.buffered and self.buffered + need > self.options.buffer_bytes:
             limit = self.options.buffer_bytes
-            return f"{self.buffered} bytes wait for their outcome, {need} more exceed buffer_bytes={limit}"
+            return f"{self.buffered} bytes have no outcome yet, and {need} more exceed buffer_bytes={limit}"
         return ""
 
     def offered(self) -> None:
-        """A batch was closed: have it taken."""
+        """Notify the consumer of the closed batch."""
         self.wake()
 
     def close_open(self) -> None:
-        """Close the open batch, if it has records, and queue it. Called with the lock."""
+        """Close the open batch and queue it if it has records. Called with the lock."""
         self.linger_until = None
-        batch = self._halt()
+        batch = self._close_appender()
         batch.count = len(batch.values)
         batch.charge = batch.size - batch.room
-        # From here to the end of `append` nothing can be interrupted.
-        self._open = self._none
+        # From here to `append`, no signal handler can run, as there is no call of Python code.
+        self._open = self._no_batch
         if batch.count:
             self.pending += 1
             self.pending_records += batch.count
@@ -271,21 +277,21 @@ class Feed:
             encode_open(batch, self.options.compression)
 
     def undelivered(self) -> int:
-        """Records without an outcome."""
+        """Return the number of records without an outcome."""
         with self.lock:
             return self.pending_records + self._open_records()
 
     def _open_records(self) -> int:
-        """Records in the open batch; one more may be coming in just now."""
+        """Return the number of records in the open batch; a concurrent append may not be counted yet."""
         return len(self._open.values)
 
     def flush(self, timeout: float | None) -> int:
-        """Close the open batch and wait until all records have an outcome, up to `timeout` seconds; how many still have none.
+        """Close the open batch and wait up to `timeout` seconds for all outcomes. Return the number of records without one.
 
         Raises:
             UsageError: called in `on_delivery`.
         """
-        outside("flush() cannot be called", "it would wait for itself")
+        outside("flush() cannot be called", "flush() would wait for the thread that runs it")
         self.apart()
         deadline = None if timeout is None else time.monotonic() + timeout
         with self.lock:
@@ -300,11 +306,11 @@ class Feed:
             return self.pending_records + self._open_records()
 
     def wait_opened(self, deadline: float) -> Resume | None:
-        """Wait for an epoch to be open; None when `deadline` (monotonic) passed first.
+        """Wait for an open epoch. Return None if `deadline` (monotonic) passed first.
 
         Raises:
-            TuttiError: why there will never be one.
-            UsageError: there is none yet, and it is called in `on_delivery`.
+            TuttiError: the reason for which no epoch will open.
+            UsageError: called in `on_delivery` without an open epoch.
         """
         self.apart()
         if self.opened is None:
@@ -322,7 +328,7 @@ class Feed:
     # -- the I/O thread
 
     def finished(self, batches: Iterable[Batch], committed: Resume | None = None) -> None:
-        """Take note of batches that are settled, and let everybody see it: who sees one outcome sees the counts that go with it."""
+        """Record the outcomes of settled batches and publish them. The counts change first, so that they match each outcome."""
         with self.lock:
             if committed is not None:
                 self.committed = committed
@@ -331,33 +337,33 @@ class Feed:
                 self.pending_records -= batch.count
                 self.buffered -= batch.charge
                 if batch.failure is not None:
-                    self._remember(batch.failure)
+                    self._keep_failure(batch.failure)
                 batch.finish()
-            # Not for each batch: a sender that fills a quarter of the buffer at a time works, one that fills a batch only switches.
+            # A notification for each batch would switch threads for each batch; a quarter of the buffer is worth a switch.
             if self.buffered <= self.options.buffer_bytes * 3 // 4:
                 self.roomy.notify_all()
             self.close_idle()
             self.changed.notify_all()
 
     def cork(self) -> None:
-        """Keep lone records back until `uncork`, which comes before anything is sent."""
+        """Delay single records until `uncork`, which precedes any sending."""
         self.corked = True
 
     def uncork(self) -> None:
-        """Close what was kept back meanwhile."""
+        """Close the batch that was delayed."""
         self.corked = False
-        # Without the lock, as it is done each time that the thread wakes up: who put a record in looks at `corked` after that.
+        # No lock here, as every wakeup runs this line. A sender checks `corked` after its append, so that no record is missed.
         if self.pending <= self.aside and self._open_records():
             self.close_idle()
 
     def close_idle(self) -> None:
-        """Close the open batch if nothing is in flight that it could wait behind."""
+        """Close the open batch if no batch is in flight."""
         with self.lock:
             if self.pending <= self.aside and not self.options.linger and not self.corked:
                 self.close_open()
 
     def head(self) -> Batch | None:
-        """The batch that leaves next. It has its body, also if who closed it was kept from encoding it."""
+        """Return the next batch to send. Encode the batch here if an interrupt prevented that at its closing."""
         if not self.queue:
             return None
         batch = self.queue[0]
@@ -376,7 +382,7 @@ class Feed:
                 self.close_open()
 
     def set_opened(self, opened: Resume | None) -> None:
-        """An epoch began, or the one that was is over."""
+        """Set the current epoch, or None when it ends."""
         with self.lock:
             self.opened = opened
             if opened is not None:
@@ -384,7 +390,7 @@ class Feed:
             self.changed.notify_all()
 
     def seize(self, stop: TuttiError | None, ended: bool = False) -> list[Batch]:
-        """Take out everything that was not sent, the open batch included; with `stop`, nothing more comes in until it is lifted."""
+        """Take out all unsent batches, including the open one. With `stop`, reject new records until `lift_stop`."""
         with self.lock:
             if not self.ended:
                 self.stopped, self.ended = stop or self.stopped, ended
@@ -396,20 +402,20 @@ class Feed:
             return taken
 
     def close(self) -> None:
-        """Let nothing more in, for good."""
+        """Reject new records permanently."""
         with self.lock:
             self.stopped = self.stopped if self.ended and self.stopped else UsageError("the producer is closed: open another")
             self.ended = True
 
     def lift_stop(self) -> None:
-        """Let records in again, after `resume()`. It answers the aborts so far: whoever asks where to go on has been shown them."""
+        """Accept records again after `resume()`. All aborts so far count as seen, because `resume()` reports their result."""
         with self.lock:
             for failure in self.failures:
                 failure.seen = failure.seen or isinstance(failure.error, Aborted)
             if not self.ended:
                 self.stopped = None
 
-    def _remember(self, failure: Failure) -> None:
+    def _keep_failure(self, failure: Failure) -> None:
         if failure in self.failures:
             return
         if len(self.failures) >= limits.FAILURES_KEPT_MAX:
@@ -418,31 +424,31 @@ class Feed:
             self.failures.append(failure)
 
     def first_failure(self) -> Failure | None:
-        """The first failure that the application was not shown."""
+        """Return the first failure that was not raised to the application, or None."""
         with self.lock:
             return next((failure for failure in self.failures if not failure.seen), None)
 
     def orphan(self, batches: Iterable[Batch], parent: int) -> None:
-        """In a forked child: nothing here will ever be delivered from this process; say so to whoever asks."""
+        """In a forked child, fail everything: this process will deliver nothing."""
         self.lock = threading.RLock()
         self.changed, self.roomy = Bell(self.lock), Bell(self.lock)
         error = UsageError(
-            f"this Producer was opened in process {parent} and cannot be used in process {os.getpid()}, forked from it: "
-            "open a Producer of its own there"
+            f"this Producer was opened in process {parent} and cannot be used in process {os.getpid()}, which was forked from it: "
+            "open a new Producer in the child"
         )
         failure = Failure(error)
         failure.seen = True
-        for batch in (*batches, *self.queue, *(() if self._open is self._none else (self._open,))):
+        for batch in (*batches, *self.queue, *(() if self._open is self._no_batch else (self._open,))):
             batch.callbacks = None
             if not batch.done:
                 batch.settle(OFFSET_UNKNOWN, failure)
                 batch.finish()
         self.queue.clear()
-        self._open, self._taker = self._none, None
+        self._open, self._appender = self._no_batch, None
         self.takers.clear()
         self.pending = self.pending_records = self.buffered = 0
         self.stopped, self.ended, self.opened = error, True, None
 
 
 def nobody() -> None:
-    """In place of the I/O thread, before there is one and after it has ended."""
+    """Do nothing: the default for `wake` while there is no I/O thread."""

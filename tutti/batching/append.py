@@ -1,7 +1,7 @@
-"""The taker of an open batch: the short way of a record into it, for a thread at a time and without a lock.
+"""Appender of an open batch: the fast path of `send()`, without a lock, for one thread at a time.
 
-Where a C compiler was there when this was installed it is `_append.c` that takes records in, in a third of the time; what that does
-stands here. `TUTTI_SWIFT=0` in the environment does without.
+The C extension `_append.c` implements the same appender in a third of the time, where a compiler was available at installation.
+`TUTTI_SWIFT=0` in the environment disables the extension.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ from tutti.batching.encoder import RECORD_OVERHEAD_BYTES
 from tutti.batching.receipt import Batch, Receipt
 
 _clock = time.time
-_FORM = 2  # of what is compiled, that fits the rest
+_FORM = 2  # version of the interface between the extension and this package
 
 Put = Callable[[Any], Receipt | None]
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class Taker(Protocol):
-    """What takes records into a batch until it is closed."""
+    """Appends records to a batch until the batch is closed."""
 
     def close(self) -> None:
-        """Take nothing more. Whoever closes it has the batch to himself then.
+        """Append nothing more. Afterwards, the caller has exclusive access to the batch.
 
         Raises:
-            ValueError: another thread is within it.
+            ValueError: another thread is appending.
         """
 
 
-def _found() -> ModuleType | None:
-    """What was compiled, if it was, fits and is wanted."""
+def _load_extension() -> ModuleType | None:
+    """Return the extension if it is installed, has the right version, and is not disabled."""
     if os.environ.get("TUTTI_SWIFT") == "0":
         return None
     try:
-        from tutti.batching import _append  # noqa: PLC0415 - there or not, and wanted or not
+        from tutti.batching import _append  # noqa: PLC0415 - the extension is optional, and the environment can disable it
     except ImportError:
         return None
     return _append if _append.FORM == _FORM else None
 
 
-compiled = _found()
+compiled = _load_extension()
 
 
 def take(batch: Batch) -> tuple[Taker, Put]:
-    """What takes records into the batch from now on, and what it is called by: see `generator`."""
+    """Return an appender for the batch, and the callable that appends one item: see `generator`."""
     if compiled is not None:
         made = compiled.Taker(batch, Receipt)
         return made, made
@@ -59,18 +59,19 @@ def take(batch: Batch) -> tuple[Taker, Put]:
 
 
 def swiftly(send: Method) -> Method:
-    """The method `send` of a producer, whose first lines need no interpreter where that was compiled."""
+    """Return the method `send` of a producer; its fast path runs in C if the extension is available."""
     if compiled is None:
         return send
     method: Any = functools.update_wrapper(compiled.Send(send), send)
-    return method  # type: ignore[no-any-return]  # it is called as `send` is
+    return method  # type: ignore[no-any-return]  # the wrapper has the signature of `send`
 
 
 def generator(batch: Batch) -> Generator[Receipt | None, Any, None]:
-    """Takes records without progress, timestamp and headers: a value (bytes) or (value, key, on_delivery) at each `send`.
+    """Append records without progress, timestamp and headers; each `send` takes a value (bytes) or (value, key, on_delivery).
 
-    It answers with the receipt, or None to what has to go another way, and ends where there is no room. Who calls has the batch
-    to itself meanwhile, as no two threads can be within a generator. What strikes in the middle of a record ends it, too.
+    `send` returns the receipt, or None if the record needs the slow path. The generator ends when the batch has no free space. The
+    running thread has exclusive access to the batch, as two threads cannot run one generator. An exception within a record, such as
+    KeyboardInterrupt, ends the generator, too.
     """
     values, keys, times, room, clock = batch.values, batch.keys, batch.times, batch.room, _clock
     receipt: Receipt | None = None

@@ -1,6 +1,7 @@
-"""From what applications hand over to bodies of frames: checks at the door, one encoding a batch.
+"""Encoder: validates the application's records and encodes each batch once.
 
-What is wrong is told at once, with the value; what gets past here is a body that the gateway's validation accepts.
+An invalid argument fails at once, with its value in the message. The gateway's validation accepts every body that this module
+makes.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ __all__ = [
     "check_record", "conform", "cut", "encode_open", "encode_whole", "largest_record", "seal", "to_us",
 ]  # fmt: skip
 
-#: What a record takes in a body beside key and value: offsets, timestamp, its share of bitmaps.
+#: Bytes of one record in a body besides key and value: offsets, timestamp, its share of the bitmaps.
 RECORD_OVERHEAD_BYTES = 21
-#: What a body takes beside its records: the message's metadata, padding of buffers.
+#: Bytes of a body besides its records: metadata of the Arrow message, padding of buffers.
 BODY_OVERHEAD_BYTES = 1024
 _HEADER_OVERHEAD_BYTES = 16
 
@@ -54,10 +55,10 @@ Compression = Literal["lz4", "zstd"] | None
 
 
 def check_record(value: object, key: object, timestamp: object, headers: Iterable[Header]) -> Record:
-    """What `send()` was given, in its final form.
+    """Validate the arguments of `send()` and return the record.
 
     Raises:
-        UsageError: a wrong type or value; the message names it.
+        UsageError: an argument has a wrong type or value. The message names the argument.
     """
     value_bytes = value if value.__class__ is bytes else _check_bytes("value", value)
     key_bytes = None if key is None else _check_bytes("key", key)
@@ -71,20 +72,20 @@ def check_record(value: object, key: object, timestamp: object, headers: Iterabl
 
 
 def check_progress(progress: object) -> bytes:
-    """Progress as it travels; None becomes b"".
+    """Return the progress as bytes; None becomes b"".
 
     Raises:
-        UsageError: no bytes, none at all, or too many.
+        UsageError: the progress is not bytes, is empty, or is too long.
     """
     if progress is None:
         return b""
     if not isinstance(progress, bytes | bytearray | memoryview):
-        raise UsageError(f"progress is bytes, not {type(progress).__name__}: encode it, as with str.encode()")
+        raise UsageError(f"progress must be bytes, not {type(progress).__name__}: encode it, for example with str.encode()")
     data = bytes(progress)
     if not data:
         raise UsageError("progress is empty: leave it out, or give at least one byte")
     if len(data) > PROGRESS_BYTES_MAX:
-        raise UsageError(f"progress has {len(data)} bytes; at most {PROGRESS_BYTES_MAX} are taken")
+        raise UsageError(f"progress has {len(data)} bytes, and at most {PROGRESS_BYTES_MAX} are allowed")
     return data
 
 
@@ -92,23 +93,23 @@ def _check_bytes(what: str, data: object) -> bytes | None:
     if data is None or data.__class__ is bytes:
         return data
     if isinstance(data, bytes | bytearray | memoryview):
-        return memoryview(data).tobytes()  # what is in it, whatever a class of its own says
-    raise UsageError(f"the {what} of a record is bytes or None, not {type(data).__name__} ({str(data)[:40]!r}): encode it first")
+        return memoryview(data).tobytes()  # a subclass of bytes may override __bytes__, so copy the buffer
+    raise UsageError(f"the {what} must be bytes or None, not {type(data).__name__} ({str(data)[:40]!r}): encode it first")
 
 
 def to_us(timestamp: object) -> int:
-    """A record's time in microseconds since 1970, UTC, from an aware datetime or an int of microseconds.
+    """Return a timestamp in microseconds since 1970, UTC, from an aware datetime or an int of microseconds.
 
     Raises:
-        UsageError: anything else, or outside of the years 1 to 9999, UTC.
+        UsageError: the timestamp has another type, or is outside of the years 1 to 9999, UTC.
     """
     if isinstance(timestamp, datetime):
         if timestamp.tzinfo is None:
-            raise UsageError(f"the timestamp {timestamp.isoformat()} has no zone: give an aware datetime, as with tzinfo=UTC")
+            raise UsageError(f"the timestamp {timestamp.isoformat()} has no zone: give an aware datetime, such as with tzinfo=UTC")
         return _in_range((timestamp - _EPOCH) // timedelta(microseconds=1), timestamp.isoformat())
     if isinstance(timestamp, bool) or not isinstance(timestamp, int | np.integer):
         raise UsageError(
-            f"a timestamp is an aware datetime or an int (microseconds since 1970, UTC), "
+            f"a timestamp must be an aware datetime or an int (microseconds since 1970, UTC), "
             f"not {type(timestamp).__name__} ({timestamp!r})"
         )
     return _in_range(int(timestamp), "")
@@ -117,25 +118,25 @@ def to_us(timestamp: object) -> int:
 def _in_range(time_us: int, given: str) -> int:
     if not TIME_US_MIN <= time_us <= TIME_US_MAX:
         given = given or (f"{time_us} us" if abs(time_us) < 1 << 64 else f"of {time_us.bit_length()} bits")
-        raise UsageError(f"the timestamp {given} is outside of the years 1 to 9999, UTC: is it in another unit, or its zone wrong?")
+        raise UsageError(f"the timestamp {given} is outside of the years 1 to 9999, UTC: check its unit and its zone")
     return time_us
 
 
 def _check_headers(headers: Iterable[Header]) -> Sequence[Header]:
     if isinstance(headers, str | bytes | dict):
-        raise UsageError(f"headers are pairs of a name and a value, not {type(headers).__name__}: use [(name, b'...'), ...]")
+        raise UsageError(f"headers must be pairs of a name and a value, not {type(headers).__name__}: use [(name, b'...'), ...]")
     if not isinstance(headers, Iterable):
-        raise UsageError(f"headers are pairs of a name and a value, not {type(headers).__name__}: use [(name, b'...'), ...]")
+        raise UsageError(f"headers must be pairs of a name and a value, not {type(headers).__name__}: use [(name, b'...'), ...]")
     pairs = []
     for header in headers:
         if not _is_pair(header):
-            raise UsageError(f"a header is a pair (name, bytes or None), not {header!r}")
+            raise UsageError(f"a header must be a pair (name, bytes or None), not {header!r}")
         pairs.append((header[0], _check_bytes(f"header {header[0]!r}", header[1])))
     return pairs
 
 
 def _is_pair(header: object) -> bool:
-    """Whether it is a name and a value; a name is text that UTF-8 has bytes for."""
+    """Return True for a pair of a name and a value whose name UTF-8 can encode."""
     if not isinstance(header, tuple | list) or len(header) != 2 or not isinstance(header[0], str):
         return False
     try:
@@ -146,7 +147,7 @@ def _is_pair(header: object) -> bool:
 
 
 def encode_open(batch: Batch, compression: Compression) -> None:
-    """Give an open batch its body and the header fields that come from it."""
+    """Encode the columns of an open batch: set its body and the header fields that depend on the body."""
     count = len(batch.values)
     if count == 1:
         times = [round(batch.times[0] * 1e6)]
@@ -155,7 +156,7 @@ def encode_open(batch: Batch, compression: Compression) -> None:
         batch.min_timestamp = batch.max_timestamp = times[0]
         packed = struct.pack("<q", *times)
     else:
-        # `struct` makes an array of a list in a third of the time that numpy takes.
+        # `struct` converts a list to an array in a third of numpy's time.
         stamps = np.rint(np.frombuffer(struct.pack(f"{count}d", *batch.times), np.float64) * 1e6).astype(np.int64)
         for index, stamp in (batch.stamps or {}).items():
             stamps[index] = stamp
@@ -176,7 +177,7 @@ def encode_open(batch: Batch, compression: Compression) -> None:
 
 
 def _binary(values: Sequence[Any], kind: pa.DataType = _BINARY) -> pa.Array[Any]:
-    """A column of bytes. Not by `pa.array`, which imports pandas where it is installed: 0.2 s and 40 MB at the first record."""
+    """Return a column of bytes. `pa.array` would import pandas if it is installed: 0.2 s and 40 MB at the first record."""
     count = len(values)
     nulls = None
     try:
@@ -198,7 +199,7 @@ def _offsets(lengths: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
 
 
 def _header_column(headers: Mapping[int, Sequence[Header]], count: int) -> pa.Array[Any]:
-    """The column of headers of `count` records, given those of the records that have any."""
+    """Return the header column for `count` records; `headers` maps a record's index to its headers."""
     entries = [entry for index in range(count) for entry in headers.get(index, ())]
     lengths = np.fromiter((len(headers.get(index, ())) for index in range(count)), np.int32, count)
     there = np.packbits(lengths > 0, bitorder="little")
@@ -209,7 +210,7 @@ def _header_column(headers: Mapping[int, Sequence[Header]], count: int) -> pa.Ar
 
 
 def encode_whole(batch: Batch, records: Conformed, compression: Compression) -> None:
-    """Give a batch the body of `records`."""
+    """Set the body of a batch from `records`."""
     batch.whole = True
     batch.count = records.batch.num_rows
     batch.min_timestamp, batch.max_timestamp = records.min_timestamp, records.max_timestamp
@@ -226,22 +227,22 @@ def _encode(batch: Batch, records: pa.RecordBatch, compression: Compression) -> 
 
 
 def seal(batch: Batch, body: bytes | memoryview, raw_length: int) -> None:
-    """Give a batch its body; it is closed then."""
+    """Set the body of a batch, which closes the batch."""
     crc = payload_crc(batch.progress, body)
-    # All at once, without a call between that a Ctrl-C could strike in: a batch has a body, or is encoded again.
+    # One assignment without a call, so that Ctrl-C cannot leave a partial state: without a body, the batch is encoded again.
     batch.crc, batch.raw_length, batch.size, batch.body = crc, raw_length, len(body), body
     batch.drop_columns()
 
 
 def largest_record(records: pa.RecordBatch) -> int:
-    """Bytes of key and value of the largest record."""
+    """Return the bytes of key and value of the largest record."""
     columns: list[Any] = [records.column(number) for number in (0, 1)]
     sizes = [pc.fill_null(pc.binary_length(column), 0).cast(pa.int64()) for column in columns]
     return int(pc.max(pc.add(sizes[0], sizes[1])).as_py())
 
 
 def cut(batch: Batch, committed: int, compression: Compression) -> None:
-    """Leave out the first `committed` of the records still in the body, which the log holds already, and encode the rest again."""
+    """Remove the first `committed` records, which the log already has, from the body, and encode the rest again."""
     rest = decode_batch(batch.body).slice(committed)
     batch.cut += committed
     batch.first_sequence += committed
@@ -250,7 +251,7 @@ def cut(batch: Batch, committed: int, compression: Compression) -> None:
 
 
 class Conformed(NamedTuple):
-    """A batch of `BATCH_SCHEMA`, and the range of its timestamps, us."""
+    """A batch with schema `BATCH_SCHEMA`, and the range of its timestamps in microseconds."""
 
     batch: pa.RecordBatch
     min_timestamp: int
@@ -258,24 +259,25 @@ class Conformed(NamedTuple):
 
 
 def conform(records: object, now_us: int) -> Conformed:
-    """What `send_batch()` was given, with its columns in order and the missing ones filled (timestamp: `now_us`).
+    """Return the batch of `send_batch()` with its columns in order and missing columns filled (timestamp: `now_us`).
 
     Raises:
-        UsageError: no record batch, no record in it, a column that is not known or has another type, nulls where none may be.
+        UsageError: this is not a record batch, or it is empty, has an unknown column, a wrong type, or nulls where none are
+            allowed.
     """
     if not isinstance(records, pa.RecordBatch):
-        raise UsageError(f"send_batch takes a pyarrow.RecordBatch, not {type(records).__name__}")
+        raise UsageError(f"send_batch needs a pyarrow.RecordBatch, not {type(records).__name__}")
     count = records.num_rows
     if not count:
-        raise UsageError("the record batch is empty: there is nothing to send and no offset to be had")
+        raise UsageError("the record batch is empty: send at least one record")
     names = records.schema.names
     unknown = [name for name in names if name not in _COLUMNS]
     if unknown:
-        raise UsageError(f"column {unknown[0]!r} is not taken: a record batch has the columns {', '.join(_COLUMNS)}")
+        raise UsageError(f"column {unknown[0]!r} is unknown: a record batch has the columns {', '.join(_COLUMNS)}")
     if len(set(names)) != len(names):
-        raise UsageError(f"a column comes twice in {', '.join(names)}")
+        raise UsageError(f"the record batch has a column twice: {', '.join(names)}")
     if "value" not in names:
-        raise UsageError(f"the record batch has no column 'value', only {', '.join(names) or 'none at all'}")
+        raise UsageError(f"the record batch has no column 'value', only {', '.join(names) or 'no columns'}")
     columns = [_column(records, names, name, count, now_us) for name in _COLUMNS]
     conformed = pa.RecordBatch.from_arrays(columns, schema=BATCH_SCHEMA)
     try:
@@ -284,7 +286,7 @@ def conform(records: object, now_us: int) -> Conformed:
         raise UsageError(f"the record batch is malformed: {str(error).splitlines()[0]}") from error
     low, high = timestamp_range(conformed.column(2)) if "timestamp" in names else (now_us, now_us)
     if low < TIME_US_MIN or high > TIME_US_MAX:
-        raise UsageError(f"column 'timestamp' goes from {low} to {high} us, outside of the years 1 to 9999")
+        raise UsageError(f"column 'timestamp' has values from {low} to {high} us, outside of the years 1 to 9999")
     return Conformed(conformed, low, high)
 
 
@@ -292,7 +294,7 @@ def _column(records: pa.RecordBatch, names: list[str], name: str, count: int, no
     if name not in names:
         if name == "timestamp":
             return pa.Array.from_buffers(TIMESTAMP, count, [None, pa.py_buffer(np.full(count, now_us, np.int64).data)])
-        return _kept(name, count) if count <= limits.ABSENT_RECORDS_MAX else _absent(name, count)
+        return _cached_null_column(name, count) if count <= limits.ABSENT_RECORDS_MAX else _null_column(name, count)
     column: pa.Array[Any] = records.column(names.index(name))
     wanted = _TYPES[name]
     if name in _BYTES and column.type == wanted:
@@ -301,12 +303,12 @@ def _column(records: pa.RecordBatch, names: list[str], name: str, count: int, no
         if not pa.types.is_timestamp(column.type) or column.type.tz is None:
             raise _wrong_type(name, column.type, "timestamp[us, tz=UTC] (or another unit or zone of an aware timestamp)")
         if column.null_count:
-            raise UsageError(f"column 'timestamp' has {column.null_count} nulls: leave the column out for the present time")
+            raise UsageError(f"column 'timestamp' has {column.null_count} nulls: omit the column to use the current time")
     elif name == "headers":
         if column.null_count != count and not _is_headers(column.type):
             raise _wrong_type(name, column.type, "list<struct<key: string not null, value: binary>>")
     elif not _is_binary(column.type):
-        raise _wrong_type(name, column.type, "binary (encode strings first: cast(pa.binary()))")
+        raise _wrong_type(name, column.type, "binary (encode strings with cast(pa.binary()))")
     if column.type == wanted and name != "headers":
         return column
     try:
@@ -316,13 +318,13 @@ def _column(records: pa.RecordBatch, names: list[str], name: str, count: int, no
     return fitted
 
 
-def _absent(name: str, count: int) -> pa.Array[Any]:
-    """A column that was not given."""
+def _null_column(name: str, count: int) -> pa.Array[Any]:
+    """Return the column for a column that is missing."""
     return no_headers(count) if name == "headers" else pa.nulls(count, _BINARY)
 
 
-#: The same, for batches that are alike, as those of one producer often are: nobody changes an array.
-_kept = lru_cache(limits.ABSENT_COLUMNS_KEPT)(_absent)
+#: Cached null columns, as a producer often sends batches of the same length, and Arrow arrays are immutable.
+_cached_null_column = lru_cache(limits.ABSENT_COLUMNS_KEPT)(_null_column)
 
 
 def _is_binary(kind: pa.DataType) -> bool:
@@ -353,8 +355,8 @@ def _headers(column: pa.Array[Any], count: int) -> pa.Array[Any]:
         return no_headers(count)
     entries: Any = pc.list_flatten(column)
     if entries.null_count or entries.field(0).null_count:
-        raise UsageError("a header in column 'headers' has no name: headers are pairs of a name and a value")
-    # Names of nested fields and their nullability differ between libraries and say nothing: taken apart and built anew.
+        raise UsageError("a header in column 'headers' has no name: headers must be pairs of a name and a value")
+    # Libraries differ in the names and the nullability of nested fields, so build the column from its parts.
     there = column.is_valid()
     lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int32)
     parts = [entries.field(0).cast(pa.string()), entries.field(1).cast(pa.binary())]

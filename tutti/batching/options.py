@@ -1,4 +1,4 @@
-"""What a producer was told about batching, checked."""
+"""Options of a producer for batching, validated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tutti.errors import UsageError
 
 
 class FeedOptions(NamedTuple):
-    """What a producer was told about batching; sizes in bytes, times in seconds."""
+    """Batching options of a producer; sizes in bytes, times in seconds."""
 
     linger: float = 0.0
     batch_bytes: int = limits.BATCH_BYTES
@@ -20,17 +20,17 @@ class FeedOptions(NamedTuple):
     block: bool = True
     compression: Compression = None
     delivery_timeout: float = limits.DELIVERY_TIMEOUT_US / 1e6
-    staged: bool = False  # what is sent waits for a transaction
-    puts_denied_aside: bool = False  # with a spool: what the credentials do not allow is refused, and does not end the producer
+    staged: bool = False  # records stay invisible until a transaction commits them
+    puts_denied_aside: bool = False  # spools move batches of topics without rights to `refused/`
 
 
 def options_of(
     linger: float, batch_bytes: int, buffer_bytes: int, on_full: str, compression: Compression, delivery_timeout: float
 ) -> FeedOptions:
-    """The options as they were given to a producer, checked.
+    """Validate the options of a producer and return them.
 
     Raises:
-        UsageError: one of them is wrong; the message names it.
+        UsageError: an option is wrong. The message names the option.
     """
     check_seconds("linger", linger)
     check_seconds("delivery_timeout", delivery_timeout)
@@ -41,7 +41,7 @@ def options_of(
     if buffer_bytes < limits.BUFFER_BYTES_MIN:
         raise UsageError(f"buffer_bytes={buffer_bytes} is too small: at least {limits.BUFFER_BYTES_MIN}")
     if on_full not in ("block", "raise"):
-        raise UsageError(f"on_full={on_full!r} is not known: use 'block' or 'raise'")
+        raise UsageError(f"on_full={on_full!r} is unknown: use 'block' or 'raise'")
     if delivery_timeout <= linger:
         raise UsageError(f"delivery_timeout={delivery_timeout:g} must be longer than linger={linger:g}")
     compression_flags(compression)
@@ -49,6 +49,6 @@ def options_of(
 
 
 def check_bytes(what: str, value: object) -> None:
-    """Refuse what is no number of bytes; UsageError names `what`."""
+    """Raise `UsageError` naming `what` unless `value` is a number of bytes."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise UsageError(f"{what} is a whole number of bytes, not {value!r}")
+        raise UsageError(f"{what} must be a whole number of bytes, not {value!r}")

@@ -1,4 +1,4 @@
-"""Receipts: what `send()` gives back. A receipt is two words; what it stands for is its batch's, shared by all records of it."""
+"""Receipts and batches. A receipt is a reference to its batch and an index; all records of a batch share the batch's state."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from tutti.errors import TuttiError, UsageError
 
 LOG = logging.getLogger("tutti.client")
 
-#: Names the threads that must not wait for receipts, as they are the ones that bring them.
+#: Marks the threads that set outcomes. They must not wait for receipts, because that wait would never end.
 bringer = threading.local()
 
 
-def outside(what: str, since: str = "it would hold up all outcomes") -> None:
-    """Refuse to wait where outcomes are brought.
+def outside(what: str, since: str = "it would delay all outcomes") -> None:
+    """Reject a call that waits in a thread that sets outcomes.
 
     Args:
-        what: the call; it begins the message.
-        since: why.
+        what: the call; the message begins with it.
+        since: the reason.
 
     Raises:
-        UsageError: it is called in `on_delivery`.
+        UsageError: called in `on_delivery`.
     """
     if getattr(bringer, "here", False):
         raise UsageError(f"{what} inside on_delivery: {since}")
@@ -46,24 +46,24 @@ class Place(NamedTuple):
 
 
 class SpoolWait(Protocol):
-    """What a receipt needs of a spool: to wait until a batch is durable there."""
+    """The part of a spool that receipts use: waits until a batch is durable."""
 
     def await_spooled(self, batch: Batch, timeout: float | None) -> None:
-        """Wait until `batch` is on the spool's disk.
+        """Wait until `batch` is durable in the spool.
 
         Raises:
-            TimeoutError: it is not after `timeout` seconds.
+            TimeoutError: the batch is not durable after `timeout` seconds.
         """
 
 
 class QueryWait(Protocol):
-    """What a receipt needs of queries: to wait until one has processed a record."""
+    """The part of query tracking that receipts use: waits until a query has processed a record."""
 
     def wait(self, name: str, offset: int, count: int, timeout: float | None) -> int:
         """Wait until query `name` has processed `count` records from `offset` on; return its position.
 
         Raises:
-            TimeoutError: it has not after `timeout` seconds.
+            TimeoutError: the query has not processed them after `timeout` seconds.
         """
 
 
@@ -71,9 +71,9 @@ Header = tuple[str, bytes | None]
 
 
 class Record(NamedTuple):
-    """One record as it was checked: ready to be put into a batch.
+    """One validated record, ready to append to a batch.
 
-    `stamp` None: the clock's time. `payload`: bytes of key and value. `size`: bytes that it takes in a body.
+    `stamp`: microseconds, None for the current time. `payload`: bytes of key and value. `size`: its bytes in an encoded batch.
     """
 
     value: bytes | None
@@ -85,18 +85,21 @@ class Record(NamedTuple):
 
 
 class Resume(NamedTuple):
-    """Where a producer goes on: the sequence of its last committed record (0: none) and the last committed progress (b"": none)."""
+    """The sequence of the last committed record (0: none) and the last committed progress (b"": none) of a producer."""
 
     sequence: int
     progress: bytes
 
 
 class Spooled(NamedTuple):
-    """What a spool holds.
+    """The content of a spool.
 
-    `records`: not committed yet, as far as is known, and `earlier`: of these those of earlier runs, which have no receipts.
-    `used_bytes`: what the directory takes. `refused`: records that this run put aside as the log would not have them.
-    `progress`: the application's last one that is on this disk, b"" if there is none.
+    Attributes:
+        records: records that are not known to be committed.
+        earlier: those of them that earlier runs spooled; they have no receipts.
+        used_bytes: size of the directory.
+        refused: records of this run that the gateways refused.
+        progress: the application's last spooled progress, b"" if there is none.
     """
 
     records: int
@@ -107,7 +110,7 @@ class Spooled(NamedTuple):
 
 
 class Failure:
-    """Why batches failed, shared by all that failed together. `seen`: it was raised to the application."""
+    """The reason for which batches failed, shared by all of them. `seen` is True once it was raised to the application."""
 
     __slots__ = ("error", "seen")
 
@@ -116,16 +119,17 @@ class Failure:
         self.seen = False
 
     def throw(self) -> None:
-        """Raise a fresh copy, so that tracebacks of several receipts do not pile up in one exception."""
+        """Raise a copy, so that the tracebacks of several receipts do not accumulate in one exception."""
         self.seen = True
         raise copy.copy(self.error)
 
 
 class Batch:
-    """Records that travel together in one frame, from the first `send()` to their outcome.
+    """Records that form one frame, from the first `send()` to their outcome.
 
-    An open batch collects columns; a closed one has a body and is never changed, sent once or many times. Written by the sending
-    thread while open and by the I/O thread afterwards; `done` is set last, so that who sees it sees the outcome.
+    An open batch collects columns. A closed batch has an immutable body, which may be sent more than once. The
+    sending thread writes an open batch, and the I/O thread a closed one. `done` is set last, so that a thread that sees `done`
+    also sees the outcome.
     """
 
     __slots__ = (
@@ -171,10 +175,10 @@ class Batch:
         """Open a batch.
 
         Args:
-            topic: of all its records.
-            room: bytes that it may still take.
-            deadline: monotonic time after which its outcome is not waited for.
-            passing: where it is asked which queries have passed it; None for an unordered one, which no query reads.
+            topic: topic of all records.
+            room: free bytes.
+            deadline: monotonic time of the delivery deadline.
+            passing: waits for queries that process the batch; None for an unordered batch, which queries do not read.
         """
         self.topic = topic
         self.passing = passing
@@ -182,38 +186,38 @@ class Batch:
         self.deadline = deadline
         self.keys: list[bytes | None] | None = None  # None while no record has one
         self.values: list[bytes | None] = []
-        self.times: list[float] = []  # seconds, by the clock
-        self.stamps: dict[int, int] | None = None  # index -> us, where the application named the time
+        self.times: list[float] = []  # seconds, from the system clock
+        self.stamps: dict[int, int] | None = None  # index -> us, for records whose time the application gave
         self.headers: dict[int, Sequence[Header]] | None = None
-        self.callbacks: list[Any] | None = None  # receipt and callback by turns: no pairs for the garbage collector
+        self.callbacks: list[Any] | None = None  # alternating receipts and callbacks, as the garbage collector would track pairs
         self.progress = b""
         self.kind = int(Kind.BATCH)
-        self.whole = False  # one receipt stands for all its records
-        self.body: bytes | memoryview = b""  # none while it is open, and after its outcome
-        self.codec: Literal["", "lz4", "zstd"] | None = ""  # compression of the body; "": the producer's
+        self.whole = False  # one receipt represents all records
+        self.body: bytes | memoryview = b""  # an open batch has no body, nor has a finished one
+        self.codec: Literal["", "lz4", "zstd"] | None = ""  # compression of the body; "" for the producer's
         self.count = 0
         self.crc = 0
         self.raw_length = 0
         self.min_timestamp = 0
         self.max_timestamp = 0
-        self.size = room  # of the body, bytes; of what it may become, while it is open
-        self.charge = 0  # what it takes of the producer's buffer, bytes
+        self.size = room  # upper bound of the body in bytes while open, then its size
+        self.charge = 0  # bytes counted against the producer's buffer
         self.first_sequence = 0  # 0: not sent yet
         self.transmitted = False
-        self.copies = 0  # that were sent and not turned away
-        self.serial = 0  # of an unordered one: counts what went into any lane
-        self.lane = ""  # that it went into
-        self.cut = 0  # so many of its first records had committed before, where is not known
+        self.copies = 0  # copies that were sent and not refused
+        self.serial = 0  # running number of an unordered batch, over all lanes
+        self.lane = ""  # the lane of an unordered batch
+        self.cut = 0  # number of its first records that were already committed, at offsets that are not known
         self.offset = OFFSET_UNKNOWN
         self.failure: Failure | None = None
-        self.spool: SpoolWait | None = None  # that it goes through
-        self.place: Place | None = None  # in there; none before it is durable
-        self.latch: Any = None  # a lock held until the outcome is there; made by the first who waits
-        self.settled = False  # the outcome is known to the I/O thread
-        self.done = False  # and to everybody
+        self.spool: SpoolWait | None = None  # the spool of the batch, if any
+        self.place: Place | None = None  # position in the spool; None until the batch is durable there
+        self.latch: Any = None  # a lock that is held until the outcome is set; the first waiter creates it
+        self.settled = False  # the I/O thread knows the outcome
+        self.done = False  # the outcome is published to all threads
 
     def put(self, record: Record, progress: bytes, on_delivery: OnDelivery | None) -> Receipt:
-        """Put in a record that there is space for. The caller has the batch to itself."""
+        """Append a record that fits. The caller has exclusive access to the batch."""
         index = len(self.values)
         receipt = Receipt(self, index)
         if record.stamp is not None:
@@ -238,22 +242,22 @@ class Batch:
 
     @property
     def remaining(self) -> int:
-        """Records in its body: all but those that were cut off."""
+        """The number of records in the body, without those that `cut` removed."""
         return self.count - self.cut
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of its last record."""
+        """The sequence of the last record."""
         return self.first_sequence + self.count - self.cut - 1
 
     def settle(self, offset: int, failure: Failure | None = None) -> None:
-        """Note its outcome, once; nobody is told yet."""
+        """Set the outcome once, without publishing it."""
         self.offset = offset
         self.failure = failure
         self.settled = True
 
     def finish(self) -> None:
-        """Let everybody see its outcome, and wake who waits. Callbacks are the caller's affair (`announce`)."""
+        """Publish the outcome and wake all waiters. The caller runs the callbacks (`announce`)."""
         self.body = b""
         self.drop_columns()
         self.done = True
@@ -261,25 +265,25 @@ class Batch:
             self.latch.release()
 
     def drop_columns(self) -> None:
-        """Let go of the records: they are in the body, or nobody needs them any more."""
+        """Release the columns, because the body has the records or nothing needs them."""
         self.values, self.times = [], []
         self.keys = self.stamps = self.headers = None
 
     def level(self) -> None:
-        """Take off a record that was put in by half: an exception (as of Ctrl-C) may strike between two columns."""
+        """Remove a partly appended record, after an exception such as KeyboardInterrupt between two columns."""
         count = min(len(self.values), len(self.times), *([len(self.keys)] if self.keys is not None else []))
         del self.values[count:], self.times[count:]
         if self.keys is not None:
             del self.keys[count:]
         for named in (self.stamps, self.headers):
             if named is not None:
-                named.pop(count, None)  # else they would be those of the next
+                named.pop(count, None)  # else the next record would get them
         callbacks = self.callbacks
         if callbacks and callbacks[-2].index >= count:
             del callbacks[-2:]
 
     def announce(self) -> None:
-        """Call the callbacks. What they raise is logged: it is the application's, and must not stop the delivery of others."""
+        """Call the callbacks. Log exceptions of callbacks, so that a failing callback does not stop other deliveries."""
         callbacks, self.callbacks = self.callbacks, None
         if callbacks is None:
             return
@@ -288,35 +292,35 @@ class Batch:
         for receipt, callback in zip(pairs, pairs, strict=True):
             try:
                 callback(error, receipt)
-            except BaseException:  # also of sys.exit(), which would end the thread that brings all outcomes
+            except BaseException:  # a callback may raise SystemExit, which would end the I/O thread
                 LOG.exception("on_delivery of a record to topic %s raised", self.topic)
 
     def wait(self, timeout: float | None) -> None:
         """Wait for the outcome.
 
         Raises:
-            TimeoutError: there is none after `timeout` seconds.
-            UsageError: called where outcomes are brought (in `on_delivery`), so that it could never come.
+            TimeoutError: there is no outcome after `timeout` seconds.
+            UsageError: called in `on_delivery`, in a thread that sets outcomes, so that the wait would never end.
         """
-        outside("result() of an undelivered record cannot be waited for", "it would never return")
+        outside("result() of an undelivered record cannot be waited for", "result() would never return there")
         with _latches:
             latch = self.latch
             if latch is None:
                 latch = threading.Lock()
                 latch.acquire()
                 self.latch = latch
-        if self.done:  # `finish` sets it before it looks for the latch
+        if self.done:  # `finish` sets it before it checks the latch
             return
         if not latch.acquire(timeout=-1 if timeout is None else max(0.0, min(timeout, threading.TIMEOUT_MAX))):
-            raise TimeoutError(f"no outcome after {timeout:g} s: the record is still on its way")
-        latch.release()  # for the next who waits
+            raise TimeoutError(f"no outcome after {timeout:g} s: the record is still in flight")
+        latch.release()  # for the next waiter
 
 
-_latches = threading.RLock()  # a signal handler may wait too, for a moment
+_latches = threading.RLock()  # reentrant, as a signal handler may wait, too
 
 
 def _renew_after_fork() -> None:
-    global _latches  # noqa: PLW0603 - it may have been held by a thread that is not in the child
+    global _latches  # noqa: PLW0603 - a thread that does not exist in the child may hold the old lock
     _latches = threading.RLock()
 
 
@@ -324,32 +328,32 @@ after_fork(_renew_after_fork)
 
 
 class Receipt(msgspec.Struct, gc=False, eq=False):
-    """The promise of one `send()` (or `send_batch()`): its place in the committed log, or why it has none.
+    """The result of one `send()` or `send_batch()`: an offset in the committed log, or an error.
 
-    Not tracked by the garbage collector, as there are millions; it refers to its batch, and the batch to it only while it has a
-    callback to call.
+    The garbage collector does not track receipts, as there can be millions. A receipt refers to its batch, and the batch refers to
+    the receipt only while a callback is due.
     """
 
     batch: Batch
     index: int
 
     def done(self) -> bool:
-        """Whether the outcome is there."""
+        """Return True if the outcome is known."""
         return self.batch.done
 
     def result(self, timeout: float | None = None) -> int:
         """Wait for the outcome and return the offset (of the first record, for a batch).
 
-        It is -1 when the record committed and only its place is no longer known.
+        The offset is -1 if the record committed and its offset is not known.
 
         Raises:
-            Aborted: the record is in no committed log, ever.
-            Fenced: a newer instance of the producer took over; whether the record committed is not known.
+            Aborted: the record is in no committed log, and never will be.
+            Fenced: a newer instance of the producer took over. Whether the record committed is not known.
             TooLarge: the record or batch exceeds a limit.
-            Refused: the gateway does not take it; nothing of it is in the log.
-            Unknown: the producer's delivery deadline passed.
+            Refused: the gateway rejects the record. Nothing of it is in the log.
+            Unknown: the delivery deadline passed.
             TimeoutError: only this wait ended.
-            UsageError: `timeout` is no number of seconds.
+            UsageError: `timeout` is not a number of seconds.
         """
         batch = self.batch
         if not batch.done:
@@ -361,16 +365,16 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
         return self._offset()
 
     def spooled(self, timeout: float | None = None) -> None:
-        """Wait until the record is safe in the producer's spool: durable on this disk, as is all that was sent before it.
+        """Wait until the record and all earlier records of the producer are durable in its spool on this disk.
 
-        It commits then, once, whatever becomes of the process, the host and the gateways, as long as the disk is there: this
-        producer sends it, or the next one with that spool.
+        A spooled record commits once if the disk survives, whatever happens to the process, the host and the gateways. The record
+        is sent by this producer, or by the next producer with this spool.
 
         Raises:
-            TimeoutError: it is not after `timeout` seconds, as when the disk is full.
-            DiskFailed: the disk failed; whether it is there is not known.
-            TooLarge, Fenced, ...: as `result`: it has failed before it was there.
-            UsageError: the producer has no spool, `timeout` is no number, or it is called in `on_delivery`.
+            TimeoutError: the record is not durable after `timeout` seconds, for example because the disk is full.
+            DiskFailed: the disk failed. Whether the record is durable is not known.
+            TooLarge, Fenced, ...: as `result`: the record failed before it was durable.
+            UsageError: the producer has no spool, `timeout` is not a number, or the call is in `on_delivery`.
         """
         batch = self.batch
         if timeout is not None:
@@ -380,25 +384,27 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
         if batch.spool is None:
             if batch.failure is not None:
                 batch.failure.throw()
-            raise UsageError("this record goes through no spool: give the producer one, Producer(..., spool=DIR)")
+            raise UsageError("this record's producer has no spool: give it one, Producer(..., spool=DIR)")
         batch.spool.await_spooled(batch, timeout)
 
     def processed_by(self, query: str, timeout: float | None = None) -> int:
         """Wait until a Spark query, or a named reader, has processed the record (all of them, for a batch).
 
-        A query that has a name (option `queryName` of the source) tells its position at the end of each micro-batch: what its sink
-        has by then is the reply. Positions are those of the log: also a record that the query does not read, by its topics or
-        because it began behind it, counts as processed when the position has passed it. A query that goes back, as with a new
-        checkpoint, has passed the record when it gets there again, unless this producer has seen it pass before.
+        A query with a name (option `queryName` of the source) commits its position at the end of each micro-batch. By then its sink
+        has the output of the micro-batch. Positions are positions in the log. A record that the query does not read, because of its
+        topics or its start offset, counts as processed once the position is above it. After a query went back, for example with a
+        new checkpoint, the record counts as processed when the query reaches it again. A producer that saw the record processed
+        before keeps that result.
 
-        Returns the query's position: what lies below it is processed.
+        Returns:
+            The position of the query: all records below it are processed.
 
         Raises:
             Aborted, Fenced, ...: as `result`: the record is not known to be committed.
-            TimeoutError: there was no outcome, or the query had not passed the record, after `timeout` seconds. The message says
-                how far it is, or that no query of that name has told its position.
-            Unavailable: no gateway could be asked for a minute.
-            UsageError: the record is unordered, the name is none, `timeout` is no number, or it is called in `on_delivery`.
+            TimeoutError: after `timeout` seconds there is no outcome, or the query has not processed the record. The message has
+                the position of the query, or states that no query of that name has reported a position.
+            Unavailable: no gateway answered for a minute.
+            UsageError: the record is unordered, the name is malformed, `timeout` is not a number, or the call is in `on_delivery`.
         """
         check_name("query", query)
         if timeout is not None:
@@ -406,7 +412,7 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
         batch = self.batch
         outside("processed_by() cannot be waited for")
         if batch.passing is None:
-            raise UsageError("an unordered record has no place in the log that queries read: send it with ordering='total'")
+            raise UsageError("an unordered record is not in the log that queries read: send it with ordering='total'")
         deadline = None if timeout is None else time.monotonic() + timeout
         offset = self.result(timeout)
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -414,32 +420,32 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
 
     @property
     def offset(self) -> int | None:
-        """The offset (of the first record, for a batch) once committed, else None; -1 when it is no longer known."""
+        """The offset (of the first record, for a batch) of a committed record, else None; -1 if it is not known."""
         return self._offset() if self.batch.done and self.batch.failure is None else None
 
     @property
     def count(self) -> int:
-        """How many records it stands for."""
+        """The number of records that the receipt represents."""
         return self.batch.count if self.batch.whole else 1
 
     @property
     def topic(self) -> str:
-        """The topic sent to."""
+        """The topic of the record."""
         return self.batch.topic
 
     @property
     def lane(self) -> str:
-        """The lane that an unordered record went into, as `Reader` takes it (`origin`); empty until then, and of ordered ones."""
+        """The lane of an unordered record, as `Reader` takes it (`origin`); empty before the outcome and for ordered records."""
         return self.batch.lane
 
     @property
     def left(self) -> bool:
-        """Whether it was handed to a connection. What failed and was not is in no log, whatever its error says of others."""
+        """True if the record was passed to a connection. A failed record for which this is False is in no log."""
         return self.batch.transmitted
 
     @property
     def error(self) -> TuttiError | None:
-        """Why it failed, None while it did not."""
+        """The error of a failed record, None otherwise."""
         return self.batch.failure.error if self.batch.done and self.batch.failure else None
 
     def _offset(self) -> int:
@@ -449,7 +455,7 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
         return batch.offset + self.index - batch.cut
 
     def __repr__(self) -> str:
-        """One line for people."""
+        """Return a one-line description."""
         if not self.batch.done:
             return f"<Receipt topic={self.batch.topic} on its way>"
         if self.batch.failure:

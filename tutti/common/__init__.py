@@ -1,1 +1,1 @@
-"""Common."""
+"""Common helpers: addresses, credentials, durations, JSON fields, fork."""

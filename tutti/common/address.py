@@ -1,4 +1,4 @@
-"""Addresses of gateways as people write them: `tutti://HOST:P[,HOST:P...]`."""
+"""Parser of gateway addresses: `tutti://HOST:P[,HOST:P...]`."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from tutti.errors import ConfigError, UsageError
 __all__ = ["SCHEME", "Address", "parse_url"]
 
 SCHEME = "tutti://"
-_TAKEN = f"a url is {SCHEME}HOST:PORT, several gateways separated by commas"
+_SYNTAX = f"a url is {SCHEME}HOST:PORT, several gateways separated by commas"
 _HOST = re.compile(r"[\w.:%-]+|\*", re.ASCII)
 _OTHER_PORTS = {"grpc": "reads", "grpc+tcp": "reads", "http": "admin", "https": "admin"}
 
 
 def parse_url(url: str) -> list[Address]:
-    """The gateways that a url names, in order, each once.
+    """Return the addresses of the gateways in a url, in order and without duplicates.
 
     Raises:
-        ConfigError: the text is no such url; the message says which part of it.
+        ConfigError: the url is malformed. The message names the wrong part.
     """
     if not isinstance(url, str):
-        raise ConfigError(f"a url is text, not {type(url).__name__}: {_TAKEN}")
+        raise ConfigError(f"a url must be text, not {type(url).__name__}: {_SYNTAX}")
     text = url.strip()
     if not text.startswith(SCHEME):
         scheme = text.partition("://")[0] if "://" in text else ""
         port = _OTHER_PORTS.get(scheme)
-        hint = f"; {scheme}:// is the {port} port of a gateway, which is found out from its client port" if port else ""
-        raise ConfigError(f"the url {url!r} does not begin with {SCHEME}{hint}: {_TAKEN}")
+        hint = f"; {scheme}:// is the {port} port of a gateway, which clients discover through its client port" if port else ""
+        raise ConfigError(f"the url {url!r} does not begin with {SCHEME}{hint}: {_SYNTAX}")
     places = text[len(SCHEME) :].removesuffix("/").split(",")
     if len(places) > limits.ADDRESSES_MAX:
-        raise ConfigError(f"the url names {len(places)} gateways; at most {limits.ADDRESSES_MAX} are taken")
+        raise ConfigError(f"the url names {len(places)} gateways; at most {limits.ADDRESSES_MAX} are allowed")
     return list(dict.fromkeys(_address(place.strip().removeprefix(SCHEME), url) for place in places))
 
 
@@ -40,9 +40,9 @@ def _address(place: str, url: str) -> Address:
     try:
         address = parse_host_port(place)
     except UsageError as error:
-        raise ConfigError(f"the url {url!r}: {error}; {_TAKEN}") from None
+        raise ConfigError(f"the url {url!r}: {error}; {_SYNTAX}") from None
     if not _HOST.fullmatch(address.host):
-        raise ConfigError(f"the url {url!r}: {address.host!r} is no host; {_TAKEN}")
+        raise ConfigError(f"the url {url!r}: {address.host!r} is not a host; {_SYNTAX}")
     if address.host == "*":
-        raise ConfigError(f"the url {url!r}: {place!r} is where one listens, and nobody can connect to it; {_TAKEN}")
+        raise ConfigError(f"the url {url!r}: {place!r} is a listen address, to which no client can connect; {_SYNTAX}")
     return address

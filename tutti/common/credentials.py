@@ -1,10 +1,10 @@
-"""Credentials of a client: its token, and the public keys of the gateways that it may send the token to (docs/how-to/security.md).
+"""Credentials of a client: its token, and the public keys of the gateways that may receive it (docs/how-to/security.md).
 
-One file has all of it, made by `tutti tokens new --client`:
+A credentials file has all of it; the command to create one is `tutti tokens new --client`:
 
     token = "tutti_..."
-    certificates = '''-----BEGIN CERTIFICATE-----...'''     # who signed those of the gateways; left out: who the system trusts
-    [gateways]                                              # as in group.keys
+    certificates = '''-----BEGIN CERTIFICATE-----...'''     # CAs of the gateways; default: those of the system
+    [gateways]                                              # names and public keys, as in group.keys
     jfk = "<40 characters>"
 """
 
@@ -19,7 +19,7 @@ from tutti.errors import ConfigError, UsageError, remedy
 from tutti.security.key_files import check_private, read_toml, read_whole
 from tutti.zmtp import z85
 
-if TYPE_CHECKING:  # the crypto, for those alone who have keys
+if TYPE_CHECKING:  # imports the crypto only for clients with keys
     from tutti.zmtp.curve import Calling
 
 FILE_VARIABLE, TOKEN_VARIABLE = "TUTTI_TOKEN_FILE", "TUTTI_TOKEN"
@@ -28,17 +28,17 @@ _KEYS = frozenset({"token", "certificates", "gateways"})
 
 
 class Credentials:
-    """What a client is let in with. It may be pickled; what is printed of it has no secret.
+    """Credentials that authenticate a client. Credentials can be pickled, and their representation contains no secret.
 
     Args:
-        token: the token; empty for a gateway of the group, which is known by its key.
-        server_keys: gateway -> public key (Z85 text), or a path of `group.keys`. It is these alone that the client talks to.
-        certificates: PEM of who signed the gateways' certificates, for reads; a `Path` is read; empty: who the system trusts.
-        own: public and secret key (Z85 text), where the client is known by these; left out: some that nobody knows.
+        token: the token; empty for a gateway of the group, which its key authenticates.
+        server_keys: gateway name -> public key (Z85 text), or a path of `group.keys`. The client connects to these gateways only.
+        certificates: PEM text, or a `Path`, of the CAs of the gateways' TLS certificates; the default is those of the system.
+        own: public and secret key (Z85 text) of the client, if they authenticate it; the default is a random pair.
 
     Raises:
-        ConfigError: a file cannot be read, or holds no such thing.
-        UsageError: there is no key of a gateway: a token is shown to those alone whose keys are known.
+        ConfigError: a file cannot be read, or is malformed.
+        UsageError: no key of a gateway is given. A token is sent only to gateways whose keys are known.
     """
 
     def __init__(
@@ -48,12 +48,12 @@ class Credentials:
         certificates: str | Path = "",
         own: tuple[str, str] | None = None,
     ) -> None:
-        """Read what is named by its path, and refuse what cannot serve."""
+        """Read the files, and validate the content."""
         if not token.isascii():
-            raise UsageError("a token is text, as `tutti tokens new` prints it")
+            raise UsageError("a token must be text, as `tutti tokens new` prints it")
         if not server_keys:
             raise UsageError(
-                "credentials take the public keys of the gateways (`server_keys`, group.keys): a token is shown to no others"
+                "credentials need the public keys of the gateways (`server_keys`, group.keys): a token is sent to no other peers"
             )
         keys = server_keys
         if isinstance(keys, str | Path):
@@ -62,25 +62,25 @@ class Credentials:
         self.server_keys = dict(keys)
         self.certificates = certificates if isinstance(certificates, str) else _text_of(certificates)
         self._own = own
-        self.calling()  # a key that is none is found now
+        self.calling()  # raises for a malformed key now
 
     def __repr__(self) -> str:
-        """Without the token: this may land in a log."""
+        """Return a representation without the token, as it may be logged."""
         return f"<credentials for {', '.join(self.server_keys)}>"
 
     @classmethod
     def read(cls, path: str | Path, token: str = "") -> Credentials:
-        """Those in a file; `token` takes the place of the one in it.
+        """Read credentials from a file; `token` replaces the token in the file.
 
         Raises:
-            ConfigError: it cannot be read, it is malformed, or others may read it.
+            ConfigError: the file cannot be read, is malformed, or is readable by other users.
         """
         tree, found = read_toml(path, _MADE_BY)
         if unknown := set(tree) - _KEYS:
-            raise ConfigError(f"{path} has {', '.join(sorted(unknown))[:100]}: it takes {', '.join(sorted(_KEYS))}; {_MADE_BY}")
+            raise ConfigError(f"{path} has {', '.join(sorted(unknown))[:100]}: use only {', '.join(sorted(_KEYS))}; {_MADE_BY}")
         mine, certificates = token or tree.get("token", ""), tree.get("certificates", "")
         if not isinstance(mine, str) or not mine.isascii() or not isinstance(certificates, str):
-            raise ConfigError(f"{path}: token and certificates are text; {_MADE_BY}")
+            raise ConfigError(f"{path}: token and certificates must be text; {_MADE_BY}")
         if not mine:
             raise ConfigError(f"{path} has no token: {_MADE_BY}")
         check_private(path, found)
@@ -91,22 +91,22 @@ class Credentials:
 
     @classmethod
     def of_gateway(cls, secret_key: str | Path, public_keys: str | Path) -> Credentials:
-        """Those of a gateway of the group, which is known by its key.
+        """Return the credentials of a gateway of the group, which its key authenticates.
 
         Raises:
-            ConfigError: a file cannot be read, or holds no such thing.
+            ConfigError: a file cannot be read, or is malformed.
         """
         tree, found = read_toml(secret_key, "`tutti keys new` makes keys")
         check_private(secret_key, found)
         return cls(server_keys=public_keys, own=(str(tree.get("public", "")), str(tree.get("secret", ""))))
 
     def calling(self) -> Calling:
-        """The handshake with one of the gateways.
+        """Return the client side of a CURVE handshake with one of the gateways.
 
         Raises:
-            UsageError: a key is none.
+            UsageError: a key is malformed.
         """
-        from tutti.zmtp.curve import KEY_BYTES, Calling, Pair  # noqa: PLC0415 - the crypto, for those alone who have keys
+        from tutti.zmtp.curve import KEY_BYTES, Calling, Pair  # noqa: PLC0415 - imports the crypto only for clients with keys
 
         def decoded(key: object) -> bytes:
             try:
@@ -114,58 +114,60 @@ class Credentials:
             except ValueError:
                 raw = b""
             if len(raw) != KEY_BYTES:
-                raise UsageError("a key of `server_keys` is none: it takes 40 characters of Z85, as in group.keys")
+                raise UsageError("a key in `server_keys` is malformed: it must have 40 characters of Z85, as in group.keys")
             return raw
 
         own = None if self._own is None else Pair(decoded(self._own[0]), decoded(self._own[1]))
         return Calling([decoded(key) for key in self.server_keys.values()], own)
 
     def headers(self, location: str) -> list[tuple[bytes, bytes]]:
-        """What goes with each call to a reads port.
+        """Return the headers of a call to a reads port.
 
         Raises:
-            ConfigError: what is said there others can hear, and the token is not for them.
+            ConfigError: the connection is not encrypted, and would expose the token.
         """
         if not self.token:
             return []
-        if location.startswith("grpc://") and not _is_here(location):
+        if location.startswith("grpc://") and not _is_loopback(location):
             raise ConfigError(
-                f"reads are not encrypted at {location}, and a token is not shown there: have the gateway serve TLS "
+                f"reads at {location} are not encrypted, and would expose the token: configure TLS on the gateway "
                 "(`security.tls_certificate`, `security.tls_key`)"
             )
         return [(b"authorization", b"Bearer " + self.token.encode("ascii"))]
 
 
 def from_environment() -> Credentials | None:
-    """Those that TUTTI_TOKEN_FILE names, with TUTTI_TOKEN in place of the token in it; None where neither is set.
+    """Return the credentials of the environment, or None if it has none.
+
+    TUTTI_TOKEN_FILE names the file, and TUTTI_TOKEN replaces the token in the file.
 
     Raises:
-        ConfigError: the file cannot serve, or there is a token alone.
+        ConfigError: the file is unusable, or TUTTI_TOKEN is set alone.
     """
     path, token = os.environ.get(FILE_VARIABLE), os.environ.get(TOKEN_VARIABLE, "")
     if path:
         return Credentials.read(path, token.strip())
     if token:
         raise ConfigError(
-            f"{TOKEN_VARIABLE} is set and {FILE_VARIABLE} is not: the keys of the gateways are in that file, and a token is shown "
-            "to nobody else"
+            f"{TOKEN_VARIABLE} is set and {FILE_VARIABLE} is not: set it to a file with the public keys of the gateways, because a "
+            "token is sent to no other peers"
         )
     return None
 
 
 def given(credentials: object) -> Credentials | None:
-    """Credentials as an application gives them: none of its own are those of the environment; a path is read.
+    """Return credentials from an application's argument: a `Credentials`, the path of a file, or None for the environment's.
 
     Raises:
-        UsageError: they are of another kind.
-        ConfigError: a file cannot serve.
+        UsageError: the argument has another type.
+        ConfigError: a file is unusable.
     """
     if credentials is None:
         return from_environment()
     if isinstance(credentials, str | Path):
         return Credentials.read(credentials)
     if not isinstance(credentials, Credentials):
-        raise UsageError(f"credentials are a Credentials or the path of a file with them, not {type(credentials).__name__}")
+        raise UsageError(f"credentials must be a Credentials or the path of a file with them, not {type(credentials).__name__}")
     return credentials
 
 
@@ -185,6 +187,6 @@ def _text_of(path: Path) -> str:
         ) from None
 
 
-def _is_here(location: str) -> bool:
+def _is_loopback(location: str) -> bool:
     host = location.partition("://")[2].rpartition(":")[0]
     return host in ("localhost", "[::1]") or host.startswith("127.")

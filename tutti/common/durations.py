@@ -1,4 +1,4 @@
-"""Durations that applications name."""
+"""Durations that applications give."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ _LONGEST_S = threading.TIMEOUT_MAX
 
 
 class Deadline:
-    """When a caller wants to hear, whatever came of its question; it may be put off."""
+    """The time at which a caller needs a result, whatever it is. It can be postponed."""
 
     def __init__(self) -> None:
         self._at = float("inf")
 
     def within(self, seconds: float) -> None:
-        """It is so many seconds from now."""
+        """Set the deadline to `seconds` from now."""
         self._at = time.monotonic() + seconds
 
     def left(self) -> float:
-        """Seconds until then, 0 afterwards."""
+        """Return the seconds until the deadline, 0 after it."""
         return max(0.0, self._at - time.monotonic())
 
 
 def check_seconds(what: str, value: object) -> None:
-    """Refuse what is no duration.
+    """Raise unless `value` is a valid duration.
 
     Raises:
-        UsageError: no number, negative, or longer than any wait can be; the message names `what`.
+        UsageError: the value is not a number, negative, or longer than any wait can be. The message names `what`.
     """
     if not _is_number(value) or not 0 <= value <= _LONGEST_S:
-        raise UsageError(f"{what} is a number of seconds, not {value!r}")
+        raise UsageError(f"{what} must be a number of seconds, not {value!r}")
 
 
 def check_wait(value: object) -> None:
-    """Refuse what is no time to wait. One that is negative is over already, as `deadline - now` may be.
+    """Raise unless `value` is a valid timeout. A negative timeout has expired, as `deadline - now` may be negative.
 
     Raises:
-        UsageError: no number, or longer than any wait can be.
+        UsageError: the value is not a number, or longer than any wait can be.
     """
     if not _is_number(value) or not value <= _LONGEST_S:
-        raise UsageError(f"timeout is a number of seconds, not {value!r}")
+        raise UsageError(f"timeout must be a number of seconds, not {value!r}")
 
 
 def _is_number(value: object) -> TypeGuard[float]:

@@ -1,4 +1,4 @@
-"""Being told of a fork; on a system where nothing forks there is nothing to tell, and the client can be imported all the same."""
+"""Registration of fork handlers. Systems without fork have none to run, so the client can be imported there, too."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from collections.abc import Callable
 
 
 def after_fork(renew: Callable[[], None]) -> None:
-    """Have `renew` called in each forked child, before anything else of the client runs there."""
+    """Call `renew` in each forked child, before other code of the client runs there."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=renew)

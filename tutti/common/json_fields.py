@@ -1,9 +1,9 @@
-"""Fields of JSON objects, each as the bytes that the source has for it.
+"""Extraction of fields from JSON objects, as the bytes of the source.
 
 A JSON library reads a number into 64 bits: 12345678901234567890123 becomes a float, 1.10 becomes 1.1, and two ids become one key.
-So a field that becomes the key or the value of a record is never read into a number and written again.
+Therefore this module never converts a field that becomes the key or the value of a record.
 
-Every limit here depends on the text alone, so the same row is good or bad in every run.
+Every limit depends on the text alone, so that the same row is valid or invalid in every run.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ import msgspec
 import numpy as np
 from msgspec import Raw
 
-#: Arrays and objects inside each other. The decoder's own limit is near 900, and depends on the caller's stack.
+#: Deepest nesting of arrays and objects. The decoder's own limit is near 900, and depends on the caller's stack.
 DEPTH_MAX = 512
-_SHALLOW_BYTES = 2 * DEPTH_MAX  # a text of no more is not nested deeper
+_SHALLOW_BYTES = 2 * DEPTH_MAX  # a shorter text cannot be nested deeper
 
 _VALUE = msgspec.json.Decoder(Raw)
 _TEXT = msgspec.json.Decoder(str)
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
-_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # one level down, one level up
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # begin: one level down, end: one level up
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
-_PLAIN = re.compile(r'[^"\\/\x00-\x1f]*')  # names with one spelling, but for those with \\u
+_PLAIN = re.compile(r'[^"\\/\x00-\x1f]*')  # names whose only other spelling uses \\u
 _ESCAPED_NAME = re.compile(rb'\\u[^"\\]*"\s*:')
 
 
 class _Name:
-    """A name of a member. It equals no other one, so that a dict of members keeps those that have the same name."""
+    """The name of a member. Two names are never equal, so that a dict keeps members with the same name."""
 
     __slots__ = ("text",)
 
@@ -43,28 +43,30 @@ _MEMBERS: msgspec.json.Decoder[dict[_Name, Raw]] = msgspec.json.Decoder(dict[_Na
 
 
 class NotJson(ValueError):
-    """Text that is no JSON: what is wrong, and at which column (from 1, in bytes)."""
+    """The text is not JSON. `what` is the error, and `column` its position in bytes, from 1."""
 
     def __init__(self, what: str, column: int) -> None:
-        """See the class."""
-        super().__init__(f"it is no JSON: {what}, at column {column}")
+        """Compose the message."""
+        super().__init__(f"it is not JSON: {what}, at column {column}")
         self.what, self.column = what, column
 
 
 class NoFields(ValueError):
-    """JSON that is no object."""
+    """The JSON value is not an object."""
 
     def __init__(self) -> None:
-        """See the class."""
-        super().__init__("it is no JSON object, so it has no fields")
+        """Compose the message."""
+        super().__init__("it is not a JSON object, so it has no fields")
 
 
 class JsonFields:
-    """Takes the fields of some names out of JSON objects."""
+    """Extracts the fields with given names from JSON objects."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        """Args:
-        names: of the fields; one may come more than once.
+        """Prepare the extraction.
+
+        Args:
+            names: names of the fields; a name may occur more than once.
         """
         self._names = list(names)
         self._spelled = [msgspec.json.encode(name) for name in set(names)]
@@ -74,22 +76,23 @@ class JsonFields:
             fields = [(attribute, Raw, Raw()) for attribute in attributes.values()]
             rename = {attribute: name for name, attribute in attributes.items()}
             self._struct = msgspec.json.Decoder(msgspec.defstruct("Fields", fields, rename=rename, gc=False))
-            self._fields = attrgetter("__class__", *(attributes[name] for name in names))  # of one name alone it gives no tuple
+            # A further attribute, because attrgetter returns no tuple for a single name.
+            self._fields = attrgetter("__class__", *(attributes[name] for name in names))
 
     def of(self, text: bytes) -> list[bytes]:
-        """Return the fields of the object `text`, which is UTF-8, in the order of the names; empty for a field that is missing.
+        """Return the fields of the object `text` (UTF-8) in the order of the names; b"" for a missing field.
 
         Raises:
-            NotJson: `text` is no JSON.
-            NoFields: it is no object.
-            ValueError: it is nested too deeply, or has one of the fields more than once.
+            NotJson: `text` is not JSON.
+            NoFields: `text` is not an object.
+            ValueError: `text` is nested too deeply, or has one of the fields more than once.
         """
         try:
-            # A name may be there twice, spelled with escapes or without: almost no object that has it once gets to the slower way.
-            slowly = b"\\u" in text and _ESCAPED_NAME.search(text) is not None
+            # A name may occur twice, with and without escapes. Few objects without duplicates take the slow path.
+            slow = b"\\u" in text and _ESCAPED_NAME.search(text) is not None
             for name in self._spelled:
-                slowly = slowly or text.count(name) > 1
-            if slowly or self._struct is None:
+                slow = slow or text.count(name) > 1
+            if slow or self._struct is None:
                 found = self._from_members(text)
             else:
                 found = list(map(bytes, self._fields(self._struct.decode(text))[1:]))
@@ -97,51 +100,51 @@ class JsonFields:
             check_json(text)
             raise NoFields from error
         except (msgspec.DecodeError, RecursionError) as error:
-            raise _explained(error, text) from error
+            raise _error_of(error, text) from error
         if len(text) > _SHALLOW_BYTES:
             _check_depth(text)
         return found
 
     def _from_members(self, text: bytes) -> list[bytes]:
-        """The fields by way of all members: slower, and knows whether one comes twice."""
+        """Decode all members, which is slower and detects duplicate fields."""
         found: dict[str, bytes] = {}
         for name, field in _MEMBERS.decode(text).items():
             if name.text in found and name.text in self._names:
-                values = f"{_shown(found[name.text])} and {_shown(bytes(field))}"
-                raise ValueError(f"it has the field {name.text!r} more than once, as {values}: keep one of them")
+                values = f"{_excerpt(found[name.text])} and {_excerpt(bytes(field))}"
+                raise ValueError(f"the object has the field {name.text!r} more than once, as {values}: keep one of them")
             found[name.text] = bytes(field)
         return [found.get(name, b"") for name in self._names]
 
 
 def check_json(text: bytes) -> None:
-    """Check that `text`, which is UTF-8, is one JSON value.
+    """Raise unless `text` (UTF-8) is one JSON value.
 
     Raises:
-        NotJson: it is not.
-        ValueError: it is nested too deeply.
+        NotJson: `text` is not a JSON value.
+        ValueError: `text` is nested too deeply.
     """
     try:
         _VALUE.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise _explained(error, text) from error
+        raise _error_of(error, text) from error
     if len(text) > _SHALLOW_BYTES:
         _check_depth(text)
 
 
 def field_bytes(field: bytes) -> bytes | None:
-    """Return a field as a key or value: text as UTF-8, None for null or a missing one, else the bytes that it has in the source."""
+    """Return a field as a key or value: a string as UTF-8, null or a missing field as None, any other field as its bytes."""
     if field[:1] == b'"':
         return _TEXT.decode(field).encode() if b"\\" in field else field[1:-1]
     return None if field in (b"", b"null") else field
 
 
 def text_of(field: bytes) -> str:
-    """Return the text of a field that is a JSON string; of any other field the text that it has in the source."""
+    """Return the text of a field that is a JSON string, or the source text of any other field."""
     return _TEXT.decode(field) if field[:1] == b'"' else field.decode()
 
 
 def _check_depth(text: bytes) -> None:
-    """Refuse valid JSON that is nested deeper than `DEPTH_MAX`."""
+    """Raise for valid JSON that is nested deeper than `DEPTH_MAX`."""
     if text.count(b"[") + text.count(b"{") <= DEPTH_MAX:
         return
     steps = np.frombuffer(_STRING.sub(b"", text).translate(_STEPS, _NO_BRACKETS), np.int8)
@@ -149,26 +152,26 @@ def _check_depth(text: bytes) -> None:
         raise ValueError(_TOO_DEEP)
 
 
-_TOO_DEEP = f"its JSON is nested too deeply: at most {DEPTH_MAX} arrays and objects may be inside each other"
+_TOO_DEEP = f"the JSON is nested too deeply: at most {DEPTH_MAX} levels of arrays and objects are allowed"
 
 
-def _explained(error: Exception, text: bytes) -> ValueError:
+def _error_of(error: Exception, text: bytes) -> ValueError:
     if isinstance(error, RecursionError):
         return ValueError(_TOO_DEEP)
-    told = str(error).removeprefix("JSON is malformed: ")
-    at = byte_of(told)
-    if "truncated" in told and b"\\ud" in text.lower():  # msgspec has one message for both
-        told = "it ends too early, or has half of a surrogate pair"
-    return NotJson(told.partition(" (byte")[0].lower(), len(text) + 1 if at is None else at + 1)
+    message = str(error).removeprefix("JSON is malformed: ")
+    at = byte_of(message)
+    if "truncated" in message and b"\\ud" in text.lower():  # msgspec has the same message for both errors
+        message = "the text ends too early, or has half of a surrogate pair"
+    return NotJson(message.partition(" (byte")[0].lower(), len(text) + 1 if at is None else at + 1)
 
 
-def byte_of(told: str) -> int | None:
-    """Return the position that a message of msgspec names, in bytes from 0; None if it names none."""
-    _, _, number = told.partition("(byte ")
+def byte_of(message: str) -> int | None:
+    """Return the position in bytes, from 0, that a message of msgspec names, or None."""
+    _, _, number = message.partition("(byte ")
     if not number.rstrip(")").isdigit():
         return None
-    return int(number.rstrip(")")) - ("trailing" in told)  # of what follows a value, msgspec names the second byte
+    return int(number.rstrip(")")) - ("trailing" in message)  # msgspec names the second byte after the value
 
 
-def _shown(text: bytes) -> str:
+def _excerpt(text: bytes) -> str:
     return text[:60].decode(errors="replace")

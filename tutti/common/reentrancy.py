@@ -1,4 +1,4 @@
-"""Signal handlers that call the producer which their own thread is in the middle of using: they would wait for themselves."""
+"""Protection against signal handlers that call a producer which they interrupted in their own thread: the call would deadlock."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from tutti.errors import UsageError
 
 
 def apart(lock: Any, taker: Any) -> None:
-    """Refuse what comes from a signal handler whose thread has the lock (an `RLock`), or is within that taker, if it can be: if it
-    is a generator.
+    """Reject a call by a signal handler that interrupted the holder of `lock` (an `RLock`), or a running appender (a generator).
 
     Raises:
-        UsageError: it does. Nothing has changed.
+        UsageError: this is such a call. The state is unchanged.
     """
-    if lock._is_owned() or (getattr(taker, "gi_running", False) and _is_within(taker)):  # as threading.Condition asks
+    # threading.Condition uses `_is_owned`, too.
+    if lock._is_owned() or (getattr(taker, "gi_running", False) and _runs_in_this_thread(taker)):
         raise UsageError(
-            "a signal handler called a producer that its own thread was in the middle of using: let the handler set a flag, or "
-            "hand the record to another thread"
+            "a signal handler called a producer that it interrupted in its own thread: set a flag in the handler, or pass the "
+            "record to another thread"
         )
 
 
-def _is_within(taker: Any) -> bool:
-    """Whether it is this thread that runs it, and not another one for a moment."""
+def _runs_in_this_thread(taker: Any) -> bool:
+    """Return True if the generator is running in the current thread, and not in another one."""
     running, frame = taker.gi_frame, inspect.currentframe()
     while frame is not None:
         if frame is running:
@@ -33,5 +33,5 @@ def _is_within(taker: Any) -> bool:
 
 
 def is_from_call(error: BaseException) -> bool:
-    """Whether what was called raised it, which is a function or a generator of C's, and no signal handler that came in between."""
+    """Return True if the called C function or generator raised the error itself, and not an interrupting signal handler."""
     return error.__traceback__ is None or error.__traceback__.tb_next is None

@@ -1,1 +1,1 @@
-"""Delivery."""
+"""Delivery: sessions, windows and epochs of a producer, sans-I/O."""

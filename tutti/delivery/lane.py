@@ -1,8 +1,8 @@
-"""Lane: the talk with one gateway about unordered batches, which go into that gateway's own lane.
+"""Lane: the session with one gateway for unordered batches, which go into that gateway's own lane.
 
-A batch that was sent there is retried there alone, under the same sequence: in the lane of another gateway it would be another
-message. Number and epoch are those that the delivery opened; sequences begin with 1 in each epoch of each lane. Theory of operation
-and failure cases: NOTES.md.
+A batch is sent again only to the same gateway, under the same sequence, because it would be another message in another lane.
+Producer number and epoch come from the ordered delivery. Sequences start with 1 in each epoch of each lane. NOTES.md has the theory
+of operation and the failure cases.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _ELSEWHERE = ELSEWHERE | {"lane"}
 
 
 class Lane(Carrier):
-    """Batches on their way into one gateway's lane. Called by one thread.
+    """Unordered batches of one producer for one gateway's lane. Called by one thread.
 
     Attributes:
-        lane: whose sequences the window goes by, as `Welcome.lane` names it; empty while it looks for a gateway.
+        lane: the lane whose sequences the window uses, as in `Welcome.lane`; empty while looking for a gateway.
         gateway: name of that gateway.
-        closed: it takes nothing new, and ends when what it has is settled.
-        over: the gateway says that the epoch is; what it holds of it has its outcome before the next one begins.
+        closed: the lane gets no new batches, and its session ends when all of its batches have outcomes.
+        over: the gateway reports the end of the epoch; batches in flight get their outcomes before the next epoch begins.
     """
 
     def __init__(self, ledger: Ledger, identity: Identity) -> None:
-        """Look for a gateway."""
+        """Create a lane that is not bound to a gateway yet."""
         super().__init__(identity, ledger.feed, unordered=True)
         self.lane = self.gateway = ""
         self.closed = self.over = False
@@ -42,22 +42,22 @@ class Lane(Carrier):
         self._ledger = ledger
         self._log = ledger.delivery.log
 
-    # -- what its channel asks
+    # -- for the session connection
 
     @property
     def begun(self) -> bool:
-        """A lane ends no producer because nobody is there."""
+        """Always True: a lane does not end the producer when it finds no gateway."""
         return True
 
     @property
     def only(self) -> tuple[str, str]:
-        """The gateway that batches without an outcome were sent to."""
+        """The gateway to which batches without an outcome were sent."""
         return (self.gateway, self._ledger.gateways.get(self.gateway, "")) if self.lane else ("", "")
 
-    # -- what happens to it
+    # -- events
 
     def lost(self) -> None:
-        """As `Session.lost`; what was not sent yet may go anywhere."""
+        """See `Session.lost`. Batches that were not sent yet may go to any gateway."""
         super().lost()
         self.closed = False
         self._take_back()
@@ -65,36 +65,36 @@ class Lane(Carrier):
             self.unbind()
 
     def work(self, now: float) -> None:
-        """Do what is due: give up what is too old, ask a silent gateway, go on to the next epoch."""
-        self._give_up_old(now)
-        self._mind_time(now)
+        """Do what is due: enforce delivery deadlines, probe a silent gateway, move to the next epoch."""
+        self._expire_batches(now)
+        self._check_timeouts(now)
         if self.over:
             self._next_epoch()
         if self.closed and not len(self.window) and self.state is State.OPEN and not self.drop:
-            self._leave(self.trouble or f"gateway {self.gateway} takes nothing new")
+            self._leave(self.trouble or f"gateway {self.gateway} accepts no new batches")
 
     def send(self, now: float) -> None:
-        """Send what has a sequence and is to be sent (again)."""
+        """Send queued batches."""
         if self._may_send(now):
             self._send_window(now)
 
     def takes(self) -> bool:
-        """Whether new batches may go there."""
+        """Return True if the lane accepts new batches."""
         return self.state is State.OPEN and not (self.closed or self.over or self.drop)
 
     def ready(self, now: float) -> bool:
-        """Whether they may leave at once."""
+        """Return True if a new batch may be sent at once."""
         return self.takes() and self._retry_at <= now
 
-    # -- whose lane it is
+    # -- binding to a gateway
 
     def _on_welcome(self, welcome: client_protocol.Welcome, now: float) -> None:
         if self.state is State.OPEN and welcome.lane != self.lane:
-            self._leave(f"gateway {welcome.gateway} has lane {welcome.lane or '(none)'} now")
+            self._leave(f"gateway {welcome.gateway} now has lane {welcome.lane or '(none)'}")
             return
         super()._on_welcome(welcome, now)
 
-    def _on_news(self, welcome: client_protocol.Welcome) -> None:
+    def _on_state_change(self, welcome: client_protocol.Welcome) -> None:
         if welcome.state in SHUT and len(welcome.gateways) > 1:
             self.closed, self.trouble = True, f"gateway {welcome.gateway} is {welcome.state}"
 
@@ -109,34 +109,34 @@ class Lane(Carrier):
         if not self.lane:
             self.bind(welcome)
         self._topic_requests.clear()
-        self._turn(Turn.OPENED)
+        self._transition(Turn.OPENED)
         self.resend()
 
     def _unfit(self, welcome: client_protocol.Welcome) -> str:
-        """Why this gateway is none for what is to be sent; empty if it is one."""
+        """Return why this gateway cannot be used; empty if it can."""
         name = welcome.gateway
         if self.lane:
             return (
                 "" if welcome.lane == self.lane else f"it is gateway {name} without the lane {self.lane} of gateway {self.gateway}"
             )
         if not welcome.lane:
-            return f"gateway {name} has no lane: it takes no unordered records (yet, or its release is too old)"
+            return f"gateway {name} has no lane: it accepts no unordered records (yet, or its release is too old)"
         return self._ledger.why_not(welcome)
 
     def bind(self, welcome: client_protocol.Welcome) -> None:
-        """Send into that gateway's lane, under the epoch that the delivery has."""
+        """Bind to the lane of that gateway, under the current epoch of the ordered delivery."""
         self.gateway, self.lane = welcome.gateway, welcome.lane
         self._ledger.bound.add(self.lane)
-        self._enter()
+        self._begin_epoch()
 
-    def _enter(self) -> None:
+    def _begin_epoch(self) -> None:
         self.over = False
         self.number, self.epoch = self._ledger.epoch
         self.wanted = self.epoch
         self.window.next_sequence = self._ledger.next_sequence(self.lane, self._ledger.epoch)
 
     def unbind(self) -> None:
-        """Nothing of it is left: any gateway will do."""
+        """Release the lane once it has no batches; the next session may use any gateway."""
         if self.lane:
             self._ledger.note_end(self.lane, (self.number, self.epoch), self.window.next_sequence)
             self._ledger.bound.discard(self.lane)
@@ -162,10 +162,10 @@ class Lane(Carrier):
                 if answer.producer == self.number and answer.epoch == self.epoch and self.state is State.OPEN:
                     self._on_batch_answer(answer, now)
             case _:
-                self.trouble = f"an answer that was not asked for: {answer!r}"
+                self.trouble = f"unexpected answer: {answer!r}"
 
     def _on_fenced(self, answer: client_protocol.FencedAnswer) -> None:
-        """The batch is not in the lane and never will be: its epoch is over."""
+        """Handle the end of the epoch at the lane: the batch is not in the lane, and never will be."""
         if answer.epoch > self._ledger.delivery.wanted:
             self._ledger.delivery.fenced(answer.epoch)
             return
@@ -173,14 +173,14 @@ class Lane(Carrier):
         self.over = True
 
     def _next_epoch(self) -> None:
-        """What the epoch that is over left behind goes out under the next, once nothing else of it can come into the lane."""
+        """Move the batches of a finished epoch to the next one, once none of their copies can enter the lane any more."""
         self._take_back()
         delivery, window = self._ledger.delivery, self.window
         if window.in_doubt or not delivery.running or self.state is not State.OPEN:
             return
         if self._ledger.epoch != (self.number, self.epoch):
             left = window.take_back()
-            self._enter()
+            self._begin_epoch()
             for batch in left:
                 batch.lane = self.lane
                 window.admit(batch)
@@ -197,91 +197,92 @@ class Lane(Carrier):
         if answer.code == "topic":
             self.topics.clear()
         elif answer.code == "producer" and self._ledger.delivery.number != self.number:
-            self.over = True  # it was forgotten, and has begun anew
+            self.over = True  # the log deleted the producer's state, and the producer has a new number
         elif answer.code == "producer" and self._retry >= _RETRY_MAX:
-            self._ledger.delivery.introduce(now)  # it may have been forgotten
+            self._ledger.delivery.introduce(now)  # the log may have deleted the producer's state
         self._back_off(now, answer.code)
 
     def _refused(self, answer: client_protocol.RefusedAnswer) -> None:
-        """For good, and then nothing behind it can come into the lane in this epoch."""
+        """Handle a permanent refusal: no later batch can enter the lane in this epoch."""
         window = self.window
         batch = window.at(answer.first_sequence)
         if batch is None:
             return
         text = f"records to topic {batch.topic!r} were refused by gateway {self.gateway}: {answer.reason}"
         if batch.copies:
-            text = f"{text}. An earlier copy of them may be in its lane"
+            text = f"{text}. An earlier copy of them may be in the lane"
             own: TuttiError = Unknown(text)
-            behind: TuttiError = Unknown(f"{text}. These were sent behind them, and may be there, too")
+            behind: TuttiError = Unknown(f"{text}. These records were sent later, and may be in the lane, too")
         else:
             own = TooLarge(text) if answer.code == "too_large" else Refused(text, answer.code)
-            behind = Aborted(f"{text}. These were sent behind them and are in no lane")
+            behind = Aborted(f"{text}. These records were sent later, and are in no lane")
         window.fail_at(answer.first_sequence, Failure(own))
         window.fail_from(answer.first_sequence, Failure(behind))
-        self._spoil()
+        self._mark_unknown()
         self.closed, self.trouble = True, text
 
     def _on_expected(self, sequence: int, now: float) -> None:
         window = self.window
         oldest = window.oldest
         if oldest is None or now < self._retry_at:
-            return  # nothing to send, or one of several answers to one gap: everything is sent again anyway
+            return  # nothing to send, or a further answer to one gap: the first answer queued everything again
         if sequence == window.next_sequence or window.at(sequence) is not None:
             self._back_off(now, "gap")
             return
         self._fail_all(
-            f"it expects sequence {sequence} where {oldest.first_sequence} to {window.next_sequence - 1} were sent: it lost "
-            "records, or is not the lane that they went to"
+            f"it expects sequence {sequence}, and {oldest.first_sequence} to {window.next_sequence - 1} were sent: the lane lost "
+            "records, or the records went to another lane"
         )
 
     def _back_off(self, now: float, code: str) -> None:
-        """Send everything again a little later; what this gateway will not take now may go elsewhere."""
+        """Queue everything again after a delay. Batches that this gateway refuses for now may go to another one."""
         super()._back_off(now, "gap" if code in _ELSEWHERE else code)
         if code in _ELSEWHERE and self.welcome is not None and len(self.welcome.gateways) > 1:
             self.closed = True
             self._take_back()
 
-    # -- what a session asks
+    # -- for the session
 
     def _fail_topic(self, topic: str, error: TuttiError) -> None:
         self._ledger.topic_refused(topic, error)
 
     def epoch_began(self, opened: client_protocol.EpochOpened, *, anew: bool) -> None:
-        """A lane opens no epochs."""
-        invariant(False, f"a lane was told {opened!r}")
+        """Never called, as a lane opens no epochs."""
+        invariant(False, f"a lane must not get {opened!r}")
 
     def fenced(self, epoch: int) -> None:
-        """Another instance began that epoch."""
+        """End the producer: another instance began that epoch."""
         self._ledger.delivery.fenced(epoch)
 
     def end(self, error: TuttiError) -> None:
-        """The producer cannot go on at all."""
-        self._turn(Turn.END)
+        """End the producer with an error."""
+        self._transition(Turn.END)
         self._ledger.delivery.end(error)
 
-    # -- what comes back, and what does not
+    # -- moving and failing batches
 
     def _take_back(self) -> None:
-        """What is surely not in the lane may go to another one."""
+        """Move batches that are certainly not in the lane back to the queue."""
         self._ledger.take_back(self.lane, self.window)
 
-    def _spoil(self) -> None:
-        """What comes next in the lane is not known in this epoch."""
+    def _mark_unknown(self) -> None:
+        """Mark the next sequence of the lane as unknown in this epoch."""
         self._ledger.spoil(self.lane, (self.number, self.epoch))
 
-    def _give_up_old(self, now: float) -> None:
-        """The delivery deadline: whether the oldest batch is in the lane is not known, and those behind it may not overtake it."""
+    def _expire_batches(self, now: float) -> None:
+        """Enforce the delivery deadline: the oldest batch fails with `Unknown`, and so do later ones, which may not overtake it."""
         late = self.window.oldest
         if late is None or late.deadline > now:
             return
-        self._take_back()  # surely not there: they may still go elsewhere, in their time
+        self._take_back()  # batches that are certainly not in the lane may go elsewhere until their own deadline
         if len(self.window):
-            trouble = f"; last trouble: {self.trouble}" if self.trouble else ""
+            trouble = f"; last error: {self.trouble}" if self.trouble else ""
             self._fail_all(f"there is no outcome after {self._ledger.timeout}{trouble}")
 
     def _fail_all(self, why: str) -> None:
-        """What was sent has no outcome and is not asked for any more. If something of it may be in the lane, what comes next there
-        is not known, so that it takes nothing in this epoch.
+        """Fail all batches with an unknown outcome.
+
+        If one of them may be in the lane, the next sequence of the lane is unknown, so the lane gets no more batches in this epoch.
         """
         self._take_back()
         rest = self.window.take_back()
@@ -289,13 +290,13 @@ class Lane(Carrier):
         if oldest is not None:
             error = Unknown(
                 f"an unordered record of producer {self.identity.name!r} to topic {oldest.topic!r} may or may not be in the lane "
-                f"of gateway {self.gateway}: {why}. Sent again, there or elsewhere, it is a new message"
+                f"of gateway {self.gateway}: {why}. A record that is sent again is a new message"
             )
             LOG.warning("%s", error)
             self.window.fail_from(0, Failure(error))
-            self._spoil()
+            self._mark_unknown()
         if rest:
-            text = f"is in no lane: it waited for gateway {self.gateway}, as others were sent behind it elsewhere, and {why}"
+            text = f"is in no lane: it waited for gateway {self.gateway}, as later records went to another lane, and {why}"
             name, topic = self.identity.name, rest[0].topic
             self._ledger.fail(rest, Failure(Unknown(f"an unordered record of producer {name!r} to topic {topic!r} {text}")))
         if self.state is State.OPEN:

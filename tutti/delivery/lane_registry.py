@@ -1,4 +1,4 @@
-"""The ledger: what all lanes of one producer share, and what is known of lanes that were left and of gateways."""
+"""Lane registry: what all lanes of one producer share, and what is known of other gateways and of earlier lanes."""
 
 from __future__ import annotations
 
@@ -17,95 +17,95 @@ Epoch = tuple[int, int]  # the producer's number, and its epoch
 
 
 class Ledger:
-    """Used by one thread.
+    """The shared state of one producer's lanes. Used by one thread.
 
     Attributes:
-        delivery: of the same producer: lanes go by its epochs.
-        feed: where unordered batches come from.
-        gateways: of the group, name to url, as one of them named them last.
-        unfit: why gateways were passed by, by name, since one took something.
-        bound: the lanes that are talked to now.
-        settled: outcomes of batches that no lane holds, which nobody was told yet.
+        delivery: the ordered delivery of the same producer, whose epochs the lanes use.
+        feed: the accumulator of unordered batches.
+        gateways: gateways of the group, name to url, from the latest Welcome.
+        unfit: why gateways were skipped, by name; cleared when a lane accepts a batch.
+        bound: the lanes that have a session now.
+        settled: unpublished outcomes of batches that are in no lane.
     """
 
     def __init__(self, delivery: Delivery, feed: Feed) -> None:
-        """Begin without any lane."""
+        """Create a registry without lanes."""
         self.delivery = delivery
         self.feed = feed
         self.gateways: dict[str, str] = dict(delivery.welcome.gateways) if delivery.welcome is not None else {}
         self.unfit: dict[str, str] = {}
         self.bound: set[str] = set()
         self.settled: list[Batch] = []
-        # What is kept of each lane that was met: a group has some dozen gateways, and few of their disks are ever lost.
-        self._serial = 0  # of the last batch that went into any lane
-        self._serials: dict[str, int] = {}  # lane -> that of the last one there
-        self._next: dict[str, tuple[Epoch, int]] = {}  # lane -> what comes next there in that epoch
-        self._spoiled: dict[str, Epoch] = {}  # lane -> the epoch in which that is not known
-        self._cut_off: set[str] = set()  # gateways that said so when they were turned to, since one took something
+        # State of each lane ever used. It stays small: a group has at most some dozen gateways, and few lanes are ever lost.
+        self._serial = 0  # serial of the last batch of any lane
+        self._serials: dict[str, int] = {}  # lane -> serial of its last batch
+        self._next: dict[str, tuple[Epoch, int]] = {}  # lane -> epoch, and the next sequence in it
+        self._unknown_next: dict[str, Epoch] = {}  # lane -> the epoch in which its next sequence is unknown
+        self._in_minority: set[str] = set()  # at the last attempt; cleared when a lane accepts a batch
 
     @property
     def epoch(self) -> Epoch:
-        """That the delivery has."""
+        """The producer number and epoch of the ordered delivery."""
         return self.delivery.number, self.delivery.epoch
 
     @property
     def timeout(self) -> str:
-        """How long an outcome is waited for, for errors."""
+        """The delivery timeout, as text for errors."""
         return f"{self.feed.options.delivery_timeout:g} s (delivery_timeout)"
 
     # -- gateways
 
     def hear(self, welcome: client_protocol.Welcome) -> None:
-        """A gateway says who there is, and its limits."""
+        """Take over the gateways and limits of a Welcome."""
         if welcome.state == "primary" or not self.gateways:
             self.gateways = dict(welcome.gateways)
         self.feed.frame_bytes_max = min(welcome.frame_bytes_max, limits.BODY_BYTES_MAX)
         self.feed.raw_bytes_max = min(welcome.raw_bytes_max, limits.RAW_BYTES_MAX)
 
     def why_not(self, welcome: client_protocol.Welcome) -> str:
-        """Why what is new does not go into that gateway's lane; empty if it does."""
+        """Return why new batches cannot go into the lane of that gateway; empty if they can."""
         name, lane = welcome.gateway, welcome.lane
         if lane in self.bound:
-            return f"gateway {name} is talked to already"
-        if welcome.state in SHUT and name not in self._cut_off and len(welcome.gateways) > 1:
-            self._cut_off.add(name)  # with all others away it takes them, next time
+            return f"gateway {name} already has a session of this producer"
+        if welcome.state in SHUT and name not in self._in_minority and len(welcome.gateways) > 1:
+            self._in_minority.add(name)  # if all other gateways are unreachable, the next attempt uses this one
             return f"gateway {name} is {welcome.state}"
-        if self._spoiled.get(lane) == self.epoch:
+        if self._unknown_next.get(lane) == self.epoch:
             self.delivery.renew()
-            return f"gateway {name} takes unordered records of this producer in its next epoch, which is being opened"
+            return f"gateway {name} accepts unordered records of this producer again after the next epoch opens"
         return ""
 
     # -- lanes
 
     def next_sequence(self, lane: str, epoch: Epoch) -> int:
-        """What comes next in that lane, in that epoch."""
+        """Return the next sequence in a lane, in an epoch."""
         known, sequence = self._next.get(lane, ((0, 0), 1))
         return sequence if known == epoch else 1
 
     def note_end(self, lane: str, epoch: Epoch, next_sequence: int) -> None:
-        """That lane is left."""
+        """Remember the next sequence of a lane when its session ends."""
         self._next[lane] = epoch, next_sequence
 
     def spoil(self, lane: str, epoch: Epoch) -> None:
-        """What comes next in that lane is not known: it takes nothing more in this epoch."""
-        self._spoiled[lane] = epoch
+        """Mark the next sequence of a lane as unknown: the lane gets no more batches in this epoch."""
+        self._unknown_next[lane] = epoch
 
     # -- batches
 
     def hand_over(self, lane: str, window: Window) -> None:
-        """The next batch goes into that lane."""
+        """Move the first batch of the queue into a lane."""
         batch = self.feed.queue.popleft()
         self._serial += 1
         batch.serial = self._serials[lane] = self._serial
         batch.lane = lane
         window.admit(batch)
-        self._cut_off.clear()
+        self._in_minority.clear()
         self.unfit.clear()
 
     def take_back(self, lane: str, window: Window) -> None:
-        """Batches of which nothing is or will be in that lane may go anywhere, and are the next to go.
+        """Move batches that are not in that lane, and never will be, back to the head of the queue.
 
-        Not those that something newer has overtaken into another lane: there they would come behind it. They wait for their own.
+        A batch stays if a newer batch went to another lane, because the order of the producer would break there.
         """
         overtaken = max((serial for name, serial in self._serials.items() if name != lane), default=0)
         back = window.take_back(overtaken)
@@ -114,7 +114,7 @@ class Ledger:
                 self.feed.queue.extendleft(reversed(back))
 
     def topic_refused(self, topic: str, error: TuttiError) -> None:
-        """Batches of that topic at the head of the queue fail; nothing of them was sent."""
+        """Fail the batches of that topic at the head of the queue. None of them was sent."""
         queue = self.feed.queue
         refused: list[Batch] = []
         while queue and queue[0].topic == topic:
@@ -122,7 +122,7 @@ class Ledger:
         self.fail(refused, Failure(error))
 
     def fail(self, batches: Collection[Batch], failure: Failure) -> None:
-        """Batches that no lane holds failed."""
+        """Fail batches that are in no lane."""
         for batch in batches:
             batch.settle(client_protocol.OFFSET_UNKNOWN, failure)
             self.settled.append(batch)

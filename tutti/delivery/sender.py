@@ -1,4 +1,4 @@
-"""The carrier: a session with a window, whose batches it carries to a gateway. Deliveries and lanes are carriers."""
+"""Sender: a session with a window, which sends batches to a gateway. `Delivery` and `Lane` are senders."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from tutti.delivery.session import Identity, Session, State
 from tutti.delivery.window import Window
 from tutti.errors import FormatError, TuttiError
 
-#: What a gateway whose log is a moment behind refuses as not known, though another one has opened it.
+#: Codes of refusals for ids that this gateway's log does not have yet, although another gateway may have registered them.
 NOT_KNOWN_YET = frozenset({"topic", "epoch", "producer"})
 
 
 class Carrier(Session):
-    """What deliveries and lanes have in common. Called by one thread.
+    """The common part of `Delivery` and `Lane`. Called by one thread.
 
     Attributes:
-        feed: where batches come from.
-        window: those that were given their sequences and have no outcome yet.
+        feed: the accumulator.
+        window: batches that have sequences and no outcome yet.
     """
 
     def __init__(self, identity: Identity, feed: Feed, *, unordered: bool) -> None:
-        """Begin with an empty window."""
+        """Create a sender with an empty window."""
         super().__init__(identity)
         self.feed = feed
-        self._refused_ahead: set[str] = set()  # topics that were refused before a batch of theirs was the first of the queue
+        self._refused_ahead: set[str] = set()  # topics whose refusal arrived before a batch of the topic was first in the queue
         self.window = Window(feed.options.compression, unordered, feed.options.staged)
 
     @abc.abstractmethod
     def _on_answer(self, answer: client_protocol.FromGateway, now: float) -> None:
-        """What the gateway says beside receipts."""
+        """Handle an answer that is not a receipt."""
 
     def _oldest(self) -> Batch | None:
-        """The batch whose deadline comes next."""
+        """Return the batch with the earliest deadline."""
         return self.window.oldest
 
     def receive(self, data: bytes, now: float) -> None:
-        """As `Session.receive`."""
-        self._heard = now
+        """See `Session.receive`."""
+        self._received_at = now
         if data[:1] == client_protocol.RECEIPTS:
             self._on_receipts(data, now)
         elif data[:1] == client_protocol.CONTROL:
@@ -51,26 +51,26 @@ class Carrier(Session):
             if self.state is not State.ENDED:
                 self._on_answer(message, now)
         else:
-            raise FormatError(f"the gateway sent a message that starts with {data[:1]!r}")
+            raise FormatError(f"the gateway sent an unknown message that starts with {data[:1]!r}")
 
     def _on_receipts(self, data: bytes, now: float) -> bool:
-        """Batches that committed; whether there is one that waited for it."""
+        """Handle committed batches. Return True if one of them was in flight."""
         progressed = False
         for producer, first_sequence, offset, epoch, count in client_protocol.decode_receipts(data):
             if producer == self.number and epoch == self.epoch:
                 progressed = self.window.commit(first_sequence, count, offset) or progressed
         if progressed:
-            self._heard_well()
+            self._reset_timeouts()
         return progressed
 
     def _may_send(self, now: float) -> bool:
-        """Whether the gateway takes batches at this moment."""
+        """Return True if the gateway accepts batches now."""
         return self.state is State.OPEN and self._retry_at <= now and not self.drop
 
     def knows_topic(self, batch: Batch) -> bool:
-        """Return whether the topic of the queue's first batch has its number.
+        """Return True if the topic of the queue's first batch has its number.
 
-        If not, ask for it and for the topics of the batches after it: one by one, each costs a round trip.
+        If the number is missing, request it together with those of the next batches: single requests would cost a round trip each.
         """
         if self.topics.get(batch.topic, 0):
             return True
@@ -84,9 +84,9 @@ class Carrier(Session):
         return False
 
     def topic_refused(self, topic: str, error: TuttiError) -> None:
-        """Fail the batches of a refused topic once one of them is the first of the queue: those before it are still sent.
+        """Fail the batches of a rejected topic once one of them is first in the queue; earlier batches are sent first.
 
-        What was asked for ahead of its turn is asked for again then.
+        A topic that was requested early is requested again then.
         """
         queue = self.feed.queue
         if queue and queue[0].topic == topic:
@@ -96,19 +96,19 @@ class Carrier(Session):
 
     @abc.abstractmethod
     def _fail_topic(self, topic: str, error: TuttiError) -> None:
-        """Fail the batches of a topic that are first in the queue; nothing of them was sent."""
+        """Fail the batches of a topic at the head of the queue. None of them was sent."""
 
     def _send_window(self, now: float) -> list[list[Buffer]]:
-        """Send what has a sequence and is to be sent (again); what was sent."""
+        """Send queued batches of the window, and return their messages."""
         waited = self.window.waits
         messages = list(self.window.messages(self.number, self.epoch, self.topic_number))
         self.outbox.extend(messages)
         if self.window.waits and not waited:
-            self._heard = now  # the silence begins now
+            self._received_at = now  # the silence timeout starts now
         return messages
 
     def next_time(self, now: float) -> float:
-        """When it has something to do, if nothing happens before (monotonic); infinity when nothing."""
+        """Return the monotonic time of the next action if nothing happens before; infinity if there is none."""
         due = self._due()
         oldest = self._oldest()
         if oldest is not None and oldest.deadline < due:
@@ -118,13 +118,13 @@ class Carrier(Session):
         return due
 
     def resend(self) -> None:
-        """Everything unanswered is sent again, in order."""
+        """Queue all unanswered batches again, in order."""
         self.window.rewind()
 
     def waits_for_batches(self) -> bool:
-        """Whether batches were sent on this connection that have no answer."""
+        """Return True if batches that were sent on this connection have no answer."""
         return self.window.waits
 
     def forgettable(self) -> bool:
-        """Whether nothing was sent that has no outcome."""
+        """Return True if no sent batch lacks an outcome."""
         return not len(self.window)

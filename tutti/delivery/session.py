@@ -1,7 +1,7 @@
-"""The session: how a producer comes to an open epoch at one gateway after another, and how it minds a silent one.
+"""Session: how a producer opens an epoch at one gateway after another, and how it detects a silent gateway.
 
-No socket, thread or clock: time and messages come in, messages go to `outbox`. The state machine is the table below; theory of
-operation and failure cases are in NOTES.md.
+The module is sans-I/O: the caller passes in messages and the time, and sends the messages in `outbox`. The table below is the state
+machine; NOTES.md has the theory of operation and the failure cases.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ _SILENCE_MIN = limits.SILENCE_US_MIN / US
 _SILENCE_MAX = limits.SILENCE_US_MAX / US
 _RETRY_MIN = limits.RETRY_US_MIN / US
 _RETRY_MAX = limits.RETRY_US_MAX / US
-#: Codes of what a client may not do, whoever is asked.
+#: Codes of requests that no gateway allows the client.
 NOT_ALLOWED = frozenset({"token", "rights"})
-#: What another gateway may do although this one does not, as it says of a request, and of itself.
+#: Codes of refusals after which another gateway may accept the request.
 ELSEWHERE = frozenset({"not_primary", "leaving", "halted"})
 
 
 class State(enum.Enum):
-    """Where a producer stands with the gateway it is connected to."""
+    """State of a producer's session with the gateway that it is connected to."""
 
     OFFLINE = "offline"
-    GREETING = "greeting"  # Hello was said
-    OPENING = "opening"  # an epoch was asked for
+    GREETING = "greeting"  # Hello was sent
+    OPENING = "opening"  # OpenProducer was sent
     OPEN = "open"
     ENDED = "ended"
 
 
 class Turn(enum.Enum):
-    """What changes the state."""
+    """Event of the state machine."""
 
     CONNECTED = "connected"
     LOST = "lost"
     WELCOMED = "welcomed"
-    STRANGER = "stranger"  # the gateway does not know the session (any more)
+    STRANGER = "stranger"  # the gateway does not know the session
     OPENED = "opened"
     EPOCH_OVER = "epoch over"
     END = "end"
 
 
-#: The state machine; what is absent is illegal.
+#: The state machine; an absent transition is illegal.
 TRANSITIONS: dict[tuple[State, Turn], State] = {
     (State.OFFLINE, Turn.CONNECTED): State.GREETING,
     (State.OFFLINE, Turn.LOST): State.OFFLINE,
@@ -83,7 +83,7 @@ TRANSITIONS: dict[tuple[State, Turn], State] = {
 
 
 class Identity(NamedTuple):
-    """Who delivers: the producer's name, this instance of it (16 random bytes), its session with gateways (16 random bytes)."""
+    """The producer's name, the id of this instance (16 random bytes), and the id of its session (16 random bytes)."""
 
     name: str
     instance: bytes
@@ -91,22 +91,22 @@ class Identity(NamedTuple):
 
 
 class Session(abc.ABC):
-    """One producer's talk with gateways up to an open epoch. Called by one thread."""
+    """The session of one producer with its gateways, up to an open epoch. Called by one thread."""
 
     def __init__(self, identity: Identity) -> None:
-        """Begin offline, without an epoch."""
+        """Create a session that is offline and has no epoch."""
         self.identity = identity
         self.state = State.OFFLINE
         self.outbox: collections.deque[list[Buffer]] = collections.deque()
         self.welcome: client_protocol.Welcome | None = None
-        self.drop = ""  # why the present connection is of no use: the driver leaves it and tries the next address
-        self.trouble = ""  # the last thing that went wrong, for people
-        self.number = 0  # of the producer, 0 before its first epoch
-        self.epoch = 0  # under which batches were sent
-        self.wanted = 1  # the epoch asked for; above `epoch` while that one is over and the next has not begun
+        self.drop = ""  # why the connection must be dropped; the caller then tries the next address
+        self.trouble = ""  # the last error, for messages
+        self.number = 0  # producer number in the log, 0 before the first epoch
+        self.epoch = 0  # epoch of the batches that were sent
+        self.wanted = 1  # requested epoch; above `epoch` after the end of that epoch, until the next one opens
         self.topics: dict[str, int] = {}
-        self.token = ""  # that lets it in, by a connection that is encrypted
-        self._starting = True  # tries above the epoch that another instance holds; a running one is fenced by it
+        self.token = ""  # authentication token, for encrypted connections only
+        self._starting = True  # a starting instance tries the next epoch when its epoch is taken; a running instance is fenced
         self._tries = 0
         self._log = ""
         self._request = 0
@@ -115,80 +115,81 @@ class Session(abc.ABC):
         self._ask_at: float | None = None
         self._retry_at = 0.0
         self._retry = _RETRY_MIN
-        self._heard = 0.0
+        self._received_at = 0.0
         self._silence = _SILENCE_MIN
         self._hello_since: float | None = None
 
     @property
     def log(self) -> str:
-        """The log (uuid, hex) that it began on; empty before it knows one."""
+        """The uuid (hex) of the producer's log; empty before the first Welcome."""
         return self._log
 
     @property
     def running(self) -> bool:
-        """Whether the epoch that is wanted is the one under which batches were sent."""
+        """True if the requested epoch is the epoch of the sent batches."""
         return self.epoch == self.wanted
 
-    # -- what a delivery does at these moments
+    # -- hooks of subclasses
 
     @abc.abstractmethod
     def resend(self) -> None:
-        """Nothing that was sent counts as sent any more."""
+        """Mark all sent batches as not sent."""
 
     @abc.abstractmethod
     def epoch_began(self, opened: client_protocol.EpochOpened, *, anew: bool) -> None:
-        """The epoch that was wanted is open; it is not the one of the batches that were sent. `anew`: under another number, as the
-        log had forgotten the producer.
+        """Handle the begin of a new epoch.
+
+        With `anew`, the producer has a new number, because the log had deleted its state.
         """
 
     @abc.abstractmethod
     def fenced(self, epoch: int) -> None:
-        """Another instance began that epoch."""
+        """Handle that another instance began that epoch."""
 
     @abc.abstractmethod
     def forgettable(self) -> bool:
-        """Whether nothing was sent that has no outcome, so that a producer which was forgotten may begin anew."""
+        """Return True if no sent batch lacks an outcome, so that a producer whose state was deleted may start again."""
 
     @abc.abstractmethod
     def topic_refused(self, topic: str, error: TuttiError) -> None:
-        """The gateway will not have that topic."""
+        """Handle that the gateway rejected a topic."""
 
     @abc.abstractmethod
     def end(self, error: TuttiError) -> None:
-        """Nothing more will be delivered."""
+        """Deliver nothing more; fail everything with `error`."""
 
-    # -- what a channel asks
+    # -- for the session connection
 
     @property
     def begun(self) -> bool:
-        """Whether some gateway let it in before."""
+        """True if a gateway accepted the producer before."""
         return self.epoch > 0
 
     @property
     def only(self) -> tuple[str, str]:
-        """The one gateway that it can go on at, by name and url ("": not known); no name: at any."""
+        """Name and url ("" if unknown) of the only gateway that the session may use; an empty name allows any gateway."""
         return "", ""
 
     @abc.abstractmethod
     def receive(self, data: bytes, now: float) -> None:
-        """A message of the gateway.
+        """Handle a message from the gateway.
 
         Raises:
-            FormatError: it is no message of this protocol.
+            FormatError: the message does not belong to this protocol.
         """
 
     # -- connections
 
     def connected(self, now: float) -> None:
-        """There is a connection to a gateway."""
-        self._turn(Turn.CONNECTED)
+        """Start the handshake on a new connection."""
+        self._transition(Turn.CONNECTED)
         self._silence = _SILENCE_MIN
         self._retry_at = 0.0
         self._hello(now)
 
     def lost(self) -> None:
-        """The connection is gone, with everything in it."""
-        self._turn(Turn.LOST)
+        """Handle the loss of the connection and of everything queued in it."""
+        self._transition(Turn.LOST)
         self.drop = ""
         self.outbox.clear()
         self._hello_since = None
@@ -199,37 +200,37 @@ class Session(abc.ABC):
     def _leave(self, reason: str) -> None:
         self.drop = self.trouble = reason
 
-    # -- saying
+    # -- sending
 
-    def _say(self, message: msgspec.Struct) -> None:
+    def _send_control(self, message: msgspec.Struct) -> None:
         self.outbox.append([client_protocol.encode_control(message)])
 
     def _hello(self, now: float) -> None:
-        self._hello_since = self._heard = now
-        self._say(client_protocol.Hello(client_protocol.PROTOCOL, CLIENT, self.identity.session, self.token))
+        self._hello_since = self._received_at = now
+        self._send_control(client_protocol.Hello(client_protocol.PROTOCOL, CLIENT, self.identity.session, self.token))
 
-    def _ask_epoch(self, now: float) -> None:
+    def _request_epoch(self, now: float) -> None:
         self._ask_at = None
-        self._heard = now
+        self._received_at = now
         self._request += 1
         self._epoch_request = self._request
-        self._say(client_protocol.OpenProducer(self._request, self.identity.name, self.identity.instance, self.wanted))
+        self._send_control(client_protocol.OpenProducer(self._request, self.identity.name, self.identity.instance, self.wanted))
 
     def topic_number(self, topic: str) -> int:
-        """The topic's number; 0 when it is not known, and then it is asked for."""
+        """Return the number of a topic. If it is unknown, request it and return 0."""
         number = self.topics.get(topic, 0)
         if not number and topic not in self._topic_requests.values():
             self._request += 1
             self._topic_requests[self._request] = topic
-            self._say(client_protocol.OpenTopic(self._request, topic))
+            self._send_control(client_protocol.OpenTopic(self._request, topic))
         return number
 
-    def _want_next_epoch(self, now: float) -> None:
-        """The epoch is over: ask for the next as soon as there is somebody to ask."""
+    def _request_next_epoch(self, now: float) -> None:
+        """Handle the end of the epoch: request the next one, now or after the next Welcome."""
         self.wanted = self.epoch + 1
-        self._turn(Turn.EPOCH_OVER)
+        self._transition(Turn.EPOCH_OVER)
         if self.state is State.OPENING:
-            self._ask_epoch(now)
+            self._request_epoch(now)
 
     # -- answers
 
@@ -245,29 +246,29 @@ class Session(abc.ABC):
         self._log = welcome.log or self._log
         self.welcome = welcome
         if not asked:
-            self._on_news(welcome)
+            self._on_state_change(welcome)
             return
         was_open = self.state is State.OPEN
-        self._turn(Turn.WELCOMED)
-        if was_open:  # it was asked whether it is there: it is, and answers may have been lost
+        self._transition(Turn.WELCOMED)
+        if was_open:  # the answer to a probe: the gateway is alive, and earlier answers may have been lost
             self._topic_requests.clear()
             self.resend()
         else:
             self._welcomed(welcome, now)
 
-    def _on_news(self, welcome: client_protocol.Welcome) -> None:
-        """The gateway says something new of itself or of the others."""
+    def _on_state_change(self, welcome: client_protocol.Welcome) -> None:
+        """Handle a Welcome that the gateway sent because its state or its group changed."""
         if welcome.state in CUT_OFF and len(welcome.gateways) > 1:
             self._leave(f"gateway {welcome.gateway} is {welcome.state}")
 
     def _welcomed(self, welcome: client_protocol.Welcome, now: float) -> None:
-        """The gateway takes the session in."""
-        self._ask_epoch(now)
+        """Continue after the Welcome that answers Hello."""
+        self._request_epoch(now)
 
     def _on_epoch_opened(self, answer: client_protocol.EpochOpened, now: float) -> None:
         if answer.epoch != self.wanted or self.state is not State.OPENING:
-            return  # to a question that was put again, or before
-        self._turn(Turn.OPENED)
+            return  # an answer to an earlier or repeated request
+        self._transition(Turn.OPENED)
         self._topic_requests.clear()
         again = self.running and answer.producer == self.number
         anew = self.number not in (0, answer.producer)
@@ -281,19 +282,19 @@ class Session(abc.ABC):
 
     def _on_epoch_fenced(self, answer: client_protocol.EpochFenced, now: float) -> None:
         if answer.epoch < self.wanted or self.state is not State.OPENING:
-            return  # to a question that was put before
+            return  # an answer to an earlier request
         self._tries += 1
         if not self._starting and not (self.forgettable() and is_nameless(self.identity.name)):
             self.fenced(answer.epoch)
         elif self._tries > limits.EPOCH_TRIES_MAX:
             text = (
                 f"producer {self.identity.name!r} found its next epoch taken {self._tries} times, last at {answer.epoch}: "
-                "several instances of it are being started at once; run one, or name them apart"
+                "several instances of it are starting at once; run one instance, or use different names"
             )
             self.end(Unavailable(text))
         else:
             self.wanted = max(self.wanted, answer.epoch) + 1
-            self._ask_epoch(now)
+            self._request_epoch(now)
 
     def _on_topic_opened(self, answer: client_protocol.TopicOpened, now: float) -> None:
         topic = self._topic_requests.pop(answer.request, None)
@@ -303,7 +304,7 @@ class Session(abc.ABC):
     def _on_denied(self, answer: client_protocol.Denied, now: float) -> None:
         if answer.code == "hello":
             if self._hello_since is None:
-                self._turn(Turn.STRANGER)
+                self._transition(Turn.STRANGER)
                 self._hello(now)
             return
         topic = self._topic_requests.pop(answer.request, None)
@@ -312,7 +313,7 @@ class Session(abc.ABC):
         if answer.code == "protocol":
             self.end(ConfigError(f"the gateway does not speak this client's protocol: {answer.reason}"))
         elif answer.code in NOT_ALLOWED and topic is None and (answer.request == 0 or mine):
-            self.end(NotAllowed(f"producer {self.identity.name!r} is not let in: {answer.reason}", answer.code))
+            self.end(NotAllowed(f"producer {self.identity.name!r} is not authorised: {answer.reason}", answer.code))
         elif answer.request == 0:
             self._leave(text)
         elif answer.retry:
@@ -326,23 +327,23 @@ class Session(abc.ABC):
         elif mine:
             self.end(Refused(f"producer {self.identity.name!r} was refused: {text}", answer.code))
 
-    def _introduce(self, now: float) -> None:
-        """The gateway does not know what it should (its log may be behind): say and ask everything again, a little later."""
+    def _repeat_requests(self, now: float) -> None:
+        """Repeat all requests after a delay, because the log of the gateway may lag."""
         self.topics.clear()
         self._back_off(now, "unknown")
         if self.state is State.OPEN and self._hello_since is None:
-            self._turn(Turn.STRANGER)
+            self._transition(Turn.STRANGER)
             self._hello(now)
 
     def _back_off(self, now: float, code: str) -> None:
-        """Send everything again a little later; at another gateway, if this one cannot order messages and there are others."""
-        self._hold_back(now)
+        """Queue everything again after a delay; change to another gateway if this one cannot order messages."""
+        self._delay_sending(now)
         self.resend()
         if code in ELSEWHERE and self.welcome is not None and len(self.welcome.gateways) > 1:
-            self._leave(f"gateway {self.welcome.gateway} cannot take it now: {self.trouble}")
+            self._leave(f"gateway {self.welcome.gateway} cannot accept batches now: {self.trouble}")
 
-    def _hold_back(self, now: float) -> None:
-        """Send nothing for a moment, twice as long each time until batches get their outcome."""
+    def _delay_sending(self, now: float) -> None:
+        """Send nothing for a delay, which doubles until batches get outcomes."""
         if now >= self._retry_at:
             self._retry_at = now + self._retry
             self._retry = min(2 * self._retry, _RETRY_MAX)
@@ -351,10 +352,10 @@ class Session(abc.ABC):
 
     @abc.abstractmethod
     def waits_for_batches(self) -> bool:
-        """Whether batches were sent on this connection that have no answer."""
+        """Return True if batches that were sent on this connection have no answer."""
 
     def _waits(self) -> bool:
-        """Whether the gateway owes an answer."""
+        """Return True if the gateway owes an answer."""
         if self.state is State.OPENING:
             return self._ask_at is None
         if self.state is State.OPEN:
@@ -362,35 +363,35 @@ class Session(abc.ABC):
         return self.state is State.GREETING
 
     def _due(self) -> float:
-        """When this part has something to do; infinity when nothing."""
-        due = self._patience() if self._waits() else inf
+        """Return the time of the next action; infinity if there is none."""
+        due = self._answer_due() if self._waits() else inf
         if self._ask_at is not None and self.state is State.OPENING:
             due = min(due, self._ask_at)
         return due
 
-    def _patience(self) -> float:
+    def _answer_due(self) -> float:
         if self.state is State.GREETING:
-            return self._heard + limits.ADDRESS_TIMEOUT_US / US
-        return self._heard + self._silence
+            return self._received_at + limits.ADDRESS_TIMEOUT_US / US
+        return self._received_at + self._silence
 
-    def _mind_time(self, now: float) -> None:
-        """Ask again, ask a silent gateway whether it is there, leave a dead one."""
+    def _check_timeouts(self, now: float) -> None:
+        """Do what is due: repeat requests, probe a silent gateway, drop a dead connection."""
         if self._ask_at is not None and self._ask_at <= now and self.state is State.OPENING:
-            self._ask_epoch(now)
-        if now < self._patience() or self.drop or not self._waits():
+            self._request_epoch(now)
+        if now < self._answer_due() or self.drop or not self._waits():
             return
         if self._hello_since is not None:
-            self._leave(f"connected, but there was no answer for {now - self._hello_since:.1f} s")
+            self._leave(f"connected, but got no answer for {now - self._hello_since:.1f} s")
             return
         self._silence = min(2 * self._silence, _SILENCE_MAX)
         self._hello(now)
 
-    def _heard_well(self) -> None:
-        """Batches got their outcome: the gateway does its work."""
+    def _reset_timeouts(self) -> None:
+        """Reset the timeouts after an outcome, which shows that the gateway works."""
         self._silence, self._retry = _SILENCE_MIN, _RETRY_MIN
         self.trouble = ""
 
-    def _turn(self, turn: Turn) -> None:
+    def _transition(self, turn: Turn) -> None:
         after = TRANSITIONS.get((self.state, turn))
-        invariant(after is not None, f"a producer that is {self.state.value} cannot meet {turn.value!r}")
+        invariant(after is not None, f"state {self.state.value!r} has no transition for {turn.value!r}")
         self.state = after or self.state

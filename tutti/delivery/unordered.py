@@ -1,7 +1,7 @@
-"""Lanes: unordered batches to gateways, outcomes to their feed. As free of sockets, threads and clocks as the delivery is.
+"""Unordered delivery: sends unordered batches to the lanes of gateways, and returns outcomes to the accumulator. Sans-I/O.
 
-One lane takes what is new. When its gateway goes away, what was sent there waits for it, and what is new goes into another one's
-lane. Theory of operation and failure cases: NOTES.md.
+New batches go into one lane. If its gateway becomes unavailable, batches in flight wait for that gateway, and new batches go into
+another lane. NOTES.md has the theory of operation and the failure cases.
 """
 
 from __future__ import annotations
@@ -20,76 +20,76 @@ from tutti.delivery.session import US, Identity, State
 from tutti.errors import TuttiError, Unknown
 
 LOG = logging.getLogger("tutti.client")
-_CLEARING = limits.SILENCE_US_MIN / US
+_SETTLE_S = limits.SILENCE_US_MIN / US
 
 
 class Lanes:
-    """All unordered batches of one producer. Called by one thread.
+    """The unordered delivery of one producer. Called by one thread.
 
     Attributes:
-        lanes: the talks there are: one takes what is new, others wait for the outcome of what they sent.
-        feed: where batches come from.
+        lanes: the current lanes. One gets new batches; the others wait for outcomes of batches in flight.
+        feed: the accumulator of unordered batches.
     """
 
     def __init__(self, delivery: Delivery, feed: Feed, token: Callable[[], bytes]) -> None:
-        """Deliver what `feed` holds under the epochs that `delivery` opens; `token` names a session, 16 random bytes."""
+        """Deliver the batches of `feed` under the epochs that `delivery` opens. `token` makes session ids of 16 random bytes."""
         self.feed = feed
         self.lanes: list[Lane] = []
         self._ledger = Ledger(delivery, feed)
         self._token = token
-        self._taker: Lane | None = None
-        self._clear_at = 0.0  # what is new does not wait longer than that for answers about what came before
+        self._current: Lane | None = None
+        self._settle_until = 0.0  # time until which new batches wait for answers to earlier ones
         self._ended = False
 
     @property
     def gateways(self) -> dict[str, str]:
-        """Those of the group, name to url, as one of them named them last."""
+        """The gateways of the group, name to url, from the latest Welcome."""
         return self._ledger.gateways
 
-    # -- the pump
+    # -- for the producer's I/O
 
     def work(self, now: float) -> None:
-        """Do what is due: take batches from the feed to a lane, send, give up what is too old, tell outcomes."""
+        """Do what is due: move batches from the accumulator to a lane, send, enforce deadlines, publish outcomes."""
         if self._ended:
             return
         self.feed.expire_linger(now)
         for lane in list(self.lanes):
             lane.work(now)
-        self._give_up_queued(now)
-        self._arrange(now)
-        self._put_aside()
-        self._hand_out(now)
+        self._expire_queued(now)
+        self._choose_lane(now)
+        self._exclude_waiting()
+        self._fill_lane(now)
         for lane in self.lanes:
             lane.send(now)
-        self._tell()
+        self._publish()
 
     def next_time(self, now: float) -> float:
-        """When `work` has something to do, if nothing happens before (monotonic); infinity when nothing."""
+        """Return the monotonic time of the next action if nothing happens before; infinity if there is none."""
         times = [lane.next_time(now) for lane in self.lanes]
         queue, linger = self.feed.queue, self.feed.linger_until
         if queue:
-            times += [queue[0].deadline, *([self._clear_at] if self._clearing(now) else [])]
+            times += [queue[0].deadline, *([self._settle_until] if self._settling(now) else [])]
         if linger is not None:
             times.append(linger)
         return min(times, default=inf)
 
     def may_work(self, now: float) -> bool:
-        """Whether the next batch of the queue could leave at once, or somebody is to be found for it."""
-        queue, taker = self.feed.queue, self._taker
+        """Return True if the next batch of the queue could be sent at once, or if it needs a gateway."""
+        queue, taker = self.feed.queue, self._current
         if not queue or self._ended:
             return False
         if taker is None or taker not in self.lanes or not taker.takes():
-            return self._seeks()
-        if not taker.ready(now) or self._clearing(now):
+            return self._needs_gateway()
+        if not taker.ready(now) or self._settling(now):
             return False
         return taker.window.has_room(queue[0]) and queue[0].topic in taker.topics
 
     def batches(self) -> Iterator[Batch]:
-        """What was sent and has no outcome."""
+        """Return an iterator over the batches in flight."""
         return (batch for lane in self.lanes for batch in lane.window)
 
     def end(self, error: TuttiError) -> None:
-        """Nothing more will be delivered; what has no outcome fails with `error`."""
+        """Deliver nothing more; fail all batches without an outcome with `error`."""
         if self._ended:
             return
         self._ended = True
@@ -99,70 +99,71 @@ class Lanes:
             lane.window.fail_from(0, failure)
             lane.outbox.clear()
         self._ledger.fail(seized, failure)
-        self._tell()
+        self._publish()
 
-    # -- who takes what is new
+    # -- choice of the lane for new batches
 
-    def _arrange(self, now: float) -> None:
-        """One lane takes what is new, another one is looked for when none does, and those that are of no use any more go."""
-        if self._taker is None or self._taker not in self.lanes or not self._taker.takes():
-            if self._taker is not None and len(self._taker.window):
-                self._clear_at = now + _CLEARING
-            self._taker = next((lane for lane in self.lanes if lane.takes()), None)
-        looking = [lane for lane in self.lanes if not lane.lane]  # for a gateway
-        spare = looking if self._taker is not None else looking[1:]
+    def _choose_lane(self, now: float) -> None:
+        """Choose the lane for new batches, look for a gateway if there is none, and remove lanes that are not needed."""
+        if self._current is None or self._current not in self.lanes or not self._current.takes():
+            if self._current is not None and len(self._current.window):
+                self._settle_until = now + _SETTLE_S
+            self._current = next((lane for lane in self.lanes if lane.takes()), None)
+        looking = [lane for lane in self.lanes if not lane.lane]  # lanes that look for a gateway
+        spare = looking if self._current is not None else looking[1:]
         for lane in self.lanes:
-            if lane.lane and lane is not self._taker and not len(lane.window) and self._taker is not None:
+            if lane.lane and lane is not self._current and not len(lane.window) and self._current is not None:
                 spare.append(lane)
         for lane in spare:
             lane.unbind()
             self._ledger.settled += lane.window.take_settled()
             self.lanes.remove(lane)
-        if self._taker is None and self.feed.queue and self._seeks():
+        if self._current is None and self.feed.queue and self._needs_gateway():
             identity = self._ledger.delivery.identity
             self.lanes.append(Lane(self._ledger, Identity(identity.name, identity.instance, self._token())))
 
-    def _seeks(self) -> bool:
-        """Whether to look for a gateway: there may be one that none of the lanes is bound to, and none is on its way there."""
+    def _needs_gateway(self) -> bool:
+        """Return True if an unbound gateway may exist and no lane is looking for one."""
         bound = {lane.gateway for lane in self.lanes if lane.lane}
         if len(bound) < len(self.lanes) or any(lane.over or lane.takes() for lane in self.lanes):
-            return False  # one is, or an epoch is waited for
+            return False  # a lane is looking for one, or waits for an epoch
         return not bound or bool(self.gateways.keys() - bound)
 
-    def _put_aside(self) -> None:
-        """What is new does not wait for what waits for another gateway."""
-        aside = sum(len(lane.window) for lane in self.lanes if lane is not self._taker)
+    def _exclude_waiting(self) -> None:
+        """Exclude batches that wait for another gateway from the pending batches, so that new batches need not wait."""
+        aside = sum(len(lane.window) for lane in self.lanes if lane is not self._current)
         if aside != self.feed.aside:
             self.feed.aside = aside
             self.feed.close_idle()
 
-    def _clearing(self, now: float) -> bool:
-        """Whether a gateway that takes nothing new may say any moment that what it was sent is not in its lane. That could not go
-        elsewhere any more if something newer had gone there before.
+    def _settling(self, now: float) -> bool:
+        """Return True if a gateway that accepts no new batches may soon reject a batch in flight.
+
+        New batches wait for that answer, because the rejected batch could not move to another lane after a newer one.
         """
-        return now < self._clear_at and any(
+        return now < self._settle_until and any(
             lane.closed and lane.state is State.OPEN and lane.window.in_doubt for lane in self.lanes
         )
 
-    def _hand_out(self, now: float) -> None:
-        taker = self._taker
-        if taker is None or not taker.ready(now) or self._clearing(now):
+    def _fill_lane(self, now: float) -> None:
+        taker = self._current
+        if taker is None or not taker.ready(now) or self._settling(now):
             return
         while (batch := self.feed.head()) is not None and taker.window.has_room(batch) and taker.knows_topic(batch):
             self._ledger.hand_over(taker.lane, taker.window)
 
     # -- outcomes
 
-    def _give_up_queued(self, now: float) -> None:
-        """The delivery deadline of what no gateway took."""
+    def _expire_queued(self, now: float) -> None:
+        """Enforce the delivery deadline of batches that no gateway accepted."""
         queue = self.feed.queue
         if not queue or queue[0].deadline > now:
             return
         met = [*self._ledger.unfit.values(), *(lane.trouble for lane in self.lanes if lane.trouble)]
         troubles = "; ".join(dict.fromkeys(met))
         error = Unknown(
-            f"an unordered record of producer {self._ledger.delivery.identity.name!r} to topic {queue[0].topic!r} was not taken by "
-            f"any gateway within {self._ledger.timeout}: it is in no lane{f'; last trouble: {troubles}' if troubles else ''}"
+            f"an unordered record of producer {self._ledger.delivery.identity.name!r} to topic {queue[0].topic!r} was accepted by "
+            f"no gateway within {self._ledger.timeout}: it is in no lane{f'; last error: {troubles}' if troubles else ''}"
         )
         LOG.warning("%s", error)
         late: list[Batch] = []
@@ -170,8 +171,8 @@ class Lanes:
             late.append(queue.popleft())
         self._ledger.fail(late, Failure(error))
 
-    def _tell(self) -> None:
-        """Outcomes to the feed, then to callbacks."""
+    def _publish(self) -> None:
+        """Publish outcomes to the accumulator, then run the callbacks."""
         settled, self._ledger.settled = self._ledger.settled, []
         for lane in self.lanes:
             settled += lane.window.take_settled()

@@ -1,7 +1,7 @@
-"""The window: batches that were given their sequences and have no outcome yet, oldest first.
+"""Window: batches that have sequences and no outcome yet, oldest first.
 
-It knows what was sent on the present connection and what is to be sent (again), and it keeps to the bytes that a gateway lets a
-client have in flight. It does no I/O and knows nothing of epochs.
+The window knows which batches were sent on the current connection and which must be sent (again). The window keeps the bytes in
+flight below the limit of the gateway. The window does no I/O and knows nothing of epochs.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from tutti.errors import invariant
 
 
 class Window:
-    """Unanswered batches of one producer."""
+    """The batches of one producer that are in flight."""
 
     def __init__(self, compression: Compression, unordered: bool = False, staged: bool = False) -> None:
-        """Begin empty; `unordered` says that its batches go to the lane of the gateway, `staged` that they wait for a TXN."""
+        """Create an empty window; `unordered` for batches of lanes, `staged` for batches that wait for a TXN frame."""
         self.bytes_max = limits.WINDOW_BYTES
         self.next_sequence = 1
         self.committed = Resume(0, b"")
-        self.settled: list[Batch] = []  # outcomes that nobody was told yet
+        self.settled: list[Batch] = []  # batches whose outcome is not published yet
         self._compression = compression
         self._unordered = unordered
         self._flags = compression_flags(compression) | (STAGED if staged else 0)
@@ -34,7 +34,7 @@ class Window:
         self._by_sequence: dict[int, Batch] = {}
         self._bytes = 0
         self._to_send: collections.deque[Batch] = collections.deque()
-        self._sent = False  # something, on this connection
+        self._sent = False  # True if a batch was sent on this connection
 
     def __len__(self) -> int:
         return len(self._unanswered)
@@ -44,27 +44,27 @@ class Window:
 
     @property
     def oldest(self) -> Batch | None:
-        """The batch that was sent first."""
+        """The oldest batch in flight, or None."""
         return self._unanswered[0] if self._unanswered else None
 
     @property
     def waits(self) -> bool:
-        """Whether something was sent on this connection that has no answer."""
+        """True if a batch was sent on this connection and has no answer."""
         return self._sent and bool(self._unanswered)
 
     @property
     def has_unsent(self) -> bool:
-        """Whether something has a sequence and is to be sent (again)."""
+        """True if a batch must be sent (again)."""
         return bool(self._to_send)
 
     def has_room(self, batch: Batch) -> bool:
-        """Whether the batch may be in flight too; one alone always may."""
+        """Return True if the batch fits into the window. A batch always fits into an empty window."""
         if not self._unanswered:
             return True
         return self._bytes + batch.size <= self.bytes_max and len(self._unanswered) < limits.CLIENT_WINDOW_FRAMES
 
     def admit(self, batch: Batch) -> None:
-        """Give a batch its sequences; it is to be sent next."""
+        """Give a batch its sequences and queue it for sending."""
         batch.first_sequence = self.next_sequence
         self.next_sequence += batch.count
         self._bytes += batch.size
@@ -73,14 +73,14 @@ class Window:
         self._to_send.append(batch)
 
     def rewind(self) -> None:
-        """Send everything again, in order: what was sent before counts as not sent."""
+        """Queue all batches for sending again, in order."""
         self._to_send = collections.deque(self._unanswered)
         self._sent = False
 
     def messages(self, number: int, epoch: int, topic_number: Callable[[str], int]) -> Iterator[list[Buffer]]:
-        """Submit messages for what is to be sent, up to the first batch whose topic has no number yet (0).
+        """Yield submit messages for queued batches, up to the first batch whose topic has no number yet (0).
 
-        Small bodies are joined, large ones travel as they are.
+        Small bodies share a message; a large body has its own.
         """
         frames: list[Frame] = []
         size = 0
@@ -112,7 +112,7 @@ class Window:
         return self._flags if batch.codec == "" else compression_flags(batch.codec)
 
     def _frame(self, batch: Batch, number: int, epoch: int, topic: int) -> Frame:
-        invariant(bool(batch.body), "a batch that is sent has a body")
+        invariant(bool(batch.body), "a batch that is sent must have a body")
         return Frame(
             batch.kind,
             batch.body,
@@ -130,7 +130,7 @@ class Window:
         )
 
     def commit(self, first_sequence: int, count: int, offset: int) -> bool:
-        """A batch committed; whether it was one that waited for that."""
+        """Record that a batch committed. Return False if no batch in flight has this sequence and count."""
         batch = self._by_sequence.get(first_sequence)
         if batch is None or batch.remaining != count:
             return False
@@ -139,14 +139,14 @@ class Window:
         return True
 
     def commit_upto(self, sequence: int) -> None:
-        """Everything up to `sequence` committed, where is not known."""
+        """Record that everything up to `sequence` committed, at unknown offsets."""
         for batch in list(self._unanswered):
             if not batch.settled and batch.last_sequence <= sequence:
                 self._committed(batch, OFFSET_UNKNOWN)
         self._drop_settled()
 
     def fail_from(self, sequence: int, failure: Failure) -> bool:
-        """Everything from `sequence` on failed; whether there was anything."""
+        """Fail every batch that ends at `sequence` or later. Return True if there was one."""
         before = len(self.settled)
         for batch in list(self._unanswered):
             if not batch.settled and batch.last_sequence >= sequence:
@@ -155,18 +155,18 @@ class Window:
         return len(self.settled) > before
 
     def fail_at(self, sequence: int, failure: Failure) -> None:
-        """The batch that starts at `sequence` failed, if it has no outcome yet."""
+        """Fail the batch that starts at `sequence`, if it has no outcome yet."""
         batch = self._by_sequence.get(sequence)
         if batch is not None:
             self._settle(batch, OFFSET_UNKNOWN, failure)
             self._drop_settled()
 
     def fail(self, batch: Batch, failure: Failure) -> None:
-        """A batch that has no sequence failed."""
+        """Fail a batch that has no sequence."""
         self._settle(batch, OFFSET_UNKNOWN, failure)
 
     def cut_at(self, sequence: int) -> None:
-        """The log holds everything below `sequence`: what overlaps that is cut, to be sent again from there."""
+        """Remove records below `sequence`, which the log has, from the batch that contains `sequence`. Send the rest again."""
         for batch in self._unanswered:
             if not batch.settled and batch.first_sequence < sequence <= batch.last_sequence:
                 del self._by_sequence[batch.first_sequence]
@@ -176,24 +176,24 @@ class Window:
                 self._by_sequence[batch.first_sequence] = batch
 
     def at(self, sequence: int) -> Batch | None:
-        """The batch that starts there, if it has no outcome."""
+        """Return the batch that starts at `sequence`, or None."""
         return self._by_sequence.get(sequence)
 
     def turned_away(self, sequence: int, *, all_copies: bool) -> None:
-        """The gateway did not take a copy of the batch that starts there; with `all_copies` it never will take any."""
+        """Record that the gateway rejected a copy of a batch; with `all_copies`, it rejects every copy."""
         batch = self._by_sequence.get(sequence)
         if batch is not None:
             batch.copies = 0 if all_copies else max(0, batch.copies - 1)
 
     @property
     def in_doubt(self) -> bool:
-        """Whether of any batch a copy may still be taken."""
+        """True if the gateway may still accept a copy of any batch."""
         return any(batch.copies for batch in self._unanswered if not batch.settled)
 
     def take_back(self, above: int = -1) -> list[Batch]:
-        """The last batches of which no copy may still be taken, in order, of those with a serial `above` that one.
+        """Remove and return, in order, the newest batches of which no copy can be accepted any more.
 
-        They have no sequence any more.
+        The removal stops at a batch with a serial up to `above`. The removed batches have no sequence.
         """
         back: list[Batch] = []
         while self._unanswered:
@@ -212,7 +212,7 @@ class Window:
         return back[::-1]
 
     def let_go(self) -> list[Batch]:
-        """All that have no outcome, oldest first: they have no sequence any more."""
+        """Remove and return all batches without an outcome, oldest first. They have no sequence any more."""
         batches = [batch for batch in self._unanswered if not batch.settled]
         for batch in batches:
             batch.first_sequence = 0
@@ -223,7 +223,7 @@ class Window:
         return batches
 
     def take_settled(self) -> list[Batch]:
-        """Batches with an outcome, each once, in the order in which it came."""
+        """Return batches that got an outcome since the last call, in the order of their outcomes."""
         settled, self.settled = self.settled, []
         return settled
 
@@ -233,8 +233,9 @@ class Window:
         self._settle(batch, offset, None)
 
     def _progress_before(self, batch: Batch) -> bytes:
-        """The last progress before a batch that committed: what was sent before it has committed too, also where its own outcome
-        comes later, as that of a copy which another gateway had ordered may.
+        """Return the last progress before a committed batch.
+
+        All earlier batches have committed, too, even if their outcomes arrive later: another gateway may have ordered another copy.
         """
         progress = self.committed.progress
         for one in self._unanswered:
@@ -255,4 +256,4 @@ class Window:
         while unanswered and unanswered[0].settled:
             unanswered.popleft()
         if not unanswered:
-            self._sent = False  # what comes next waits from when it is sent
+            self._sent = False  # the silence timeout of the next batch starts when it is sent

@@ -1,1 +1,1 @@
-"""Io."""
+"""I/O of producers: threads, connections, endpoints and requests."""

@@ -1,4 +1,4 @@
-"""Control: what tools ask gateways for."""
+"""Admin client: status requests and administrative commands to gateways."""
 
 from __future__ import annotations
 
@@ -13,59 +13,67 @@ from tutti.io.request import Talk
 
 
 class Control(Talk):
-    """Status and orders. See `Talk` for how it finds a gateway and what it raises."""
+    """Status requests and administrative commands. `Talk` documents how a gateway is found, and which errors are raised."""
 
     def status(self) -> dict[str, Any]:
-        """The gateway's status, as `tutti status --json` shows it."""
-        told: dict[str, Any] = orjson.loads(self.ask(client_protocol.StatusAnswer, client_protocol.Status).json)
-        return told
+        """Return the gateway's status, as `tutti status --json` prints it."""
+        answer: dict[str, Any] = orjson.loads(self.ask(client_protocol.StatusAnswer, client_protocol.Status).json)
+        return answer
 
     def producers(self) -> list[dict[str, Any]]:
-        """The received-table: name, number, epoch, sequence, progress (or progress_base64), closed, last_seen (us of the last tick
-        before its last frame, 0 before any).
+        """Return the received-table, one dict for each producer.
+
+        The keys are name, number, epoch, sequence, progress (or progress_base64), closed and last_seen (microseconds of the last
+        tick before the producer's last frame, 0 before any tick).
         """
-        told = orjson.loads(self.ask(client_protocol.StatusAnswer, client_protocol.Producers).json)
-        return [{**line, "last_seen": line.get("last_seen_us")} for line in told["producers"]]
+        answer = orjson.loads(self.ask(client_protocol.StatusAnswer, client_protocol.Producers).json)
+        return [{**line, "last_seen": line.get("last_seen_us")} for line in answer["producers"]]
 
     def members(self) -> list[dict[str, Any]]:
-        """Every gateway that the group's log names, as the one that answers knows it: name, number, address, incarnation, state,
-        voter, coordinator, age, frontier, lag, heard_us, round_trip_us, reason.
+        """Return all gateways that the log of the group names, as the answering gateway knows them.
+
+        The keys are name, number, address, incarnation, state, voter, coordinator, age, frontier, lag, heard_us, round_trip_us and
+        reason.
         """
-        told: list[dict[str, Any]] = orjson.loads(self.ask(client_protocol.StatusAnswer, client_protocol.Members).json)
-        return told
+        answer: list[dict[str, Any]] = orjson.loads(self.ask(client_protocol.StatusAnswer, client_protocol.Members).json)
+        return answer
 
     def forget(self, names: Iterable[str], instances: Iterable[bytes] = ()) -> None:
-        """Take producers out of the received-table, through the log. One's own without a name are let go with the `instances` of
-        all of them, by whoever may write; any others by who administers.
+        """Delete producers from the received-table, through the log.
+
+        A client with write access may delete its own unnamed producers, if it presents the `instances` of all of them. Other
+        deletions need administrative rights.
         """
         checked, shown = tuple(check_producer(name) for name in names), tuple(instances)
         self.ask(client_protocol.Done, lambda request: client_protocol.Forget(request, checked, shown))
 
     def fence(self, name: str) -> None:
-        """End the epoch of a producer: an instance that runs is fenced."""
+        """End the epoch of a producer, so that a running instance is fenced."""
         check_producer(name)
         self.ask(client_protocol.Done, lambda request: client_protocol.Fence(request, name))
 
     def change_roster(self, change: str, name: str, address: str = "", incarnation: bytes = b"") -> None:
-        """Have a gateway of the roster changed through the log: "add" (at `address`, HOST:P), "remove" or "replace" (the disk that
-        `incarnation` names). It is done, and known to a majority durably, when this returns; what does not go yet is tried again.
+        """Change the roster through the log: "add" (at `address`, HOST:P), "remove", or "replace" (by the disk `incarnation`).
+
+        When this method returns, a majority knows the change durably. Temporary refusals are retried.
         """
         check_name("gateway", name)
         self.ask(client_protocol.Done, lambda request: client_protocol.ChangeRoster(request, change, name, address, incarnation))
 
     def force_roster(self, names: Iterable[str]) -> None:
-        """Say that these gateways, the one that is asked among them, are all that remains of the roster: a majority is gone for
-        good, and what only that had is lost. It is done, and decided by all who remain, when this returns.
+        """Declare that the named gateways, including the one asked, are the whole roster, after a permanent loss of the majority.
+
+        Data that only the lost gateways had is lost. When this method returns, all remaining gateways have decided the roster.
         """
         checked = tuple(check_name("gateway", name) for name in names)
         self.ask(client_protocol.Done, lambda request: client_protocol.ForceRoster(request, checked))
 
     def leave(self, name: str) -> None:
-        """Tell the gateway `name`, which must be the one that is asked, to leave the group in order and to end."""
+        """Order the gateway `name`, which must be the one asked, to leave the group and to end."""
         check_name("gateway", name)
         self.ask(client_protocol.Done, lambda request: client_protocol.Leave(request, name))
 
     def save_offset(self, reader: str, offset: int, back: bool = False, given_up: Callable[[], bool] = bool) -> None:
-        """A named reader's offset commit; durable when this returns. One below what it committed before takes `back`."""
+        """Commit the offset of a named reader, durably. `back` allows an offset below the previous one."""
         check_name("reader", reader)
         self.ask(client_protocol.Done, lambda request: client_protocol.SaveOffset(request, reader, offset, back), given_up)

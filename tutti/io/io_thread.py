@@ -1,8 +1,7 @@
-"""The engine: a thread that runs the pumps of many producers, and watches their connections by one epoll.
+"""I/O thread: runs the turns of many producers, and watches their connections with one epoll instance.
 
-A process has few of them (`IO_THREADS_MAX`), however many producers it opens: threads that wait for the interpreter's lock and for
-each other cost more than what they do for a small producer. What each of its producers is to do is done in turns, none of which
-waits. An engine ends with its last producer.
+A process has at most `IO_THREADS_MAX` of these threads, whatever its number of producers. With more threads, waiting for the
+GIL and for each other costs more than the work of a small producer. No turn blocks. An I/O thread ends with its last producer.
 """
 
 from __future__ import annotations
@@ -24,25 +23,25 @@ from tutti.batching.receipt import bringer
 from tutti.common.fork import after_fork
 
 LOG = logging.getLogger("tutti.client")
-_WOKEN = select.EPOLLIN | select.EPOLLET  # told of each writing, once: nobody needs to read it
+_WAKE_EVENTS = select.EPOLLIN | select.EPOLLET  # edge-triggered: each write to the eventfd wakes once, and nobody reads it
 
 
 class Link(Protocol):
-    """What is watched. `stirs` is set when something happened at it."""
+    """A watched connection. The thread sets `stirs` when the connection has an event."""
 
     stirs: bool
 
     def fileno(self) -> int:
-        """What the kernel knows it by."""
+        """Return the descriptor to watch."""
 
 
 class Pump(Protocol):
-    """What is run.
+    """The I/O of one producer.
 
     Attributes:
-        engine: what runs it, once it was started.
-        due: when it wants its next turn though nothing comes (monotonic).
-        alarm: the engine's own: when it looks whether that time has come.
+        engine: the I/O thread that runs it, once started.
+        due: monotonic time of the next turn if nothing arrives before.
+        alarm: monotonic time at which the I/O thread checks `due`; set by the I/O thread alone.
     """
 
     engine: Engine | None
@@ -51,73 +50,73 @@ class Pump(Protocol):
 
     @property
     def name(self) -> str:
-        """Its producer's."""
+        """The name of the producer."""
 
     def turn(self) -> bool:
-        """Do what is to be done, without waiting; whether that was the last time."""
+        """Do what is due, without blocking. Return True if this was the last turn."""
 
     def broke(self, error: BaseException) -> None:
-        """A turn ended by a fault: end, so that who waits is told."""
+        """End after an exception in a turn, so that all waiting threads get an error."""
 
 
 class Engine:
-    """Runs pumps. `watch` and `leave` are called in its own thread, the others by any."""
+    """Runs the I/O of producers. Call `watch` and `leave` in its own thread, the other methods in any."""
 
     def __init__(self, number: int) -> None:
-        """Make it; it runs from `start` on.
+        """Create the thread; `start` runs it.
 
         Raises:
-            OSError: no descriptor is left for it.
+            OSError: no descriptor is free.
         """
         self._poll = select.epoll()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        # Not when the thread ends, as somebody may be about to write to it; nor at the interpreter's end, which has work for it.
+        # The eventfd stays open after the thread, as other threads may still write to it, and at interpreter exit, which uses it.
         weakref.finalize(self, os.close, self._wake_fd).atexit = False
-        self._poll.register(self._wake_fd, _WOKEN)
+        self._poll.register(self._wake_fd, _WAKE_EVENTS)
         self._pumps: set[Pump] = set()
         self._links: dict[int, tuple[Link, Pump]] = {}
-        self._called: deque[Pump] = deque()
-        self._alarms: list[tuple[float, int, Pump]] = []  # a heap; one that is not its pump's `alarm` counts no more
+        self._turn_requests: deque[Pump] = deque()
+        self._alarms: list[tuple[float, int, Pump]] = []  # a heap; an entry is stale if its time is not the pump's `alarm`
         self._serial = itertools.count()
         self._sleeping = False
         self.thread = threading.Thread(target=self._run, name=f"tutti-io-{number}", daemon=True)
 
     def __len__(self) -> int:
-        """How many pumps it runs."""
+        """Return the number of producers that it runs."""
         return len(self._pumps)
 
     def add(self, pump: Pump) -> None:
-        """Run the pump from now on, until it is over."""
+        """Run the pump until its last turn."""
         self._pumps.add(pump)
         self.call(pump)
 
     def start(self) -> None:
-        """Begin.
+        """Start the thread.
 
         Raises:
-            RuntimeError: there is no thread for it. Nothing runs.
+            RuntimeError: the system has no thread for it. Nothing runs.
         """
         self.thread.start()
 
     def call(self, pump: Pump) -> None:
-        """Give the pump a turn soon."""
-        self._called.append(pump)
+        """Request a turn for the pump. Any thread."""
+        self._turn_requests.append(pump)
         if self._sleeping:
             self._sleeping = False
             os.eventfd_write(self._wake_fd, 1)
 
     def watch(self, link: Link, pump: Pump) -> None:
-        """Give the pump a turn when something happens at the link."""
+        """Give the pump a turn when the connection has an event."""
         self._poll.register(link.fileno(), select.EPOLLIN)
         self._links[link.fileno()] = link, pump
 
     def leave(self, link: Link) -> None:
-        """The link is about to be closed."""
+        """Stop watching a connection that is about to be closed."""
         if self._links.pop(link.fileno(), None) is not None:
             self._poll.unregister(link.fileno())
 
     def abandon(self) -> None:
-        """There is no such thread, or not in this forked child: what it watches is the parent's."""
+        """Close the epoll instance: the thread did not start, or it belongs to the parent of this forked child."""
         self._sleeping = False
         self._poll.close()
 
@@ -128,46 +127,46 @@ class Engine:
         try:
             while not _ends(self):
                 self._round(self._sleep())
-        except BaseException as error:  # whatever it was, nobody else tells those who wait
-            LOG.exception("an I/O thread of the client ended")
-            _forget(self)
+        except BaseException as error:  # whatever the error is, waiting threads must get an outcome
+            LOG.exception("an I/O thread of the client ended with an internal error")
+            _unregister(self)
             for pump in list(self._pumps):
-                _break(pump, error)
+                _fail(pump, error)
         finally:
             self._poll.close()
-            for kept in (self._called, self._alarms, self._links, self._pumps):
-                kept.clear()  # no circle is left: the descriptor goes with the last who holds a producer
+            for kept in (self._turn_requests, self._alarms, self._links, self._pumps):
+                kept.clear()  # no reference cycle remains, so that the eventfd closes with the last producer
 
     def _sleep(self) -> list[tuple[int, int]]:
-        """Wait until there is something to do; what the kernel tells."""
-        self._sleeping = True  # who calls from here on wakes
+        """Wait for events, turn requests or alarms. Return the epoll events."""
+        self._sleeping = True  # from here on, `call` wakes the thread
         timeout = limits.POLL_US_MAX / 1e6
-        if self._called:
+        if self._turn_requests:
             timeout = 0.0
         elif self._alarms:
             timeout = min(timeout, max(0.0, self._alarms[0][0] - time.monotonic()))
-        told = self._poll.poll(timeout)
+        events = self._poll.poll(timeout)
         self._sleeping = False
-        return told
+        return events
 
-    def _round(self, told: list[tuple[int, int]]) -> None:
-        """A turn for each pump that has something to do."""
+    def _round(self, events: list[tuple[int, int]]) -> None:
+        """Run a turn of each pump that has something to do."""
         ready: dict[Pump, None] = {}
-        for fd, _ in told:
+        for fd, _ in events:
             if fd in self._links:
                 link, pump = self._links[fd]
                 link.stirs = True
                 ready[pump] = None
-        called = self._called
+        called = self._turn_requests
         for _ in range(len(called)):
             ready[called.popleft()] = None
         if self._alarms:
-            self._alarmed(ready, time.monotonic())
+            self._fire_alarms(ready, time.monotonic())
         for pump in ready:
             if pump in self._pumps:
                 self._turn(pump)
 
-    def _alarmed(self, ready: dict[Pump, None], now: float) -> None:
+    def _fire_alarms(self, ready: dict[Pump, None], now: float) -> None:
         alarms = self._alarms
         while alarms and alarms[0][0] <= now:
             at, _, pump = heapq.heappop(alarms)
@@ -176,10 +175,10 @@ class Engine:
                 if pump.due <= now:
                     ready[pump] = None
                 else:
-                    self._expect(pump)
+                    self._set_alarm(pump)
 
-    def _expect(self, pump: Pump) -> None:
-        """Have an alarm for the pump's time; a later one is made when the earlier went off."""
+    def _set_alarm(self, pump: Pump) -> None:
+        """Set an alarm for the pump's time. A later time gets its alarm when the earlier one fires."""
         if pump.due < pump.alarm:
             pump.alarm = pump.due
             heapq.heappush(self._alarms, (pump.due, next(self._serial), pump))
@@ -187,42 +186,42 @@ class Engine:
     def _turn(self, pump: Pump) -> None:
         try:
             over = pump.turn()
-        except BaseException as error:  # as above; the others go on
-            LOG.exception("the I/O of producer %s ended", pump.name)
-            _break(pump, error)
+        except BaseException as error:  # as above; the other producers continue
+            LOG.exception("the I/O of producer %s ended with an internal error", pump.name)
+            _fail(pump, error)
             over = True
         if over:
             self._pumps.discard(pump)
             pump.alarm = inf
         elif pump.due <= 0.0:
-            self._called.append(pump)
+            self._turn_requests.append(pump)
         else:
-            self._expect(pump)
+            self._set_alarm(pump)
 
 
-def _break(pump: Pump, error: BaseException) -> None:
-    for _ in range(2):  # it may meet what broke it; what it did until then need not be done again
+def _fail(pump: Pump, error: BaseException) -> None:
+    for _ in range(2):  # the error may occur again in `broke`, which continues where it stopped
         try:
             pump.broke(error)
             return
-        except BaseException:  # there are others to be told
-            LOG.exception("telling those who wait for producer %s failed", pump.name)
+        except BaseException:  # other producers must get their outcomes, too
+            LOG.exception("failing the records of producer %s raised an exception", pump.name)
 
 
-_engines: list[Engine] = []  # whose threads run
+_threads: list[Engine] = []  # I/O threads that are running
 _serial = itertools.count(1)
-_lock = threading.RLock()  # a signal handler may open a producer while its thread opens one
+_lock = threading.RLock()  # reentrant, as a signal handler may open a producer while its thread opens one
 
 
 def run(pump: Pump) -> None:
-    """Have the pump run by an engine of the process: a new one, or the one with the fewest where there are enough.
+    """Run the pump in an I/O thread of the process: a new one, or the one with the fewest producers if the limit is reached.
 
     Raises:
-        OSError: no descriptor is left for a new one.
-        RuntimeError: no thread is.
+        OSError: no descriptor is free for a new thread.
+        RuntimeError: the system has no thread.
     """
     with _lock:
-        if len(_engines) < limits.IO_THREADS_MAX:
+        if len(_threads) < limits.IO_THREADS_MAX:
             pump.engine = engine = Engine(next(_serial))
             engine.add(pump)
             try:
@@ -231,36 +230,36 @@ def run(pump: Pump) -> None:
                 engine.abandon()
                 pump.engine = None
                 raise
-            _engines.append(engine)
+            _threads.append(engine)
         else:
-            pump.engine = engine = min(_engines, key=len)
+            pump.engine = engine = min(_threads, key=len)
             engine.add(pump)
 
 
 def _ends(engine: Engine) -> bool:
-    """Whether nothing is left to be run; nothing more comes then."""
+    """Return True, and unregister the I/O thread, if it has no producers; it gets none any more."""
     if len(engine):
         return False
     with _lock:
         if len(engine):
             return False
-        if engine in _engines:
-            _engines.remove(engine)
+        if engine in _threads:
+            _threads.remove(engine)
         return True
 
 
-def _forget(engine: Engine) -> None:
+def _unregister(engine: Engine) -> None:
     with _lock:
-        if engine in _engines:
-            _engines.remove(engine)
+        if engine in _threads:
+            _threads.remove(engine)
 
 
 def _after_fork() -> None:
-    global _lock  # noqa: PLW0603 - it may have been held by a thread that is not in the child
+    global _lock  # noqa: PLW0603 - a thread that does not exist in the child may hold the old lock
     _lock = threading.RLock()
-    for engine in _engines:
+    for engine in _threads:
         engine.abandon()
-    _engines.clear()
+    _threads.clear()
 
 
 after_fork(_after_fork)

@@ -1,8 +1,8 @@
-"""Who speaks on a port? A look by plain TCP, after a gateway did not answer there, so that the error can say what is wrong.
+"""Port probe: detects the protocol on a port that did not answer as a gateway, so that the error can name the problem.
 
-A gateway has several ports (client P, group P+1, reads P+2, admin P+3). Each gives itself away: ZeroMQ sends its greeting at once,
-gRPC its HTTP/2 settings, HTTP answers a request. The group port speaks ZeroMQ, too: with keys its greeting says CURVE (RFC 23, 26),
-without them it answers what a client says with the refusal that a strange gateway gets.
+A gateway has several ports (client P, group P+1, reads P+2, admin P+3), which a plain TCP connection can distinguish. ZeroMQ
+sends its greeting at once, gRPC its HTTP/2 settings, and HTTP answers a request. The group port also speaks ZeroMQ. With keys,
+its greeting names CURVE (RFC 23, 26); without keys, it answers a client's message with a refusal.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from tutti.data.frames.frame import Buffer
 _HTTP_2_SETTINGS = re.compile(rb"\x00..\x04", re.DOTALL)
 _ZEROMQ = b"\xff"
 _GREETING_BYTES = 64  # RFC 23
-_GREETED = _ZEROMQ + bytes(8) + b"\x7f\x03"  # as much as it takes to be told the rest: who says more is judged by it
+_GREETING = _ZEROMQ + bytes(8) + b"\x7f\x03"  # the part of a greeting after which the peer sends the rest of its own
 _MECHANISM = slice(12, 32)
-_PARTS_MAX = 3  # that a greeting comes in
+_PARTS_MAX = 3  # TCP segments in which a greeting may arrive
 _REFUSAL = b"R"
-#: What is to be thought of one that is there and silent, and to be done.
-STANDS_STILL = "the process may be stopped or its machine too busy; look there, or name another gateway"
+#: Advice for an address that accepts connections and stays silent.
+STANDS_STILL = "the process may be stopped or its machine overloaded; check the process, or name another gateway"
 _REQUEST = b"GET /v1/status HTTP/1.1\r\nhost: gateway\r\nconnection: close\r\n\r\n"
 
 
 class Sight(NamedTuple):
-    """What was seen, as the end of a sentence about an address, and whether waiting cannot help: it is the wrong port."""
+    """The result of a probe, as the end of a sentence about the address. `wrong`: the port is certainly not a client port."""
 
     text: str
     wrong: bool = False
 
 
 class _Refusal(msgspec.Struct):
-    """What the group port says to strangers, as far as it is looked at here."""
+    """The refusal that the group port sends to unknown peers, as far as this module reads it."""
 
     protocol: int
     group: str
@@ -46,12 +46,12 @@ class _Refusal(msgspec.Struct):
 
 
 def peek(address: Address) -> Sight:
-    """Look who speaks at `address`; takes up to five times `PEEK_TIMEOUT_US`."""
+    """Probe `address`. A probe takes up to five times `PEEK_TIMEOUT_US`."""
     timeout = limits.PEEK_TIMEOUT_US / 1e6
-    silent = f"no connection was made within {timeout:g} s"
+    silent = f"no connection within {timeout:g} s"
     try:
         with socket.create_connection((address.host, address.port), timeout) as link:
-            silent = f"connections are taken there and nothing was said within {timeout:g} s: {STANDS_STILL}"
+            silent = f"the port accepts connections and sent nothing within {timeout:g} s: {STANDS_STILL}"
             try:
                 first = link.recv(limits.PEEK_BYTES_MAX)
             except TimeoutError:
@@ -62,28 +62,28 @@ def peek(address: Address) -> Sight:
     except TimeoutError:
         return Sight(silent)
     except socket.gaierror as error:
-        return Sight(f"the host name is not known ({(error.strerror or str(error)).lower()})")
+        return Sight(f"the host name is unknown ({(error.strerror or str(error)).lower()})")
     except UnicodeError as error:
-        return Sight(f"the host name is not known ({error})")
+        return Sight(f"the host name is unknown ({error})")
     except OSError as error:
         return Sight((error.strerror or str(error)).lower())
-    return _recognise(first, address)
+    return _identify(first, address)
 
 
 def _greeting(link: socket.socket, first: bytes) -> bytes:
-    """All of a greeting, or what came of it; its mechanism is said to those alone who greet."""
+    """Return the greeting as far as it arrives. The peer sends its mechanism only after it receives a greeting."""
     try:
-        link.sendall(_GREETED)
+        link.sendall(_GREETING)
         for _ in range(_PARTS_MAX):
             if len(first) < _GREETING_BYTES:
                 first += link.recv(limits.PEEK_BYTES_MAX)
     except OSError:
-        pass  # what came tells enough
+        pass  # the received part is enough
     return first
 
 
 def misheard(data: Buffer, error: Exception, address: Address) -> Sight:
-    """What to make of a message that no client is told."""
+    """Explain a message that no gateway sends to clients."""
     if bytes(memoryview(data)[:1]) == _REFUSAL:
         try:
             msgspec.msgpack.decode(memoryview(data)[1:], type=_Refusal)
@@ -91,15 +91,15 @@ def misheard(data: Buffer, error: Exception, address: Address) -> Sight:
             pass
         else:
             return _group_port(address)
-    return Sight(f"it does not speak as a gateway: {error}")
+    return Sight(f"the peer does not speak the protocol of a gateway: {error}")
 
 
-def _recognise(first: bytes, address: Address) -> Sight:
+def _identify(first: bytes, address: Address) -> Sight:
     if first.startswith(_ZEROMQ):
         if first[_MECHANISM].startswith(b"CURVE"):
             return _group_port(address)
         return Sight(
-            "something that speaks ZeroMQ is there and did not answer as a gateway does: one that is starting, stopped or busy, or "
+            "a ZeroMQ program is there and did not answer as a gateway does: a gateway that is starting, stopped or busy, or "
             "another program"
         )
     if _HTTP_2_SETTINGS.match(first):
@@ -107,17 +107,17 @@ def _recognise(first: bytes, address: Address) -> Sight:
     if first.startswith(b"HTTP/"):
         return Sight(_wrong("HTTP", "admin port", 3, address), wrong=True)
     if not first:
-        return Sight("the connection was closed at once")
-    return Sight(f"something else speaks there: it says {first[:16]!r}", wrong=True)
+        return Sight("the connection was closed immediately")
+    return Sight(f"another program uses this port: it sent {first[:16]!r}", wrong=True)
 
 
 def _group_port(address: Address) -> Sight:
-    return Sight(_wrong("what gateways say to each other", "group port", 1, address), wrong=True)
+    return Sight(_wrong("the protocol between gateways", "group port", 1, address), wrong=True)
 
 
 def _wrong(language: str, port: str, above: int, address: Address) -> str:
     client = Address(address.host, max(1, address.port - above))
     return (
-        f"this port speaks {language}, as the {port} of a gateway does; a client wants the gateway's client port, "
-        f"which is {above} lower unless it was set otherwise: tutti://{client}"
+        f"this port speaks {language}, as the {port} of a gateway does; a client needs the client port of the gateway, "
+        f"which is {above} lower by default: tutti://{client}"
     )

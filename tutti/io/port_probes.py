@@ -1,4 +1,4 @@
-"""Looks at who is where no gateway answers (`peek`), in threads of their own: one for an address, whoever waits for it."""
+"""Port probes in threads: one probe for each address, shared by all callers that wait for it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from tutti.io.port_probe import Sight, peek
 
 
 class Look:
-    """One look, which takes up to some seconds. `seen` is there when it is over."""
+    """A running probe, which takes up to some seconds. `seen` holds the result after its end."""
 
     def __init__(self, address: Address) -> None:
-        """Made by `look`."""
+        """Called by `look` alone."""
         self.address = address
         self.seen: Sight | None = None
         self.wakes: list[Callable[[], None]] = []
 
     def run(self) -> None:
-        """Look, then wake all who wait."""
+        """Probe the port, then wake all waiting callers."""
         seen = Sight("it did not answer")
         try:
             seen = peek(self.address)
@@ -28,7 +28,7 @@ class Look:
             self.end(seen)
 
     def end(self, seen: Sight) -> None:
-        """That was seen."""
+        """Store the result and wake all waiting callers."""
         with _lock:
             self.seen = seen
             if _running.get(self.address) is self:
@@ -42,7 +42,7 @@ _lock = threading.Lock()
 
 
 def look(address: Address, wake: Callable[[], None]) -> Look:
-    """Begin to look at who is there, or wait with others for the look that is under way; `wake` is called when `seen` is there."""
+    """Start a probe of the address, or join the running one. `wake` is called when `seen` is set."""
     with _lock:
         running = _running.get(address)
         if running is not None:
@@ -52,13 +52,13 @@ def look(address: Address, wake: Callable[[], None]) -> Look:
         begun.wakes.append(wake)
     try:
         threading.Thread(target=begun.run, name="tutti-look", daemon=True).start()
-    except RuntimeError as error:  # there is no thread for it
-        begun.end(Sight(f"it did not answer, and nobody can look who is there: {error}"))
+    except RuntimeError as error:  # no thread can be started
+        begun.end(Sight(f"it did not answer, and the port cannot be probed: {error}"))
     return begun
 
 
 def _after_fork() -> None:
-    global _lock  # noqa: PLW0603 - it may have been held by a thread that is not in the child
+    global _lock  # noqa: PLW0603 - a thread that does not exist in the child may hold the old lock
     _lock = threading.Lock()
     _running.clear()
 

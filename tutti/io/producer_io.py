@@ -1,6 +1,6 @@
-"""The pump: what moves the messages of one producer, by its connections: the delivery's, and those of the lanes once it has some.
+"""Producer I/O: moves the messages of one producer over its connections, one for the ordered delivery and one for each lane.
 
-An engine gives it its turns, in one of the process's I/O threads.
+An I/O thread of the process runs its turns.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _POLL_S = limits.POLL_US_MAX / US
 
 
 class Pump:
-    """Runs a delivery over one connection at a time, to one address after another, and lanes beside it.
+    """Runs an ordered delivery over one connection at a time, and lanes beside it.
 
-    Its `engine`, `due` and `alarm` are as in engine.py.
+    The attributes `engine`, `due` and `alarm` are documented in io_thread.py.
     """
 
     engine: Engine | None = None
 
     def __init__(self, delivery: Delivery, addresses: list[Address], credentials: Credentials | None = None) -> None:
-        """Prepare; `start` begins."""
+        """Prepare; `start` connects."""
         self.delivery = delivery
         self._credentials = credentials
         self.lanes: Lanes | None = None
@@ -49,18 +49,18 @@ class Pump:
         self.due = self.alarm = inf
         self._addresses = addresses
         self._asleep = False
-        self._stirred = False  # somebody wanted a turn while one looked at what there is to send
+        self._turn_requested = False  # a turn was requested since the current one checked for unsent batches
         self._stopping = False
         self._released = False
-        self._gone = threading.Event()
-        self._first = Channel(delivery, Route(addresses), self, credentials)
-        self._channels: dict[Session, Channel] = {delivery: self._first}
+        self._finished = threading.Event()
+        self._ordered_connection = Channel(delivery, Route(addresses), self, credentials)
+        self._channels: dict[Session, Channel] = {delivery: self._ordered_connection}
 
     def start(self) -> None:
-        """Begin to connect.
+        """Start to connect.
 
         Raises:
-            Unavailable: this process has no descriptor or no thread left.
+            Unavailable: the process has no free descriptor or thread.
         """
         try:
             if self.spooler is not None:
@@ -69,99 +69,100 @@ class Pump:
         except (OSError, RuntimeError) as error:
             self.delivery.feed.close()
             self.stop()
-            what = no_link(error) if isinstance(error, OSError) else f"{error}: raise the limit of threads, or use fewer"
+            what = no_link(error) if isinstance(error, OSError) else f"{error}: raise the thread limit, or use fewer threads"
             raise Unavailable(what) from error
 
     def carry(self, lanes: Lanes) -> None:
-        """Run these lanes from now on, too. Any thread."""
+        """Run these lanes, too, from now on. Any thread."""
         lanes.feed.wake = self.wake
         self.lanes = lanes
         self.wake()
 
     def wake(self) -> None:
-        """Have a turn soon, unless this is one. Any thread, with or without the feed's lock."""
-        self._stirred = True  # before that is looked at: a turn that ends just now looks the other way round
+        """Request a turn, unless the current thread runs one. Any thread, with or without the accumulator's lock."""
+        # The end of a turn sets `_asleep` and then reads `_turn_requested`, so that no request is lost.
+        self._turn_requested = True
         if self._asleep:
             self._asleep = False
             if self.engine is not None:
                 self.engine.call(self)
 
     def stop(self) -> None:
-        """End; what has no outcome fails, and what a spool has stays there."""
+        """Stop the producer. Records without an outcome fail; a spool keeps its records."""
         self._stopping = True
         self.wake()
         if self.engine is not None and not getattr(bringer, "here", False):
-            self._gone.wait(limits.STOP_US_MAX / US)
+            self._finished.wait(limits.STOP_US_MAX / US)
         if self.spooler is not None:
             self.spooler.stop()
 
     def release(self) -> None:
-        """Nobody holds the producer any more: end when everything has its outcome."""
+        """Stop once all records have outcomes, because the application dropped the producer."""
         self._released = True
         self.wake()
 
     def orphan(self) -> None:
-        """In a forked child: there is no thread here; tell whoever asks."""
+        """In a forked child, fail everything, as no I/O thread exists here."""
         self._asleep = False
-        self._gone.set()
+        self._finished.set()
         self.delivery.feed.orphan(self.delivery.window, self.pid)
         if self.lanes is not None:
             self.lanes.feed.orphan(self.lanes.batches(), self.pid)
-        self._unplug()
+        self._detach()
 
     def report(self, seconds: float) -> str:
-        """What was met at each address, for an error."""
-        told, trouble = self._first.route.told(), self.delivery.trouble
-        last = f"; last answer: {trouble}" if trouble and trouble not in told else ""
-        return f"no gateway let producer {self.delivery.identity.name!r} in within {seconds:g} s: {told}{last}"
+        """Return the last result at each address, as text for an error."""
+        results, trouble = self._ordered_connection.route.told(), self.delivery.trouble
+        last = f"; last answer: {trouble}" if trouble and trouble not in results else ""
+        return f"no gateway accepted producer {self.delivery.identity.name!r} within {seconds:g} s: {results}{last}"
 
     @property
     def name(self) -> str:
-        """The producer's."""
+        """The name of the producer."""
         return self.delivery.identity.name
 
     @property
     def route(self) -> Route:
-        """The gateways that may be turned to."""
-        return self._first.route
+        """The endpoints of the ordered delivery."""
+        return self._ordered_connection.route
 
     @property
     def feeds(self) -> tuple[Feed, ...]:
-        """Where records come from."""
+        """The accumulators of the producer."""
         return (self.delivery.feed,) if self.lanes is None else (self.delivery.feed, self.lanes.feed)
 
     def undelivered(self) -> int:
-        """Records without an outcome."""
+        """Return the number of records without an outcome."""
         return sum(feed.undelivered() for feed in self.feeds)
 
     def flush(self, timeout: float | None) -> int:
-        """Wait until all records have an outcome, up to `timeout` seconds; how many still have none.
+        """Wait up to `timeout` seconds for all outcomes. Return the number of records without one.
 
         Raises:
-            UsageError: called in `on_delivery`, in a signal handler whose thread is in here, or in a forked child.
+            UsageError: called in `on_delivery`, in a signal handler that interrupted this producer, or in a forked child.
         """
         if self.pid != os.getpid():
-            self.delivery.feed.check()  # what the parent sent has no outcome here
+            self.delivery.feed.check()  # raises: records of the parent process have no outcome here
         deadline = None if timeout is None else time.monotonic() + timeout
         feeds = self.feeds
         for feed in feeds[1:]:
-            feed.flush(0.0)  # they do not wait for the first one's
+            feed.flush(0.0)  # close the batches of lanes at once, without waiting for ordered ones
         return sum(feed.flush(None if deadline is None else max(0.0, deadline - time.monotonic())) for feed in feeds)
 
-    # -- in the engine's thread
+    # -- in the I/O thread
 
     def watch(self, link: Link) -> None:
-        """A link was made: what happens to it wants a turn."""
+        """Watch a new connection, whose events need a turn."""
         if self.engine is not None:
             self.engine.watch(link, self)
 
     def leave(self, link: Link) -> None:
-        """A link is about to be closed."""
+        """Stop watching a connection that is about to be closed."""
         if self.engine is not None:
             self.engine.leave(link)
 
     def turn(self) -> bool:
-        """Do what is to be done, without waiting; whether that was the last time."""
+        """Do what is due, without blocking. Return True if this was the last turn."""
         self._asleep = False
         if self._over():
             self._close()
@@ -170,13 +171,13 @@ class Pump:
         if self.delivery.state is State.ENDED:
             self.due = 0.0
             return False
-        self._asleep = True  # what comes in from here on wakes
-        self.due = 0.0 if self._stirred else self._next_time(time.monotonic())
+        self._asleep = True  # from here on, new records wake the thread
+        self.due = 0.0 if self._turn_requested else self._next_time(time.monotonic())
         return False
 
     def broke(self, error: BaseException) -> None:
-        """A turn ended by a fault: end, so that who waits is told."""
-        self._end(Unknown(f"the producer's I/O thread ended by a fault of its own: {error!r}"))
+        """End after an exception in a turn, so that all waiting threads get an error."""
+        self._end(Unknown(f"the producer's I/O thread ended with an internal error: {error!r}"))
         self._close()
 
     def _close(self) -> None:
@@ -184,12 +185,12 @@ class Pump:
             channel.close()
         self._asleep = False
         self._stopping = True
-        self._unplug()
-        self._gone.set()
+        self._detach()
+        self._finished.set()
 
-    def _unplug(self) -> None:
+    def _detach(self) -> None:
         for feed in self.feeds:
-            feed.wake = nobody  # no circle is left
+            feed.wake = nobody  # no reference cycle remains
 
     def _over(self) -> bool:
         delivery = self.delivery
@@ -215,19 +216,19 @@ class Pump:
         for channel in self._channels.values():
             channel.hear(now)
         feed.uncork()
-        self._stirred = False
+        self._turn_requested = False
         self.delivery.work(now)
         if lanes is not None and self.delivery.state is not State.ENDED:
             lanes.feed.cork()
             lanes.work(now)
             lanes.feed.uncork()
-            self._follow(lanes)
+            self._update_connections(lanes)
         for channel in self._channels.values():
             channel.speak(now)
 
-    def _follow(self, lanes: Lanes) -> None:
-        """One channel for each lane that there is now."""
-        self._first.peeks = False  # the lanes do not wait for that
+    def _update_connections(self, lanes: Lanes) -> None:
+        """Keep one session connection for each current lane."""
+        self._ordered_connection.peeks = False  # a probe would delay the lanes
         for session in [session for session in self._channels if session is not self.delivery and session not in lanes.lanes]:
             self._channels.pop(session).bye()
         for lane in lanes.lanes:
@@ -240,7 +241,7 @@ class Pump:
                 channel.peeks = False
 
     def _next_time(self, now: float) -> float:
-        """When there is something to do though nothing comes; 0: at once."""
+        """Return the monotonic time of the next turn if nothing arrives before; 0 for at once."""
         delivery, lanes = self.delivery, self.lanes
         if self._stopping or delivery.feed.born_failed or (delivery.feed.queue and delivery.may_send(now)):
             return 0.0

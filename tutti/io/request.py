@@ -1,4 +1,4 @@
-"""Talk: one question at a time to the first gateway that answers, waiting for it. For tools, and for finding the other ports."""
+"""Requests: one request at a time to the first gateway that answers, for tools and for the discovery of other ports."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from tutti.io.port_probe import misheard, peek
 from tutti.io.zmtp_connection import Link, News, no_link
 
 _GOODBYE_S = 0.2
-_NO_ANSWER = "connected, but there was no answer"
-_LOOK_S = 0.25  # who waits for a turn and gives up is noticed this soon
-#: What another gateway may do although this one does not.
+_NO_ANSWER = "connected, but got no answer"
+_CHECK_S = 0.25  # interval at which a queued request checks whether its caller has given up
+#: Codes of refusals after which another gateway may accept the request.
 _ELSEWHERE = frozenset({"not_primary", "leaving", "halted", "behind"})
 
 Answer = TypeVar("Answer", client_protocol.Welcome, client_protocol.Done, client_protocol.StatusAnswer)
 
 
 class Talk:
-    """A conversation with one gateway after another. Thread-safe; connects when first used, and again when a connection broke.
+    """Requests to one gateway after another. Thread-safe. Connects with the first request, and again after a lost connection.
 
     Args:
         url: `tutti://HOST:P[,HOST:P...]`, or addresses.
-        timeout: seconds that one question may take, connecting included.
-        rounds: how often everyone may be tried in that time; None is as often as it goes.
-        learn: whether other gateways of the group may answer, too; False: only those that the url names.
-        credentials: what it is let in with; those of the environment when left out.
+        timeout: seconds for one request, including the connection setup.
+        rounds: how often each address may be tried in that time; None: without limit.
+        learn: True if discovered gateways may answer, too; False: only those of the url.
+        credentials: authenticate the client; the default comes from the environment.
 
     Raises (all methods):
-        Unavailable: no gateway answered in time; the message says what was met at each.
-        ConfigError: every address is a port that speaks something else.
-        Refused: the gateway would not do it (NotAllowed: not for these credentials).
+        Unavailable: no gateway answered in time. The message has the result at each address.
+        ConfigError: every address is a port of another protocol.
+        Refused: the gateway rejects the request (`NotAllowed`: rejects the credentials).
     """
 
     def __init__(
@@ -67,17 +67,17 @@ class Talk:
         self._link: Link | None = None
         self._welcome: client_protocol.Welcome | None = None
         self._request = 0
-        self._trouble = ""  # the last thing that a gateway said instead of an answer
-        self._met = ""  # the last thing that was met instead of one
-        self._answered: tuple[Address, str] | None = None  # who said last, to the present question, to ask again, and why
+        self._trouble = ""  # the last error that a gateway returned
+        self._last_error = ""  # the last error in place of an answer
+        self._answered: tuple[Address, str] | None = None  # the gateway that asked for a retry of this request, and its reason
         self._retry_us = limits.RETRY_US_MIN
 
     def welcome(self) -> client_protocol.Welcome:
-        """Who the gateway is and where its other ports are; asked anew each time, so that the state is the present one."""
+        """Return the Welcome of the gateway, with its state and ports. Each call requests it again."""
         deadline = time.monotonic() + self._timeout
-        with self._turn(deadline):
+        with self._exclusive(deadline):
             if self._link is not None and self._welcome is not None:
-                self._say(self._hello())
+                self._send_control(self._hello())
                 welcome = self._answer(0, client_protocol.Welcome, deadline)
                 if welcome is not None:
                     self._welcome = welcome
@@ -86,16 +86,16 @@ class Talk:
 
     @property
     def trouble(self) -> str:
-        """What was met last in place of an answer, without where; empty when nothing was."""
-        return self._met
+        """The last error in place of an answer, without its address; empty if there was none."""
+        return self._last_error
 
     @property
     def address(self) -> Address:
-        """The gateway that answers, or is asked next."""
+        """The gateway that answers, or that is asked next."""
         return self._route.present
 
     def broke(self, seconds: float) -> bool:
-        """Wait so long, or until the connection that stands breaks, as when its gateway ends or stands still; whether it did."""
+        """Wait up to `seconds` for the loss of the current connection. Return True if it was lost."""
         until = time.monotonic() + seconds
         with self._lock:
             while (left := until - time.monotonic()) > 0:
@@ -112,21 +112,21 @@ class Talk:
     def _is_lost(self, link: Link) -> bool:
         try:
             while link.receive() is not None:
-                pass  # news that nobody asked for
+                pass  # unsolicited messages
         except FormatError:
             return True
         return link.news() is not None
 
     def close(self) -> None:
-        """Say goodbye."""
+        """Send Bye and close."""
         with self._lock:
             if self._link is not None:
-                self._say(client_protocol.Bye())
+                self._send_control(client_protocol.Bye())
                 self._link.close(_GOODBYE_S)
                 self._link = None
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return the object."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -134,39 +134,41 @@ class Talk:
         self.close()
 
     def ask(self, kind: type[Answer], make: Callable[[int], msgspec.Struct], given_up: Callable[[], bool] = bool) -> Answer:
-        """Put a question; `make` gives it for its number, `kind` is its answer's type.
+        """Send a request and return its answer, which has type `kind`. `make` builds the request from its number.
 
-        Who waits for its turn waits within its time, and has none when it has `given_up` by then: nothing is asked for nobody.
+        A request may wait for an earlier one of another thread, within its own timeout. If the caller has `given_up` by then, the
+        request is not sent.
         """
         deadline = time.monotonic() + self._timeout
-        with self._turn(deadline, given_up):
+        with self._exclusive(deadline, given_up):
             self._retry_us, self._answered = limits.RETRY_US_MIN, None
             while True:
                 self._connected(deadline)
                 self._request += 1
-                self._say(make(self._request))
+                self._send_control(make(self._request))
                 answer = self._answer(self._request, kind, deadline)
                 if answer is not None:
                     return answer
 
     @contextlib.contextmanager
-    def _turn(self, deadline: float, given_up: Callable[[], bool] = bool) -> Iterator[None]:
-        while not self._lock.acquire(timeout=max(0.0, min(deadline - time.monotonic(), _LOOK_S))):
+    def _exclusive(self, deadline: float, given_up: Callable[[], bool] = bool) -> Iterator[None]:
+        while not self._lock.acquire(timeout=max(0.0, min(deadline - time.monotonic(), _CHECK_S))):
             if given_up() or time.monotonic() >= deadline:
-                raise Unavailable(f"{self.address} has not answered those who asked before within {self._timeout:g} s")
+                raise Unavailable(f"{self.address} has not answered earlier requests within {self._timeout:g} s")
         try:
             if given_up():
-                raise Unavailable("who asked has given up")
-            self._drop_what_ended()
+                raise Unavailable("the caller has given up")
+            self._drop_ended()
             yield
         finally:
             self._lock.release()
 
     # -- one connection after another
 
-    def _drop_what_ended(self) -> None:
-        """A connection that ended while nobody asked, as a gateway ends one that its pings come back from too late, was no failure
-        of anybody: the next one is made to the same gateway, at once.
+    def _drop_ended(self) -> None:
+        """Close a connection that the gateway ended between two requests, for example because a ping was answered too late.
+
+        Such an end does not count as a failure: the next connection goes to the same gateway at once.
         """
         if self._link is not None and not self._link.stands():
             self._link.close()
@@ -177,21 +179,21 @@ class Talk:
         return client_protocol.Hello(client_protocol.PROTOCOL, CLIENT, self._session, token)
 
     def _connected(self, deadline: float) -> client_protocol.Welcome:
-        """Be connected, and welcomed there."""
+        """Ensure that a connection and its Welcome exist, and return the Welcome."""
         while self._link is None or self._welcome is None:
             self._welcome = None
             if self._link is None:
                 try:
                     self._link = Link(self._route.present, self._credentials)
                 except OSError as error:
-                    self._met = self._trouble = no_link(error)
+                    self._last_error = self._trouble = no_link(error)
                     self._pause(limits.RETRY_US_MAX / 1e6, deadline)
                     continue
             until = min(deadline, time.monotonic() + limits.ADDRESS_TIMEOUT_US / 1e6)
             if not self._link.up and not self._comes_up(self._link, until):
                 self._leave(self._link.trouble or None, deadline)
                 continue
-            self._say(self._hello())
+            self._send_control(self._hello())
             welcome = self._answer(0, client_protocol.Welcome, until, deadline)
             if welcome is not None:
                 self._welcome = welcome
@@ -211,12 +213,12 @@ class Talk:
             link.wait(max(0.0, until - time.monotonic()))
         return True
 
-    def _say(self, message: msgspec.Struct) -> None:
+    def _send_control(self, message: msgspec.Struct) -> None:
         if self._link is not None:
             self._link.send([client_protocol.encode_control(message)])
 
     def _answer(self, request: int, kind: type[Answer], until: float, deadline: float | None = None) -> Answer | None:
-        """The answer to a request (0: to Hello); None when the question is to be put again, maybe to another gateway."""
+        """Return the answer to a request (0: to Hello), or None if the request must be sent again, perhaps to another gateway."""
         deadline = until if deadline is None else deadline
         while self._link is not None:
             link = self._link
@@ -239,7 +241,7 @@ class Talk:
         return None
 
     def _wait_on(self, link: Link, until: float, deadline: float) -> None:
-        """Nothing came: wait for more, or leave."""
+        """Wait for a message, or leave the gateway after an error or a timeout."""
         if link.news() is not None:
             self._leave("the connection was lost", deadline)
         elif time.monotonic() >= until:
@@ -248,11 +250,11 @@ class Talk:
             link.wait(min(until - time.monotonic(), limits.POLL_US_MAX / 1e6))
 
     def _denied(self, denied: client_protocol.Denied, deadline: float) -> None:
-        """Put it right and return, to ask again; or raise."""
+        """Prepare a retry of the request, or raise."""
         if denied.code == "hello":
             self._welcome = None
         elif denied.retry:
-            self._met = self._trouble = f"{denied.reason} ({denied.code})"
+            self._last_error = self._trouble = f"{denied.reason} ({denied.code})"
             self._answered = self._route.present, self._trouble
             if denied.code in _ELSEWHERE:
                 self._leave(self._trouble, deadline)
@@ -262,14 +264,14 @@ class Talk:
             raise (NotAllowed if denied.code in NOT_ALLOWED else Refused)(denied.reason, denied.code)
 
     def _leave(self, reason: str | None, deadline: float, wrong: bool = False) -> None:
-        """Go on to the next gateway; without a reason, look who is there. `wrong`: the address is no client port."""
+        """Change to the next gateway. Without a reason, probe the address. `wrong`: the address is not a client port."""
         if self._link is not None:
             self._link.close()
             self._link = None
             if reason is None:
                 reason, wrong = peek(self._route.present)
-        self._met = reason or ""
-        wait = self._route.move_on(self._met, wrong)
+        self._last_error = reason or ""
+        wait = self._route.move_on(self._last_error, wrong)
         if self._route.only_wrong_ports():
             raise ConfigError(self._route.told())
         if self._rounds is not None and self._route.rounds >= self._rounds:
@@ -279,23 +281,23 @@ class Talk:
     def _pause(self, wait: float, deadline: float) -> None:
         left = deadline - time.monotonic()
         time.sleep(max(0.0, min(wait, left)))
-        if left <= wait:  # nobody could answer any more
-            raise Unavailable(self._no_luck())
+        if left <= wait:  # no gateway could answer in the remaining time
+            raise Unavailable(self._timeout_text())
 
-    def _no_luck(self) -> str:
-        """Why the time is over: what a gateway answered says most, where one did, and then what it or another one did since."""
+    def _timeout_text(self) -> str:
+        """Return the text of the timeout error: what a gateway answered, if one did, then the last result at each address."""
         time_text = f"{self._timeout:.2g}" if self._timeout < 10 else f"{self._timeout:.0f}"
         if self._answered is None:
-            told = self._route.told()
-            last = f"; last answer: {self._trouble}" if self._trouble and self._trouble not in told else ""
-            return f"no gateway answered within {time_text} s: {told}{last}"
+            results = self._route.told()
+            last = f"; last answer: {self._trouble}" if self._trouble and self._trouble not in results else ""
+            return f"no gateway answered within {time_text} s: {results}{last}"
         who, said = self._answered
         met = self._route.all_met()
         since = met.pop(who, CONNECTED)
         parts = [f"{who} answered last: {said}"]
         if since == _NO_ANSWER:
-            parts.append("asked once more, it had not answered yet when the time was over")
+            parts.append("the repeated request had no answer within the time")
         elif since not in (CONNECTED, said):
             parts.append(f"then: {since}")
         parts += [f"{address}: {text}" for address, text in met.items()]
-        return f"it was not done within {time_text} s: {'; '.join(parts)}"
+        return f"the request was not done within {time_text} s: {'; '.join(parts)}"

@@ -1,4 +1,4 @@
-"""A channel: one session and the connection that it has now, to one address after another. It moves messages between them."""
+"""Session connection: moves messages between one session and its current connection, to one address after another."""
 
 from __future__ import annotations
 
@@ -23,75 +23,75 @@ US = 1e6
 
 
 class Watch(Protocol):
-    """What a channel needs of who gives it its turns."""
+    """What a session connection needs of the producer's I/O."""
 
     def watch(self, link: Link) -> None:
-        """A link was made: what happens to it wants a turn."""
+        """Watch a new connection, whose events need a turn."""
 
     def leave(self, link: Link) -> None:
-        """A link is about to be closed."""
+        """Stop watching a connection that is about to be closed."""
 
     def wake(self) -> None:
-        """A turn is wanted. Any thread."""
+        """Request a turn. Any thread."""
 
 
-class _Nobody:
-    """In place of a watch that is let go, so that no circle is left."""
+class _NoWatch:
+    """Replaces the `Watch` of a closed session connection, so that no reference cycle remains."""
 
     def watch(self, link: Link) -> None:
-        """As `Watch`."""
+        """Do nothing."""
 
     def leave(self, link: Link) -> None:
-        """As `Watch`."""
+        """Do nothing."""
 
     def wake(self) -> None:
-        """As `Watch`."""
+        """Do nothing."""
 
 
 class Channel:
     """Used by one thread, which calls `hear`, lets the session work, then calls `speak`.
 
     Attributes:
-        link: the connection; None between two.
-        peeks: whether it looks who is where no gateway answers, before it goes on to the next.
+        link: the current connection, or None.
+        peeks: True if a silent address is probed before the next one is tried.
     """
 
     def __init__(self, session: Session, route: Route, watch: Watch, credentials: Credentials | None = None) -> None:
-        """Prepare; `watch` is told of its links, `credentials` let it in."""
+        """Prepare; `watch` gets the connections, and `credentials` authenticate them."""
         self.session = session
         self._credentials = credentials
         session.token = credentials.token if credentials is not None else ""
         self.link: Link | None = None
         self.peeks = True
         self._route = route
-        self._pinned: Route | None = None  # to the only gateway that will do
+        self._pinned: Route | None = None  # the endpoints of the only usable gateway
         self._watch: Watch = watch
-        self._look: Look | None = None
+        self._probe: Look | None = None
         self._connect_at = 0.0
         self._connect_until = 0.0
-        self._wrong = False  # whether who is there is no client port, as what it said shows
+        self._wrong_port = False  # True if a message showed that the address is not a client port
 
     @property
     def route(self) -> Route:
-        """The addresses that are tried now."""
+        """The endpoints that are tried now."""
         return self._pinned or self._route
 
     @property
     def addresses(self) -> list[Address]:
-        """The addresses of the gateway that it keeps to, if it does to one."""
+        """The address of the current connection, or all addresses that may be tried."""
         return [self.link.address] if self.link is not None else self.route.addresses
 
     def hear(self, now: float) -> None:
-        """Connect if it is time, and take in what came."""
-        if self._look is not None and self._look.seen is not None:
-            self._move_on(self._look.address, self._look.seen, now)
+        """Connect if it is time, and handle received messages."""
+        if self._probe is not None and self._probe.seen is not None:
+            self._next_address(self._probe.address, self._probe.seen, now)
         link = self.link
         if link is None and self._connect_at <= now:
             link = self._connect(now)
         if link is not None:
             if link.stirs or link.due() <= now:
                 link.wait(0.0)
-            self._hear(link, now)
+            self._handle_events(link, now)
 
     def _connect(self, now: float) -> Link | None:
         self._connect_until = now + limits.ADDRESS_TIMEOUT_US / US
@@ -105,7 +105,7 @@ class Channel:
         return self.link
 
     def speak(self, now: float) -> None:
-        """Leave a connection that is of no use; send what there is to say."""
+        """Drop the connection if the session asks for that; otherwise send the session's messages."""
         link, outbox = self.link, self.session.outbox
         if link is not None and self.session.drop:
             self._leave(link, self.session.drop, now)
@@ -116,23 +116,23 @@ class Channel:
             outbox.popleft()
 
     def due(self) -> float:
-        """When `hear` has something to do although nothing came (monotonic)."""
+        """Return the monotonic time of the next action if nothing arrives before."""
         if self.link is None:
-            return 0.0 if self._look is not None and self._look.seen is not None else self._connect_at
+            return 0.0 if self._probe is not None and self._probe.seen is not None else self._connect_at
         due = self.link.due()
         return due if self.link.up else min(due, self._connect_until)
 
     def bye(self) -> None:
-        """Say goodbye, if there is somebody to say it to, and close."""
+        """Send Bye if connected, then close."""
         if self.link is not None and self.link.up:
             self.link.send([encode_control(Bye())])
         self.close()
 
     def close(self) -> None:
-        """Drop the connection, and what is queued in it."""
-        self._connect_at, self._look = inf, None
+        """Drop the connection, with everything queued in it."""
+        self._connect_at, self._probe = inf, None
         self._drop()
-        self._watch = _Nobody()
+        self._watch = _NoWatch()
 
     def _drop(self) -> None:
         link, self.link = self.link, None
@@ -140,7 +140,7 @@ class Channel:
             self._watch.leave(link)
             link.close()
 
-    def _hear(self, link: Link, now: float) -> None:
+    def _handle_events(self, link: Link, now: float) -> None:
         while link.has_news and (news := link.news()) is not None:
             if news is News.UP:
                 self.route.met("connected")
@@ -162,12 +162,12 @@ class Channel:
                     return
                 self.session.receive(data, now)
         except FormatError as error:
-            self.session.drop, self._wrong = misheard(data or b"", error, link.address)
-            if not self._wrong:
+            self.session.drop, self._wrong_port = misheard(data or b"", error, link.address)
+            if not self._wrong_port:
                 LOG.warning("%s: %s", link.address, error)
 
     def _leave(self, link: Link, reason: str | None, now: float) -> None:
-        """Drop the connection; without a reason, look who is there."""
+        """Drop the connection. Without a reason, probe the address."""
         self._drop()
         session, route = self.session, self.route
         if session.state is State.OPEN:
@@ -176,25 +176,25 @@ class Channel:
         if session.welcome is not None:
             welcome = session.welcome
             self._route.learn(welcome.gateways, welcome.silent, welcome.state == "primary")
-        wrong, self._wrong = self._wrong, False
+        wrong, self._wrong_port = self._wrong_port, False
         if reason is None and self.peeks:
             self._connect_at = inf
-            self._look = look(link.address, self._watch.wake)
+            self._probe = look(link.address, self._watch.wake)
         else:
-            self._move_on(link.address, Sight(reason or "it did not answer", wrong), now)
+            self._next_address(link.address, Sight(reason or "it did not answer", wrong), now)
 
-    def _move_on(self, address: Address, sight: Sight, now: float) -> None:
-        """Go on to the next address, as that one is of no use."""
+    def _next_address(self, address: Address, sight: Sight, now: float) -> None:
+        """Change to the next address."""
         session, route = self.session, self.route
-        self._look = None
+        self._probe = None
         session.trouble = f"{address}: {sight.text}"
         self._connect_at = now + route.move_on(sight.text, sight.wrong)
-        self._keep_to(session.only, address)
+        self._pin(session.only, address)
         if session.state is not State.ENDED and route.only_wrong_ports() and not session.begun:
             session.end(ConfigError(route.told()))
 
-    def _keep_to(self, gateway: tuple[str, str], address: Address) -> None:
-        """Go on at that gateway alone (name and url), where it was met or where it is said to be by now; at any without a name."""
+    def _pin(self, gateway: tuple[str, str], address: Address) -> None:
+        """Use only the given gateway (name and url), at its known or announced addresses; any gateway if the name is empty."""
         name, url = gateway
         if not name:
             self._pinned = None

@@ -1,7 +1,7 @@
-"""One connection to one gateway's client port, by a plain socket: the one end of a ZeroMQ DEALER, that never reconnects by itself.
+"""ZMTP connection: one connection to the client port of one gateway, over a plain socket. It acts as a DEALER without reconnect.
 
-A connection that broke is dropped whole, with everything queued in it, and a new one is made: what was sent and not answered is
-known to its sender, which sends it again in order. The thread that owns it moves the bytes, so that no other has to wake up.
+A broken connection is dropped with everything queued in it. The sender knows which messages have no answer, and sends them again in
+order over a new connection. The thread that owns the connection does its I/O, so that no other thread has to wake up.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _MS = 1000
 _READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
-_BEAT_S = limits.LINK_BEAT_MS / _MS
+_KEEPALIVE_S = limits.LINK_BEAT_MS / _MS
 _UNANSWERED_MAX = limits.LINK_SILENT_MS_MAX // limits.LINK_BEAT_MS
 
 
@@ -44,26 +44,25 @@ _links: weakref.WeakSet[Link] = weakref.WeakSet()
 
 
 class News(enum.Enum):
-    """What happened to a connection."""
+    """Event of a connection."""
 
     UP = "up"
-    REFUSED = "refused"  # nobody listens, or the host is not there, as `trouble` says
-    DOWN = "down"  # of a connection that was never up: who is there speaks no ZeroMQ
+    REFUSED = "refused"  # no process listens, or the host is unreachable; `trouble` has the reason
+    DOWN = "down"  # the connection ended; without an earlier UP, the peer does not speak ZMTP
 
 
 class Link:
-    """A connection to `address`; made, used and closed by one thread.
+    """A connection to `address`, used by one thread.
 
     Attributes:
-        stirs: for who watches several: something happened by `fileno`, and is to be taken in (`wait`).
+        stirs: True if `fileno` had an event that `wait` must handle; set by the I/O thread.
     """
 
     def __init__(self, address: Address, credentials: Credentials | None = None) -> None:
-        """Begin to connect; `news()` tells how it goes. With `credentials` it speaks to nobody but the gateways whose keys are in
-        them, encrypted.
+        """Start to connect; `news()` returns the result. With `credentials`, connect only to gateways that have one of their keys.
 
         Raises:
-            OSError: no descriptor is left for it.
+            OSError: no descriptor is free.
         """
         self.address = address
         self.up = False
@@ -72,49 +71,49 @@ class Link:
         self.stirs = False
         self._credentials = credentials
         self._refused = ""
-        self._news: deque[News] = deque()
-        self._came: deque[bytes | FormatError] = deque()
+        self._events: deque[News] = deque()
+        self._received: deque[bytes | FormatError] = deque()
         self._socket: socket.socket | None = None
         self._handshake: Handshake | Calling | None = None
         self._opening: Opening | None = None
         self._stream: Stream | None = None
         self._outgoing: Outgoing | None = None
-        self._beat_s = 0.0  # when it is looked whether anything came
-        self._unanswered = 0  # how often nothing did
+        self._keepalive_at = 0.0  # when the next keepalive interval ends
+        self._unanswered = 0  # keepalive intervals in which nothing arrived
         self._mask = 0
         self._poll = select.epoll()
-        self._names: Names | None = None
+        self._lookup: Names | None = None
         _links.add(self)
         found = number(address.host)
         if found:
             self._connect(found)
         else:
-            self._names = Names(_look_up)
-            self._names.address(address.host)
-            self._poll.register(self._names.fd, _READ)
+            self._lookup = Names(_look_up)
+            self._lookup.address(address.host)
+            self._poll.register(self._lookup.fd, _READ)
 
     def orphan(self) -> None:
-        """In a forked child: the connection is the parent's, nothing is said or heard by it here; for this process it broke."""
-        self._poll.close()  # else what is changed here is changed there
+        """In a forked child, mark the connection as broken; it belongs to the parent."""
+        self._poll.close()  # a change here would change the parent's epoll instance
         self._poll = select.epoll()
-        self._forget_names()
-        self._came.clear()
-        self._news.clear()
+        self._close_lookup()
+        self._received.clear()
+        self._events.clear()
         self._end(News.DOWN)
 
     # Connecting
 
     @property
     def trouble(self) -> str:
-        """Why there is no connection, or none yet, as far as this end knows; empty where only a look at the other end may tell."""
-        if self._names is not None:
-            return "its host name has not been looked up yet: no name server answers, or not in time"
+        """The reason for a missing connection, as far as this end knows; empty if only a port probe can find it."""
+        if self._lookup is not None:
+            return "the host name is not resolved yet: no name server answered in time"
         return self._refused
 
-    def _forget_names(self) -> None:
-        if self._names is not None:
-            self._names.close()
-            self._names = None
+    def _close_lookup(self) -> None:
+        if self._lookup is not None:
+            self._lookup.close()
+            self._lookup = None
 
     def _connect(self, host: str) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -147,13 +146,13 @@ class Link:
     def _end(self, news: News) -> None:
         connection, self._socket = self._socket, None
         self._handshake = self._stream = self._outgoing = self._opening = None
-        self._news.append(news)
+        self._events.append(news)
         self.has_news = True
         if connection is not None:
-            connection.close()  # the kernel stops watching it with that
+            connection.close()  # closing also removes the descriptor from epoll
 
-    def _happened(self, mask: int) -> None:
-        """The kernel tells of the connection."""
+    def _on_socket_event(self, mask: int) -> None:
+        """Handle an event of the socket."""
         connection = self._socket
         if connection is None:
             return
@@ -164,7 +163,7 @@ class Link:
                 if mask & _WRITE:
                     self._send()
             elif self._handshake is not None:
-                self._shake(connection, self._handshake)
+                self._continue_handshake(connection, self._handshake)
             elif code := connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
                 self._refuse(os.strerror(code).lower())
             else:
@@ -174,7 +173,7 @@ class Link:
             return
         except FormatError as error:
             if self._stream is not None:
-                self._came.append(error)
+                self._received.append(error)
             elif self._credentials is not None:
                 self._refused = str(error)
             self._end(News.DOWN)
@@ -182,35 +181,35 @@ class Link:
             self._end(News.DOWN)
 
     def _greet(self, connection: socket.socket) -> None:
-        """The first bytes of a connection: there is room for them."""
+        """Send the first bytes of a connection, which fit into the empty socket buffer."""
         handshake = Handshake(b"DEALER", b"ROUTER") if self._credentials is None else self._credentials.calling()
         self._handshake = handshake
         connection.sendall(handshake.said())
 
-    def _shake(self, connection: socket.socket, handshake: Handshake | Calling) -> None:
+    def _continue_handshake(self, connection: socket.socket, handshake: Handshake | Calling) -> None:
         data = connection.recv(HANDSHAKE_BYTES_MAX)
         if not data:
             if self._credentials is not None:
-                self._refused = "the gateway ended the connection: it has no keys, or others than those that are known here"
+                self._refused = "the gateway ended the connection: it has no keys, or its keys are not those of the credentials"
             raise Ended
         rest = handshake.take(data)
         if said := handshake.said():
-            connection.sendall(said)  # as above
+            connection.sendall(said)  # fits, as in `_greet`
         if rest is None:
             return
         self._handshake = None
         source: socket.socket | Opening = connection
         self._outgoing = Outgoing(connection)
         if handshake.box is not None:
-            from tutti.zmtp.curve_stream import Opening, Sealing  # noqa: PLC0415 - the crypto, for those alone who have keys
+            from tutti.zmtp.curve_stream import Opening, Sealing  # noqa: PLC0415 - imports the crypto only for clients with keys
 
             self._outgoing = Sealing(connection, handshake.box)
             source = self._opening = Opening(connection, handshake.box, rest, limits.ANSWER_BYTES_MAX, lambda _: True)
             rest = b""
         scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._stream = Stream(source, scratch, limits.ANSWER_BYTES_MAX, lambda _: True, rest, command=self._command)
-        self._beat_s = time.monotonic() + _BEAT_S
-        self._news.append(News.UP)
+        self._keepalive_at = time.monotonic() + _KEEPALIVE_S
+        self._events.append(News.UP)
         if rest or (self._opening is not None and self._opening.unread):
             self._read(self._stream)
 
@@ -221,12 +220,12 @@ class Link:
             self._send()
 
     def news(self) -> News | None:
-        """The next thing that happened to the connection, None when nothing did. Its end is told behind all that came by it."""
-        if not self._news:
-            self._look(0.0)
-        if not self._news or (self._came and self._news[0] is News.DOWN):
+        """Return the next event of the connection, or None. The end is returned after all received messages."""
+        if not self._events:
+            self._poll_events(0.0)
+        if not self._events or (self._received and self._events[0] is News.DOWN):
             return None
-        news = self._news.popleft()
+        news = self._events.popleft()
         self.up = news is News.UP
         self.was_up = self.was_up or self.up
         return news
@@ -234,10 +233,10 @@ class Link:
     # Messages
 
     def send(self, parts: Sequence[Buffer]) -> bool:
-        """Send one message; False when the connection takes no more now. Large parts are not copied: they must not change."""
+        """Send one message. Return False if the queue is full. Large parts are not copied, and must not change."""
         outgoing = self._outgoing
         if outgoing is None:
-            return True  # it broke, as its news say: what was sent is lost
+            return True  # the connection broke: the message is lost, and `news` reports the end
         if len(outgoing) >= limits.CLIENT_WINDOW_FRAMES:
             return False
         outgoing.put(form(parts))
@@ -254,28 +253,28 @@ class Link:
         except OSError:
             self._outgoing = None
             if self._socket is not None:
-                with contextlib.suppress(OSError):  # it is over for the other end, too
+                with contextlib.suppress(OSError):  # the peer may have closed its end, too
                     self._socket.shutdown(socket.SHUT_RDWR)
-        self._watch(_READ | _WRITE if self._outgoing else _READ)  # who reads finds what came, and the end behind it
+        self._watch(_READ | _WRITE if self._outgoing else _READ)  # the next read gets the remaining messages, then the end
 
     def _read(self, stream: Stream) -> None:
         self._unanswered = 0
         opening = self._opening
         while True:
             for parts, _ in stream.read():
-                self._came.append(bytes(parts[0]))
+                self._received.append(bytes(parts[0]))
             if opening is None or not opening.unread:
                 return
 
     def receive(self) -> bytes | None:
-        """The next message of the gateway, None when there is none.
+        """Return the next message of the gateway, or None.
 
         Raises:
-            FormatError: what came is nothing that a gateway sends; nothing more comes.
+            FormatError: the peer sent something that no gateway sends. No further message follows.
         """
-        if not self._came:
+        if not self._received:
             return None
-        came = self._came.popleft()
+        came = self._received.popleft()
         if isinstance(came, FormatError):
             raise came
         return came
@@ -283,7 +282,7 @@ class Link:
     # Waiting
 
     def stands(self) -> bool:
-        """Whether nothing ended the connection, as the kernel knows it, whatever came before that is unread."""
+        """Return True if the kernel knows of no end of the connection, even if messages are unread."""
         if self._socket is None:
             return False
         poll = select.poll()
@@ -291,52 +290,52 @@ class Link:
         return not poll.poll(0)
 
     def wait(self, timeout_s: float) -> None:
-        """Wait for a message, news, room to send for what waits, or the end of the time.
+        """Wait for a message, an event, space in the send buffer, or the timeout.
 
-        Afterwards `readable` and `has_news` say what there is.
+        Afterwards, `readable` and `has_news` are up to date.
         """
         self.stirs = False
-        self._look(self._patience_s(timeout_s))
-        self.readable, self.has_news = bool(self._came), bool(self._news)
+        self._poll_events(self._patience_s(timeout_s))
+        self.readable, self.has_news = bool(self._received), bool(self._events)
 
-    def _look(self, timeout_s: float) -> None:
-        """What the kernel tells."""
+    def _poll_events(self, timeout_s: float) -> None:
+        """Handle the kernel's events."""
         for fd, mask in self._poll.poll(timeout_s):
-            self._told(fd, mask)
+            self._on_poll(fd, mask)
 
-    def _told(self, fd: int, mask: int) -> None:
-        names = self._names
+    def _on_poll(self, fd: int, mask: int) -> None:
+        names = self._lookup
         if names is None or fd != names.fd:
-            self._happened(mask)
+            self._on_socket_event(mask)
             return
         found = names.take()[self.address.host]
         self._poll.unregister(fd)
-        self._forget_names()
+        self._close_lookup()
         if found:
             self._connect(found)
         else:
-            self._refuse(f"the host name is not known ({names.wrong(self.address.host)})")
+            self._refuse(f"the host name is unknown ({names.wrong(self.address.host)})")
 
     def due(self) -> float:
-        """When `wait` has something to do though nothing comes (monotonic): tell what came before, or ask whether it stands."""
-        if self._came or self._news:
+        """Return the monotonic time at which `wait` must run if nothing arrives before, to return events or send a ping."""
+        if self._received or self._events:
             return 0.0
-        return inf if self._stream is None else self._beat_s
+        return inf if self._stream is None else self._keepalive_at
 
     def _patience_s(self, timeout_s: float) -> float:
-        """How long to wait at most: what is there already is not waited for, and a silent connection is asked whether it stands."""
-        if self._came or self._news:
+        """Return the longest wait: 0 if something is ready, otherwise up to the next keepalive action."""
+        if self._received or self._events:
             return 0.0
         if self._stream is None:
             return max(0.0, timeout_s)
         now = time.monotonic()
-        if now >= self._beat_s:
-            self._beat(now)
-        return 0.0 if self._news else max(0.0, min(timeout_s, self._beat_s - now))
+        if now >= self._keepalive_at:
+            self._keepalive(now)
+        return 0.0 if self._events else max(0.0, min(timeout_s, self._keepalive_at - now))
 
-    def _beat(self, now: float) -> None:
-        """One more beat in which nothing came; what passes while this process does not run is none."""
-        self._beat_s = now + _BEAT_S
+    def _keepalive(self, now: float) -> None:
+        """Count a keepalive interval without received data. Time in which this process is suspended does not count."""
+        self._keepalive_at = now + _KEEPALIVE_S
         self._unanswered += 1
         if self._unanswered > _UNANSWERED_MAX:
             self._end(News.DOWN)
@@ -345,13 +344,13 @@ class Link:
             self._send()
 
     def fileno(self) -> int:
-        """What becomes readable when `wait` would return."""
+        """Return the descriptor that becomes readable when `wait` would return."""
         return self._poll.fileno()
 
     def close(self, linger_s: float = 0.0) -> None:
-        """Drop the connection. What is queued in it has `linger_s` to leave."""
+        """Drop the connection. Queued messages have `linger_s` seconds to leave."""
         _links.discard(self)
-        self._forget_names()
+        self._close_lookup()
         connection, self._socket = self._socket, None
         if connection is not None:
             if self._outgoing:
@@ -363,18 +362,18 @@ class Link:
 
 
 def no_link(error: OSError) -> str:
-    """What is said where no `Link` can be had."""
-    return f"no connection can be made: {error.strerror}; raise the limit of open files of this process"
+    """Return the error text for a connection that cannot be created."""
+    return f"the connection cannot be created: {error.strerror}; raise the limit of open files of this process"
 
 
-def _orphan_all() -> None:
+def _after_fork() -> None:
     for link in list(_links):
         link.orphan()
 
 
-after_fork(_orphan_all)
+after_fork(_after_fork)
 
 
 def _look_up(host: str) -> str:
-    """The address to connect to: one of IPv4 first, as gateways listen."""
+    """Return the address to connect to, preferring IPv4, on which gateways listen by default."""
     return min(addresses(host), key=lambda address: ":" in address)

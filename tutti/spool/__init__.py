@@ -1,1 +1,1 @@
-"""The producer's spool: what is not yet committed, on the producer's own disk (NOTES.md)."""
+"""Spool: a producer's uncommitted records on its own disk (NOTES.md)."""

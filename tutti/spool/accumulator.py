@@ -1,11 +1,11 @@
-"""The feed of a producer with a spool: what is closed goes to the disk first, and from there to the I/O thread.
+"""Accumulator of a producer with a spool: closed batches go to the disk first, and from there to the I/O thread.
 
 Rules
-- Nothing is handed to the delivery that is not durable here, and nothing while the log has not said what it holds of the spool.
-- `queue` has what follows the window, without a gap: batches as they were written while the delivery keeps up, else what was read
-  back. What is not in it has no body in memory, and what nobody holds a receipt of is not in memory at all.
-- Whatever ends an epoch, the spool is read again from behind the log's word (`began`); `turn` counts that, so that what was read
-  for the time before is dropped.
+- The delivery gets a batch only after the batch is durable here, and only after the log reported its position in the spool.
+- `queue` continues the window without a gap. While the delivery keeps up, it holds batches as they were written, otherwise batches
+  that were read back. Other batches have no body in memory, and a batch without a receipt is not in memory at all.
+- At the begin of each epoch, reading restarts at the log's position (`began`). `turn` counts these restarts, so that blocks
+  read before a restart are dropped.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ LOG = logging.getLogger("tutti.client")
 
 
 class SpooledFeed(Feed):
-    """Records on their way to the spool, and from there to the I/O thread. As `Feed`; `work` wakes the spool's thread."""
+    """Moves records to the spool, and from there to the I/O thread. Extends `Feed`; `work` wakes the disk thread."""
 
     remedy = "enlarge spool_bytes, or buffer_bytes"
 
     def __init__(self, options: FeedOptions, store: Store, spool_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin with what the spool holds."""
+        """Start with the content of the spool."""
         super().__init__(options, clock)
         self.work = threading.Condition(self.lock)
         self.closed: collections.deque[Batch] = collections.deque()
         self.path = store.path
         self.done, self.known = store.state.done, store.state.known
         self.turn = 0
-        self.seek: Place | None = None  # where reading is to go on, until the spool's thread has seen it
-        self.ready_bytes = 0  # of bodies in the queue and in the window
-        self.broken: TuttiError | None = None  # why the spool cannot be used any more
-        self.no_room = ""  # what the disk says
+        self.seek: Place | None = None  # position at which reading must restart; None once the disk thread has done so
+        self.ready_bytes = 0  # bytes of bodies in the queue and in the window
+        self.broken: TuttiError | None = None  # why the spool is unusable
+        self.no_room = ""  # the error of a full disk; empty otherwise
         self.word = Word()
         self.log = store.state.log
         self.refusals: dict[Place, Failure] = {}
@@ -58,59 +58,59 @@ class SpooledFeed(Feed):
         self._spool_bytes = spool_bytes
         self._flags = compression_flags(options.compression)
         self._live: weakref.WeakValueDictionary[Place, Batch] = weakref.WeakValueDictionary()
-        self._watched: dict[Place, Batch] = {}  # those with callbacks, which nobody else may hold
+        self._watched: dict[Place, Batch] = {}  # spooled batches with callbacks, which may have no other reference
         self._counts = store.counts()
-        self._late: list[Batch] = []  # written after the end
-        self.release: Callable[[], None] = nobody  # lets go of the directory
+        self._late: list[Batch] = []  # batches written after the end of the producer
+        self.release: Callable[[], None] = nobody  # closes the directory
         self._earlier = max(self._counts, default=0)  # the last segment of earlier runs
         self._used = store.used
         self._progress = store.progress
         self._refused = 0
-        self._aside: dict[Place, Place] = {}  # refused batches that something before is not done with: from where to where
-        self.pending_records = self._left()
+        self._refused_ranges: dict[Place, Place] = {}  # refused batches above `done`: start position -> end position
+        self.pending_records = self._uncommitted()
 
     @property
     def state(self) -> State:
-        """What the spool says of itself."""
+        """The state that `spool.json` holds."""
         return self._store.state
 
     # -- the application's threads
 
     def add(self, topic: str, record: Record, progress: bytes, on_delivery: OnDelivery | None) -> Receipt:
-        """As `Feed.add`."""
-        _check_room(progress)
+        """See `Feed.add`."""
+        _check_progress_size(progress)
         return super().add(topic, record, progress, on_delivery)
 
     def add_whole(self, topic: str, records: Conformed, progress: bytes, on_delivery: OnDelivery | None) -> Receipt:
-        """As `Feed.add_whole`."""
-        _check_room(progress)
+        """See `Feed.add_whole`."""
+        _check_progress_size(progress)
         return super().add_whole(topic, records, progress, on_delivery)
 
     def lack(self, need: int) -> str:
-        """As `Feed.lack`, of the spool too."""
+        """See `Feed.lack`; also checks the limits of the spool."""
         waiting = self.buffered + need
         if self.no_room and waiting > self.options.batch_bytes:
             return self.no_room
         if self.buffered and waiting > self.options.buffer_bytes:
-            return f"{self.buffered} bytes wait for the disk, {need} more exceed buffer_bytes={self.options.buffer_bytes}"
+            return f"{self.buffered} bytes wait for the disk, and {need} more exceed buffer_bytes={self.options.buffer_bytes}"
         if self.pending_records and self._used + waiting > self._spool_bytes:
             limit = f"spool_bytes={self._spool_bytes}"
-            return f"spool {self.path} has {self._used} bytes that are not committed, {need} more exceed {limit}"
+            return f"spool {self.path} has {self._used} uncommitted bytes, and {need} more exceed {limit}"
         if len(self._watched) >= limits.SPOOL_WATCHED_MAX:
-            return f"{len(self._watched)} batches with on_delivery wait for their outcome, which is the limit"
+            return f"{len(self._watched)} batches with on_delivery have no outcome yet, which is the limit"
         return ""
 
     def new_batch(self, topic: str, room: int) -> Batch:
-        """As `Feed.new_batch`; its outcome is waited for as long as it takes."""
+        """See `Feed.new_batch`. The batch has no delivery deadline."""
         batch = Batch(topic, room, float("inf"), self.passing)
         batch.spool = self
         return batch
 
     def cork(self) -> None:
-        """Nothing is kept back: it is another thread that takes it, and writes it meanwhile."""
+        """Do nothing: the disk thread writes batches while the I/O thread works."""
 
     def offered(self) -> None:
-        """A batch was closed: have it written."""
+        """Notify the disk thread of a closed batch."""
         with self.lock:
             self.work.notify()
 
@@ -118,8 +118,8 @@ class SpooledFeed(Feed):
         """Wait until a batch is durable here.
 
         Raises:
-            TimeoutError: it is not after `timeout` seconds.
-            TuttiError: it never will be.
+            TimeoutError: the batch is not durable after `timeout` seconds.
+            TuttiError: the batch failed before it was durable.
         """
         outside("spooled() cannot be waited for")
         self.apart()
@@ -134,44 +134,44 @@ class SpooledFeed(Feed):
                 left = limits.POLL_US_MAX / 1e6 if deadline is None else deadline - time.monotonic()
                 if left <= 0:
                     why = f": {self.no_room}" if self.no_room else ""
-                    raise TimeoutError(f"not on the spool's disk after {timeout:g} s{why}")
+                    raise TimeoutError(f"the record is not durable in the spool after {timeout:g} s{why}")
                 self.changed.wait(min(left, limits.POLL_US_MAX / 1e6))
 
     def spooled(self) -> Spooled:
-        """What the spool holds at this moment."""
+        """Return the current content of the spool."""
         with self.lock:
-            return Spooled(self._left(), self._left(self._earlier), self._used, self._refused, self._progress)
+            return Spooled(self._uncommitted(), self._uncommitted(self._earlier), self._used, self._refused, self._progress)
 
     def resume(self, deadline: float) -> Resume:
-        """Where the application goes on: behind the last record that is committed or in the spool. Called with an epoch open.
+        """Return where the application continues: after the last committed or spooled record. Called with an open epoch.
 
         Raises:
-            Unavailable: the disk did not take what was sent until `deadline` (monotonic).
+            Unavailable: the disk did not write all sent records by `deadline` (monotonic).
         """
         with self.lock:
             self.close_open()
             while self.closed and not self.ended:
                 if time.monotonic() >= deadline:
-                    raise Unavailable(f"spool {self.path} does not take what was sent: {self.no_room or 'its disk is slow'}")
+                    raise Unavailable(f"spool {self.path} has not written all sent records: {self.no_room or 'its disk is slow'}")
                 self.changed.wait(limits.POLL_US_MAX / 1e6)
             if self.ended:
                 self.check()
-            left = self._left()
+            left = self._uncommitted()
             return Resume(self.committed.sequence + left, (self._progress if left else b"") or unwrap(self.committed.progress)[1])
 
-    def _left(self, upto: int | None = None) -> int:
-        """Records on the disk that have no outcome, in segments up to number `upto`. Called with the lock."""
-        done, aside = self.done, self._aside.items()
+    def _uncommitted(self, upto: int | None = None) -> int:
+        """Return the number of spooled records without an outcome, in segments up to number `upto`. Called with the lock."""
+        done, aside = self.done, self._refused_ranges.items()
         return sum(
             count - (done.records if number == done.segment else 0)
             for number, count in self._counts.items()
             if number >= done.segment and (upto is None or number <= upto)
         ) - sum(after.records - before.records for before, after in aside if upto is None or after.segment <= upto)
 
-    # -- the spool's thread
+    # -- the disk thread
 
     def group(self) -> list[Batch]:
-        """The closed batches that are written next. Called with the lock."""
+        """Return the closed batches of the next write. Called with the lock."""
         group: list[Batch] = []
         size = 0
         for batch in self.closed:
@@ -183,7 +183,7 @@ class SpooledFeed(Feed):
         return group
 
     def wrote(self, store: Store, batches: Sequence[Batch], places: Sequence[tuple[Place, int]]) -> None:
-        """Batches are durable: their memory is free, unless the delivery takes them at once."""
+        """Handle durable batches: release their bodies, or queue them at once for the delivery."""
         with self.lock:
             self.no_room = ""
             for batch, (place, end) in zip(batches, places, strict=True):
@@ -198,34 +198,35 @@ class SpooledFeed(Feed):
                 else:
                     self._live[place] = batch
                 before = Place(place.segment, place.records - batch.count)
-                if self._takes(place.segment) and self.has_space(batch.size) and store.passed(before, place, end):
+                if self._may_queue(place.segment) and self.has_space(batch.size) and store.passed(before, place, end):
                     self._hand_over(batch)
                 else:
                     batch.body = b""
-            self._note(store)
+            self._update_counts(store)
             self.roomy.notify_all()
             self.close_idle()
             self.changed.notify_all()
         self.wake()
 
-    def _takes(self, segment: int) -> bool:
+    def _may_queue(self, segment: int) -> bool:
         return self.opened is not None and self.seek is None and segment <= self.state.sent and not self.ended
 
     def has_space(self, size: int) -> bool:
-        """Whether a body of that size may be read for the delivery; one alone always may."""
+        """Return True if a body of that size may be read for the delivery. One body may always be read."""
         return not self.ready_bytes or self.ready_bytes + size <= self.options.buffer_bytes // 2
 
     def read(self, block: Block, turn: int) -> None:
-        """A block was read back for that turn."""
+        """Queue a block that was read back in that turn."""
         with self.lock:
             if turn != self.turn or self.opened is None or self.ended:
                 return
-            batch = self._holder(block)
+            batch = self._batch_of(block)
             batch.body, batch.progress, batch.crc = block.body, block.progress, block.crc
             batch.raw_length, batch.size = block.raw_length, len(block.body)
             batch.min_timestamp, batch.max_timestamp = block.min_timestamp, block.max_timestamp
             if block.flags != self._flags:
-                batch.codec = compression_of(block.flags)  # of another run; with less it may be too large for a frame
+                # Another run may have used more compression, without which the batch could exceed the frame limit.
+                batch.codec = compression_of(block.flags)
             self._hand_over(batch)
         self.wake()
 
@@ -235,40 +236,40 @@ class SpooledFeed(Feed):
         self.queue.append(batch)
 
     def refused(self, store: Store, block: Block, failure: Failure) -> None:
-        """A batch that the log will not have was put aside, with the reason."""
+        """Fail a batch that the log refused, after it was written to `refused/`."""
         with self.lock:
             self.refusals.pop(block.place, None)
-            batch = self._holder(block)
+            batch = self._batch_of(block)
             self._refused += block.count
             batch.first_sequence = 0
             batch.settle(OFFSET_UNKNOWN, failure)
-            self._note(store)
+            self._update_counts(store)
         LOG.error(
-            "%d records of producer %s to topic %s are put aside in %s/refused: %s",
+            "%d records of producer %s to topic %s were refused and are kept in %s/refused: %s",
             block.count, self.state.producer, block.topic, self.path, failure.error,
         )  # fmt: skip
         self.finished([batch])
         batch.announce()
 
     def without(self, block: Block) -> tuple[Place, tuple[Place, ...]]:
-        """How far all is done with if this batch does not go to the log, and what is aside beyond that. Nothing has changed."""
+        """Return the values of `done` and `aside` after this batch is skipped. The state is unchanged."""
         with self.lock:
-            aside = {**self._aside, block.before: block.place}
+            aside = {**self._refused_ranges, block.before: block.place}
             done = reach(self.done, aside, self._counts)
             return done, tuple(sorted(before for before, after in aside.items() if after > done))
 
     def put_aside(self, block: Block) -> None:
-        """This batch does not go to the log, which is written down."""
+        """Skip a batch, which is noted durably."""
         with self.lock:
-            self._aside[block.before] = block.place
+            self._refused_ranges[block.before] = block.place
             self._move_done(self.done)
             self._recount()
 
     def _recount(self) -> None:
-        self.pending_records = self._left() + sum(batch.count for batch in self.closed)
+        self.pending_records = self._uncommitted() + sum(batch.count for batch in self.closed)
 
-    def _holder(self, block: Block) -> Batch:
-        """The batch that somebody holds a receipt of, or one that stands for it. Called with the lock."""
+    def _batch_of(self, block: Block) -> Batch:
+        """Return the batch that receipts refer to, or a new one for the block. Called with the lock."""
         batch = self._watched.get(block.place) or self._live.get(block.place)
         if batch is None:
             batch = Batch(block.topic, 0, float("inf"), self.passing)
@@ -276,39 +277,39 @@ class SpooledFeed(Feed):
         return batch
 
     def pruned(self, store: Store) -> None:
-        """Segments are gone."""
+        """Update the counts after segments were deleted."""
         with self.lock:
-            self._note(store)
+            self._update_counts(store)
             self.roomy.notify_all()
 
     def lacks_room(self, error: DiskFull) -> None:
-        """The disk is full: what is closed waits for it."""
+        """Store the error of a full disk, on which closed batches wait."""
         with self.lock:
             self.no_room = str(error)
 
     def fall(self, error: TuttiError) -> None:
-        """The spool cannot be used any more."""
+        """Mark the spool as unusable."""
         with self.lock:
             self.broken = self.broken or error
             self.roomy.notify_all()
         self.wake()
 
-    def _note(self, store: Store) -> None:
+    def _update_counts(self, store: Store) -> None:
         self._counts, self._used, self._progress = store.counts(), store.used, store.progress
 
     def await_end(self) -> None:
-        """Wait until the delivery has ended, which does not take long: it looks whether the spool is broken."""
+        """Wait for the end of the delivery. The wait is short, as the delivery checks if the spool is unusable."""
         with self.lock:
             while not self.ended:
                 self.changed.wait(limits.POLL_US_MAX / 1e6)
 
     def leftovers(self) -> None:
-        """The producer is over: what came too late for the delivery has its outcome, too."""
+        """Fail batches that were written or closed after the end of the delivery."""
         lost = Failure(self.broken or self.stopped or Unknown("the producer ended"))
-        # What ended the producer is the outcome, as of what was on its way; a lack of room is that of what is not on the disk.
+        # A spooled batch fails with the error that ended the producer; a full disk concerns only batches that are not on the disk.
         reason = self.stopped if self.broken is None or isinstance(self.broken, DiskFull) else self.broken
-        if reason is None or isinstance(reason, UsageError):  # it was closed
-            reason = Unknown(f"the producer ended before the record had an outcome: it stays in spool {self.path}")
+        if reason is None or isinstance(reason, UsageError):  # the application closed the producer
+            reason = Unknown(f"the producer ended before the record had an outcome: the record stays in spool {self.path}")
         kept = Failure(reason)
         with self.lock:
             batches = [*self._late, *self.closed]
@@ -322,16 +323,16 @@ class SpooledFeed(Feed):
             batch.announce()
 
     def _held(self) -> list[Batch]:
-        """Batches on the disk that somebody waits for."""
+        """Return spooled batches that have receipts or callbacks."""
         return [*self._watched.values(), *self._live.values()]
 
     # -- the I/O thread
 
     def began(self, log: str, word: Word) -> None:
-        """An epoch begins, with this word of the log: the spool is read from behind that.
+        """Handle the begin of an epoch: read the spool from the log's position on.
 
         Raises:
-            Refused: the two do not belong together.
+            Refused: the log and the spool do not belong together.
         """
         with self.lock:
             place = judge(msgspec.structs.replace(self.state, known=self.known, done=self.done), word, self._counts)
@@ -343,18 +344,18 @@ class SpooledFeed(Feed):
             self._recount()
 
     def reached(self) -> tuple[Place, Place]:
-        """Up to where the log is known to hold the spool, and what is done with."""
+        """Return the position up to which the log has the spool, and the position up to which all batches have outcomes."""
         with self.lock:
             return self.known, self.done
 
     def _move_done(self, place: Place) -> None:
-        """What lies before that place is committed, and what was refused behind it is done with."""
-        self.done = reach(max(self.done, place), self._aside, self._counts)
-        for before in [before for before, after in self._aside.items() if after <= self.done]:
-            del self._aside[before]
+        """Advance `done` to that position, and over refused batches that follow."""
+        self.done = reach(max(self.done, place), self._refused_ranges, self._counts)
+        for before in [before for before, after in self._refused_ranges.items() if after <= self.done]:
+            del self._refused_ranges[before]
 
     def go_back(self, place: Place) -> None:
-        """The queue is what stands behind that place, to be read from the disk."""
+        """Clear the queue, and read the spool again from that position."""
         with self.lock:
             for batch in self.queue:
                 self.ready_bytes -= batch.charge
@@ -365,24 +366,24 @@ class SpooledFeed(Feed):
             self.work.notify()
 
     def let_go(self, batches: Iterable[Batch]) -> None:
-        """These were sent and did not commit: they come again from the disk."""
+        """Release the bodies of batches that were sent and did not commit. They are read again."""
         with self.lock:
             for batch in batches:
                 self.ready_bytes -= batch.charge
                 batch.body = b""
 
     def finished(self, batches: Iterable[Batch], committed: Resume | None = None) -> None:
-        """As `Feed.finished`: what committed is done with on the disk too."""
+        """See `Feed.finished`. Committed batches are also done in the spool."""
         with self.lock:
             if committed is not None:
                 self.committed = committed
             for batch in batches:
-                if batch.failure is None or self.ended:  # else it was put aside, and is not counted any more
+                if batch.failure is None or self.ended:  # a refused batch was skipped, and is not counted any more
                     self.pending_records = max(0, self.pending_records - batch.count)
                 if batch.body and batch.place is not None:
                     self.ready_bytes -= batch.charge
                 if batch.failure is not None:
-                    self._remember(batch.failure)
+                    self._keep_failure(batch.failure)
                 if batch.place is not None and not self.ended:
                     if batch.failure is None:
                         self.known = max(self.known, batch.place)
@@ -396,32 +397,32 @@ class SpooledFeed(Feed):
             self.changed.notify_all()
 
     def set_opened(self, opened: Resume | None) -> None:
-        """As `Feed.set_opened`; the spool's thread has work then."""
+        """See `Feed.set_opened`; also wakes the disk thread."""
         with self.lock:
             super().set_opened(opened)
             self.work.notify()
 
     def seize(self, stop: TuttiError | None, ended: bool = False) -> list[Batch]:
-        """As `Feed.seize`, for an end: what is closed is still written, by the spool's thread, and what it holds stays there."""
+        """See `Feed.seize`, at the end of the producer. The disk thread still writes closed batches, which stay in the spool."""
         with self.lock:
             self.stopped, self.ended = self.stopped if self.ended else stop, ended
             self.close_open()
             taken = {id(batch): batch for batch in (*self.queue, *self._held()) if not batch.settled}
             self.queue.clear()
-            self.pending_records = 0  # what nobody holds a receipt of has no outcome to be waited for
+            self.pending_records = 0  # a record without a receipt has no observable outcome
             self.work.notify()
             self.changed.notify_all()
             self.roomy.notify_all()
             return list(taken.values())
 
     def close(self) -> None:
-        """As `Feed.close`."""
+        """See `Feed.close`."""
         with self.lock:
             super().close()
             self.work.notify()
 
     def orphan(self, batches: Iterable[Batch], parent: int) -> None:
-        """As `Feed.orphan`."""
+        """See `Feed.orphan`."""
         self.release()
         super().orphan([*batches, *self.closed, *self._held()], parent)
         self.work = threading.Condition(self.lock)
@@ -429,11 +430,11 @@ class SpooledFeed(Feed):
         self._live.clear()
         self._watched.clear()
 
-    def _remember(self, failure: Failure) -> None:
-        if type(failure.error) is not Unknown:  # what was not delivered is safe
-            super()._remember(failure)
+    def _keep_failure(self, failure: Failure) -> None:
+        if type(failure.error) is not Unknown:  # a record that is `Unknown` is safe in the spool
+            super()._keep_failure(failure)
 
 
-def _check_room(progress: bytes) -> None:
+def _check_progress_size(progress: bytes) -> None:
     if len(progress) > PROGRESS_ROOM:
-        raise UsageError(f"progress has {len(progress)} bytes; with a spool at most {PROGRESS_ROOM} are taken")
+        raise UsageError(f"progress has {len(progress)} bytes; with a spool, at most {PROGRESS_ROOM} are allowed")

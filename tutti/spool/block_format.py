@@ -1,14 +1,14 @@
-"""The form of a spool's segments: a head, then blocks back to back, each one batch as it travels. No I/O.
+"""File format of spool segments: a head, followed by blocks; each block is one batch as it is sent. No I/O.
 
-All numbers are little-endian. The head has 512 bytes, so that no write tears it apart on most disks:
+All numbers are little-endian. The head has 512 bytes, so that its write is atomic on most disks:
 
 ```
  0 magic b"TUTSPOOL"   8 version u16   10 progress_length u16   12 number u64   20 id 16 bytes
 36 before_end u64     44 before_records u64   52 progress, zeros   508 crc u32
 ```
 
-`before_end` and `before_records` say how far the segment before this one is valid, which was found out before this one was made.
-`progress` is the application's last one up to here. A block:
+`before_end` and `before_records` are the valid length of the previous segment, which is found before a new segment is created.
+`progress` is the application's last one before this segment. A block:
 
 ```
  0 magic b"TSB1"   4 flags u8   5 whole u8   6 topic_length u16   8 progress_length u16   10 zero u16
@@ -16,9 +16,9 @@ All numbers are little-endian. The head has 512 bytes, so that no write tears it
 44 first u64      52 synced u64        60 crc u32          64 topic, progress, body
 ```
 
-`first` counts the records of the segment before the block, `synced` the bytes that were on the disk before it was written: what is
-damaged below that was not torn by a crash. `crc` is CRC32C over the bytes before it and the topic, seeded with id and number, so
-that no block of another segment is taken for one of this; `body_crc` is the batch's own, over progress and body.
+`first` counts the records of the segment before the block. `synced` counts the bytes that were durable before its write:
+corruption below `synced` is not a torn write. `crc` is CRC32C over the preceding bytes and the topic. Its seed depends on id and
+number, so that a block of another segment never matches. `body_crc` is the CRC of the batch, over progress and body.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ _CRC_AT = HEAD_BYTES - _CRC.size
 _SEED = struct.Struct("<16sQ")
 _BLOCK = struct.Struct("<4sBBHHHIIIIqqQQ")
 _MAGIC = b"TSB1"
-BLOCK_BYTES = _BLOCK.size + _CRC.size  # what a block takes beside topic, progress and body
+BLOCK_BYTES = _BLOCK.size + _CRC.size  # size of a block without topic, progress and body
 _CHUNK_BYTES = 1 << 20
 
 
 class Head(NamedTuple):
-    """What a segment says of itself."""
+    """The head of a segment."""
 
     number: int
     id: bytes
@@ -58,7 +58,7 @@ class Head(NamedTuple):
 
 
 class Block(msgspec.Struct, frozen=True):
-    """A batch as it is stored. `place` is behind its last record, `start` and `end` are bytes of the segment."""
+    """A stored batch. `place` is the position after its last record; `start` and `end` are byte offsets in the segment."""
 
     place: Place
     topic: str
@@ -77,41 +77,41 @@ class Block(msgspec.Struct, frozen=True):
 
     @property
     def before(self) -> Place:
-        """The place behind which it stands."""
+        """The position before its first record."""
         return Place(self.place.segment, self.place.records - self.count)
 
 
 def encode_head(head: Head) -> bytes:
-    """The first bytes of a segment."""
+    """Encode the first bytes of a segment."""
     fields = _HEAD.pack(MAGIC, VERSION, len(head.progress), head.number, head.id, head.before_end, head.before_records)
     data = (fields + head.progress).ljust(_CRC_AT, b"\0")
     return data + _CRC.pack(crc32c(data))
 
 
 def decode_head(data: bytes) -> Head:
-    """What `encode_head` made.
+    """Decode the result of `encode_head`.
 
     Raises:
-        FormatError: it is none, or of a newer release.
-        Damaged: the CRC does not fit.
+        FormatError: the data is not a segment head, or a newer release wrote it.
+        Damaged: the CRC does not match.
     """
     if len(data) < HEAD_BYTES or data[: len(MAGIC)] != MAGIC:
-        raise FormatError(f"no segment of a spool starts with {data[:8]!r}")
+        raise FormatError(f"a segment of a spool cannot start with {data[:8]!r}")
     _, version, length, number, whose, before_end, before_records = _HEAD.unpack_from(data)
     if _CRC.unpack_from(data, _CRC_AT)[0] != crc32c(data[:_CRC_AT]):
         raise Damaged("the head of the segment fails its CRC")
     if version != VERSION:
-        raise FormatError(f"version {version} of a spool is not known, this release reads {VERSION}: use a newer release")
+        raise FormatError(f"version {version} of a spool is unknown, and this release reads {VERSION}: use a newer release")
     return Head(number, whose, before_end, before_records, data[_HEAD.size : _HEAD.size + length])
 
 
 def seed_of(spool: bytes, number: int) -> int:
-    """What the CRC of each block of that segment begins with."""
+    """Return the CRC seed of the blocks of a segment."""
     return crc32c(_SEED.pack(spool, number))
 
 
 def encode_block(block: Block, seed: int) -> tuple[bytes, Buffer]:
-    """A block in two parts, to be written back to back: all but the body, and that."""
+    """Encode a block in two parts, for one write without a copy of the body: everything before the body, and the body."""
     topic = block.topic.encode()
     fields = _BLOCK.pack(
         _MAGIC,
@@ -133,12 +133,12 @@ def encode_block(block: Block, seed: int) -> tuple[bytes, Buffer]:
 
 
 def decode_block(data: Buffer, at: int, start: int, number: int, seed: int, *, content: bool = True) -> Block | None:
-    """The block at `at` of `data`, which is byte `start` of segment `number`; None if `data` ends before it does.
+    """Decode the block at `at` of `data`, which is byte `start` of segment `number`; None if `data` ends within the block.
 
-    Without `content` that may end before progress and body do, which are left out and not checked.
+    Without `content`, `data` needs neither progress nor body, which are then omitted and not checked.
 
     Raises:
-        FormatError: there is none, or what is there fails its CRC.
+        FormatError: the bytes are not a block, or fail their CRC.
     """
     if len(data) < at + BLOCK_BYTES:
         return None
@@ -166,33 +166,33 @@ def decode_block(data: Buffer, at: int, start: int, number: int, seed: int, *, c
     return Block(place, topic.decode(), progress, body, flags, bool(whole), count, raw_length, crc, low, high, synced, start, end)
 
 
-Fetch = Callable[[int, int], bytes]  # (size, at): bytes of a segment, fewer at its end
+Fetch = Callable[[int, int], bytes]  # (size, at): bytes of a segment; fewer at the end of the file
 
 
 class Walk:
-    """Blocks of a segment one after another, read in large pieces.
+    """Iterator over the blocks of a segment, which it reads in large chunks.
 
     Attributes:
-        at: the byte behind the last one that was given.
-        records: and the records.
+        at: byte offset after the last returned block.
+        records: number of records up to that offset.
     """
 
     def __init__(self, fetch: Fetch, number: int, seed: int) -> None:
-        """Begin behind the head."""
+        """Start after the head."""
         self.at, self.records = HEAD_BYTES, 0
         self._fetch, self._number, self._seed = fetch, number, seed
         self._data, self._data_at = b"", HEAD_BYTES
 
     def go(self, at: int, records: int) -> None:
-        """Go on there."""
+        """Continue at that offset."""
         self.at, self.records = at, records
         self._data, self._data_at = b"", at
 
     def next(self, end: int) -> Block | None:
-        """The next block, None where the segment ends: at byte `end`, or in the middle of one.
+        """Return the next block, or None at the end of the segment: at byte `end`, or within a block.
 
         Raises:
-            FormatError: what is there is no block, or fails its CRC.
+            FormatError: the bytes are not a block, or fail their CRC.
         """
         size = _CHUNK_BYTES
         while True:
@@ -209,17 +209,17 @@ class Walk:
                 return None
             self._data, self._data_at = self._fetch(min(size, end - self.at), self.at), self.at
             if len(self._data) <= there:
-                return None  # the file ends here
+                return None  # end of the file
             size *= 4
 
     def __iter__(self) -> Iterator[Block]:
-        """All that follow in the file, whatever its size."""
+        """Iterate over all remaining blocks of the file."""
         while (block := self.next(1 << 62)) is not None:
             yield block
 
 
 def heads(fetch: Fetch, at: int, size: int, number: int, seed: int) -> Iterator[Block]:
-    """The heads of blocks that there are from byte `at` to `size` of a segment, whatever lies between them."""
+    """Find the heads of blocks in bytes `at` to `size` of a segment, whatever lies between them."""
     while at < size:
         data = fetch(_CHUNK_BYTES, at)
         if not data:
@@ -236,8 +236,8 @@ def heads(fetch: Fetch, at: int, size: int, number: int, seed: int) -> Iterator[
 
 
 def torn(fetch: Fetch, end: int, size: int, number: int, seed: int) -> bool:
-    """Whether what follows the last valid block of a segment, from `end` to `size`, is what a crash leaves of unsynced writes.
+    """Return True if bytes `end` to `size`, after the last valid block of a segment, are a torn write.
 
-    It is damage if a later block says that more was on the disk when it was written.
+    The bytes are corrupt if a later block shows that more bytes were durable when it was written.
     """
     return not any(block.synced > end for block in heads(fetch, end, size, number, seed))

@@ -1,7 +1,7 @@
-"""What the log says of a spool, and what follows from it: which of its records are committed. No I/O.
+"""Commit marks: from the log's last progress, find which records of a spool are committed. No I/O.
 
-Every batch that leaves a spool has as progress a *mark*: the spool's id, and the place behind the batch. It commits with the batch
-or not at all, so the log's last progress of the producer names the last batch of the spool that is committed, exactly.
+Each batch from a spool has a *mark* as progress: the spool's id, and the position after the batch. Batch and mark commit
+together or not at all, so the log's last progress of the producer identifies the last committed batch of the spool exactly.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from tutti.errors import Damaged, FormatError, Refused
 FORMAT = 1
 _MAGIC = b"\x00TSP"
 _MARK = struct.Struct("<4s16sQQ")
-#: What an application's own progress may have where there is a spool.
+#: Bytes that an application's own progress may have in a producer with a spool.
 PROGRESS_ROOM = PROGRESS_BYTES_MAX - _MARK.size
 START = Place(0, 0)
 
 
 class Mark(NamedTuple):
-    """Which spool a batch came from, and the place behind it."""
+    """The spool of a batch, and the position after the batch."""
 
     spool: bytes
     place: Place
 
 
 def wrap(spool: bytes, place: Place, progress: bytes) -> bytes:
-    """The progress that a batch travels with; `progress` is the application's own."""
+    """Return the progress of a batch in its frame; `progress` is the application's own."""
     return _MARK.pack(_MAGIC, spool, *place) + progress
 
 
 def unwrap(progress: bytes) -> tuple[Mark | None, bytes]:
-    """The mark of a progress, if it has one, and the application's part."""
+    """Return the mark of a progress, if it has one, and the application's part."""
     if len(progress) < _MARK.size or progress[: len(_MAGIC)] != _MAGIC:
         return None, progress
     _, spool, segment, records = _MARK.unpack_from(progress)
@@ -45,7 +45,7 @@ def unwrap(progress: bytes) -> tuple[Mark | None, bytes]:
 
 
 class Word(msgspec.Struct, frozen=True):
-    """What the log says when an epoch begins: the producer's number, its last committed sequence, and the last progress."""
+    """The log's answer at the begin of an epoch: the producer's number, its last committed sequence and its last progress."""
 
     number: int = 0
     sequence: int = 0
@@ -53,19 +53,19 @@ class Word(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct, frozen=True):
-    """What a spool says of itself, in its file `spool.json`.
+    """The state of a spool, in its file `spool.json`.
 
     Attributes:
         id: 16 random bytes.
-        producer: whose it is.
-        log: uuid (hex) of the log that its records went to; empty until one left.
-        first: the segments below this number are done with.
-        known: the furthest place up to which the log is known to hold it.
-        done: what lies before this place is committed, or was put aside.
-        aside: places behind which batches stand that were put aside, as far as they are not before `done`.
-        sent: records of segments above this number have never left.
-        since: what the log said before the first record of segment `sent` left.
-        format: of the directory.
+        producer: name of the owner.
+        log: uuid (hex) of the log that received its records; empty before the first record was sent.
+        first: number of the first segment that is still needed.
+        known: position up to which the log is known to have the spool.
+        done: position up to which all records are committed or refused.
+        aside: start positions of refused batches above `done`.
+        sent: highest segment number of which records may have been sent.
+        since: the log's answer in the epoch in which the first record of segment `sent` was sent.
+        format: format version of the directory.
     """
 
     id: bytes
@@ -81,17 +81,17 @@ class State(msgspec.Struct, frozen=True):
 
 
 def encode_state(state: State) -> bytes:
-    """The file: a line of JSON, and its CRC."""
+    """Encode the file: a line of JSON, and its CRC."""
     data = msgspec.json.encode(state)
     return b"%s\n%08x\n" % (data, crc32c(data))
 
 
 def decode_state(data: bytes) -> State:
-    """What `encode_state` made.
+    """Decode the result of `encode_state`.
 
     Raises:
-        Damaged: it fails its CRC.
-        FormatError: it is of a newer release.
+        Damaged: the CRC does not match.
+        FormatError: a newer release wrote the file.
     """
     line, _, crc = data.partition(b"\n")
     if crc != b"%08x\n" % crc32c(line):
@@ -99,31 +99,32 @@ def decode_state(data: bytes) -> State:
     try:
         form = msgspec.json.decode(line).get("format")
         if form != FORMAT:
-            raise FormatError(f"format {form} of a spool is not known, this release reads {FORMAT}: use a newer release")
+            raise FormatError(f"format {form} of a spool is unknown, and this release reads {FORMAT}: use a newer release")
         return msgspec.json.decode(line, type=State)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, AttributeError) as error:
-        raise Damaged(f"spool.json is not what a spool writes: {error}") from error
+        raise Damaged(f"spool.json has invalid content: {error}") from error
 
 
 def judge(state: State, word: Word, counts: Mapping[int, int]) -> Place:
-    """The place up to which the log is known to hold what the spool holds; `counts` are the records of its segments.
+    """Return the position up to which the log is known to have the spool; `counts` are the records of its segments.
 
     Raises:
-        Refused: the log and the spool do not belong together, or it cannot be known what is committed. The message says why.
+        Refused: the log and the spool do not belong together, or the committed records cannot be determined. The message has the
+            reason.
     """
     mark, _ = unwrap(word.progress)
     if mark is not None and mark.spool == state.id:
         last = max(counts, default=state.first - 1)
         if mark.place < state.known:
             raise Refused(
-                f"the log ends at {_told(mark.place)} of this spool, of which more was committed before, up to "
-                f"{_told(state.known)}: it is an older copy of the log, or it lost committed records",
+                f"the log ends at {_text_of(mark.place)} of this spool, and it had committed more, up to "
+                f"{_text_of(state.known)}: it is an older copy of the log, or it lost committed records",
                 "spool",
             )
         if mark.place.segment > last or mark.place.records > counts.get(mark.place.segment, mark.place.records):
             raise Refused(
-                f"the log holds more of this spool than the spool itself, up to {_told(mark.place)}: the directory is an older "
-                "copy, or lost its end; move it away and begin with a new one",
+                f"the log has more of this spool than the directory, up to {_text_of(mark.place)}: the directory is an older copy, "
+                "or lost its end; move it away and start with a new one",
                 "spool",
             )
         return mark.place
@@ -132,16 +133,16 @@ def judge(state: State, word: Word, counts: Mapping[int, int]) -> Place:
     )
     if doubtful and word != state.since:
         raise Refused(
-            f"producer {state.producer!r} was forgotten, or something else wrote under its name, since records of this spool left: "
-            "which of them are committed cannot be known. Look into the log, send again what is missing, and begin with a new "
-            "directory; `tutti spool DIR --records` shows what this one holds",
+            f"since records of this spool were sent, the log deleted the state of producer {state.producer!r}, or another program "
+            "wrote under its name: the committed records cannot be determined. Read the log, send missing records again, and start "
+            "with a new directory; `tutti spool DIR --records` lists the content of this one",
             "spool",
         )
     return state.known
 
 
 def reach(done: Place, aside: Mapping[Place, Place], counts: Mapping[int, int]) -> Place:
-    """How far all is done with, if it is up to `done`: over what is aside (from where to where) and follows without a gap."""
+    """Return the position after `done` and all refused batches (`aside`: start to end) that follow `done` without a gap."""
     while True:
         begin = done
         if begin.records >= counts.get(begin.segment, 0):
@@ -152,5 +153,5 @@ def reach(done: Place, aside: Mapping[Place, Place], counts: Mapping[int, int]) 
         done = after
 
 
-def _told(place: Place) -> str:
+def _text_of(place: Place) -> str:
     return f"record {place.records} of segment {place.segment}"

@@ -1,4 +1,4 @@
-"""Reading a spool back, in order, over all of its segments."""
+"""Cursor: reads a spool back in order, over all of its segments."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tutti.errors import Damaged, FormatError
 from tutti.log.files.storage import Storage
 from tutti.spool.block_format import Block, Walk, seed_of
 
-#: What to do where it cannot be read.
-HELP = "`tutti spool DIR --records` shows what can be read: send that again, and begin with a new directory"
+#: The remedy for an unreadable spool.
+HELP = "`tutti spool DIR --records` lists the readable records: send them again, and start with a new directory"
 
 
 class Segment:
-    """A segment that is there. `end` and `records`: how far it is valid, bytes and records."""
+    """A segment file. `end` and `records` are its valid length in bytes and in records."""
 
     __slots__ = ("end", "number", "path", "records")
 
@@ -23,27 +23,27 @@ class Segment:
 
     @property
     def last(self) -> Place:
-        """The place behind its last record."""
+        """The position after its last record."""
         return Place(self.number, self.records)
 
 
 class Cursor:
-    """Where a store is read.
+    """Read position in a store.
 
     Attributes:
-        place: behind the last block that was taken.
+        place: position after the last block that was taken.
     """
 
     def __init__(self, segments: Mapping[int, Segment], spool: bytes, storage: Storage, place: Place) -> None:
-        """Read what stands behind `place`; `segments` are those that there are at each moment."""
+        """Start reading at `place`; `segments` is the live map of the store."""
         self.place = place
         self._segments, self._id, self._storage = segments, spool, storage
         self._walk: Walk | None = None
-        self._given: Block | None = None  # and not taken yet
+        self._next: Block | None = None  # returned by `next`, and not taken yet
         self._fd = -1
 
     def passed(self, before: Place, place: Place, end: int) -> bool:
-        """As `Store.passed`."""
+        """See `Store.passed`."""
         segment = self._segment()
         if segment is None or self.place != before or segment.number != place.segment:
             return False
@@ -55,19 +55,19 @@ class Cursor:
         return True
 
     def next(self) -> Block | None:
-        """As `Store.next_block`."""
-        if self._given is None:
+        """See `Store.next_block`."""
+        if self._next is None:
             segment = self._segment()
-            self._given = self._read(segment) if segment is not None and self.place < segment.last else None
-        return self._given
+            self._next = self._read(segment) if segment is not None and self.place < segment.last else None
+        return self._next
 
     def take(self) -> None:
-        """As `Store.take`."""
-        if self._given is not None:
-            self.place, self._given = self._given.place, None
+        """See `Store.take`."""
+        if self._next is not None:
+            self.place, self._next = self._next.place, None
 
     def _segment(self) -> Segment | None:
-        """The one that is read: that of the place, or a later one where that is at its end or gone."""
+        """Return the segment of the position, or a later one if that segment is exhausted or deleted."""
         segments = self._segments
         while True:
             there = segments.get(self.place.segment)
@@ -89,7 +89,7 @@ class Cursor:
         self._walk = Walk(lambda size, at: storage.read(fd, size, at), segment.number, seed)
 
     def _read(self, segment: Segment) -> Block:
-        """The block behind the place, which the segment has."""
+        """Return the block after the position, which the segment must have."""
         try:
             if self._walk is None:
                 self._open(segment)
@@ -100,12 +100,12 @@ class Cursor:
         except (FormatError, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             at = self._walk.at if self._walk is not None else 0
-            raise Damaged(f"{segment.path} cannot be read behind byte {at}: {reason}; {HELP}") from error
+            raise Damaged(f"{segment.path} cannot be read after byte {at}: {reason}; {HELP}") from error
         at = walk.at if walk is not None else 0
-        raise Damaged(f"{segment.path} ends at byte {at} and had {segment.end}; {HELP}")
+        raise Damaged(f"{segment.path} ends at byte {at}, and had {segment.end} bytes; {HELP}")
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         if self._fd >= 0:
             self._storage.close(self._fd)
         self._fd, self._walk = -1, None

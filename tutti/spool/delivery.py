@@ -1,4 +1,4 @@
-"""The delivery of a producer with a spool: nothing fails for good but what the log will not have, and nothing times out."""
+"""Delivery of a producer with a spool: only refused batches fail, and no batch has a delivery deadline."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ LOG = logging.getLogger("tutti.client")
 
 
 class SpooledDelivery(Delivery):
-    """As `Delivery`. Whatever ends an epoch, the next one goes on with what the spool holds behind the log's word."""
+    """A `Delivery` that continues after every end of an epoch: it reads the spool again from the log's position."""
 
     def __init__(self, identity: Identity, feed: SpooledFeed) -> None:
-        """Deliver what the spool holds."""
+        """Deliver the batches of the spool."""
         super().__init__(identity, feed)
         self._spool = feed
 
     def work(self, now: float) -> None:
-        """As `Delivery.work`."""
+        """See `Delivery.work`."""
         if self._spool.broken is not None and self.state is not State.ENDED:
             self.end(self._spool.broken)
         super().work(now)
 
     def end(self, error: TuttiError) -> None:
-        """As `Delivery.end`; the spool stays."""
+        """See `Delivery.end`. The spool keeps its batches."""
         left = self._spool.undelivered()
         if left:
             kept = f"{left} records of producer {self.identity.name!r} stay in spool {self._spool.path}"
             LOG.warning("%s: %s", kept, error)
             if type(error) is Unknown:
-                error = Unknown(f"{error}: {kept}, and the next producer with it sends them")
+                error = Unknown(f"{error}: {kept}, and the next producer with this spool sends them")
         super().end(error)
 
     def _on_welcome(self, welcome: client_protocol.Welcome, now: float) -> None:
@@ -45,7 +45,7 @@ class SpooledDelivery(Delivery):
         if log and welcome.log and welcome.log != log:
             text = (
                 f"spool {self._spool.path} belongs to log {log}, and gateway {welcome.gateway} serves log {welcome.log}: the url "
-                "names gateways of another group, or the log was replaced; give this producer a directory of its own"
+                "names gateways of another group, or the log was replaced; give this producer its own directory"
             )
             self.end(Refused(text, "log"))
             return
@@ -75,26 +75,26 @@ class SpooledDelivery(Delivery):
             super()._on_batch_answer(answer, now)
 
     def _ends(self, error: TuttiError) -> bool:
-        """Whether a refusal ends the producer: a right can be given, and batches that were put aside do not come back."""
+        """Return True if a refusal ends the producer: a missing right can be granted, but a refused batch is never sent again."""
         return isinstance(error, NotAllowed) and not self.feed.options.puts_denied_aside
 
     def _refuse(self, batch: Batch, error: TuttiError) -> None:
-        """The log will not have it: it is put aside when it is read again, unless it turns out to be committed."""
+        """Mark a batch as refused. The batch moves to `refused/` when it is read again, unless it has committed."""
         if batch.place is not None:
             with self.feed.lock:
                 self._spool.refusals[batch.place] = Failure(error)
 
     def _start_over(self, now: float) -> None:
-        """The epoch ends; what did not commit comes again from the spool, a little later each time."""
+        """End the epoch after a growing delay; batches that did not commit are read from the spool again."""
         if self.running:
             self.feed.set_opened(None)
-            self._want_next_epoch(now)
-            self._hold_back(now)
+            self._request_next_epoch(now)
+            self._delay_sending(now)
 
     def epoch_began(self, opened: client_protocol.EpochOpened, *, anew: bool) -> None:
-        """Settle what the log says of the spool, and go on behind that; the spool knows by itself whether it began anew."""
+        """Compare the log's position with the spool, and continue there. The spool detects by itself if the producer is new."""
         self.window.commit_upto(opened.sequence)
-        self._tell()
+        self._publish()
         try:
             self._spool.began(self.log, Word(self.number, opened.sequence, opened.progress))
         except TuttiError as error:
@@ -106,8 +106,9 @@ class SpooledDelivery(Delivery):
         self.feed.set_opened(self.window.committed)
 
     def _fail_topic(self, topic: str, error: TuttiError) -> None:
-        """Batches of that topic at the head of the queue are put aside, and what follows comes again from the spool. Where only
-        the right to it is missing the producer ends.
+        """Mark the batches of that topic at the head of the queue as refused, and read later ones from the spool again.
+
+        If only the right to the topic is missing, end the producer.
         """
         if self._ends(error):
             self.end(error)

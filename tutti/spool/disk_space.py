@@ -1,4 +1,4 @@
-"""What a full disk means to a spool, and what it needs of the system beside plain files."""
+"""Disk space of a spool: detection of a full disk, the reserve file, and the lock of the directory."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ _NO_PLACE = frozenset(
 
 
 def no_room(error: OSError) -> bool:
-    """Whether an error is a lack of room, after which the same may be tried again: never that of a sync."""
+    """Return True for a full disk, after which a retry is safe. After a failed sync, a retry is not safe."""
     return error.errno in _FULL and not isinstance(error, SyncFailed)
 
 
 def unusable(error: OSError, spool: str) -> DirectoryRefused:
-    """Why a spool cannot be opened: whoever named it has to see to it, unless it passes."""
+    """Return the error for a spool that cannot be opened; `WrongDirectory` if a retry does not help."""
     kind = WrongDirectory if error.errno in _NO_PLACE else DirectoryRefused
     return kind(f"spool {spool} cannot be used: {error.strerror}; {remedy(error)}")
 
 
 def replace(storage: Storage, path: str, data: bytes) -> None:
-    """As `Storage.replace_file`; half a file is not left where there is no room for all of it."""
+    """See `Storage.replace_file`. On a full disk, remove the incomplete file."""
     try:
         storage.replace_file(path, data)
     except OSError as error:
@@ -50,10 +50,11 @@ def replace(storage: Storage, path: str, data: bytes) -> None:
 
 
 def keep_reserve(storage: Storage, path: str) -> None:
-    """Have a file that makes room for the state: a disk that the spool itself has filled becomes free only by what leaves, and
-    before anything leaves the state is written.
+    """Create the reserve file, whose space a full disk gives to the state file.
+
+    When the spool itself has filled the disk, only sending frees space, and the state must be written before anything is sent.
     """
-    with suppress(OSError):  # it is tried again with the next state
+    with suppress(OSError):  # the next update of the state tries again
         if os.path.exists(path) and os.path.getsize(path) >= limits.SPOOL_RESERVE_BYTES:
             return
         fd = storage.open(path, create=True)
@@ -64,11 +65,11 @@ def keep_reserve(storage: Storage, path: str) -> None:
 
 
 def take_lock(path: str, spool: str) -> int:
-    """Lock a spool by its file; the descriptor that holds it.
+    """Lock the file of a spool, and return the descriptor that holds the lock.
 
     Raises:
-        DirectoryRefused: another process has it.
-        OSError: it cannot be locked.
+        DirectoryRefused: another process holds the lock.
+        OSError: the file cannot be locked.
     """
     import fcntl  # noqa: PLC0415 - clients are imported also on systems without it, and lock nothing
 
@@ -78,8 +79,8 @@ def take_lock(path: str, spool: str) -> int:
     except BlockingIOError:
         holder = os.read(lock, 32).decode("ascii", "replace").strip() or "unknown"
         os.close(lock)
-        raise DirectoryRefused(f"spool {spool} is in use by process {holder}: each producer has a spool of its own") from None
-    with suppress(OSError):  # it is only told to others, and a full disk may have no room for it
+        raise DirectoryRefused(f"spool {spool} is in use by process {holder}: give each producer its own spool") from None
+    with suppress(OSError):  # the pid is informative, and a full disk may have no space for it
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
     return lock

@@ -1,4 +1,4 @@
-"""The spool's thread: the one that writes, syncs, reads back and deletes."""
+"""Disk thread of a spool: writes, syncs, reads back and deletes."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ US = 1e6
 
 
 class Step:
-    """Something that the thread does, on its own: where one finds no room another may make some.
+    """One task of the thread. On a full disk, a task may free the space that another one needs, so each is retried alone.
 
     Attributes:
-        due: whether there is something to do. Called with the feed's lock.
-        act: does it, or raises with nothing done.
-        lack: what it means that it is not done.
-        again: when it is tried again on a disk that was full (monotonic); 0 if it was not.
+        due: returns True if there is something to do. Called with the accumulator's lock.
+        act: does it, or raises without effect.
+        lack: the consequence of a failure, for the log.
+        again: monotonic time of the next attempt after a full disk; 0 otherwise.
     """
 
     def __init__(self, due: Callable[[], bool], act: Callable[[], None], lack: str) -> None:
@@ -34,27 +34,27 @@ class Step:
 
 
 class Spooler:
-    """Moves batches from the feed to the disk, and from the disk to the feed's queue."""
+    """Moves batches from the accumulator to the disk, and from the disk to the accumulator's queue."""
 
     def __init__(self, feed: SpooledFeed, store: Store) -> None:
-        """Prepare; `start` begins."""
+        """Prepare; `start` runs the thread."""
         self._feed, self._store = feed, store
         self._flags = compression_flags(feed.options.compression)
-        self._behind = True  # whether something may be there to be read
+        self._may_have_blocks = True  # True if the disk may have blocks to read
         self._steps = (
             Step(lambda: bool(feed.closed), self._write, "records wait in memory"),
             Step(self._may_read, self._read, "records wait in the spool"),
-            Step(self._may_prune, self._prune, "what is committed stays"),
+            Step(self._may_prune, self._prune, "committed segments stay on the disk"),
         )
         self._turn = 0
         feed.release = store.close
         self._thread = threading.Thread(target=self._run, name=f"tutti-spool-{feed.state.producer}", daemon=True)
 
     def start(self) -> None:
-        """Begin.
+        """Start the thread.
 
         Raises:
-            RuntimeError: there is no thread for it. The directory is let go of.
+            RuntimeError: the system has no thread for it. The directory is closed.
         """
         try:
             self._thread.start()
@@ -63,7 +63,7 @@ class Spooler:
             raise
 
     def stop(self) -> None:
-        """Wait until everything that was accepted is on the disk, or cannot be; the feed is closed already."""
+        """Wait until all accepted records are durable, or cannot be. The accumulator is closed already."""
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(limits.STOP_US_MAX / US)
 
@@ -77,14 +77,14 @@ class Spooler:
                 self._work()
         except TuttiError as error:
             feed.fall(error)
-        except BaseException as error:  # whatever it was, nobody else tells those who wait
-            LOG.exception("the spool's thread of producer %s ended", feed.state.producer)
-            feed.fall(DiskFailed(f"the spool's thread ended by a fault of its own: {error!r}"))
+        except BaseException as error:  # whatever the error is, waiting threads must get an outcome
+            LOG.exception("the spool's thread of producer %s ended with an internal error", feed.state.producer)
+            feed.fall(DiskFailed(f"the spool's thread ended with an internal error: {error!r}"))
         finally:
             self._end()
 
     def _await_work(self) -> bool:
-        """Wait until there is something to do; False at the end."""
+        """Wait until there is something to do. Return False at the end."""
         feed = self._feed
         with feed.lock:
             while True:
@@ -100,7 +100,7 @@ class Spooler:
         feed = self._feed
         if feed.opened is None or feed.ended:
             return False
-        return feed.seek is not None or (self._behind and feed.ready_bytes <= feed.options.buffer_bytes // 4)
+        return feed.seek is not None or (self._may_have_blocks and feed.ready_bytes <= feed.options.buffer_bytes // 4)
 
     def _may_prune(self) -> bool:
         segments = self._store.segments
@@ -116,7 +116,7 @@ class Spooler:
                 step.again = 0.0
             except DiskFull as error:
                 if not step.again:
-                    LOG.warning("%s: %s until there is room", error, step.lack)
+                    LOG.warning("%s: %s until the disk has free space", error, step.lack)
                 step.again = time.monotonic() + limits.SPOOL_RETRY_US / US
                 if step.act == self._write:
                     self._feed.lacks_room(error)
@@ -137,13 +137,13 @@ class Spooler:
         try:
             self._mark_sent(places[-1][0].segment)
         except DiskFull:
-            pass  # none is handed over then: they are read back when it can be written down
+            pass  # the batches are not queued, and are read back once the state can be written
         finally:
-            feed.wrote(store, batches, places)  # they are on the disk, whatever else: once
-        self._behind = not store.read_all
+            feed.wrote(store, batches, places)  # runs once in every case, as the batches are on the disk
+        self._may_have_blocks = not store.read_all
 
     def _mark_sent(self, segment: int) -> bool:
-        """Have it written down that records of that segment leave; whether they may."""
+        """Note durably that records of that segment are sent. Return True if they may be sent."""
         feed, store = self._feed, self._store
         with feed.lock:
             if feed.opened is None or feed.ended:
@@ -154,7 +154,7 @@ class Spooler:
         return True
 
     def _read(self) -> None:
-        """Read back what the delivery is to have next. Where it stops a block that was not dealt with is the next one again."""
+        """Read back the next batches of the delivery. An unfinished block is the next block of the next call."""
         feed, store = self._feed, self._store
         with feed.lock:
             if not self._may_read():
@@ -162,7 +162,7 @@ class Spooler:
             if feed.seek is not None:
                 store.seek(feed.seek)
                 self._turn, feed.seek = feed.turn, None
-            self._behind = True
+            self._may_have_blocks = True
         size = 0
         while (block := store.next_block()) is not None:
             with feed.lock:
@@ -188,21 +188,21 @@ class Spooler:
             size += len(block.body)
             if not feed.has_space(len(block.body)) or (feed.closed and size >= limits.SPOOL_GROUP_BYTES):
                 return
-        self._behind = False
+        self._may_have_blocks = False
 
     def _end(self) -> None:
         feed, store = self._feed, self._store
         feed.await_end()
         try:
             if not isinstance(feed.broken, DiskFailed | DiskFull):
-                while feed.closed:  # accepted, and so written, also where something before it is damaged
+                while feed.closed:  # accepted batches are written even if an earlier block is corrupt
                     self._write()
                 try:
                     store.prune(*feed.reached(), closing=True)
                     if store.segments:
                         store.seal()
                 except DiskFull as error:
-                    LOG.warning("%s", error)  # the next run does it; what was accepted is on the disk
+                    LOG.warning("%s", error)  # the next run deletes the segments; accepted records are on the disk
         except TuttiError as error:
             LOG.warning("%s", error)
             feed.fall(error)

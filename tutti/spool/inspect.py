@@ -1,4 +1,4 @@
-"""Looking into a spool, its producer up or down: nothing is changed, and damage is passed over and told."""
+"""Read-only inspection of a spool, whether its producer runs or not. Corrupt parts are reported and skipped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tutti.spool.store import REFUSED, SEGMENT, STATE
 
 
 class Damage(NamedTuple):
-    """Something that cannot be read: in which file, from which byte on, and why."""
+    """A part that cannot be read: its file, its first byte, and the reason."""
 
     file: str
     at: int
@@ -22,23 +22,23 @@ class Damage(NamedTuple):
 
 
 def read_state(path: str) -> State:
-    """What a spool says of itself.
+    """Return the state of a spool.
 
     Raises:
-        WrongDirectory: it is none.
-        Damaged, FormatError: it cannot be read.
+        WrongDirectory: the directory is not a spool.
+        Damaged, FormatError: the state cannot be read.
     """
     try:
         with open(os.path.join(path, STATE), "rb", opener=open_file) as file:
             return decode_state(file.read(1 << 20))
     except (FileNotFoundError, NotADirectoryError):
-        raise WrongDirectory(f"{path} is no spool: it has no {STATE}") from None
+        raise WrongDirectory(f"{path} is not a spool: it has no {STATE}") from None
     except (Damaged, FormatError) as error:
         raise type(error)(f"spool {path}: {error}") from error
 
 
 def walk(path: str, state: State) -> Iterator[Block | Damage]:
-    """All blocks that are not known to be committed or put aside, in order, and what cannot be read between them."""
+    """Yield all blocks that are not known to be committed or refused, in order, and the unreadable parts between them."""
     numbers = sorted(int(match[1]) for name in os.listdir(path) if (match := SEGMENT.match(name)))
     numbers = [number for number in numbers if number >= state.first]
     for missing in sorted(set(range(state.first, max([*numbers, state.sent]) + 1)) - set(numbers)):
@@ -56,7 +56,7 @@ def walk(path: str, state: State) -> Iterator[Block | Damage]:
 
 
 def refused(path: str) -> list[str]:
-    """The files of what was put aside."""
+    """Return the files of refused batches."""
     directory = os.path.join(path, REFUSED)
     if not os.path.isdir(directory):
         return []
@@ -79,7 +79,7 @@ def _head(path: str, state: State, number: int) -> Head | Damage:
 
 
 def _segment(path: str, state: State, number: int, end: int | None) -> Iterator[Block | Damage]:
-    """Blocks of one segment, which is valid up to `end`, or as far as it goes if that is not known."""
+    """Yield the blocks of one segment, which is valid up to `end`, or as far as it can be read if `end` is None."""
     fd = open_file(os.path.join(path, _name(number)), os.O_RDONLY)
     try:
         size, seed = os.fstat(fd).st_size, seed_of(state.id, number)
@@ -110,7 +110,7 @@ def _segment(path: str, state: State, number: int, end: int | None) -> Iterator[
 
 
 def _good(fetch: Fetch, head: Block, seed: int) -> bool:
-    """Whether the records behind a head are whole, too."""
+    """Return True if the records after a block head are intact, too."""
     one = Walk(fetch, head.place.segment, seed)
     one.go(head.start, head.before.records)
     try:

@@ -1,14 +1,14 @@
-"""The store: a spool's directory. One process has it, one thread writes it.
+"""Store: the directory of a spool. One process uses it, and one thread writes it.
 
 ```
-LOCK          held by flock; the pid of the holder
-spool.json    what the spool says of itself (word.py)
-RESERVE       room for the next spool.json, given up on a full disk
-00000007.seg  segments (blocks.py): each run of a producer writes new ones, none is written again
-refused/      batches that the log will not have, one Arrow stream each, with the reason in its schema's metadata
+LOCK          locked by flock; has the pid of the holder
+spool.json    state of the spool (commit_mark.py)
+RESERVE       disk space for the next spool.json, freed on a full disk
+00000007.seg  segments (block_format.py): each run of a producer writes new ones, and never changes old ones
+refused/      refused batches, one Arrow stream each, with the reason in the metadata of its schema
 ```
 
-Segments are deleted from the first on, as all of their records are committed.
+A segment is deleted when all of its records, and all earlier segments, are committed or refused.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tutti.spool.cursor import HELP, Cursor, Segment
 from tutti.spool.disk_space import keep_reserve, no_room, replace, take_lock, unusable
 
 LOCK, STATE, REFUSED, RESERVE = "LOCK", "spool.json", "refused", "RESERVE"
-_ASIDE = re.compile(r"^(\d{8,})-(\d{12,})\.arrow$")
+_REFUSED_FILE = re.compile(r"^(\d{8,})-(\d{12,})\.arrow$")
 SEGMENT = re.compile(r"^(\d{8,})\.seg$")
 
 
@@ -43,21 +43,21 @@ class Store:
     """The files of one spool.
 
     Attributes:
-        state: what it says of itself.
-        segments: those that are there, by number, in order.
-        aside: places behind which batches stand that were put aside, and do not go to the log any more.
-        refused_bytes: that what was refused takes.
-        progress: the application's last progress in it, b"" if there is none.
+        state: content of `spool.json`.
+        segments: existing segments by number, in order.
+        aside: start positions of refused batches, which are not sent any more.
+        refused_bytes: size of the files of refused batches.
+        progress: the application's last progress in the spool, b"" if there is none.
     """
 
     def __init__(self, path: str, producer: str, segment_bytes: int, storage: Storage | None = None) -> None:
-        """Open the directory, or make it.
+        """Open the directory, or create it.
 
         Raises:
-            DirectoryRefused: another process has it, or it cannot be used now.
-            WrongDirectory: it is another producer's, or no spool, or cannot be written.
-            Damaged: what it holds fails a CRC, or is not all there.
-            FormatError: it is of a newer release.
+            DirectoryRefused: another process uses the directory, or it cannot be used now.
+            WrongDirectory: the directory belongs to another producer, is not a spool, or is not writable.
+            Damaged: the content fails a CRC, or is incomplete.
+            FormatError: a newer release wrote the spool.
         """
         self.path = os.path.abspath(path)
         self.storage = storage or Storage()
@@ -65,12 +65,12 @@ class Store:
         self.progress = b""
         self._segment_bytes = segment_bytes
         self._producer = producer
-        self._current: tuple[Segment, int, int] | None = None  # that is written: its descriptor, its seed
+        self._current: tuple[Segment, int, int] | None = None  # the segment that is written, its descriptor and its CRC seed
         self._cursor: Cursor | None = None
         self._lock = -1
         try:
             make_directory(self.path)
-            self._look()
+            self._check_is_spool()
             self._lock = take_lock(self._file(LOCK), self.path)
         except OSError as error:
             raise unusable(error, self.path) from error
@@ -88,12 +88,12 @@ class Store:
     def _file(self, name: str) -> str:
         return os.path.join(self.path, name)
 
-    def _look(self) -> None:
-        """Refuse what is no spool before anything is made in it."""
+    def _check_is_spool(self) -> None:
+        """Raise if the directory is not a spool, before this process creates a file in it."""
         names = set(os.listdir(self.path)) - {LOCK, STATE + ".tmp", "lost+found"}
         if STATE not in names and names:
             raise WrongDirectory(
-                f"{self.path} is no spool: it holds {min(names)!r} and has no {STATE}; give the producer an empty directory"
+                f"{self.path} is not a spool: it has {min(names)!r} and no {STATE}; give the producer an empty directory"
             )
 
     def _open(self) -> None:
@@ -108,45 +108,45 @@ class Store:
         if self.state.producer != self._producer:
             raise WrongDirectory(
                 f"spool {self.path} belongs to producer {self.state.producer!r}, not to {self._producer!r}: "
-                "give each producer a directory of its own"
+                "give each producer its own directory"
             )
         numbers = sorted(int(match[1]) for name in os.listdir(self.path) if (match := SEGMENT.match(name)))
         for number in numbers:
             if number < self.state.first:
-                self.storage.remove(self._segment_path(number))  # done with before a crash
-        self._take_in([number for number in numbers if number >= self.state.first])
+                self.storage.remove(self._segment_path(number))  # a crash prevented its deletion
+        self._load_segments([number for number in numbers if number >= self.state.first])
         self.aside = set(self.state.aside)
         self.refused_bytes = 0
         with suppress(FileNotFoundError):
             for entry in os.scandir(self._file(REFUSED)):
                 self.refused_bytes += entry.stat().st_size
-                if match := _ASIDE.match(entry.name):
+                if match := _REFUSED_FILE.match(entry.name):
                     self.aside.add(Place(int(match[1]), int(match[2]) - 1))
 
-    def _take_in(self, numbers: list[int]) -> None:
-        """Find out how far each segment is valid: the next one says it of those before the last, which is read."""
+    def _load_segments(self, numbers: list[int]) -> None:
+        """Find the valid length of each segment: the head of the next segment has it, and the last segment is scanned."""
         heads = {number: self._head(number, number == numbers[-1]) for number in numbers}
         there = [number for number in numbers if heads[number] is not None]
         wanted = range(self.state.first, max([*there, self.state.sent]) + 1)
         for missing in (number for number in wanted if number not in there):
             raise Damaged(
-                f"spool {self.path} has lost segment {self._segment_path(missing)}, and with it records that were not known to be "
-                f"committed: restore it; {HELP}"
+                f"spool {self.path} has lost segment {self._segment_path(missing)}, with records that may be uncommitted: "
+                f"restore the file; {HELP}"
             )
         for number in there:
             following, own = heads.get(number + 1), heads[number]
             path = self._segment_path(number)
             if following is not None:
                 if os.path.getsize(path) < following.before_end:
-                    raise Damaged(f"{path} has lost its end: it had {following.before_end} bytes of records; {HELP}")
+                    raise Damaged(f"{path} is truncated: it had {following.before_end} bytes of records; {HELP}")
                 self.segments[number] = Segment(number, path, following.before_end, following.before_records)
             else:
-                self.segments[number] = self._scanned(number, path)
+                self.segments[number] = self._scan(number, path)
             if own is not None and number == there[-1]:
                 self.progress = self.progress or own.progress
 
     def _head(self, number: int, last: bool) -> Head | None:
-        """The segment's head; None, and no file any more, if a crash came before anything was in it."""
+        """Return the head of a segment. If a crash left a segment without records, delete it and return None."""
         path = self._segment_path(number)
         fd = self.storage.open(path)
         try:
@@ -163,8 +163,8 @@ class Store:
             self.storage.close(fd)
         return head
 
-    def _scanned(self, number: int, path: str) -> Segment:
-        """The last segment, read to its end."""
+    def _scan(self, number: int, path: str) -> Segment:
+        """Scan the last segment to its end."""
         fd, seed = self.storage.open(path), seed_of(self.state.id, number)
         try:
             walk, wrong = Walk(lambda size, at: self.storage.read(fd, size, at), number, seed), ""
@@ -176,10 +176,10 @@ class Store:
             size = self.storage.size(fd)
             if not torn(lambda size, at: self.storage.read(fd, size, at), walk.at, size, number, seed):
                 raise Damaged(
-                    f"{path} is damaged behind record {walk.records} of it ({wrong or 'a block is cut off'}), and what follows had "
-                    f"been on the disk; {HELP}"
+                    f"{path} is corrupt after record {walk.records} of it ({wrong or 'a block is incomplete'}), and the bytes "
+                    f"after it were durable; {HELP}"
                 )
-            # A run that was killed may have written without a sync; what is read here is built on.
+            # A killed run may have written without a sync, so sync before new records depend on the content.
             self.storage.make_durable(fd)
             self.storage.make_names_durable(self.path)
         except Unreadable as error:
@@ -188,33 +188,35 @@ class Store:
             self.storage.close(fd)
         return Segment(number, path, walk.at, walk.records)
 
-    # -- what there is
+    # -- state
 
     @property
     def used(self) -> int:
-        """Bytes that the spool takes."""
+        """The size of the spool in bytes."""
         return sum(max(segment.end, 4 * limits.KIB) for segment in self.segments.values()) + self.refused_bytes
 
     def counts(self) -> dict[int, int]:
-        """Records of each segment."""
+        """Return the number of records of each segment."""
         return {segment.number: segment.records for segment in self.segments.values()}
 
     @property
     def end(self) -> Place:
-        """The place behind everything."""
+        """The position after everything."""
         return max((segment.last for segment in self.segments.values()), default=Place(0, 0))
 
     # -- writing
 
     def append(self, batches: Sequence[Batch], flags: int) -> list[tuple[Place, int]]:
-        """Write batches, which have bodies compressed as `flags` say, and make them durable. Their progress and CRC are then those
-        that they travel with.
+        """Write batches, whose bodies are compressed according to `flags`, and make them durable.
 
-        Returns each one's place, and the byte of the segment behind it.
+        Sets the progress and the CRC of each batch to those of its frame.
+
+        Returns:
+            The position of each batch, and the byte offset after it.
 
         Raises:
-            DiskFull: there is no room; nothing has changed.
-            DiskFailed: a write or a sync failed; what of it is on the disk is not known.
+            DiskFull: the disk is full. Nothing has changed.
+            DiskFailed: a write or a sync failed. What the disk has of the batches is not known.
         """
         segment, fd, seed = self._writable()
         parts, travel, at, records = [], [], segment.end, segment.records
@@ -222,7 +224,7 @@ class Store:
         for batch in batches:
             records += batch.count
             place = Place(segment.number, records)
-            progress = batch.progress or progress  # the last one: the log keeps that of the last batch alone
+            progress = batch.progress or progress  # repeated, because the log keeps the progress of the last batch only
             mark = wrap(self.state.id, place, progress)
             crc = payload_crc(mark, batch.body)
             block = _block_of(batch, place, mark, crc, flags, segment.end)
@@ -237,7 +239,7 @@ class Store:
             failure = self._failure(f"{segment.path} cannot be written", error)
             if isinstance(failure, DiskFull):
                 with suppress(OSError):
-                    self.storage.truncate(fd, segment.end)  # written over in any case
+                    self.storage.truncate(fd, segment.end)  # optional, as the next write overwrites these bytes
             raise failure from error
         segment.end, segment.records, self.progress = at, records, progress
         for batch, (_, mark, crc, _) in zip(batches, travel, strict=True):
@@ -245,7 +247,7 @@ class Store:
         return [(place, end) for place, _, _, end in travel]
 
     def _writable(self) -> tuple[Segment, int, int]:
-        """The segment that is written; a new one if there is none yet in this run, or it has its size."""
+        """Return the segment to write; create one at the first write of this run, and when the segment is full."""
         current = self._current
         if current is not None and current[0].end < self._segment_bytes:
             return current
@@ -263,7 +265,7 @@ class Store:
                 self.storage.close(fd)
                 raise
         except OSError as error:
-            raise self._failure(f"{path} cannot be made", error) from error
+            raise self._failure(f"{path} cannot be created", error) from error
         if current is not None:
             self.storage.close(current[1])
         segment = self.segments[number] = Segment(number, path, HEAD_BYTES, 0)
@@ -271,19 +273,20 @@ class Store:
         return self._current
 
     def note_sent(self, segment: int, log: str, word: Word) -> None:
-        """Records of that segment are about to leave, in an epoch that began with `word`. Durable when this returns."""
+        """Note durably that records of that segment are about to be sent, in an epoch that began with `word`."""
         self._write_state(log=log, sent=segment, since=word)
 
     def note_aside(self, done: Place, aside: tuple[Place, ...]) -> None:
-        """Batches behind these places were put aside, and all before `done` is done with. Durable when this returns. What was put
-        aside further on stays so.
+        """Note durably that the batches at positions `aside` are refused, and that all batches before `done` have outcomes.
+
+        Refused batches at higher positions stay refused.
         """
         kept = {*aside, *(place for place in self.aside if place > done)}
         self._write_state(done=done, aside=tuple(sorted(kept)))
         self.aside = kept
 
     def prune(self, known: Place, done: Place, *, closing: bool = False) -> bool:
-        """Delete segments that lie before `done` with all their records; whether there were any."""
+        """Delete segments whose records all lie before `done`. Return True if there were any."""
         current = self._current[0].number if self._current is not None and not closing else -1
         over = []
         for segment in self.segments.values():
@@ -294,7 +297,7 @@ class Store:
             return False
         self._write_state(first=over[-1].number + 1, known=known, done=done)
         if self._cursor is not None and self._cursor.place.segment <= over[-1].number:
-            self._cursor.close()  # a file that is open keeps its room
+            self._cursor.close()  # an open file keeps its disk space
         for segment in over:
             try:
                 with suppress(FileNotFoundError):
@@ -305,12 +308,12 @@ class Store:
         return True
 
     def refuse(self, block: Block, error: Exception) -> None:
-        """Put a batch aside that the log will not have, with the reason. It is durable when this returns, and once only there."""
+        """Write a refused batch to `refused/`, durably, with the reason."""
         directory = self._file(REFUSED)
         path = os.path.join(directory, f"{block.place.segment:08}-{block.before.records + 1:012}.arrow")
-        told = {"topic": block.topic, "producer": self.state.producer, "reason": str(error)}
+        metadata = {"topic": block.topic, "producer": self.state.producer, "reason": str(error)}
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, BATCH_SCHEMA.with_metadata(told)) as writer:
+        with pa.ipc.new_stream(sink, BATCH_SCHEMA.with_metadata(metadata)) as writer:
             writer.write_batch(decode_batch(block.body))
         data = sink.getvalue().to_pybytes()
         try:
@@ -326,34 +329,32 @@ class Store:
     # -- reading
 
     def seek(self, place: Place) -> None:
-        """`next_block` gives what stands behind that place."""
+        """Make `next_block` continue at that position."""
         if self._cursor is not None:
             self._cursor.close()
         self._cursor = Cursor(self.segments, self.state.id, self.storage, place)
 
     def next_block(self) -> Block | None:
-        """The next block, None at the end of what was written. It is the next one until `take`.
+        """Return the next block, or None at the end. The same block is returned until `take`.
 
         Raises:
-            Damaged: it cannot be read.
+            Damaged: the block cannot be read.
         """
-        invariant(self._cursor is not None, "a spool is read from somewhere")
+        invariant(self._cursor is not None, "seek() must precede next_block()")
         return self._cursor.next() if self._cursor is not None else None
 
     def take(self) -> None:
-        """The block that was given is dealt with, and `next_block` gives what stands behind it."""
+        """Mark the current block as processed, so that `next_block` returns the one after it."""
         if self._cursor is not None:
             self._cursor.take()
 
     @property
     def read_all(self) -> bool:
-        """Whether everything that was written was read, or needs not be."""
+        """True if everything that was written was read, or need not be read."""
         return self._cursor is not None and self._cursor.place >= self.end
 
     def passed(self, before: Place, place: Place, end: int) -> bool:
-        """What stands behind `before` needs not be read, up to `place`, which is at byte `end`; False if that is not where it is
-        read.
-        """
+        """Skip the block from `before` to `place`, which ends at byte `end`. Return False if that is not the next block to read."""
         return self._cursor is not None and self._cursor.passed(before, place, end)
 
     def _segment_path(self, number: int) -> str:
@@ -372,23 +373,23 @@ class Store:
                 replace(self.storage, path, data)
         except OSError as error:
             raise self._failure(f"{path} cannot be written", error) from error
-        self.state = state  # all at once, as another thread may look
-        keep_reserve(self.storage, reserve)  # before anything else takes the room
+        self.state = state  # a single assignment, as another thread may read the state
+        keep_reserve(self.storage, reserve)  # before another write uses the freed space
 
     def _failure(self, what: str, error: OSError) -> DiskFull | DiskFailed:
-        """What an error of the system means."""
+        """Return the error for a failed system call."""
         if no_room(error):
             return DiskFull(f"spool {self.path}: {error.strerror}")
         return DiskFailed(f"spool {what}: {error.strerror}")
 
     def seal(self) -> None:
-        """Have the next run know how far this one came, whatever becomes of the last records: for an end that was no crash."""
+        """Make the valid length of this run durable in the head of a new segment, at a regular end."""
         if self._current is not None and self._current[0].records:
             self._segment_bytes = 0
             self._writable()
 
     def close(self) -> None:
-        """Let the directory go."""
+        """Close the directory."""
         if self._cursor is not None:
             self._cursor.close()
             self._cursor = None

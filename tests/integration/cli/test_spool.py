@@ -111,7 +111,7 @@ def test_produce_takes_a_pipe_into_a_spool_and_a_later_run_sends_it(tmp_path: Pa
 
 def test_mistakes(spool: Path, tmp_path: Path) -> None:
     assert tutti("spool", str(tmp_path)).code == 2
-    assert "is no spool: it has no spool.json" in tutti("spool", str(tmp_path / "none")).err
+    assert "is not a spool: it has no spool.json" in tutti("spool", str(tmp_path / "none")).err
     assert tutti("spool", str(spool), "--records", "--refused").code == 2
     (spool / "spool.json").write_bytes(b"{}")
     done = tutti("spool", str(spool))

@@ -190,7 +190,7 @@ def _send_one(url: str) -> None:
 
 def test_every_wrong_port_of_a_gateway_names_the_right_one(gateway: GatewayProcess) -> None:
     for above in (2, 3):
-        with pytest.raises(ConfigError, match=f"{above} lower unless it was set otherwise: tutti://127.0.0.1:{gateway.port}"):
+        with pytest.raises(ConfigError, match=f"{above} lower by default: tutti://127.0.0.1:{gateway.port}"):
             Producer(f"tutti://127.0.0.1:{gateway.port + above}")
         with pytest.raises(ConfigError, match=f"tutti://127.0.0.1:{gateway.port}"):
             Reader(f"tutti://127.0.0.1:{gateway.port + above}")

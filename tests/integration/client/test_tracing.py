@@ -75,7 +75,7 @@ def test_what_fails_is_told_by_its_span(gateway: GatewayProcess, spans: InMemory
             producer.send("flights", b"x" * (9 << 20)).result(10)
         with pytest.raises(UsageError):
             producer.send("no such name!", b"x")
-        with pytest.raises(UsageError, match="on_delivery is a function"):
+        with pytest.raises(UsageError, match="on_delivery must be a function"):
             producer.send("flights", b"x", on_delivery="log")  # type: ignore[arg-type]  # that is the mistake
     failed = spans.get_finished_spans()
     assert [span.status.status_code for span in failed] == [trace.StatusCode.ERROR] * 3

@@ -46,9 +46,9 @@ def test_a_transaction_that_cannot_be_is_refused_and_the_next_one_is_taken(gatew
         with Transactor(gateway.url, producer="refused") as committer:
             with pytest.raises(UsageError, match="a transaction of 0 batches"):
                 committer.commit([], b"")
-            with pytest.raises(UsageError, match="with 4294967296 records cannot be"):
+            with pytest.raises(UsageError, match="with 4294967296 records is not possible"):
                 committer.commit([parts[0]._replace(records=1 << 32)], b"")
-            with pytest.raises(UsageError, match=f"takes 1 to {limits.STAGED_BATCHES_MAX} "):
+            with pytest.raises(UsageError, match=f"the limits are 1 to {limits.STAGED_BATCHES_MAX} "):
                 committer.commit([Part(number, "t", 1, 0, 0) for number in range(limits.STAGED_BATCHES_MAX + 1)], b"")
             with pytest.raises(Refused, match="nothing is staged at position"):
                 committer.commit([parts[0]._replace(position=1)], b"wrong").result(30)

@@ -315,7 +315,7 @@ ORDER = (
         "skips-its-next-epoch",
         "4.3",
         "after an abort a producer asks for its own next epoch, so that it sees who took that",
-        [Edit(Session, "_want_next_epoch", "self.epoch + 1", "self.epoch + 2")],
+        [Edit(Session, "_request_next_epoch", "self.epoch + 1", "self.epoch + 2")],
         proof=f"{_EPOCHS}test_a_producer_whose_epoch_was_aborted_asks_for_its_own_next_one_and_is_fenced_where_another_took_it",
     ),
     Mutant(

@@ -242,7 +242,7 @@ def test_what_does_not_go_yet_is_tried_again_and_told_in_the_end(tutti: Callable
     assert late.code == 3
     assert "remove lga: the view would not hold a majority of the new roster (roster)" in late.err
     said = f"{gateway.url.removeprefix('tutti://')} answered last: the view would not hold a majority of the new roster (roster)"
-    assert late.err.splitlines()[-1].startswith(f"error: it was not done within 0.7 s: {said}")
+    assert late.err.splitlines()[-1].startswith(f"error: the request was not done within 0.7 s: {said}")
     assert late.err.splitlines()[-1].count("the view would not hold") == 1
 
 

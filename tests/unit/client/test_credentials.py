@@ -58,8 +58,8 @@ def test_the_environment_names_the_file(file: Path, monkeypatch: pytest.MonkeyPa
     ("text", "said"),
     [
         ("", "has no token"),
-        ("token = 3\n", "token and certificates are text"),
-        ('token = "x"\nsecret = 1\n', "has secret: it takes certificates, gateways, token"),
+        ("token = 3\n", "token and certificates must be text"),
+        ('token = "x"\nsecret = 1\n', "has secret: use only certificates, gateways, token"),
         ('token = "x"\n', "lists no public keys of gateways"),
         ('token = "x"\n[gateways]\njfk = "short"\n', "40 characters of Z85"),
         ('token = "x', "is not TOML"),
@@ -82,13 +82,13 @@ def test_a_file_that_others_may_read_is_refused(file: Path, mode: int) -> None:
 
 
 def test_a_token_is_for_gateways_alone_whose_keys_are_known(keys: Path) -> None:
-    with pytest.raises(UsageError, match="take the public keys of the gateways"):
+    with pytest.raises(UsageError, match="need the public keys of the gateways"):
         Credentials(TOKEN)
     with pytest.raises(ConfigError, match="lists no public keys"):
         Credentials(TOKEN, keys.with_name("jfk.secret"))
     found = Credentials(TOKEN, keys)
     assert found.headers("grpc+tls://10.0.0.1:7402") == [(b"authorization", b"Bearer " + TOKEN.encode())]
     assert found.headers("grpc://127.0.0.1:7402") == found.headers("grpc://[::1]:7402")
-    with pytest.raises(ConfigError, match=r"reads are not encrypted at grpc://10.0.0.1:7402") as error:
+    with pytest.raises(ConfigError, match=r"reads at grpc://10.0.0.1:7402 are not encrypted") as error:
         found.headers("grpc://10.0.0.1:7402")
     assert TOKEN not in str(error.value)

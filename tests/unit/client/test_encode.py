@@ -106,24 +106,24 @@ def test_a_cut_batch_is_the_rest_of_it() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("text", None, None, ()), r"value of a record is bytes or None, not str \('text'\)"),
+        (("text", None, None, ()), r"value must be bytes or None, not str \('text'\)"),
         ((5, None, None, ()), "not int"),
-        ((b"", "key", None, ()), "key of a record is bytes or None, not str"),
+        ((b"", "key", None, ()), "key must be bytes or None, not str"),
         ((b"", None, datetime(2024, 1, 1), ()), "has no zone"),  # noqa: DTZ001 - what is tested
         ((b"", None, 1.5, ()), "not float"),
         ((b"", None, "now", ()), "not str"),
         ((b"", None, True, ()), "not bool"),
-        ((b"", None, 1_700_000_000_000_000_000, ()), "another unit"),
-        ((b"", None, None, {"a": b"b"}), "headers are pairs"),
-        ((b"", None, None, "ab"), "headers are pairs"),
-        ((b"", None, None, 5), "headers are pairs"),
-        ((b"", None, None, [("\ud800", b"x")]), "a header is a pair"),
+        ((b"", None, 1_700_000_000_000_000_000, ()), "check its unit"),
+        ((b"", None, None, {"a": b"b"}), "headers must be pairs"),
+        ((b"", None, None, "ab"), "headers must be pairs"),
+        ((b"", None, None, 5), "headers must be pairs"),
+        ((b"", None, None, [("\ud800", b"x")]), "a header must be a pair"),
         ((b"", None, 10**5000, ()), "of 16610 bits is outside of the years 1 to 9999"),
         ((b"", None, datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14))), ()), "outside of the years 1 to 9999"),
         ((b"", None, datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-2))), ()), "outside of the years 1 to 9999"),
         ((b"", None, None, [("a",)]), "pair"),
         ((b"", None, None, [(b"a", b"b")]), "pair"),
-        ((b"", None, None, [("a", "b")]), "header 'a' of a record is bytes"),
+        ((b"", None, None, [("a", "b")]), "header 'a' must be bytes"),
         ((b"", None, None, [5]), "pair"),
     ],
 )
@@ -141,7 +141,7 @@ def test_what_is_like_bytes_is_taken() -> None:
 
 
 @pytest.mark.parametrize(
-    ("progress", "said"), [("p", "not str"), (b"", "empty"), (b"x" * 257, "257 bytes; at most 256"), (5, "not int")]
+    ("progress", "said"), [("p", "not str"), (b"", "empty"), (b"x" * 257, "257 bytes, and at most 256"), (5, "not int")]
 )
 def test_wrong_progress_is_told(progress: Any, said: str) -> None:
     with pytest.raises(UsageError, match=said):
@@ -202,12 +202,12 @@ def test_a_slice_arrives_as_the_slice() -> None:
 @pytest.mark.parametrize(
     ("given_batch", "said"),
     [
-        ([b"a"], "takes a pyarrow.RecordBatch, not list"),
+        ([b"a"], "needs a pyarrow.RecordBatch, not list"),
         (pa.table({"value": VALUE}), "not Table"),
         (batch_of(value=VALUE).slice(0, 0), "empty"),
         (batch_of(key=VALUE), "no column 'value', only key"),
-        (batch_of(value=VALUE, topic=VALUE), "column 'topic' is not taken"),
-        (pa.RecordBatch.from_arrays([VALUE, VALUE], ["value", "value"]), "comes twice"),
+        (batch_of(value=VALUE, topic=VALUE), "column 'topic' is unknown"),
+        (pa.RecordBatch.from_arrays([VALUE, VALUE], ["value", "value"]), "has a column twice: value, value"),
         (batch_of(value=pa.array(["a"])), "column 'value' has type string; it must be binary"),
         (batch_of(value=pa.array([1])), "column 'value' has type int64"),
         (batch_of(value=VALUE, key=pa.array(["a", "b"])), "column 'key' has type string"),

@@ -118,7 +118,7 @@ def test_many_who_look_at_one_address_have_one_look(gateway: FakeGateway, monkey
 def test_what_a_look_saw_is_told(one_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "ADDRESS_TIMEOUT_US", 50_000)
     monkeypatch.setattr(limits, "PEEK_TIMEOUT_US", 50_000)
-    with _silent() as silent, pytest.raises(Unavailable, match="connections are taken there and nothing was said"):
+    with _silent() as silent, pytest.raises(Unavailable, match="the port accepts connections and sent nothing"):
         Producer(silent, connect_timeout=2.0)
 
 
@@ -222,7 +222,7 @@ def test_where_the_system_has_no_thread_left_it_is_said_and_nothing_is_held(
     until(lambda: not _io_threads())
     monkeypatch.setattr(threading.Thread, "start", limited)
     for _ in range(2 * limits.IO_THREADS_MAX):
-        with pytest.raises(Unavailable, match="raise the limit of threads"):
+        with pytest.raises(Unavailable, match="raise the thread limit"):
             Producer(gateway.url, producer="p", spool=place)
     monkeypatch.undo()
     with Producer(gateway.url, producer="p", spool=place) as producer:
@@ -281,7 +281,7 @@ def test_one_that_is_hard_to_tell_keeps_no_other_from_it(
         with pytest.raises(Unknown, match="no room"):
             receipt.result(10)
         other.send("t", b"x").result(10)
-    assert "telling those who wait for producer first failed" in caplog.text
+    assert "failing the records of producer first raised an exception" in caplog.text
     first.close()
 
 
@@ -292,12 +292,12 @@ def test_who_wakes_while_a_turn_ends_is_heard() -> None:
         """A pump whose turn ends just when who wakes it has looked whether it sleeps."""
 
         engine = None
-        _stirred = False
+        _turn_requested = False
         due = 60.0
 
         @property
         def _asleep(self) -> bool:
-            self.due = 0.0 if self._stirred else 60.0
+            self.due = 0.0 if self._turn_requested else 60.0
             return False
 
     ending: Any = Ending()

@@ -36,7 +36,7 @@ def test_a_gateway_that_takes_nothing_now_is_left_where_there_are_others(code: s
         (frame,) = rig.frames()
         rig.say(client_protocol.RefusedAnswer(NUMBER, 1, frame.first_sequence, code, "it is so", retry=True))
         assert bool(rig.delivery.drop) is left
-        assert not left or "g1 cannot take it now: it is so" in rig.delivery.drop
+        assert not left or "g1 cannot accept batches now: it is so" in rig.delivery.drop
 
 
 def test_a_gateway_whose_disk_is_low_is_waited_for() -> None:

@@ -299,7 +299,7 @@ def test_many_wait_for_one_outcome() -> None:
     threads = [threading.Thread(target=lambda: found.append(receipt.result(10))) for _ in range(8)]
     for thread in threads:
         thread.start()
-    with pytest.raises(TimeoutError, match=r"after 0\.01 s: the record is still on its way"):
+    with pytest.raises(TimeoutError, match=r"after 0\.01 s: the record is still in flight"):
         receipt.result(0.01)
     assert not receipt.done()
     deliver(feed)

@@ -144,14 +144,14 @@ def test_a_ping_is_answered_with_what_it_says() -> None:
 
 
 def test_a_silent_gateway_is_asked_and_left_when_it_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_link, "_BEAT_S", 0.05)
+    monkeypatch.setattr(client_link, "_KEEPALIVE_S", 0.05)
     with _up() as (link, peer):
         assert _news(link) is News.DOWN
         assert peer.take(len(PING)) == PING
 
 
 def test_a_gateway_that_answers_pings_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_link, "_BEAT_S", 0.05)
+    monkeypatch.setattr(client_link, "_KEEPALIVE_S", 0.05)
     with _up() as (link, peer):
         for _ in range(3 * client_link._UNANSWERED_MAX):
             while not select.select([peer.socket], [], [], 0)[0]:
@@ -163,7 +163,7 @@ def test_a_gateway_that_answers_pings_is_kept(monkeypatch: pytest.MonkeyPatch) -
 
 def test_what_waits_is_bounded_and_leaves_when_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "CLIENT_WINDOW_FRAMES", 4)
-    monkeypatch.setattr(client_link, "_BEAT_S", 600.0)  # this peer answers no question, however long it reads
+    monkeypatch.setattr(client_link, "_KEEPALIVE_S", 600.0)  # this peer answers no question, however long it reads
     message = bytes(1 << 20)
     with _up(receive_bytes=1 << 14) as (link, peer):
         sent = 0
@@ -231,7 +231,7 @@ def _refused(host: str, port: int = 7400) -> str:
 @pytest.mark.parametrize("host", ["a..b", "a" * 64 + ".example", "nosuchhost.invalid"])
 def test_a_host_that_is_not_known_is_told_as_such_and_costs_nothing(host: str) -> None:
     before = _descriptors()
-    assert _refused(host).startswith("the host name is not known (")
+    assert _refused(host).startswith("the host name is unknown (")
     assert _descriptors() == before
 
 
@@ -249,7 +249,7 @@ def test_no_thread_is_left_for_a_lookup(monkeypatch: pytest.MonkeyPatch) -> None
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", no_thread)
-    assert _refused("localhost") == "the host name is not known (can't start new thread)"
+    assert _refused("localhost") == "the host name is unknown (can't start new thread)"
 
 
 def test_too_few_descriptors_are_told_and_none_is_lost() -> None:

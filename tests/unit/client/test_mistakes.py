@@ -58,18 +58,18 @@ def test_a_gateway_that_does_not_let_it_in_says_why(gateway: FakeGateway) -> Non
         ({"producer": 5}, UsageError, "is text, not int"),
         ({"compression": "gzip"}, UsageError, "'gzip' is not known"),
         ({"on_full": "drop"}, UsageError, "on_full='drop'"),
-        ({"linger": -1}, UsageError, "linger is a number of seconds, not -1"),
-        ({"batch_bytes": "1"}, UsageError, "batch_bytes is a whole number of bytes, not '1'"),
-        ({"batch_bytes": 1e5}, UsageError, "batch_bytes is a whole number of bytes, not 100000.0"),
-        ({"buffer_bytes": "1"}, UsageError, "buffer_bytes is a whole number of bytes, not '1'"),
-        ({"buffer_bytes": True}, UsageError, "buffer_bytes is a whole number of bytes, not True"),
+        ({"linger": -1}, UsageError, "linger must be a number of seconds, not -1"),
+        ({"batch_bytes": "1"}, UsageError, "batch_bytes must be a whole number of bytes, not '1'"),
+        ({"batch_bytes": 1e5}, UsageError, "batch_bytes must be a whole number of bytes, not 100000.0"),
+        ({"buffer_bytes": "1"}, UsageError, "buffer_bytes must be a whole number of bytes, not '1'"),
+        ({"buffer_bytes": True}, UsageError, "buffer_bytes must be a whole number of bytes, not True"),
         ({"compression": ["lz4"]}, UsageError, "['lz4'] is not known"),
-        ({"linger": "1"}, UsageError, "linger is a number of seconds, not '1'"),
+        ({"linger": "1"}, UsageError, "linger must be a number of seconds, not '1'"),
         ({"batch_bytes": 10}, UsageError, "batch_bytes=10"),
         ({"buffer_bytes": 10}, UsageError, "buffer_bytes=10"),
         ({"delivery_timeout": 0}, UsageError, "must be longer than linger"),
         ({"connect_timeout": float("inf")}, UsageError, "connect_timeout"),
-        ({"credentials": 7}, UsageError, "are a Credentials or the path of a file with them, not int"),
+        ({"credentials": 7}, UsageError, "must be a Credentials or the path of a file with them, not int"),
         ({"credentials": "/no/such/file"}, ConfigError, "/no/such/file cannot be read"),
     ],
 )
@@ -87,8 +87,8 @@ def test_wrong_options_are_told(arguments: dict[str, Any], error: type[Exception
         ({"topic": ["t"]}, "a topic name is text, not list (['t'])"),
         ({"value": "text"}, "not str"),
         ({"key": 5}, "not int"),
-        ({"ordering": "unordered", "progress": b"p"}, "progress belongs to a producer's one order"),
-        ({"ordering": "total order"}, "not known"),
+        ({"ordering": "unordered", "progress": b"p"}, "progress needs the total order"),
+        ({"ordering": "total order"}, "unknown"),
         ({"progress": "p"}, "not str"),
         ({"on_delivery": 5}, "not int"),
         ({"headers": [("a", "b")]}, "not str"),
@@ -100,7 +100,7 @@ def test_wrong_arguments_are_told_and_nothing_is_sent(gateway: FakeGateway, argu
         with pytest.raises(UsageError, match=re.escape(said)):
             p.send(**{"topic": "t", "value": b"x", **arguments})
         assert len(p) == 0
-        with pytest.raises(UsageError, match="ordering 'none' is not known: use 'total' or 'unordered'"):
+        with pytest.raises(UsageError, match="ordering 'none' is unknown: use 'total' or 'unordered'"):
             p.send_batch("t", pa.record_batch({"value": pa.array([b"y"])}), ordering="none")
         assert p.send("t", b"fine").result(10) == 0
 
@@ -109,7 +109,7 @@ def test_wrong_arguments_are_told_and_nothing_is_sent(gateway: FakeGateway, argu
 def test_a_wait_that_is_no_duration_is_told(timeout: Any) -> None:
     rig = Rig().ready()
     receipt = rig.send()
-    with pytest.raises(UsageError, match=re.escape(f"timeout is a number of seconds, not {timeout!r}")):
+    with pytest.raises(UsageError, match=re.escape(f"timeout must be a number of seconds, not {timeout!r}")):
         receipt.result(timeout)
     with pytest.raises(TimeoutError):
         receipt.result(-0.1)  # a deadline that passed: over, and no mistake

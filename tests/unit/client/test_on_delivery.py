@@ -41,7 +41,7 @@ def test_whatever_ends_the_thread_is_told_to_who_waits(fault: BaseException, mon
             raise fault
 
         monkeypatch.setattr(p._delivery, "work", fail)
-        with pytest.raises(Unknown, match="ended by a fault of its own"):
+        with pytest.raises(Unknown, match="ended with an internal error"):
             p.send("t", b"1").result(10)
 
 

@@ -31,7 +31,7 @@ from tutti_gateway.transport.interface import Introduction
 from tutti_gateway.transport.keys import Keyring, generate
 from tutti_gateway.transport.mesh.mesh import Mesh
 
-MUTE = "connected, but there was no answer|something that speaks ZeroMQ is there and did not answer"  # or the look at it was later
+MUTE = "connected, but got no answer|a ZeroMQ program is there and did not answer"  # the second one if the probe was later
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_grpc_is_the_reads_port() -> None:
         sight = peek(address)
         assert sight.wrong
         assert "reads port (Arrow Flight)" in sight.text
-        assert f"2 lower unless it was set otherwise: tutti://127.0.0.1:{address.port - 2}" in sight.text
+        assert f"2 lower by default: tutti://127.0.0.1:{address.port - 2}" in sight.text
         with pytest.raises(ConfigError, match="reads port"):
             Producer(f"tutti://{address}")
         with pytest.raises(ConfigError, match="reads port"), Control([address]) as control:
@@ -146,7 +146,7 @@ def test_http_is_the_admin_port() -> None:
 @pytest.mark.usefixtures("_looks")
 def test_something_else_is_quoted() -> None:
     with _server(_ssh) as address:
-        assert peek(address) == ("something else speaks there: it says b'SSH-2.0-OpenSSH_'", True)
+        assert peek(address) == ("another program uses this port: it sent b'SSH-2.0-OpenSSH_'", True)
         with pytest.raises(ConfigError, match="SSH"):
             Producer(f"tutti://{address}")
 
@@ -154,7 +154,7 @@ def test_something_else_is_quoted() -> None:
 @pytest.mark.usefixtures("_looks")
 @pytest.mark.parametrize(
     ("answer", "look_us", "said"),
-    [(_silence, 200_000, "nothing was said within 0.2 s"), (_close, 1_000_000, "closed at once")],
+    [(_silence, 200_000, "sent nothing within 0.2 s"), (_close, 1_000_000, "closed immediately")],
 )
 def test_what_may_become_right_is_tried_until_the_time_is_over(
     answer: Any, look_us: int, said: str, monkeypatch: pytest.MonkeyPatch
@@ -195,7 +195,7 @@ def _group_port(keys: Path | None) -> Iterator[Address]:
 def test_the_port_between_gateways_is_told_with_keys_and_without(with_keys: bool, tmp_path: Path) -> None:
     generate(tmp_path, ["jfk"])
     with _group_port(tmp_path if with_keys else None) as address:
-        said = rf"group port of a gateway does.*1 lower unless it was set otherwise: tutti://127\.0\.0\.1:{address.port - 1}"
+        said = rf"group port of a gateway does.*1 lower by default: tutti://127\.0\.0\.1:{address.port - 1}"
         with pytest.raises(ConfigError, match=said):
             Producer(f"tutti://{address}")
         with pytest.raises(ConfigError, match=said), Control([address]) as control:
@@ -206,13 +206,14 @@ def test_the_port_between_gateways_is_told_with_keys_and_without(with_keys: bool
 
 def test_what_begins_as_a_refusal_and_is_none_says_nothing_of_the_port() -> None:
     for data in (b"", b"R", b"R{}", b"R\x80", b"\x84"):
-        assert misheard(data, ValueError("because"), Address("h", 2)) == ("it does not speak as a gateway: because", False)
+        said = "the peer does not speak the protocol of a gateway: because"
+        assert misheard(data, ValueError("because"), Address("h", 2)) == (said, False)
 
 
 @pytest.mark.usefixtures("_looks")
 def test_zeromq_that_is_no_gateway() -> None:
     with _mute_zeromq() as address:
-        assert "speaks ZeroMQ" in peek(address).text
+        assert "ZeroMQ program" in peek(address).text
         with pytest.raises(Unavailable, match=MUTE):
             Producer(f"tutti://{address}", connect_timeout=1.5)
 
@@ -329,5 +330,5 @@ def test_control_says_what_it_met_and_after_how_long() -> None:
 
 def test_control_does_not_take_garbage() -> None:
     garbage = FakeGateway(rule=lambda heard: [b"Cgarbage"] if isinstance(heard, client_protocol.Status) else None)
-    with garbage, Control(garbage.url, timeout=0.5) as control, pytest.raises(Unavailable, match="does not speak as a gateway"):
+    with garbage, Control(garbage.url, timeout=0.5) as control, pytest.raises(Unavailable, match="not speak the protocol"):
         control.status()

@@ -226,7 +226,7 @@ def test_no_answer_until_the_deadline_is_unknown(gateway: FakeGateway) -> None:
     gateway.rule = lambda heard: [] if isinstance(heard, Frame) else None
     p = Producer(gateway.url, producer="p", delivery_timeout=2)
     receipt = p.send("t", b"x")
-    with pytest.raises(TimeoutError, match="still on its way"):
+    with pytest.raises(TimeoutError, match="still in flight"):
         receipt.result(timeout=0.05)
     with pytest.raises(Unknown, match=re.escape("no outcome after 2 s (delivery_timeout)")):
         receipt.result(timeout=30)

@@ -137,7 +137,7 @@ def test_no_url_and_no_path() -> None:
 
 @pytest.mark.parametrize("url", [5, ["tutti://127.0.0.1:7400"], b"tutti://127.0.0.1:7400"])
 def test_a_url_that_is_no_text_is_told(url: Any) -> None:
-    with pytest.raises(ConfigError, match=f"a url is text, not {type(url).__name__}"):
+    with pytest.raises(ConfigError, match=f"a url must be text, not {type(url).__name__}"):
         Reader(url)
 
 
@@ -275,9 +275,9 @@ def test_each_address_is_named_once_with_what_was_met_there_and_the_shorter_wait
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda url: Reader(url, patience=float("nan")), "patience is a number of seconds, not nan"),
-        (lambda url: Reader(url, connect_timeout=-1), "connect_timeout is a number of seconds, not -1"),
-        (lambda url: Reader(url).poll("1"), "timeout is a number of seconds, not '1'"),  # type: ignore[arg-type]  # the mistake,
+        (lambda url: Reader(url, patience=float("nan")), "patience must be a number of seconds, not nan"),
+        (lambda url: Reader(url, connect_timeout=-1), "connect_timeout must be a number of seconds, not -1"),
+        (lambda url: Reader(url).poll("1"), "timeout must be a number of seconds, not '1'"),  # type: ignore[arg-type]  # the mistake,
     ],
 )
 def test_what_is_no_duration_is_told(gateway: ReadableGateway, call: Callable[[str], object], said: str) -> None:

@@ -75,7 +75,7 @@ def test_a_handler_that_struck_while_the_open_batch_was_out_is_refused(
     told: list[UsageError] = []
 
     def clock() -> float:
-        running: Any = p._feed._taker
+        running: Any = p._feed._appender
         if running is not None and running.gi_running and not told:
             with pytest.raises(UsageError, match="a signal handler called a producer") as caught:
                 call(p)

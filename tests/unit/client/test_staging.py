@@ -70,7 +70,7 @@ def refused(rig: Rig) -> None:
     ("end_epoch", "cause", "code"),
     [
         (forgotten_while_away, "the log opened another epoch", "staged"),
-        (aborted, "were aborted: no space. They are in no log", "aborted"),
+        (aborted, "were aborted: no space. They and all later records are in no log", "aborted"),
         (refused, "sequence 2 were refused: too many batches wait", "limit"),
     ],
 )
@@ -80,7 +80,7 @@ def test_staged_batches_go_with_their_epoch_and_the_error_names_its_first_cause(
     rig = one_staged()
     end_epoch(rig)
     with pytest.raises(
-        Refused, match=f"{cause}.*[;:] all that producer '~abc' staged went with its epoch 1: stage it again"
+        Refused, match=f"{cause}.*[;:] the end of epoch 1 of producer '~abc' dropped all staged records: stage them again"
     ) as met:
         rig.send()
     assert met.value.code == code
@@ -94,7 +94,7 @@ def test_what_only_the_next_epoch_tells_to_be_staged_is_gone_too() -> None:
     rig.frames()
     rig.say(client_protocol.RefusedAnswer(NUMBER, 1, 1, "malformed", "arrived damaged", retry=False))
     rig.opened(rig.hear(client_protocol.OpenProducer), sequence=1)  # another copy committed
-    with pytest.raises(Refused, match="stage it again"):
+    with pytest.raises(Refused, match="stage them again"):
         rig.send()
 
 

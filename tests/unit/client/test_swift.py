@@ -331,10 +331,10 @@ def test_what_the_collector_runs_may_take_the_long_way(closes: bool) -> None:
 
 def test_what_is_compiled_is_of_this_release(monkeypatch: pytest.MonkeyPatch) -> None:
     assert swift.RECORD_OVERHEAD_BYTES == RECORD_OVERHEAD_BYTES
-    found: Any = taker._found()
+    found: Any = taker._load_extension()
     assert found is swift
     monkeypatch.setattr(swift, "FORM", swift.FORM + 1)
-    assert taker._found() is None
+    assert taker._load_extension() is None
     monkeypatch.undo()
     monkeypatch.setenv("TUTTI_SWIFT", "0")
-    assert taker._found() is None
+    assert taker._load_extension() is None

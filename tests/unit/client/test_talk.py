@@ -59,7 +59,7 @@ def test_who_speaks_as_no_gateway_is_named_and_passed_by(said: bytes, told: str)
         with FakeGateway() as gateway, Talk(f"tutti://{address},127.0.0.1:{gateway.port}") as talk:
             assert talk.welcome().gateway == "fake"
         with (
-            pytest.raises(Unavailable, match=f"{address}: it does not speak as a gateway: .*{told}"),
+            pytest.raises(Unavailable, match=f"{address}: the peer does not speak the protocol of a gateway: .*{told}"),
             Talk([address], rounds=1) as talk,
         ):
             talk.welcome()
@@ -145,12 +145,12 @@ def test_a_name_server_that_takes_longer_than_an_address_may_is_waited_for(
 @pytest.mark.parametrize("host", ["a..b", "nosuchhost.invalid"])
 def test_a_host_that_is_not_known_is_told_as_such_by_all(host: str) -> None:
     with (
-        pytest.raises(Unavailable, match=rf"{host}:7400: the host name is not known \("),
+        pytest.raises(Unavailable, match=rf"{host}:7400: the host name is unknown \("),
         Talk([Address(host, 7400)], rounds=1) as talk,
     ):
         talk.welcome()
     began = time.monotonic()
-    with pytest.raises(Unavailable, match=rf"{host}:7400: the host name is not known \("):
+    with pytest.raises(Unavailable, match=rf"{host}:7400: the host name is unknown \("):
         Producer(f"tutti://{host}:7400", connect_timeout=0.5)
     assert time.monotonic() - began < 30
 
@@ -176,9 +176,7 @@ def test_who_answered_and_then_does_not_is_told_of_in_one_sentence() -> None:
     with FakeGateway(rule=once) as gateway, Talk(gateway.url, timeout=3) as talk, pytest.raises(Unavailable) as late:
         talk.ask(client_protocol.StatusAnswer, client_protocol.Status)
     said = f"127.0.0.1:{gateway.port} answered last: a majority may come back (roster)"
-    assert str(late.value) == (
-        f"it was not done within 3 s: {said}; asked once more, it had not answered yet when the time was over"
-    )
+    assert str(late.value) == (f"the request was not done within 3 s: {said}; the repeated request had no answer within the time")
 
 
 def test_what_was_met_at_other_gateways_is_told_beside_an_answer_and_the_answer_once() -> None:
@@ -196,4 +194,4 @@ def test_what_was_met_at_other_gateways_is_told_beside_an_answer_and_the_answer_
     ):
         talk.ask(client_protocol.StatusAnswer, client_protocol.Status)
     said = f"127.0.0.1:{gateway.port} answered last: no view (not_primary); 127.0.0.1:1: connection refused"
-    assert str(late.value) == f"it was not done within 30 s: {said}"
+    assert str(late.value) == f"the request was not done within 30 s: {said}"

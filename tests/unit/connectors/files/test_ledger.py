@@ -138,6 +138,6 @@ def test_a_read_only_file_system_of_the_state_is_told(tmp_path: Path, monkeypatc
         raise OSError(errno.EROFS, "Read-only file system")
 
     monkeypatch.setattr(tempfile, "TemporaryFile", refused)
-    with pytest.raises(ConfigError, match=r"Read-only file system: its file system is mounted read-only: mount it"):
+    with pytest.raises(ConfigError, match=r"Read-only file system: its file system is read-only: mount it"):
         Ledger(str(tmp_path), "orders", grows=False)
     assert list(tmp_path.iterdir()) == []

@@ -118,7 +118,7 @@ def test_bad_rows_are_named_with_line_and_reason() -> None:
     ]
     _, bad, _, _ = read(FORMS[1], b'{"a":1}\nno\n\n{"a":\xff}\n')
     assert [(one.row, one.at) for one in bad] == [(2, 8), (4, 12)]
-    assert bad[0].reason.startswith("it is no JSON: ")
+    assert bad[0].reason.startswith("it is not JSON: ")
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -140,7 +140,7 @@ def test_json_fields_become_what_is_asked_for() -> None:
     form = JsonLines(picker, "utf-8")
     rows = form.parse(data, 0, 0, final=True)
     assert (rows.keys, rows.values, rows.times) == ([b"1", None], [b'{"x":[1]}', None], [1_700_000_000_123_000, 5000])
-    assert ["no field 'v'" in rows.bad[0].reason, "t is missing" in rows.bad[1].reason, "no JSON object" in rows.bad[2].reason] == [
+    assert ["no field 'v'" in rows.bad[0].reason, "t is missing" in rows.bad[1].reason, "not a JSON object" in rows.bad[2].reason] == [
         True, True, True,
     ]  # fmt: skip
 

@@ -79,15 +79,15 @@ def test_numbers_of_json_are_their_bytes(written: list[tuple[str, str]], end: st
     [
         (b'{"k":1,"k":2}', "field 'k' more than once, as 1 and 2"),
         (b'{"k":"\\ud800"}', "half of a surrogate pair"),
-        (b'{"k":NaN}', "no JSON"),
-        (b'{"k":Infinity}', "no JSON"),
-        (b'{"k":01}', "no JSON"),
-        (b'{"k":1}\0', "no JSON"),
-        (b'{"k":"\0"}', "no JSON"),
+        (b'{"k":NaN}', "not JSON"),
+        (b'{"k":Infinity}', "not JSON"),
+        (b'{"k":01}', "not JSON"),
+        (b'{"k":1}\0', "not JSON"),
+        (b'{"k":"\0"}', "not JSON"),
         (b'{"k":"\xff"}', "not text of the encoding"),
-        (b'\xef\xbb\xbf{"k":1}', "no JSON"),  # not at the beginning of the file
+        (b'\xef\xbb\xbf{"k":1}', "not JSON"),  # not at the beginning of the file
         (b'{"k":' + b"[" * 600 + b"]" * 600 + b"}", "nested too deeply"),
-        (b"[1]", "no JSON object"),
+        (b"[1]", "not a JSON object"),
     ],
 )
 def test_what_is_no_field_of_json_is_a_bad_row(line: bytes, told: str) -> None:
