@@ -1,6 +1,6 @@
-"""Draw docs/explanation/protocol.md from the core's own tables: `python -m tutti_gateway.core.diagrams`.
+"""Generate docs/explanation/protocol.md from the tables of the core: `python -m tutti_gateway.core.diagrams`.
 
-A test compares the page with what this makes, so that it cannot grow old.
+A test compares the page with the output, so the page cannot become outdated.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ show what follows from each event, line by line.
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     return "\n".join(
         [
             INTRODUCTION,
@@ -66,7 +66,7 @@ def page() -> str:
 
 
 def state_diagram(table: Mapping[tuple[State, Input], State], start: State) -> str:
-    """A machine's table as a Mermaid state diagram."""
+    """Return a state table as a Mermaid state diagram."""
     lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {start.name}"]
     used = {state for (before, _), after in table.items() for state in (before, after)}
     lines += [f"    {state.name}: {state.value}" for state in type(start) if state in used]
@@ -80,7 +80,7 @@ def state_diagram(table: Mapping[tuple[State, Input], State], start: State) -> s
 
 
 def decision_table(table: Mapping[tuple[str, Relation], enum.Enum]) -> str:
-    """Decisions as a table: rows are states, columns are how the batch stands."""
+    """Return a decision table: one row for each state, one column for each relation of the batch to its producer's entry."""
     states = list(dict.fromkeys(state for state, _ in table))
     lines = [
         "| epoch | " + " | ".join(how.value for how in Relation) + " |",
@@ -91,19 +91,19 @@ def decision_table(table: Mapping[tuple[str, Relation], enum.Enum]) -> str:
 
 
 def stages() -> str:
-    """The marks of the pending window as a chain."""
+    """Return the marks of the pending window as a chain."""
     chain = " --> ".join(f"{stage.name}([{stage.name.lower()}])" for stage in Stage)
     return "\n".join(["```mermaid", "flowchart LR", f"    {chain}", "```", ""])
 
 
 def catalogue(title: str, path: str, kinds: tuple[type, ...]) -> str:
-    """One line for each struct: its name, its fields, the first sentence about it."""
+    """Return one line for each struct: its name, its fields, and its first sentence."""
     return "\n".join([f"**{title}** (`{path}`)\n", *_entries(kinds), ""])
 
 
 def _entries(kinds: tuple[type, ...]) -> Iterator[str]:
     for kind in kinds:
-        fields = ", ".join(kind.__struct_fields__)  # type: ignore[attr-defined]  # every one of them is a msgspec.Struct
+        fields = ", ".join(kind.__struct_fields__)  # type: ignore[attr-defined]  # each kind is a msgspec.Struct
         text = " ".join((inspect.getdoc(kind) or "").split("\n\n")[0].split())
         yield f"- `{kind.__name__}({fields})` {text}"
 
