@@ -69,7 +69,7 @@ def test_started_comes_first_and_once_and_a_broken_stack_takes_nothing_more() ->
         stack.step(TimeAdvanced(), Now(0, 0))
     stack = Stack(Random)
     stack.step(started({"g1": "a:1"}), Now(0, 0))
-    with pytest.raises(InvariantViolated, match="started before"):
+    with pytest.raises(InvariantViolated, match="already started"):
         stack.step(started({"g1": "a:1"}), Now(0, 0))
     with pytest.raises(InvariantViolated, match="takes no further event, because Started raised an error"):
         stack.step(TimeAdvanced(), Now(0, 0))

@@ -109,7 +109,7 @@ def test_who_is_cut_off_is_a_minority_and_silent_to_the_others() -> None:
     silent = seen(world.members["g1"])["g3"]
     assert (silent.age, silent.voter) == (0, True)
     assert silent.heard_us > 10 * SECOND
-    assert Survey(world.members["g3"].running).waits == "not heard of g1 and g2; 2 of the 3 that vote are needed"
+    assert Survey(world.members["g3"].running).waits == "not heard of g1 and g2; 2 of 3 voters are needed"
     assert Survey(world.members["g1"].running).waits == ""
 
 
@@ -236,7 +236,7 @@ def test_that_a_new_disk_has_no_room_is_known_elsewhere_too() -> None:
     world.step(world.members["g2"], SpaceChanged(low=True, reason="3 MB are left"))
     later(world, 5)
     told = seen(world.members["g1"])["g2"].reason
-    assert told.startswith("its disk has no free space;  has another disk than the roster names")
+    assert told.startswith("its disk has no free space; has another disk than the roster names")
 
 
 def test_whose_disk_has_no_room_is_told_by_its_name() -> None:
@@ -244,7 +244,7 @@ def test_whose_disk_has_no_room_is_told_by_its_name() -> None:
     world.step(world.members["g2"], SpaceChanged(low=True, reason="3 MB are left"))
     later(world, 0.5)
     reason = Survey(world.members["g1"].running).reason
-    assert reason == "new messages are refused because a member's disk has no free space:  gateway 'g2': 3 MB are left"
+    assert reason == "new messages are refused because a member's disk has no free space: gateway 'g2': 3 MB are left"
 
 
 def test_what_was_lost_between_gateways_and_repaired_is_counted() -> None:

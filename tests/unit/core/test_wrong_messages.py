@@ -233,7 +233,7 @@ def test_a_contradiction_halts_only_when_another_question_brings_it_again() -> N
     assert not layers.context.standing.taking_part
     actions = layers.context.outbox.take(None)
     assert [action.reason for action in actions if isinstance(action, Halt)] == [
-        f"gateway 'g1' holds what cannot follow this log: tick 77 follows tick {layers.order.received.tick}; "
+        f"gateway 'g1' holds a frame that cannot follow this log: tick 77 cannot follow tick {layers.order.received.tick}; "
         "what is decided here can still be read"
     ]
     assert any(isinstance(action, Send) for action in actions)
