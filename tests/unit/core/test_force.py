@@ -38,9 +38,9 @@ def asked(script: WholeScript, *names: str, gateway: str = "g1") -> list[Denied 
         ((), "nobody was named"),
         (("g1", "g9"), "g9 not among them"),
         (("g2",), "this is gateway 'g1', which is not named"),
-        (("g1", "g2", "g3", "g4", "g5"), "nothing to force, start those that are not heard"),
+        (("g1", "g2", "g3", "g4", "g5"), "nothing to force; start the voters that are not heard"),
         (("g1",), "gateway g2 is heard"),
-        (("g1", "g2", "g3"), "gateway g3 is to remain and is not heard"),
+        (("g1", "g2", "g3"), "gateway g3 is named and is not heard"),
     ],
 )
 def test_names_that_cannot_be_all_that_remains_are_refused(names: tuple[str, ...], words: str) -> None:
@@ -63,7 +63,7 @@ def test_a_view_that_decides_is_told_before_anything_is_said_of_the_names(names:
     script.run("quiet\ngateways g1 g2 g3\nuntil primary g1 g2 g3\n----\n")
     (denied,) = asked(script, *names)
     assert isinstance(denied, Denied)
-    assert "decides: members are changed with `tutti members`, nothing is to be forced" in denied.reason
+    assert "decides: change members with `tutti members`; a forced roster is not allowed" in denied.reason
     assert not denied.retry
 
 
@@ -161,7 +161,7 @@ def test_who_is_named_does_not_leave_whatever_a_heartbeat_says() -> None:
         assert not member.halted
     beat = msgspec.structs.replace(base, forced=window.state.forced + (1 << 16), forced_at=1)
     script.world.step(member, Received(1, beat, b"g1/1".ljust(16, b"-")))
-    assert "went on without gateway 'g2'" in member.halted
+    assert "continued without gateway 'g2'" in member.halted
 
 
 def removed_undecided(group: str, removed: str, lost: str, message: str = "CONFIRM") -> WholeScript:
@@ -208,7 +208,7 @@ def test_all_voters_of_a_removal_that_is_undecided_need_no_force(removed: str) -
     script = removed_undecided("g1 g2", removed, "g1")
     (denied,) = asked(script, "g1", "g2", gateway="g2")
     assert isinstance(denied, Denied)
-    assert "nothing to force, start those that are not heard" in denied.reason
+    assert "nothing to force; start the voters that are not heard" in denied.reason
     script.run("start g1\nuntil primary g2\n----\n")
     assert script.finish() == []
 

@@ -39,7 +39,7 @@ def test_a_log_of_other_voters_is_not_gone_on_with(in_tail: bool) -> None:
         state.apply(roster)
     stack = Stack(Random)
     actions = stack.step(started({"g1": "a:1"}, state, (roster,) if in_tail else ()), Now(0, 0))
-    assert actions[1:] == [Halt("the log belongs to the group of g2, g3; 'g1' alone may not go on with it")]
+    assert actions[1:] == [Halt("the log belongs to the group of g2, g3; 'g1' alone may not continue it")]
     assert stack.phase is Phase.HALTED
 
 

@@ -186,7 +186,7 @@ def test_who_leaves_says_so() -> None:
     world = group()
     world.step(world.members["g2"], LeaveAsked())
     assert Survey(world.members["g2"].running).state == "leaving"
-    assert "it leaves, and waits until the others go on without it" in Survey(world.members["g2"].running).waits
+    assert "until the others continue without it" in Survey(world.members["g2"].running).waits
     world.run(world.mono_us + SECOND, lambda: states(world.members["g1"])["g2"] == "leaving")
     assert states(world.members["g1"])["g2"] == "leaving"
 

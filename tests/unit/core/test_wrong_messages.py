@@ -208,7 +208,7 @@ def test_an_echo_from_the_future_and_a_claim_of_another_count_for_nothing() -> N
     hand(world, gateway, 2, Heartbeat(sent_us=1, echo_us=2**60))
     assert peer.echoed_us == echoed
     hand(world, gateway, 2, Heartbeat(sent_us=1, claim=99 << 16 | 3))
-    assert dropped == ["view 99.3 is not its to coordinate"]
+    assert dropped == ["view 99.3 names another coordinator"]
 
 
 def test_a_contradiction_halts_only_when_another_question_brings_it_again() -> None:

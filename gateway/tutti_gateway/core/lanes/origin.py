@@ -1,4 +1,6 @@
-"""The origin of a lane: it gives its frames their places, runs 2PC over the members of its attempt, and votes last."""
+"""The origin of a lane: it assigns positions, runs two-phase commit with the members of its attempt, and
+votes last (lanes, U12).
+"""
 
 from __future__ import annotations
 
@@ -39,20 +41,20 @@ class Origin:
         self._lines = lines
         self._machine = Machine("attempt", ATTEMPT, Phase.NONE)
         self._attempt = lane.attempt
-        self._mark = 0  # token of the PersistLane that ends the attempt before
+        self._mark = 0  # token of the PersistLane that ends the previous attempt
         self._part: tuple[int, ...] = ()
-        self._told: set[int] = set()  # of the part: those who said how far they have this lane
-        self._near: set[int] = set()  # and who have enough of it to take part
-        self._late: dict[int, int] = {}  # who did not vote -> what it has to go beyond to take part again
+        self._told: set[int] = set()  # members of the part that have reported how far they have this lane
+        self._near: set[int] = set()  # members of the part that have enough of the lane to join an attempt
+        self._late: dict[int, int] = {}  # member that did not vote -> position that it must pass before it joins again
         self._waited = 0
-        self._members: tuple[int, ...] = ()  # of the attempt, oldest first
-        self._began = 0  # the position of its VIEW
+        self._members: tuple[int, ...] = ()  # members of the attempt, oldest first
+        self._began = 0  # position of the attempt's VIEW
         self._votes: dict[int, int] = {}
-        self._before: dict[int, int] = {}  # votes at the last heartbeat, and for how many they stood still
+        self._before: dict[int, int] = {}  # votes at the last heartbeat; `_missed` counts heartbeats without progress
         self._missed: dict[int, int] = {}
-        self._entries: dict[Name, Entry] = {}  # what is undecided, in order
+        self._entries: dict[Name, Entry] = {}  # undecided batches, in order
         self._bytes = 0
-        self._lows: dict[int, tuple[str, int]] = {}  # members without room -> (why, heartbeats that this holds)
+        self._lows: dict[int, tuple[str, int]] = {}  # member with a low disk -> (reason, heartbeats for which the report counts)
         self._settled: Settled | None = None
         self._repeats = 0
         self.low = ""
@@ -60,8 +62,8 @@ class Origin:
 
     @property
     def halted(self) -> str:
-        """Why the lane takes nothing: something that was decided in it is gone, for good or until it is learned from others. No
-        attempt begins then.
+        """Why the lane takes nothing, so that no attempt begins: decided frames are lost, for good or until other gateways give
+        them.
         """
         if self._halted or self._healing is None:
             return self._halted
@@ -69,29 +71,30 @@ class Origin:
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing is undecided, or can be decided any more, and the last decision was told as often as it is."""
+        """True if nothing is undecided, or can be decided, and the last decision was repeated often enough."""
         return (bool(self.halted) or not self._entries) and not self._repeats
 
     @property
     def sharers(self) -> tuple[int, ...]:
-        """Whose disks have what is acknowledged now, and everything before it: the members of the attempt, oldest first, once its
-        VIEW is decided; nobody between two attempts.
+        """Members whose disks hold every acknowledged frame: those of the attempt, oldest first, once its VIEW is decided; else
+        none.
         """
         return self._members if self._machine.state is Phase.OPEN and self._lane.decided >= self._began else ()
 
     # Clients
 
     def submit(self, session: int, frames: Sequence[Frame]) -> None:
-        """Take batches of a session in and post them, or answer why not."""
+        """Take batches of a session and post them, or answer why not."""
         fresh: list[Entry] = []
         answers = self._context.outbox.answers(session)
         for frame in frames:
             no = self._unknown(frame)
             how, line = self._lines.judge(frame)
             if isinstance(no, FencedAnswer) and how in (Entrance.DUPLICATE, Entrance.WAITS):
-                no = None  # its epoch is over and it is here: Fenced says that it is not, and never will be
+                no = None  # the batch is here, and Fenced would mean that it never will be
             if no is None and how in (Entrance.TAKE, Entrance.EXPECTED) and frame.first_sequence > line:
-                no = self._full(frame)  # also behind one that was refused: its sender knows then of each that it is not here
+                # checked even after a refused batch, so the sender knows of each batch that it was not taken
+                no = self._full(frame)
             if no is not None:
                 answers.append(no)
             elif how is Entrance.TAKE:
@@ -100,12 +103,12 @@ class Origin:
                 entry = self._entries[name_of(frame)] = Entry(frame, session)
                 fresh.append(entry)
             elif how is Entrance.WAITS:
-                # Whoever sent it last is answered. One that was cut otherwise is asked for again, when that is decided.
+                # The session that sent the batch last is answered. A batch with other limits must wait for the decision.
                 waiting = self._entries.get(name_of(frame))
                 if waiting is not None:
                     waiting.session = session
                 else:
-                    reason = "part of it is undecided here, cut otherwise: send it again later"
+                    reason = "part of the batch is undecided here with other limits: send it again later"
                     answers.append(refused(frame, "busy", reason, retry=True))
             elif how is Entrance.DUPLICATE:
                 answers.append(Duplicate(frame.producer, frame.epoch, frame.first_sequence, frame.count))
@@ -117,7 +120,9 @@ class Origin:
             self._place(fresh)
 
     def _unknown(self, frame: Frame) -> Answer | None:
-        """Why a batch is not even looked at: what the lane holds is lost, or the ordered log does not know producer or topic."""
+        """Return the refusal of a batch that the lane cannot judge: its end is lost, or the ordered log lacks the producer or
+        topic.
+        """
         if self.halted:
             return refused(frame, "lane", f"{self.halted}; send to another gateway, as a new message", retry=True)
         state = self._context.window.state
@@ -128,12 +133,12 @@ class Origin:
         return FencedAnswer(frame.producer, producer.epoch, frame.first_sequence) if producer.epoch > frame.epoch else None
 
     def _full(self, frame: Frame) -> Answer | None:
-        """Why a new batch is not taken now."""
+        """Return the refusal of a new batch that cannot be taken now, None if it can."""
         closed = self._context.standing.closed
         if closed is not None:
             return refused(frame, *closed, retry=True)
         if not self._part:
-            reason = "this gateway is no member of the group; send again, here or at another gateway"
+            reason = "this gateway is not a member of the group; send again to this gateway or to another one"
             return refused(frame, "not_primary", reason, retry=True)
         if self._low_reason:
             return refused(frame, "space", self._low_reason, retry=True)
@@ -150,7 +155,7 @@ class Origin:
         return f"gateway {member}: {self._lows[member][0]}"
 
     def session_closed(self, session: int) -> None:
-        """What it submitted goes on, and nobody is told."""
+        """Stop answering a session that has ended. Its batches continue."""
         for entry in self._entries.values():
             if entry.session == session:
                 entry.session = 0
@@ -158,8 +163,9 @@ class Origin:
     # Attempts
 
     def members(self, part: tuple[int, ...]) -> None:
-        """The gateways that hear each other now, this one among them, oldest first. Who is no member begins no attempt: its disk
-        may go at any time.
+        """Take the gateways that hear each other now, oldest first, with this one. `part` is empty if this gateway is not a member.
+
+        A gateway that is not a member begins no attempt, because its disk may be removed at any time.
         """
         invariant(not part or self._me in part, f"the part {part} is not that of gateway {self._me}")
         self._part = part
@@ -171,13 +177,15 @@ class Origin:
             self._change()
 
     def on_end(self, peer: int, decided: int) -> None:
-        """A gateway of the part says how far it has this lane. Those far behind catch up before an attempt takes them in, and so
-        does whoever held one up: it may lack what nobody can give it now.
+        """Take a report of how far a gateway has this lane.
+
+        A gateway that lags far catches up before it joins an attempt. The same holds for one that did not vote, because it may lack
+        frames that nobody can give it now.
         """
         if self._healing is not None:
             self._healing.on_end(peer, decided)
         if decided > self._lane.end and not self.halted:
-            self._halt(f"gateway {peer} has it decided up to position {decided}, and it ends at {self._lane.end} here")
+            self._halt(f"gateway {peer} has it decided up to position {decided}, but it ends at {self._lane.end} here")
         if peer not in self._part or peer == self._me or self.halted:
             return
         self._told.add(peer)
@@ -188,8 +196,10 @@ class Origin:
         self._change()
 
     def replaced(self, member: int) -> None:
-        """The roster names another disk for a gateway: no vote of the disk before it counts. An attempt names the disks of its
-        members, so it ends; the last attempt before a lost end continues, and waits for the new disk.
+        """Drop the votes of a member's old disk, because the roster names another one.
+
+        An attempt names the disks of its members, so it ends. The last attempt before a lost end continues, and waits for the new
+        disk.
         """
         self._told.discard(member)
         self._near.discard(member)
@@ -200,9 +210,10 @@ class Origin:
         self._change()
 
     def _halt(self, reason: str) -> None:
-        """Something that was decided is gone: whatever this member placed there would be another frame. What is under way stays so,
-        neither decided nor ended nor refused, but for what the disk was given before: whether it was decided in what is gone is not
-        known here any more.
+        """Halt the lane after a loss of decided frames, because new frames would take their positions.
+
+        Undecided batches are neither decided nor refused, because it is unknown here if the lost part decided them. Only earlier
+        writes complete.
         """
         self._halted = f"the lane of this gateway takes nothing more: {reason}"
         if self._healing is not None:
@@ -215,7 +226,7 @@ class Origin:
         return tuple(member for member in self._part if member == self._me or member in self._near)
 
     def _change(self) -> None:
-        """Begin another attempt if the members that it wants are not those that it has."""
+        """Begin another attempt if the wanted members differ from the present ones."""
         if self.halted:
             return
         phase = self._machine.state
@@ -227,8 +238,9 @@ class Origin:
             self._open()
 
     def _begin(self) -> None:
-        """Begin the first attempt, when all voters are heard or had the time to be: who just started hears nobody yet, and what it
-        acknowledged would be on its own disk alone, with all others there.
+        """Begin the first attempt when all voters are heard, or after a limited wait (protocol/lanes, U9).
+
+        A new origin hears no other gateway yet. Without the wait its first acknowledgements would be on its own disk alone.
         """
         voters = [voter.number for voter in self._context.window.state.roster.values() if voter.voting]
         heard = set(self._part).issuperset(voters) or self._waited >= limits.LANE_WAIT_HEARTBEATS
@@ -237,13 +249,15 @@ class Origin:
             self._end()
 
     def _end(self) -> None:
-        """Say NO to whatever of the attempt this member has not said YES to. It is durable before anybody hears of it."""
+        """End the attempt: a durable NO to every frame of it that this member has not written (protocol/lanes, U13)."""
         self._machine.on(Input.END)
         self._attempt += 1
         self._mark = self._box.persist(self._lane, up_to=self._lane.confirmed, attempt=self._attempt)
 
     def _open(self) -> None:
-        """Begin the attempt, if it is known how far its members are: a VIEW that names them, then what is undecided, again."""
+        """Begin the attempt when its members have reported how far they are: a VIEW names them, and all
+        undecided batches follow.
+        """
         waits = any(member not in self._told for member in self._part if member != self._me)
         if not self._part or self.halted or (waits and self._waited < limits.LANE_WAIT_HEARTBEATS):
             return
@@ -260,7 +274,7 @@ class Origin:
         self._place([Entry(Frame(Kind.VIEW, encode_body(view)), 0), *self._entries.values()])
 
     def _place(self, entries: Sequence[Entry]) -> None:
-        """Give frames their places and post them."""
+        """Assign positions to frames and post them."""
         lane = self._lane
         for entry in entries:
             frame = entry.frame.unstamped() if entry.frame.position else entry.frame
@@ -277,17 +291,17 @@ class Origin:
         for part in parts(frames):
             self._box.send(member, Post(self._lane.incarnation, part))
 
-    # What the disk lost of the end
+    # A lost end of the lane
 
     def on_tail(self, sender: int, message: LaneTail) -> None:
-        """A gateway says what it has of the end."""
+        """Take a gateway's report about the lost end."""
         if self._healing is not None:
             self._healing.on_tail(sender, message)
             self._resume()
 
     def _resume(self) -> None:
-        """Go on with the last attempt, once nothing of it can be missing: it is not known to what of it this member said YES, so
-        none of it gets a NO.
+        """Continue the last attempt when none of its frames can be missing. Its frames get no NO, because it is unknown to which
+        ones this member said YES.
         """
         healing, lane = self._healing, self._lane
         tail = healing.tail() if healing is not None and healing.learns else None
@@ -310,14 +324,14 @@ class Origin:
         self._healed()
 
     def _leave_out(self, removed: Sequence[int]) -> None:
-        """Go on without the votes of members that were removed: all that they had was heard before the last attempt went on."""
+        """Continue without the votes of removed members, whose frames were all reported before the last attempt continued."""
         for member in removed:
             del self._votes[member]
         if removed:
             self._advance()
 
     def _healed(self) -> None:
-        """Begin a new attempt when all of the last one is decided."""
+        """Begin a new attempt when everything of the last one is decided."""
         if self._healing is not None and not self._healing.learns and self._lane.decided == self._lane.end:
             self._healing = None
             self._end()
@@ -325,12 +339,12 @@ class Origin:
     # Deciding
 
     def on_posted(self, sender: int, message: Posted) -> None:
-        """A member's YES; when it was the last one missing, this member votes. Its NO ends the attempt."""
+        """Count a member's YES, and vote when it was the last one. A NO ends the attempt."""
         vote = self._votes.get(sender)
         if vote is None or self._halted or self._machine.state not in VOTING or message.attempt > self._attempt:
             return
         current, end = message.attempt == self._attempt, self._lane.end
-        if current and message.up_to > end and self._machine.state is Phase.OPEN:  # an earlier run may have posted more
+        if current and message.up_to > end and self._machine.state is Phase.OPEN:  # an earlier run may have posted more frames
             self._box.drop(message, sender, f"it votes beyond position {end}")
             return
         if current:
@@ -346,14 +360,14 @@ class Origin:
             self._post(sender, self._lane.behind(self._votes[sender]))
 
     def _advance(self) -> None:
-        """What all others have durably is written here: this member's YES, and with it the decision."""
+        """Write the frames that all others hold durably. This write is this member's YES and the decision (protocol/lanes, U12)."""
         reach = min(self._votes.values(), default=self._lane.end)
         if reach > self._lane.confirmed:
             self._lane.confirm(reach)
             self._box.persist(self._lane, up_to=reach)
 
     def persisted(self, token: int) -> None:
-        """What was written up to the token is decided; the end of the last attempt may be durable."""
+        """Take the completion of writes up to the token: frames are decided, and the end of the last attempt may be durable."""
         self._lane.persisted(token)
         self.settle()
         if self._machine.state is Phase.ENDING and token >= self._mark:
@@ -364,7 +378,7 @@ class Origin:
         self._healed()
 
     def settle(self) -> None:
-        """Hand out what is decided, answer its clients, tell the members."""
+        """Deliver the decided frames, answer their clients, and announce the decision to the members."""
         offset, frames = self._lane.settle()
         if not frames:
             return
@@ -375,7 +389,7 @@ class Origin:
             if frame.kind == Kind.BATCH:
                 self._lines.decide(frame)
                 entry = self._entries.pop(name_of(frame), None)
-                if entry is not None:  # after a start there is none
+                if entry is not None:  # after a start there is no entry
                     self._bytes -= weight(frame)
                     answer = Committed(frame.producer, frame.epoch, frame.first_sequence, frame.count, offset)
                     self._context.outbox.answers(entry.session).append(answer)
@@ -390,7 +404,7 @@ class Origin:
                 self._box.send(member, self._settled)
 
     def _refuse_all(self) -> None:
-        """A member has no room: nothing of what is undecided is or will be in the lane by this sending."""
+        """Refuse all undecided batches because a member's disk is low. None of them is or will be in the lane by this sending."""
         reason = self._low_reason
         for entry in self._entries.values():
             self._context.outbox.answers(entry.session).append(refused(entry.frame, "space", reason, retry=True))
@@ -401,7 +415,7 @@ class Origin:
     # Time
 
     def beat(self) -> None:
-        """One heartbeat: repeat what may have been lost, and look who holds the lane up."""
+        """Run one heartbeat: repeat messages that may be lost, and suspect members that hold the lane up."""
         for member, (reason, beats) in list(self._lows.items()):
             if beats > 1:
                 self._lows[member] = reason, beats - 1
@@ -425,9 +439,10 @@ class Origin:
             self._look()
 
     def _look(self) -> None:
-        """Post again to those that do not vote. Who did not for the atomic period holds nobody up any longer: the attempt ends, and
-        the next one is without it until it has more than all that can be decided of this one, that is something of a later attempt.
-        The last attempt before a lost end goes on with it all the same, as nothing may end that before all of it is decided.
+        """Post again to members that do not vote, and leave them out after the atomic period.
+
+        The attempt then ends. The member joins again when it has frames of a later attempt. The last attempt before a lost end
+        continues, because nothing may end it before all of it is decided.
         """
         goes_on = "waits for it" if self._machine.state is Phase.RESUMED else "goes on without it"
         late: list[int] = []
@@ -437,9 +452,10 @@ class Origin:
             missed = self._missed[member] = self._missed[member] + 1 if waits else 0
             if missed and missed % limits.RESEND_HEARTBEATS == 0:
                 self._post(member, self._lane.behind(vote))
-            if missed == self._context.config.atomic_period_heartbeats:  # once: where the attempt goes on it is known by then
+            # once; if the attempt continues, the member stays known as late
+            if missed == self._context.config.atomic_period_heartbeats:
                 late.append(member)
-                why = f"no vote since position {vote} of lane {self._me}, {self._lane.end} is posted: the lane {goes_on}"
+                why = f"no vote since position {vote} of lane {self._me}, but {self._lane.end} is posted: the lane {goes_on}"
                 self._context.outbox.suspect(member, why)
         for member in late:
             self._near.discard(member)

@@ -52,7 +52,7 @@ def alone_since(first: int, *, also: int = 0) -> Group:
 @pytest.mark.parametrize("first", [3, 4])
 def test_an_end_that_only_the_lost_disk_could_decide_is_named_with_who_holds_it(first: int) -> None:
     made = alone_since(first)
-    assert "position 4 of 7 is not at those that answer (gateway 2 holds position 4 undecided" in halted(made)
+    assert "position 4 of 7 is at no gateway that has answered (gateway 2 holds position 4 undecided" in halted(made)
     assert halted(made).endswith("it waits for gateway 3")
     assert not made.suspects
     made.start(3)
