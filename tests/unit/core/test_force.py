@@ -35,7 +35,7 @@ def asked(script: WholeScript, *names: str, gateway: str = "g1") -> list[Denied 
 @pytest.mark.parametrize(
     ("names", "words"),
     [
-        ((), "nobody was named"),
+        ((), "no gateway was named"),
         (("g1", "g9"), "g9 not among them"),
         (("g2",), "this is gateway 'g1', which is not named"),
         (("g1", "g2", "g3", "g4", "g5"), "nothing to force; start the voters that are not heard"),
@@ -132,7 +132,7 @@ def test_one_who_did_not_answer_makes_the_operator_hear_why() -> None:
     denied = script.world.members["g1"].replies[-1][1]
     assert isinstance(denied, Denied)
     assert denied.retry
-    assert "no answer came in time of gateway 'g2'" in denied.reason
+    assert "no answer came in time from gateway 'g2'" in denied.reason
 
 
 def test_the_last_one_of_three_goes_on_alone() -> None:
@@ -182,7 +182,7 @@ def test_who_holds_a_removal_undecided_goes_on_by_force_alone(removed: str, rest
     script = removed_undecided("g1 g2", removed, "g1")
     if restarted:
         script.run(f"kill g2\nstart g2\nbeats {limits.FORCE_HEARTBEATS + 20}\n----\n")
-    waits = "not heard of g1; 2 of the 2 that vote and 1 of the 1 that vote are needed: a change of the roster is undecided"
+    waits = "not heard of g1; 2 of 2 voters and 1 of 1 voters are needed: a change of the roster is undecided"
     assert Survey(script.world.members["g2"].running).waits == waits
     assert asked(script, "g2", gateway="g2") == []
     script.run("until answer g2 s1 #1 Done\nuntil primary g2\nkill g2\nstart g2\nuntil primary g2\n----\n")

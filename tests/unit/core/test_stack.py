@@ -201,7 +201,7 @@ def test_a_damaged_batch_is_not_ordered_and_comes_again() -> None:
 def test_a_vote_for_what_was_not_ordered_is_dropped_and_told_once() -> None:
     group = three()
     actions = group.step(group.members["g1"], Received(2, Vote(VIEW, 99)))
-    assert actions == [Dropped("Vote", 2, "a YES to position 99, and 2 is ordered", 1)]
+    assert actions == [Dropped("Vote", 2, "a YES to position 99, but only 2 is ordered", 1)]
     assert group.step(group.members["g1"], Received(2, Vote(VIEW, 99))) == []
 
 
@@ -231,7 +231,7 @@ def test_a_frame_that_the_chain_puts_there_and_that_does_not_follow_is_not_taken
     window = member.stack.layers.context.window
     tick = Frame(Kind.TICK, encode_body(TickBody(7, 1)), origin=1)
     tick.stamp(VIEW, 3, window.chain)
-    assert Dropped("Order", 1, "tick 7 follows tick 0", 1) in group.step(member, Received(1, Order(VIEW, (tick,))))
+    assert Dropped("Order", 1, "tick 7 cannot follow tick 0", 1) in group.step(member, Received(1, Order(VIEW, (tick,))))
     receiver = member.stack.layers.order.receiver
     assert (window.end, receiver.missing(), receiver.discarded) == (2, [(3, 3)], 1)
     right = Frame(Kind.TICK, encode_body(TickBody(1, 1)), origin=1)

@@ -269,12 +269,12 @@ class Healing:
         if givers != near:
             return f"it waits for {_gateways([one for one in givers if one not in near])}, which has {lacks}"
         if near:
-            return f"{_gateways(near)} has {lacks} and does not give it: see `damaged` in `lanes` of its status"
+            return f"{_gateways(near)} has {lacks} but cannot read it: see `damaged` in `lanes` of its status"
         notes = "; ".join(self._notes(position))
         notes = f" ({notes})" if notes else ""
         if away := self._away:
             return f"{lacks} is at no gateway that has answered{notes}; it waits for {_gateways(away)}"
-        return f"{lacks} is at no other gateway{notes}; where it cannot be restored, {NEW_LANE}"
+        return f"{lacks} is at no other gateway{notes}; if it cannot be restored, {NEW_LANE}"
 
     def _notes(self, position: int) -> list[str]:
         """Return what is left of a position that no gateway can give."""

@@ -411,7 +411,7 @@ class Membership:
         """Stop in order: decide the batches of this gateway's clients, then let the group continue without it."""
         if self._flush.phase is Phase.STOPPED:
             return
-        invariant(self._flush.phase is not Phase.BORN, "the stack was told to leave before it started")
+        invariant(self._flush.phase is not Phase.BORN, "LeaveAsked came before Started")
         self.leaving.begin()
         if not self._standing.taking_part:
             self._flush.stop()

@@ -119,7 +119,7 @@ class Requests:
         if not overtaken and (ask.frontier == self._window.frontier or self._received.commit(ask.reader) <= ask.frontier):
             self._ask(session, number, ask)
         elif ask.offset >= before:
-            reason = f"another commit of reader {ask.reader!r} came meanwhile; commit {ask.offset} again"
+            reason = f"another commit of reader {ask.reader!r} arrived meanwhile; commit {ask.offset} again"
             self.deny(session, number, "offset", reason, retry=True)
         else:  # a commit that goes back may come from a reader that has ended
             self.deny(session, number, "offset", _overtaken(ask.reader, before, ask.offset), retry=False)

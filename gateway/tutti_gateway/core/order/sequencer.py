@@ -282,7 +282,7 @@ class Sequencer:
         return True
 
     def _place_epoch(self, origin: int, line: Line, ask: AskEpoch) -> None:
-        invariant(not line.undecided, f"an EPOCH of producer {line.number} comes before its earlier frames are decided")
+        invariant(not line.undecided, f"an EPOCH of producer {line.number} is ordered before its earlier frames are decided")
         body = EpochBody(line.name, ask.instance, line.sequence, line.progress)
         self.place(Kind.EPOCH, body, origin=origin, producer=line.number, epoch=ask.epoch)
 

@@ -38,7 +38,7 @@ class Step(enum.Enum):
     GATHERED = "all members have accepted"
     DECIDED = "VIEW decided"
     LOST = "view given up"
-    STOP = "nothing under way, or nobody to wait for"
+    STOP = "nothing in progress, or no member to wait for"
     FAILED = "write failed"
 
 
