@@ -45,7 +45,7 @@ def page() -> str:
             "The log up to the frontier of this gateway decides. Columns: relation of the batch to its producer's entry.\n",
             decision_table({("closed by an abort" if closed else "open", how): what for (closed, how), what in ENTRANCE.items()}),
             "## What the coordinator does with a batch that is forwarded to it (*order*)\n",
-            "The end of the log decides, undecided frames included. *The log answers*: the origin answers when its own log decides.\n",
+            "The end of the log decides, with undecided frames. *The log answers*: the origin answers when its own log decides.\n",
             decision_table({(state.value, how): what for (state, how), what in VERDICT.items()}),
             "## The stages of a position (*atomic*)\n",
             "Each stage is a mark that only moves forward and never passes the stage before it.\n",

@@ -38,7 +38,7 @@ class Mending:
         first, last: the wanted range; 0 and 0 without one.
     """
 
-    __slots__ = ("_ask_for", "_asked", "_far", "_gave", "_silent", "_sources", "_unable", "_wait", "_write", "first", "last")
+    __slots__ = ("_ask_for", "_asked", "_far", "_silent", "_sources", "_unable", "_wait", "_write", "_writer", "first", "last")
 
     def __init__(
         self,
@@ -55,26 +55,26 @@ class Mending:
         self._asked = 0  # gateway with an open request, 0 without one
         self._silent = 0  # heartbeats since the request
         self._wait = 0  # heartbeats until all gateways are asked again
-        self._gave = 0  # gateway whose frames the disk is writing
+        self._writer = 0  # gateway whose frames the disk is writing
         self._unable: set[int] = set()  # gateways that did not give the right frames
 
     def rotted(self, first: int, last: int) -> None:
         """Take the range that the disk reports as lost; 0 and 0 for none."""
-        if self._gave and first == self.first:
-            self._unable.add(self._gave)  # its frames were wrong, or a write of them failed
+        if self._writer and first == self.first:
+            self._unable.add(self._writer)  # its frames were wrong, or a write of them failed
         else:
             self._unable.clear()
         self.first, self.last = first, last
-        self._gave = self._asked = self._wait = 0
+        self._writer = self._asked = self._wait = 0
         self._ask()
 
     def fetched(self, sender: int, first: int, frames: tuple[Frame, ...]) -> bool:
         """Take frames from `first` on. Return True if they were wanted here. A late answer counts like any other."""
-        if self._gave or not self.first or first != self.first:
+        if self._writer or not self.first or first != self.first:
             return False
         good = self._good(frames)
         if good:
-            self._gave, self._asked = sender, 0
+            self._writer, self._asked = sender, 0
             self._write(good)
             return True
         self._unable.add(sender)
@@ -95,7 +95,7 @@ class Mending:
 
     def beat(self) -> None:
         """Run one heartbeat: ask the next gateway after a silence, and all gateways again some time after all have failed."""
-        if not self.first or self._gave:
+        if not self.first or self._writer:
             return
         if self._asked:
             self._silent += 1

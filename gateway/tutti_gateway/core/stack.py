@@ -75,7 +75,7 @@ class Stack:
         self._layers: Layers | None = None
         self._handlers: dict[type, Callable[[Any], None]] = {}
         self._beat_us: int | None = None
-        self._under_way: Event | None = None
+        self._current: Event | None = None
 
     def step(self, event: Event, now: Now) -> list[Action]:
         """Take one event and return the actions that follow from it, in the order in which the driver must carry them out.
@@ -83,9 +83,9 @@ class Stack:
         Raises:
             InvariantViolated: an invariant does not hold. The stack takes no further event.
         """
-        if self._under_way is not None:
-            raise InvariantViolated(f"the stack takes no further event, because {type(self._under_way).__name__} raised an error")
-        self._under_way = event
+        if self._current is not None:
+            raise InvariantViolated(f"the stack takes no further event, because {type(self._current).__name__} raised an error")
+        self._current = event
         outbox = self._outbox
         # The driver's monotonic clock does not go back. If one did, a timer would only be late.
         outbox.now = now if now.mono_us >= outbox.now.mono_us else Now(outbox.now.mono_us, now.wall_us)
@@ -94,13 +94,13 @@ class Stack:
             layers = self._start(event)
         else:
             self._handlers[type(event)](event)
-        self._hear_own(layers)
+        self._handle_own(layers)
         layers.end_of_step()
         actions = outbox.take(self._wake_us(layers))
-        self._under_way = None
+        self._current = None
         return actions
 
-    def _hear_own(self, layers: Layers) -> None:
+    def _handle_own(self, layers: Layers) -> None:
         """Handle the messages that this member sent to itself."""
         local, me = self._outbox.local, self._standing.me
         while local:
@@ -117,7 +117,7 @@ class Stack:
                 continue
             order.forward.leave()
             handlers[Received](one)
-            self._hear_own(layers)
+            self._handle_own(layers)
         order.forward.leave()
 
     def _start(self, event: Event) -> Layers:

@@ -29,12 +29,12 @@ class Telling:
         self._outbox = context.outbox
         self._standing = context.standing
         self._window = context.window
-        self._untold: list[int] = []
+        self._pending: list[int] = []
         self.due_us: int | None = None
 
     def forget(self) -> None:
         """Reset at the end of a view."""
-        self._untold, self.due_us = [], None
+        self._pending, self.due_us = [], None
 
     def decide(self, up_to: int, run: Iterable[Frame]) -> None:
         """Send the decision of the run up to the position to this member, and to the members that are concerned now."""
@@ -43,8 +43,8 @@ class Telling:
         for member in standing.members:
             if now is None or member == standing.me or member in now:
                 self._outbox.send(member, message)
-        self._untold = [] if now is None else [member for member in standing.others if member not in now]
-        if not self._untold:
+        self._pending = [] if now is None else [member for member in standing.others if member not in now]
+        if not self._pending:
             self.due_us = None
         elif self.due_us is None:
             self.due_us = self._outbox.now.mono_us + limits.CONFIRM_LATE_US
@@ -61,9 +61,9 @@ class Telling:
     def tell(self) -> None:
         """Send the decision to the remaining members."""
         standing = self._standing
-        if self._untold and standing.current(standing.view):
+        if self._pending and standing.current(standing.view):
             message = Confirm(standing.view, self._window.frontier)
-            for member in self._untold:
+            for member in self._pending:
                 self._outbox.send(member, message)
         self.forget()
 

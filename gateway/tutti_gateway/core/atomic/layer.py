@@ -108,11 +108,11 @@ class Atomic:
         orders = self._standing.coordinating and frames[0].kind != Kind.VIEW
         self._window.extend(frames, 0 if orders else limits.WINDOW_MORE_FRAMES + limits.VIEW_ROOM_FRAMES)
         if self._low or self._withheld:
-            self._take_some(frames)
+            self._take_while_low(frames)
         else:
             self._unwritten.extend(frames)
 
-    def _take_some(self, frames: Sequence[Frame]) -> None:
+    def _take_while_low(self, frames: Sequence[Frame]) -> None:
         """Append frames while the disk is low: a batch is declined, and later frames wait for its ABORT (protocol/atomic, A16)."""
         for frame in frames:
             if frame.kind == Kind.BATCH and self._low:

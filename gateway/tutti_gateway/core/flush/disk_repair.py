@@ -17,19 +17,19 @@ class LogMending:
     def __init__(self, context: Context, peers: Peers) -> None:
         self._outbox = context.outbox
         self._peers = peers
-        self._mending = Mending(peers, self._sources, self._ask, context.outbox.mend)
+        self._repair = Mending(peers, self._sources, self._ask, context.outbox.mend)
 
     def on_rotted(self, event: Rotted) -> None:
         """Take the lost range that the disk reports."""
-        self._mending.rotted(event.first, event.last)
+        self._repair.rotted(event.first, event.last)
 
     def on_fetched(self, sender: int, message: Fetched) -> bool:
         """Take fetched frames. Return True if they were for a repair."""
-        return not message.view and self._mending.fetched(sender, message.first, message.frames)
+        return not message.view and self._repair.fetched(sender, message.first, message.frames)
 
     def beat(self) -> None:
         """Run one heartbeat."""
-        self._mending.beat()
+        self._repair.beat()
 
     def _sources(self, position: int) -> Iterator[int]:
         for peer in self._peers:

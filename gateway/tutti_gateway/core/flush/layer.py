@@ -188,7 +188,7 @@ class Flush:
                 self.candidate.promised()
             else:
                 self.life.on(Step.PROMISED)
-                self._tell_state()
+                self._send_state()
         elif self.phase is Phase.ACCEPTING and self._standing.accepted == self._standing.promised:
             if self.candidate.attempt is not None:
                 self.life.on(Step.ACCEPTED_OWN)
@@ -272,7 +272,7 @@ class Flush:
     def _reject(self, to: int, view: int, reason: str) -> None:
         self._outbox.send(to, Reject(view, self.scalars.promised, reason))
 
-    def _tell_state(self) -> None:
+    def _send_state(self) -> None:
         """Report the durable log to the candidate: the promise is durable, and so is every earlier write."""
         self._outbox.send(coordinator_of(self._standing.promised), self.state())
 
@@ -312,7 +312,7 @@ class Flush:
             if self.phase is Phase.SEARCHING:
                 self.learner.on_fetched(sender, message)
         elif self.phase is Phase.ADOPTING and self.adopting.on_fetched(sender, message):
-            self._went_on()
+            self._continue_adoption()
 
     def on_snapshot(self, sender: int, message: FetchedSnapshot) -> None:
         """Take a piece of the snapshot with which the log to adopt begins."""
@@ -320,7 +320,7 @@ class Flush:
             if self.phase is Phase.SEARCHING:
                 self.learner.on_snapshot(sender, message)
         elif self.phase is Phase.ADOPTING and self.adopting.on_snapshot(sender, message):
-            self._went_on()
+            self._continue_adoption()
 
     def _known(self, position: int) -> None:
         """Note that the log holds everything up to the position, and that it is decided."""
@@ -335,11 +335,11 @@ class Flush:
         self._layers.relearned()
         self.adopting.relearned()
         if self.phase is Phase.ADOPTING:
-            self._went_on()
+            self._continue_adoption()
         elif self.phase is Phase.SEARCHING:
             self.learner.relearned()
 
-    def _went_on(self) -> None:
+    def _continue_adoption(self) -> None:
         """Continue to adopt a log that has grown."""
         if self.candidate.attempt is not None:
             self.candidate.adopted()

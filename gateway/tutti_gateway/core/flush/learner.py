@@ -27,7 +27,7 @@ class Learner:
     def __init__(
         self, context: Context, peers: Peers, adopting: Adopting, relearning: Relearning, decide: Callable[[int], None]
     ) -> None:
-        self._relearning = relearning
+        self._snapshot = relearning
         self._standing = context.standing
         self._window = context.window
         self._peers = peers
@@ -48,26 +48,26 @@ class Learner:
     def stopped(self) -> None:
         """Stop copying: this gateway is in a view, or about to be."""
         self._source = self._ready = 0
-        self._relearning.stop()
+        self._snapshot.stop()
 
     def beat(self) -> None:
         """Run one heartbeat in no view: choose a source, or repeat a request."""
         self._ready = max(self._ready - 1, 0)
-        if self._relearning.replacing:
+        if self._snapshot.replacing:
             return
         patience = limits.RESEND_HEARTBEATS + 2 * self._peers.round_beats()
         if self._source and self._silent < patience and self._peers.fresh(self._source):
             self._silent += 1
             if self._silent > 1:
-                self._relearning.ask()  # one piece of many may be lost
+                self._snapshot.ask()  # one piece of many may be lost
             return
         if self._source:
             self._unable.add(self._source)
         self._source = 0
-        self._relearning.stop()
-        self._look()
+        self._snapshot.stop()
+        self._choose_source()
 
-    def _look(self) -> None:
+    def _choose_source(self) -> None:
         """Begin with the nearest gateway that is in a view which decides."""
         standing = self._standing
         sources = [
@@ -96,7 +96,7 @@ class Learner:
         """Take decided frames, or an empty answer if there are no others."""
         if sender != self._source or message.first != self._next or message.source <= self._standing.accepted:
             return
-        if self._relearning.busy:
+        if self._snapshot.busy:
             return
         if not message.frames and not message.stop:
             self._unable.add(sender)
@@ -124,23 +124,23 @@ class Learner:
         """Take a piece of the snapshot with which the source's log begins, after the requested position."""
         if sender != self._source or message.source <= self._standing.accepted:
             return
-        if not self._relearning.busy and message.position < self._next:
+        if not self._snapshot.busy and message.position < self._next:
             return
         self._silent = 0
-        if not self._relearning.on_piece(sender, message, limits.POSITION_MAX):
+        if not self._snapshot.on_piece(sender, message, limits.POSITION_MAX):
             self._unable.add(sender)
             self._source = 0
 
     def known(self, position: int) -> None:
         """Continue after the position: the log holds everything up to it, and that is decided."""
-        self._go_on(position + 1, self._window.reach(position))
+        self._continue(position + 1, self._window.reach(position))
         self.durable()
 
     def relearned(self) -> None:
         """Continue after a snapshot replaced the log."""
-        self._go_on(self._window.end + 1, self._window.frontier)
+        self._continue(self._window.end + 1, self._window.frontier)
 
-    def _go_on(self, following: int, stop: int) -> None:
+    def _continue(self, following: int, stop: int) -> None:
         self._unable.clear()
         self._next, self._stop = following, stop
         if self._source:

@@ -67,7 +67,7 @@ class Adopting:
     """
 
     def __init__(self, context: Context, log: Log, peers: Peers, relearning: Relearning) -> None:
-        self._relearning = relearning
+        self._snapshot = relearning
         self._outbox = context.outbox
         self._standing = context.standing
         self._window = context.window
@@ -97,12 +97,12 @@ class Adopting:
     def stop(self) -> None:
         """Stop the adoption."""
         self._wanted = None
-        self._relearning.stop()
+        self._snapshot.stop()
 
     def ask(self) -> None:
         """Request the next frames, unless a request is open or the window has no space before more is decided here."""
         wanted = self._wanted
-        if wanted is None or wanted.next > wanted.end or wanted.asked == wanted.next or self._relearning.busy:
+        if wanted is None or wanted.next > wanted.end or wanted.asked == wanted.next or self._snapshot.busy:
             return
         if wanted.source != self._standing.me and not self._has_room(0):
             return
@@ -138,7 +138,7 @@ class Adopting:
         wanted = self._wanted
         if wanted is None or sender != wanted.of or message.view != wanted.view or message.first != wanted.next:
             return False
-        if self._relearning.busy:
+        if self._snapshot.busy:
             return False
         before = wanted.next
         wanted.next = self.graft(sender, message, wanted.next, wanted.end)
@@ -159,13 +159,13 @@ class Adopting:
         wanted, damage = self._wanted, self.damage
         if wanted is None or sender != wanted.of or message.view != wanted.view:
             return False
-        if not self._relearning.busy and message.position < wanted.next:
+        if not self._snapshot.busy and message.position < wanted.next:
             return False
         wanted.silent = 0
         # A corrupt end that reaches further counted as present. The mark that names it must stay until the end is here again.
         reaches = damage is not None and damage.last > message.position
-        if reaches or not self._relearning.on_piece(sender, message, wanted.end):
-            self._relearning.stop()
+        if reaches or not self._snapshot.on_piece(sender, message, wanted.end):
+            self._snapshot.stop()
             wanted.unable.add(sender)
             self._put(wanted)
         return True
@@ -282,10 +282,10 @@ class Adopting:
     def beat(self) -> None:
         """Count one heartbeat, and repeat the request after a silence."""
         wanted = self._wanted
-        if wanted is not None and not self._relearning.replacing:
+        if wanted is not None and not self._snapshot.replacing:
             wanted.silent += 1
             if wanted.asked and wanted.silent % limits.RESEND_HEARTBEATS == 0:
-                if self._relearning.busy:
-                    self._relearning.ask()
+                if self._snapshot.busy:
+                    self._snapshot.ask()
                 else:
                     self._put(wanted)

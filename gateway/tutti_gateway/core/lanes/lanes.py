@@ -33,24 +33,24 @@ class Lanes:
         self._part: tuple[int, ...] = ()
         self._logs: tuple[LaneLog, ...] = ()
         self._low = ""
-        self._rotted: dict[tuple[int, bytes], LaneRotted] = {}  # last report for each lane, until lanes begin
+        self._corrupt: dict[tuple[int, bytes], LaneRotted] = {}  # last report for each lane, until lanes begin
         self._layer: Unordered | None = None
 
     def start(self, logs: tuple[LaneLog, ...]) -> None:
         """Take over the lanes that a start found."""
         self._logs = logs
-        self._look()
+        self._update()
 
-    def _look(self) -> None:
+    def _update(self) -> None:
         """Begin lanes if possible, and check the part for changes."""
         context = self._context
         if self._layer is None and context.config.lanes and self._named():
             self._layer = Unordered(context, self._logs, self._seen, self._far)
             self._layer.space(self._low)
             self._logs = ()
-            for event in self._rotted.values():
+            for event in self._corrupt.values():
                 self._layer.rotted(event)
-            self._rotted.clear()
+            self._corrupt.clear()
         if self._layer is not None:
             part = tuple(self._find_part())
             if part != self._part:
@@ -106,7 +106,7 @@ class Lanes:
     def rotted(self, event: LaneRotted) -> None:
         """Take the lost range of a lane that the disk reports."""
         if self._layer is None:
-            self._rotted[event.origin, event.incarnation] = event
+            self._corrupt[event.origin, event.incarnation] = event
         else:
             self._layer.rotted(event)
 
@@ -118,7 +118,7 @@ class Lanes:
 
     def beat(self) -> None:
         """Run one heartbeat."""
-        self._look()
+        self._update()
         if self._layer is not None:
             self._layer.beat()
 

@@ -47,7 +47,7 @@ class Unordered:
         own = next((log for log in logs if (log.origin, log.incarnation) == mine), LaneLog(origin=lane.origin, incarnation=b""))
         self._lines = LineTable(context.window.state, own.lines)
         healing = Healing(context, self._box, lane, own.lost) if own.lost is not None else None
-        self._member.healing = self._healing = healing
+        self._member.healing = self._recovery = healing
         self._origin = Origin(context, self._box, lane, self._lines, own.halted, healing)
         if healing is not None:
             healing.settle = self._origin.settle
@@ -70,7 +70,7 @@ class Unordered:
         """
         self._see_roster()
         self._part = part
-        self._tell()
+        self._report_ends()
         self._member.part = part
         self._origin.members(part if self.number in part else ())
 
@@ -113,8 +113,8 @@ class Unordered:
         if not disk or disk == before:  # a removed gateway keeps its number, and no other gateway ever gets it
             return
         self._disks[number] = disk
-        if self._healing is not None:
-            self._healing.forget(number)
+        if self._recovery is not None:
+            self._recovery.forget(number)
         if before:
             self._member.replaced(number)
             self._origin.replaced(number)
@@ -144,9 +144,9 @@ class Unordered:
         self._lines.tidy()
         self._beats += 1
         if self._beats % limits.LANE_ENDS_HEARTBEATS == 0:
-            self._tell()
+            self._report_ends()
 
-    def _tell(self) -> None:
+    def _report_ends(self) -> None:
         """Report to the part how far the lanes are decided here, so one gateway that knows a decision is enough."""
         message = LaneEnds(self._member.ends)
         for peer in self._part:

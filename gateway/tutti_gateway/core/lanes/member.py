@@ -44,7 +44,7 @@ class Member:
         self._writing: deque[tuple[int, Lane]] = deque()
         self._reads: dict[int, tuple[int, Key]] = {}  # token -> (asking gateway, lane)
         self._begins: dict[Key, int] = {}  # lane that is being replaced -> token
-        self._told: dict[int, dict[Key, int]] = {}  # last report of each gateway: up to where it has each lane decided
+        self._reports: dict[int, dict[Key, int]] = {}  # last report of each gateway: up to where it has each lane decided
         self._disks: dict[int, bytes] = {}  # disk that the roster named for the gateway at that report
         self.low = ""
         self.part: tuple[int, ...] = ()
@@ -169,7 +169,7 @@ class Member:
             self._settle(lane)
             if lane.durable > lane.confirmed:
                 self._vote(lane)
-            self._go_on(lane)
+            self._fetch_next(lane)
 
     def _vote(self, lane: Lane, again: bool = False) -> None:
         self._box.send(lane.origin, Posted(lane.incarnation, lane.attempt, lane.durable, self.low, again))
@@ -194,7 +194,7 @@ class Member:
 
         Frames are requested only if their origin will not send them by itself.
         """
-        told = self._told[sender] = {(end.origin, end.incarnation): end.decided for end in message.ends}
+        told = self._reports[sender] = {(end.origin, end.incarnation): end.decided for end in message.ends}
         self._disks[sender] = self._window.state.disk_of(sender)
         for (origin, incarnation), decided in told.items():
             lane = self._lane(origin, incarnation)
@@ -204,7 +204,7 @@ class Member:
 
     def _sources(self, key: Key) -> dict[int, int]:
         """Return up to where each other gateway of the part has a lane decided."""
-        return {peer: told[key] for peer, told in self._told.items() if peer in self.part and key in told}
+        return {peer: told[key] for peer, told in self._reports.items() if peer in self.part and key in told}
 
     def _fetch(self, lane: Lane, source: int, up_to: int) -> None:
         """Add a gateway as a source of decided frames. A repeated report keeps its place in the order of sources."""
@@ -278,7 +278,7 @@ class Member:
             self._persist(lane, cut)
         self._settle(lane)
         if lane.decided == lane.confirmed:
-            self._go_on(lane)
+            self._fetch_next(lane)
 
     def _begin(self, lane: Lane, sender: int, message: LaneFetched) -> None:
         """Continue the lane where it begins at the source, because the source trimmed the missing frames (protocol/lanes, U27).
@@ -294,7 +294,7 @@ class Member:
             lane.asked = 0
             lane.confirm(begin.position)
             self._settle(lane)
-            self._go_on(lane)
+            self._fetch_next(lane)
         elif begin.attempt < lane.attempt:
             self._box.drop(
                 message, sender, f"it begins after attempt {lane.attempt}, whose VIEW was decided after all earlier frames"
@@ -314,10 +314,10 @@ class Member:
         if self._me[0] not in roster:
             return
         others = [number for number in roster if number != self._me[0]]
-        self._told = {number: told for number, told in self._told.items() if number in others or number in self.part}
-        self._disks = {number: disk for number, disk in self._disks.items() if number in self._told}
+        self._reports = {number: told for number, told in self._reports.items() if number in others or number in self.part}
+        self._disks = {number: disk for number, disk in self._disks.items() if number in self._reports}
         disk_of = self._window.state.disk_of
-        ends = [self._told.get(one, {}) if self._disks.get(one) == disk_of(one) else {} for one in others]
+        ends = [self._reports.get(one, {}) if self._disks.get(one) == disk_of(one) else {} for one in others]
         for key, lane in self._lanes.items():
             held = min((lane.decided, *(told.get(key, 0) for told in ends)))
             if held > lane.held:
@@ -326,12 +326,12 @@ class Member:
 
     def replaced(self, number: int) -> None:
         """Drop the reports of a gateway's old disk, because the roster names another one."""
-        self._told.pop(number, None)
+        self._reports.pop(number, None)
         self._disks.pop(number, None)
         for lane in self._lanes.values():
             lane.sources.pop(number, None)
 
-    def _go_on(self, lane: Lane) -> None:
+    def _fetch_next(self, lane: Lane) -> None:
         """Request the next frames when the fetched ones are durable, so that at most one answer waits for the disk."""
         if any(up_to > lane.confirmed for up_to in lane.sources.values()):
             self._ask(lane)
@@ -353,12 +353,12 @@ class Member:
             if lane.asked:
                 lane.asked -= 1
                 if not lane.asked:
-                    self._pass_over(lane)
+                    self._requeue_source(lane)
             lane.gap = False
             if self.low and lane.origin in self.part and lane.origin != self._me[0]:
                 self._vote(lane)
 
-    def _pass_over(self, lane: Lane) -> None:
+    def _requeue_source(self, lane: Lane) -> None:
         """Move a source that gave nothing behind all others, because it may be unable to read the missing frames."""
         up_to = lane.sources.pop(lane.source, 0)
         if self.healing is not None and (lane.origin, lane.incarnation) == self._me:

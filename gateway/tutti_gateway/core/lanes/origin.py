@@ -43,7 +43,7 @@ class Origin:
         self._attempt = lane.attempt
         self._mark = 0  # token of the PersistLane that ends the previous attempt
         self._part: tuple[int, ...] = ()
-        self._told: set[int] = set()  # members of the part that have reported how far they have this lane
+        self._reported: set[int] = set()  # members of the part that have reported how far they have this lane
         self._near: set[int] = set()  # members of the part that have enough of the lane to join an attempt
         self._late: dict[int, int] = {}  # member that did not vote -> position that it must pass before it joins again
         self._waited = 0
@@ -54,20 +54,20 @@ class Origin:
         self._missed: dict[int, int] = {}
         self._entries: dict[Name, Entry] = {}  # undecided batches, in order
         self._bytes = 0
-        self._lows: dict[int, tuple[str, int]] = {}  # member with a low disk -> (reason, heartbeats for which the report counts)
+        self._low_members: dict[int, tuple[str, int]] = {}  # member with a low disk -> (reason, heartbeats that it counts)
         self._settled: Settled | None = None
         self._repeats = 0
         self.low = ""
-        self._halted, self._healing = halted, healing
+        self._halted, self._recovery = halted, healing
 
     @property
     def halted(self) -> str:
         """Why the lane takes nothing, so that no attempt begins: decided frames are lost, for good or until other gateways give
         them.
         """
-        if self._halted or self._healing is None:
+        if self._halted or self._recovery is None:
             return self._halted
-        return self._healing.reason([member for member, vote in self._votes.items() if vote < self._lane.end])
+        return self._recovery.reason([member for member, vote in self._votes.items() if vote < self._lane.end])
 
     @property
     def quiet(self) -> bool:
@@ -149,10 +149,10 @@ class Origin:
 
     @property
     def _low_reason(self) -> str:
-        if self.low or not self._lows:
+        if self.low or not self._low_members:
             return self.low
-        member = min(self._lows)
-        return f"gateway {member}: {self._lows[member][0]}"
+        member = min(self._low_members)
+        return f"gateway {member}: {self._low_members[member][0]}"
 
     def session_closed(self, session: int) -> None:
         """Stop answering a session that has ended. Its batches continue."""
@@ -169,9 +169,9 @@ class Origin:
         """
         invariant(not part or self._me in part, f"the part {part} is not that of gateway {self._me}")
         self._part = part
-        if self._healing is not None:
-            self._healing.part = part
-        self._told &= set(part)
+        if self._recovery is not None:
+            self._recovery.part = part
+        self._reported &= set(part)
         self._near &= set(part)
         if part:
             self._change()
@@ -182,13 +182,13 @@ class Origin:
         A gateway that lags far catches up before it joins an attempt. The same holds for one that did not vote, because it may lack
         frames that nobody can give it now.
         """
-        if self._healing is not None:
-            self._healing.on_end(peer, decided)
+        if self._recovery is not None:
+            self._recovery.on_end(peer, decided)
         if decided > self._lane.end and not self.halted:
             self._halt(f"gateway {peer} has it decided up to position {decided}, but it ends at {self._lane.end} here")
         if peer not in self._part or peer == self._me or self.halted:
             return
-        self._told.add(peer)
+        self._reported.add(peer)
         if decided > self._late.get(peer, decided):
             del self._late[peer]
         if peer not in self._late and self._lane.decided - decided <= limits.LANE_BEHIND_MAX:
@@ -201,10 +201,10 @@ class Origin:
         An attempt names the disks of its members, so it ends. The last attempt before a lost end continues, and waits for the new
         disk.
         """
-        self._told.discard(member)
+        self._reported.discard(member)
         self._near.discard(member)
         self._late.pop(member, None)
-        self._lows.pop(member, None)
+        self._low_members.pop(member, None)
         if member in self._votes:
             self._votes[member] = 0
         self._change()
@@ -216,9 +216,9 @@ class Origin:
         writes complete.
         """
         self._halted = f"the lane of this gateway takes nothing more: {reason}"
-        if self._healing is not None:
-            self._healing.learns = False
-            self._healing = None
+        if self._recovery is not None:
+            self._recovery.learns = False
+            self._recovery = None
         self._context.outbox.suspect(self._me, self._halted)
 
     @property
@@ -258,7 +258,7 @@ class Origin:
         """Begin the attempt when its members have reported how far they are: a VIEW names them, and all
         undecided batches follow.
         """
-        waits = any(member not in self._told for member in self._part if member != self._me)
+        waits = any(member not in self._reported for member in self._part if member != self._me)
         if not self._part or self.halted or (waits and self._waited < limits.LANE_WAIT_HEARTBEATS):
             return
         self._machine.on(Input.HEARD)
@@ -295,15 +295,15 @@ class Origin:
 
     def on_tail(self, sender: int, message: LaneTail) -> None:
         """Take a gateway's report about the lost end."""
-        if self._healing is not None:
-            self._healing.on_tail(sender, message)
+        if self._recovery is not None:
+            self._recovery.on_tail(sender, message)
             self._resume()
 
     def _resume(self) -> None:
         """Continue the last attempt when none of its frames can be missing. Its frames get no NO, because it is unknown to which
         ones this member said YES.
         """
-        healing, lane = self._healing, self._lane
+        healing, lane = self._recovery, self._lane
         tail = healing.tail() if healing is not None and healing.learns else None
         if healing is None or tail is None:
             return
@@ -321,19 +321,19 @@ class Origin:
         for member, vote in self._votes.items():
             self._post(member, lane.behind(vote))
         self._advance()
-        self._healed()
+        self._end_recovery()
 
-    def _leave_out(self, removed: Sequence[int]) -> None:
+    def _drop_removed(self, removed: Sequence[int]) -> None:
         """Continue without the votes of removed members, whose frames were all reported before the last attempt continued."""
         for member in removed:
             del self._votes[member]
         if removed:
             self._advance()
 
-    def _healed(self) -> None:
+    def _end_recovery(self) -> None:
         """Begin a new attempt when everything of the last one is decided."""
-        if self._healing is not None and not self._healing.learns and self._lane.decided == self._lane.end:
-            self._healing = None
+        if self._recovery is not None and not self._recovery.learns and self._lane.decided == self._lane.end:
+            self._recovery = None
             self._end()
 
     # Deciding
@@ -349,9 +349,9 @@ class Origin:
             return
         if current:
             self._votes[sender] = max(vote, min(message.up_to, end))
-        self._lows.pop(sender, None)
+        self._low_members.pop(sender, None)
         if message.low:
-            self._lows[sender] = message.low, limits.LOW_HEARTBEATS
+            self._low_members[sender] = message.low, limits.LOW_HEARTBEATS
         self._advance()
         ends = message.low and current and self._machine.state is Phase.OPEN
         if ends and any(entry.frame.position > self._lane.confirmed for entry in self._entries.values()):
@@ -375,14 +375,14 @@ class Origin:
             if self._low_reason and not self.halted:
                 self._refuse_all()
             self._open()
-        self._healed()
+        self._end_recovery()
 
     def settle(self) -> None:
         """Deliver the decided frames, answer their clients, and announce the decision to the members."""
         offset, frames = self._lane.settle()
         if not frames:
             return
-        if self._healing is not None and (wrong := self._healing.learned(frames)):
+        if self._recovery is not None and (wrong := self._recovery.learned(frames)):
             self._halt(wrong)
         self._box.deliver(self._lane, offset, frames)
         for frame in frames:
@@ -396,9 +396,9 @@ class Origin:
                 offset += frame.count
         self._settled = Settled(self._lane.incarnation, frames[-1].view, frames[-1].position)
         self._repeats = limits.LANE_REPEAT_HEARTBEATS
-        self._tell()
+        self._announce_decision()
 
-    def _tell(self) -> None:
+    def _announce_decision(self) -> None:
         if self._settled is not None:
             for member in self._votes:
                 self._box.send(member, self._settled)
@@ -416,19 +416,19 @@ class Origin:
 
     def beat(self) -> None:
         """Run one heartbeat: repeat messages that may be lost, and suspect members that hold the lane up."""
-        for member, (reason, beats) in list(self._lows.items()):
+        for member, (reason, beats) in list(self._low_members.items()):
             if beats > 1:
-                self._lows[member] = reason, beats - 1
+                self._low_members[member] = reason, beats - 1
             else:
-                del self._lows[member]
+                del self._low_members[member]
         if self._repeats:
             self._repeats -= 1
-            self._tell()
-        if self._healing is not None:
-            self._healing.beat()
+            self._announce_decision()
+        if self._recovery is not None:
+            self._recovery.beat()
             self._resume()
             if self._machine.state is Phase.RESUMED:
-                self._leave_out(self._healing.removed(self._votes))
+                self._drop_removed(self._recovery.removed(self._votes))
         if self._machine.state is Phase.NONE:
             self._waited += 1
             self._begin()
@@ -436,9 +436,9 @@ class Origin:
             self._waited += 1
             self._open()
         elif self._machine.state in VOTING and not self._halted:
-            self._look()
+            self._check_votes()
 
-    def _look(self) -> None:
+    def _check_votes(self) -> None:
         """Post again to members that do not vote, and leave them out after the atomic period.
 
         The attempt then ends. The member joins again when it has frames of a later attempt. The last attempt before a lost end

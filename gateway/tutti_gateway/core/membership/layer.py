@@ -156,7 +156,7 @@ class Membership:
             return
         if self._force.estranged(peer, beat):
             if standing.taking_part:
-                self._tell(peer, self._heartbeat())  # before the peer decides anything with others like it
+                self._send_heartbeat(peer, self._heartbeat())  # before the peer decides anything with others like it
             return
         # Before the log names gateways, each gateway numbers the others by itself, so the number proves nothing.
         if beat.claim and coordinator_of(beat.claim) != sender and not self.peers.rosters.blank:
@@ -202,7 +202,7 @@ class Membership:
         peer = self.peers.get(sender)
         if peer is not None:
             self._others.tell()  # the heartbeat names the frontier
-            self._tell(peer, self._heartbeat())
+            self._send_heartbeat(peer, self._heartbeat())
 
     def inquire(self) -> None:
         """Ask every voter for a heartbeat that echoes one of this moment."""
@@ -210,7 +210,7 @@ class Membership:
         base = self._heartbeat()
         for peer in self.peers:
             if self.peers.counts(peer.number):
-                self._tell(peer, base)
+                self._send_heartbeat(peer, base)
                 self._outbox.send(peer.number, Probe())
 
     # Time
@@ -371,7 +371,7 @@ class Membership:
         for place, peer in enumerate(peers):
             near = self._standing.coordinating or peer.number == self._standing.coordinator
             if near or self.misses or place % turns == self._turn:
-                self._tell(peer, base)
+                self._send_heartbeat(peer, base)
 
     def _heartbeat(self) -> Heartbeat:
         standing, window = self._standing, self._window
@@ -397,7 +397,7 @@ class Membership:
             wall_us=self._outbox.now.wall_us,
         )
 
-    def _tell(self, peer: Peer, base: Heartbeat) -> None:
+    def _send_heartbeat(self, peer: Peer, base: Heartbeat) -> None:
         if peer.beat is not None:
             held_us = self._outbox.now.mono_us - peer.came_us
             base = msgspec.structs.replace(base, echo_us=peer.beat.sent_us, held_us=held_us)

@@ -33,8 +33,8 @@ class Promise:
         self._flush = flush
         self._view = 0  # view promised at the last heartbeat, and the number of heartbeats since
         self._beats = 0
-        self._disowned = 0  # heartbeats for which the candidate of the promised view has not known it
-        self._elsewhere = 0  # heartbeats for which another view than the promised one has been at work
+        self._unknown = 0  # heartbeats for which the candidate of the promised view has not known it
+        self._overtaken = 0  # heartbeats for which another view than the promised one has been at work
 
     @property
     def _waits(self) -> bool:
@@ -48,9 +48,9 @@ class Promise:
         self._beats = self._beats + 1 if self._view == self._standing.promised else 0
         self._view = self._standing.promised
         waits = self._waits
-        self._elsewhere = self._elsewhere + 1 if waits and self._left_behind(leader, leader_view) else 0
-        self._disowned = self._disowned + 1 if waits and self._is_disowned() else 0
-        return self._elsewhere > 1 or self._disowned > limits.BOOT_HEARTBEATS
+        self._overtaken = self._overtaken + 1 if waits and self._is_overtaken(leader, leader_view) else 0
+        self._unknown = self._unknown + 1 if waits and self._is_unknown() else 0
+        return self._overtaken > 1 or self._unknown > limits.BOOT_HEARTBEATS
 
     def awaited(self, viewless: int) -> bool:
         """True if the candidate of the promised view is live and still has its turn.
@@ -64,7 +64,7 @@ class Promise:
         young = standing.promised != self._view or self._beats < limits.CANDIDATE_HEARTBEATS + 4 * peers.round_beats()
         return (young or viewless < 2 * self._config.atomic_period_heartbeats) and peers.fresh(coordinator_of(standing.promised))
 
-    def _is_disowned(self) -> bool:
+    def _is_unknown(self) -> bool:
         """True if the candidate reports that it has not promised its own view. A candidate promises durably before it proposes, so
         nobody will ever install this view.
         """
@@ -72,7 +72,7 @@ class Promise:
         candidate = self._peers.get(coordinator_of(promised))
         return candidate is not None and candidate.beat is not None and candidate.beat.promised < promised
 
-    def _left_behind(self, leader: int, leader_view: int) -> bool:
+    def _is_overtaken(self, leader: int, leader_view: int) -> bool:
         """True if another view than the promised one is at work: its coordinator is heard, or members of it.
 
         The members count too, because this gateway's log may not name the coordinator yet.

@@ -103,7 +103,7 @@ class ForwardTable:
                 or frame.topic not in topics
                 or full
             ):
-                self._turn_away(session, frame, line, full)
+                self._reject(session, frame, line, full)
                 continue
             queue.session = session
             if queue.add(frame):
@@ -132,7 +132,7 @@ class ForwardTable:
         queue = queues.get(epoch) if queues else None
         return queue or Queue(producer, epoch)
 
-    def _turn_away(self, session: int, frame: Frame, line: Producer | None, full: bool) -> None:
+    def _reject(self, session: int, frame: Frame, line: Producer | None, full: bool) -> None:
         """Answer a batch that is not forwarded, from the decided log."""
         answers = self._outbox.answers(session)
         if line is None:
@@ -269,7 +269,7 @@ class ForwardTable:
             line = producers.get(queue.producer)
             settled = [frame for frame in queue.frames if not _open(frame, line)]
             for frame in settled:
-                self._turn_away(queue.session, frame, line, full=False)
+                self._reject(queue.session, frame, line, full=False)
             self._dropped(settled)
             queue.frames = deque(frame for frame in queue.frames if _open(frame, line))
             self._tidy(queue)
@@ -317,7 +317,7 @@ class ForwardTable:
     def installed(self) -> None:
         """Send everything to a new coordinator, in order, before any new batch."""
         for queue in self._all():
-            behind = self._behind(queue)
+            behind = self._unordered(queue)
             # A batch whose position was truncated needs a new one, and a stamped frame keeps its position permanently. So it is
             # copied without.
             fresh = {id(frame): frame.unstamped() for frame in behind if frame.position}
@@ -329,9 +329,9 @@ class ForwardTable:
         now_us = self._outbox.now.mono_us
         for queue in self._all():
             if now_us - queue.sent_us >= self._resend_us:
-                self._forward(queue, self._behind(queue))
+                self._forward(queue, self._unordered(queue))
 
-    def _behind(self, queue: Queue) -> list[Frame]:
+    def _unordered(self, queue: Queue) -> list[Frame]:
         """Return the batches that the log's end here does not hold."""
         line = self._received.line(queue.producer)
         if line is None or line.epoch < queue.epoch:

@@ -257,7 +257,7 @@ class Received:
             and 0 <= entry.sequence <= line.sequence
             and self._state.position < body.position < frame.position,
             f"{frame!r} aborts from {body.position} on and goes back to epoch {entry.epoch}, sequence {entry.sequence}; "
-            f"the table has epoch {line.epoch} ({line.state.value}), sequence {line.sequence} after position {self._state.position}",
+            f"the table has epoch {line.epoch} ({line.state.value}), sequence {line.sequence} after {self._state.position}",
         )
         void = [at for at, part in self._staged.items() if at >= body.position and part.producer == frame.producer]
         _follows(

@@ -52,7 +52,7 @@ class Receiver:
         self._gaps: RangeMap[None] = RangeMap()  # positions between the window's end and `highest` that are not held back
         self.discarded = 0
         self.streamed = self.highest = 0
-        self._wrong = ""  # reason why the last next frame was not taken
+        self._invalid = ""  # reason why the last next frame was not taken
 
     def installed(self) -> None:
         """Delete held frames and gaps of the last view."""
@@ -81,7 +81,7 @@ class Receiver:
         """
         standing = self._standing
         if not standing.coordinating and end <= self._window.end + limits.HELD_FRAMES_MAX:
-            self._tell(end)
+            self._announce(end)
             if sender == standing.coordinator:
                 self._streams(end)
 
@@ -95,7 +95,7 @@ class Receiver:
             else:
                 self._missed(frame.position)
         self._drain()
-        self._tell_wrong(sender, message)
+        self._report_invalid(sender, message)
 
     def on_echo(self, sender: int, message: Echo) -> None:
         """Take headers of own frames; their bodies are in the forward-table."""
@@ -118,7 +118,7 @@ class Receiver:
                 self._hold(echoed)
             self._streams(echoed.position)
         self._drain()
-        self._tell_wrong(sender, message)
+        self._report_invalid(sender, message)
 
     def _counts(self, sender: int, view: int) -> bool:
         standing = self._standing
@@ -136,7 +136,7 @@ class Receiver:
         if position <= self.highest:
             self._gaps.cut(position, position)
         else:
-            self._tell(position - 1)
+            self._announce(position - 1)
             self.highest = position
         self._held[position] = frame
         self._held_bytes += weight(frame)
@@ -145,7 +145,7 @@ class Receiver:
 
     def _missed(self, position: int) -> None:
         """Note an announced frame that cannot be kept; repair fetches it again."""
-        self._tell(position)
+        self._announce(position)
         self.discarded += 1
 
     def _is_near(self, position: int) -> bool:
@@ -159,7 +159,7 @@ class Receiver:
         if position > self.streamed and self._is_near(position):
             self.streamed = position
 
-    def _tell(self, end: int) -> None:
+    def _announce(self, end: int) -> None:
         """Note that positions up to `end` exist; those above the highest known position are missing."""
         known = max(self.highest, self._window.end)
         if end > known and self._is_near(end):
@@ -171,7 +171,7 @@ class Receiver:
         if self._held and self._standing.current(self._standing.view):
             self._drain()
 
-    def _room(self) -> tuple[int, int]:
+    def _window_space(self) -> tuple[int, int]:
         """Return how many frames, and about how many bytes, the window takes before more of it is decided here.
 
         A coordinator keeps to this limit by its own frontier. A member that gets frames but no CONFIRM lags. It takes nothing over
@@ -184,7 +184,7 @@ class Receiver:
         decision decides the rest.
         """
         held, end, chain = self._held, self._window.end, self._window.chain
-        room_frames, room_bytes = self._room()
+        room_frames, room_bytes = self._window_space()
         run: list[Frame] = []
         while held:
             frame = held.get(end + 1)
@@ -203,28 +203,28 @@ class Receiver:
             except FormatError as error:
                 self._gaps.put(end + 1, end + 1, None)
                 self.discarded += 1
-                self._wrong = str(error)
+                self._invalid = str(error)
                 break
             run.append(frame)
             end, chain = frame.position, frame.header_crc
         if run:
             self._below.take(run)
 
-    def _tell_wrong(self, sender: int, message: Order | Repair | Echo) -> None:
+    def _report_invalid(self, sender: int, message: Order | Repair | Echo) -> None:
         """Report a frame that the chain allows here but that is invalid; it was not taken and is requested again.
 
         The coordinator or this member is wrong, and one message does not show which. So no member halts: this member votes for
         nothing after the frame, the next view leaves it out, and it copies the log that the others decide.
         """
-        if self._wrong:
-            self._outbox.drop(message, sender, self._wrong)
-            self._wrong = ""
+        if self._invalid:
+            self._outbox.drop(message, sender, self._invalid)
+            self._invalid = ""
 
     def missing(self) -> list[Range]:
         """Return the lowest ranges of positions that were announced and are not here, which repair must request.
 
         In a view that decides, nothing is requested while the window is full.
         """
-        if not self._gaps or (self._standing.primary and min(self._room()) <= 0):
+        if not self._gaps or (self._standing.primary and min(self._window_space()) <= 0):
             return []
         return [(first, last) for first, last, _ in self._gaps.first(limits.REPAIR_RANGES_MAX)]

@@ -101,7 +101,7 @@ class Requests:
             return  # the client repeats a request that is in progress
         ask = AskOffsets(reader, offset, self._window.frontier)
         after = self._last(reader)
-        self._unless(
+        self._act_unless(
             lambda: self._offset_wrong(reader, offset, back),
             (session, number, "offset"),
             lambda: self._commit(session, number, ask, after),
@@ -132,7 +132,7 @@ class Requests:
         before = waiting[-1][1].offset if waiting else state.readers.get(reader, -1)
         return _overtaken(reader, before, offset) if offset < before and not back else ""
 
-    def _unless(self, wrong: Callable[[], str], request: tuple[int, int, str], act: Callable[[], None]) -> None:
+    def _act_unless(self, wrong: Callable[[], str], request: tuple[int, int, str], act: Callable[[], None]) -> None:
         """Call `act` for a request (session, number, refusal code), unless `wrong` returns a reason against it.
 
         The request may be valid where more of the log is decided. So this gateway confirms its frontier first, and the reason is
@@ -181,7 +181,7 @@ class Requests:
             unknown = next((name for name in names if name not in self.names.producers), None)
             return f"producer {unknown!r} is not known{advice}" if unknown is not None else ""
 
-        self._unless(
+        self._act_unless(
             wrong,
             (session, number, "unknown"),
             lambda: self._ask(session, number, AskForget(tuple(sorted({self.names.producers[name] for name in names})))),

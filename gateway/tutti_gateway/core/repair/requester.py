@@ -64,7 +64,7 @@ class Asker:
         self._receiver = receiver
         self._timing = timing
         self._waits: RangeMap[Wait] = RangeMap()
-        self._looked: tuple[list[Range], int] = ([], 0)
+        self._last_missing: tuple[list[Range], int] = ([], 0)
         self.due_us: int | None = None
         self.requests = self.joined = self.suppressed = 0
         self.bucket = Bucket(limits.REPAIR_ASKS_A_SECOND, limits.REPAIR_ASKS_BURST)
@@ -72,7 +72,7 @@ class Asker:
     def forget(self) -> None:
         """Delete all waits: nothing is missing, or another view begins."""
         self._waits.clear()
-        self._looked, self.due_us = ([], 0), None
+        self._last_missing, self.due_us = ([], 0), None
 
     def look(self) -> None:
         """Update the waits: a newly missing range waits, and one that has arrived is removed."""
@@ -80,8 +80,8 @@ class Asker:
         if not missing:
             if self.due_us is not None:
                 self.forget()
-        elif (missing, streamed) != self._looked:
-            self._looked = (missing, streamed)
+        elif (missing, streamed) != self._last_missing:
+            self._last_missing = (missing, streamed)
             self._update(missing, streamed)
 
     def _update(self, missing: list[Range], streamed: int) -> None:

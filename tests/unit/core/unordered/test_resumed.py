@@ -161,7 +161,7 @@ def test_who_writes_nothing_is_told_of_once() -> None:
     made = resumed()
     beats(made, 300, Posted, sender=3)
     assert [(one.member, one.reason) for one in made.suspects] == [
-        (3, "no vote since position 3 of lane 1, 4 is posted: the lane waits for it")
+        (3, "no vote since position 3 of lane 1, but 4 is posted: the lane waits for it")
     ]
     made.settle(_LONG)
     ended(made)
