@@ -7,8 +7,8 @@ frame a position. *atomic* makes positions durable and decides them.
 A client's batch enters at *order*, in the forward-table. Ordered frames go up through *atomic* to the disk. Decided frames go to
 the readers and back through the layers, which answer the clients.
 
-*unordered* (lanes) stands beside these layers. It needs the members that hear each other but no view. It shares the disk, the
-network and the producer table of the log.
+*unordered* (lanes) stands beside these layers. Lanes need the members that hear each other but no view. Lanes share the disk,
+the network and the producer table of the log.
 """
 
 from __future__ import annotations

@@ -40,8 +40,8 @@ from tutti_gateway.core.view.view_state import Standing
 class Outbox:
     """The actions of the current step, and its time.
 
-    A message to this member itself is not sent. It waits in `local` until the stack passes it to its layer. So a coordinator
-    handles its own requests and votes like those of other members.
+    A message to this member itself is not sent. The message waits in `local` until the stack passes it to its layer. So a
+    coordinator handles its own requests and votes like those of other members.
 
     Attributes:
         now: the clocks at the event.

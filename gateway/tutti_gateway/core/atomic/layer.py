@@ -1,6 +1,6 @@
 """Two-phase commit of the ordered stream: persist, vote, confirm, abort (protocol/atomic; see NOTES.md).
 
-Every member has the voter's role. The coordinator of the view also counts votes, and votes like any other member.
+Every member has the voter's role. The coordinator of the view also counts votes. The coordinator votes like any other member.
 """
 
 from __future__ import annotations
@@ -88,7 +88,9 @@ class Atomic:
         window.cut(to)
 
     def carry(self, frames: Sequence[Frame]) -> None:
-        """Append and write frames of another member's log. Even a low disk takes them, because the group may have decided them."""
+        """Append and write frames of another member's log. A low disk takes these frames too, because the group may have decided
+        them.
+        """
         self._window.extend(frames, limits.WINDOW_MORE_FRAMES + limits.VIEW_ROOM_FRAMES)
         self._unwritten.extend(frames)
         self.write()

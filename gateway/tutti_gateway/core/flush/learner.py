@@ -1,7 +1,7 @@
 """Catching up outside of the view that decides, so that a view can add this gateway without a wait (protocol/flush, F15).
 
-A learner takes only decided frames, only from a view above its accepted one. Its frontier moves only to a position where a decision
-may stop, once everything up to it is durable here. Its accepted view does not change.
+A learner takes only decided frames, only from a view above its accepted one. The learner's frontier moves only to a position
+where a decision may stop, once everything up to it is durable here. The learner's accepted view does not change.
 """
 
 from __future__ import annotations

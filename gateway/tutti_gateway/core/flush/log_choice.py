@@ -46,9 +46,9 @@ def whole_to(state: State) -> int:
 def choose(states: Mapping[int, State], rosters: Rosters, incarnations: Mapping[int, bytes]) -> Choice:
     """Choose among the answers of a majority.
 
-    A corrupt end counts as present when logs are compared. It is truncated at the first position that provably was not decided.
-    Earlier corrupt positions come from a member that holds the only frame that can have been decided there. Otherwise the candidate
-    waits for more answers.
+    A corrupt end counts as present when logs are compared. The corrupt end is truncated at the first position that provably was
+    not decided. Earlier corrupt positions come from a member that holds the only frame that can have been decided there.
+    Otherwise the candidate waits for more answers.
     """
     best = greatest(states)
     state = states[best]

@@ -1,7 +1,7 @@
 """Serves this member's log to members of a view change and to learners (protocol/flush, F7 and F15).
 
-It serves frames as far as they are here. For frames that were trimmed here it serves the snapshot with which the log begins, piece
-by piece.
+The source sends the frames that its log holds. For trimmed frames the source sends the snapshot with which the log begins,
+piece by piece.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from tutti_gateway.core.protocol.messages import (
 
 
 class Unordered:
-    """The layer. It is created when the number of this gateway and its lane logs are known.
+    """The layer. The layer is created when the number of this gateway and its lane logs are known.
 
     Attributes:
         number: number of this gateway in its lane.

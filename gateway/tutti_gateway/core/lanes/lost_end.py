@@ -225,8 +225,8 @@ class Healing:
         """Return the gateways that can give a position: they have it decided, or will when they know the mark, and retention kept
         it.
 
-        A copy that ends in an earlier attempt than the mark gives only decided frames. The end of that attempt was this disk's NO
-        to all frames that it had not written, and it is lost, so later frames of the copy may be decided or not.
+        A copy that ends in an earlier attempt than the mark gives only decided frames. The end of that attempt was this disk's
+        NO to all frames that it had not written. That end is lost, so later frames of the copy may be decided or not.
         """
         lost = self.lost
         least = lost.attempt if position <= lost.last else self.attempt

@@ -143,7 +143,7 @@ class Member:
             self._vote(lane, again=True)
 
     def on_ask(self, sender: int, message: LaneAsk) -> None:
-        """Answer an origin that lost the end of its lane. Its message names its last durable frame, which is decided."""
+        """Answer an origin that lost the end of its lane. The origin's message names its last durable frame, which is decided."""
         lane = self._lane(sender, message.incarnation)
         if lane is None:
             self._box.send(sender, LaneTail(message.incarnation, message.token, 0, 0))

@@ -300,8 +300,8 @@ class Origin:
             self._resume()
 
     def _resume(self) -> None:
-        """Continue the last attempt when none of its frames can be missing. Its frames get no NO, because it is unknown to which
-        ones this member said YES.
+        """Continue the last attempt when none of its frames can be missing. No frame of that attempt gets a NO, because this
+        member may have voted YES for any of them.
         """
         healing, lane = self._recovery, self._lane
         tail = healing.tail() if healing is not None and healing.learns else None

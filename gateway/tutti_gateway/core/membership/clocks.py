@@ -13,9 +13,10 @@ from tutti_gateway.core.view.peers import Peers
 class Clocks:
     """Wall time for ticks and for the age of records.
 
-    It is the lower median of the clocks of this gateway and of the voters that it hears. Wrong clocks on less than half of them
-    move it only to another right clock. Of two clocks the earlier one counts: ticks then stand still, and nothing is trimmed early.
-    A gateway that hears no other clock uses its own, and believes a forward leap of it only when the leap has lasted (M27).
+    The group's clock is the lower median of the clocks of this gateway and of the voters that it hears. Wrong clocks on less
+    than half of them move it only to another right clock. Of two clocks the earlier one counts: ticks then stand still, and
+    nothing is trimmed early. A gateway that hears no other clock uses its own, and believes a forward leap of it only when the
+    leap has lasted (M27).
 
     Between two readings the time follows the monotonic clock, so a leap of the own wall clock has no effect before the next
     reading.

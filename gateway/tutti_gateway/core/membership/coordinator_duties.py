@@ -42,7 +42,7 @@ class Duties:
             peer.probed = -1
 
     def booted(self, number: int) -> None:
-        """Note that the gateway is left out. Its wait before it may return doubles with each boot."""
+        """Note that the gateway is left out. The gateway's wait before its return doubles with each boot."""
         self._outbox.suspect(number, "the next view leaves it out")
         times = min(self._boots.get(number, (0, 0))[0] + 1, limits.REJOIN_BOOTS_MAX)
         wait = min(limits.REJOIN_HEARTBEATS << (times - 1), limits.REJOIN_HEARTBEATS_MAX)

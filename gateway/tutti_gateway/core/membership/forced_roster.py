@@ -1,8 +1,9 @@
 """Forced roster: when a majority is lost for good, an operator names the remaining voters (protocol/membership, M25).
 
-One of them proposes a view to all of them. They alone count, and all of them must answer. The greatest of their logs is adopted as
-in every view change. A ROSTER marked as forced follows it before any member accepts the view. So every gateway that has accepted
-the view has that ROSTER. A crash in between leaves the old roster, and the operator asks again, or it leaves the new one.
+One remaining voter proposes a view to all of them. Only the remaining voters count, and all of them must answer. The greatest
+of their logs is adopted as in every view change. A ROSTER marked as forced follows it before any member accepts the view. So
+every gateway that has accepted the view has that ROSTER. A crash in between leaves the old roster, and the operator asks again,
+or it leaves the new one.
 """
 
 from __future__ import annotations

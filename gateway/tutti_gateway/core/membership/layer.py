@@ -182,7 +182,7 @@ class Membership:
     def on_link(self, event: LinkChanged) -> None:
         """Note that a connection broke or is restored.
 
-        A break makes the peer a suspect at once. It is still probed, or missed by a majority, before a view changes.
+        A break makes the peer a suspect at once. The suspect is still probed, or missed by a majority, before the view changes.
         """
         peer = self.peers.get(event.peer)
         if peer is None:

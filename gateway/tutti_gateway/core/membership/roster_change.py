@@ -121,7 +121,7 @@ class Changes:
                 waiting.session = 0
 
     def decided(self, run: tuple[Frame, ...]) -> None:
-        """Take a decided run. It is scanned only if the window reports a change of rosters."""
+        """Take a decided run. The run is scanned only if the window reports a change of rosters."""
         if self._seen != self._window.roster_changes:
             self._seen = self._window.roster_changes
             for frame in run:
@@ -242,8 +242,8 @@ class Changes:
             self._put(voters, origin)
 
     def _is_counted(self, name: str) -> bool:
-        """True if the log of a majority may still count a removed gateway. It answers under its old number until then, and a ROSTER
-        that names it again gives it another number.
+        """True if the log of a majority may still count a removed gateway. The removed gateway answers under its old number until
+        then, and a ROSTER that names it again gives it another number.
         """
         return name in self._window.state.removed and not self._is_known(self._noted)
 

@@ -1,7 +1,8 @@
 """The forward-table: batches of this gateway's clients that are not decided (Ban 2005, "Design of SEQUENCER"; protocol/order, O9).
 
-Every member is an origin. It sends its batches to the coordinator and keeps them until its own log has decided their outcome. It
-sends them again in order to a new coordinator, or to the same one after a silence, and answers the client.
+Every member is an origin. An origin sends its batches to the coordinator and keeps them until its own log has decided their
+outcome. The origin sends its batches again, in order, to a new coordinator, or to the same one after a silence. The origin
+answers the client.
 """
 
 from __future__ import annotations

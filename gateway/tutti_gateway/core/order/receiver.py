@@ -174,8 +174,9 @@ class Receiver:
     def _window_space(self) -> tuple[int, int]:
         """Return how many frames, and about how many bytes, the window takes before more of it is decided here.
 
-        A coordinator keeps to this limit by its own frontier. A member that gets frames but no CONFIRM lags. It takes nothing over
-        the limit and votes for nothing after it, so its coordinator stops until the member gets the decision (protocol/atomic, A4).
+        A coordinator keeps to this limit by its own frontier. A member that gets frames but no CONFIRM lags. Such a member
+        takes nothing over the limit and votes for nothing after it, so its coordinator stops until the member gets the decision
+        (protocol/atomic, A4).
         """
         return common_limits.UNDECIDED_FRAMES_MAX - len(self._window.frames), self._window_bytes_max - self._window.bytes
 

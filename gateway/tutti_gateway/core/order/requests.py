@@ -211,7 +211,7 @@ class Requests:
         self._outbox.answers(session).append(Denied(number, code, reason, retry))
 
     def session_closed(self, session: int) -> None:
-        """Stop answering a session that has ended. Its requests continue, with two exceptions.
+        """Stop answering a session that has ended. The session's requests continue, with two exceptions.
 
         An offset commit is not sent again, because the reader may continue at another gateway. A request that waits for `confirm`
         is dropped, because the reader may have committed elsewhere since.

@@ -25,9 +25,9 @@ class Persist(msgspec.Struct, frozen=True, tag="Persist"):
     With a `snapshot` (a decided LogState as bytes) the log is replaced first: it begins again after the snapshot's position. A
     crash leaves the old log or the new one.
 
-    A truncation is durable (with the vote mark lowered first) before anything later is written. Hard state is durable before frames
-    of the same or a later Persist are written, and not before frames of an earlier one. It is written with the frontier that the
-    actions of earlier steps delivered. One sync may serve many Persists.
+    A truncation is durable (with the vote mark lowered first) before anything later is written. Hard state is durable before
+    frames of the same or a later Persist are written, and not before frames of an earlier one. Hard state is written with the
+    frontier that the actions of earlier steps delivered. One sync may serve many Persists.
     """
 
     token: int
@@ -221,8 +221,8 @@ class SetTimer(msgspec.Struct, frozen=True, tag="SetTimer"):
 class Halt(msgspec.Struct, frozen=True, tag="Halt"):
     """Stop taking part, and continue to serve reads. `reason` is for the operator.
 
-    `out` is True after a forced roster without this gateway. Its log may then differ from the group's, so readers must not read it
-    as the group's log, and the gateway must never start on this disk again.
+    `out` is True after a forced roster without this gateway. The gateway's log may then differ from the group's, so readers
+    must not read it as the group's log, and the gateway must never start on this disk again.
     """
 
     reason: str

@@ -1,4 +1,4 @@
-"""Events of a stack. They are frozen values that serialise, so a recorded run replays (protocol/lifecycle, L1)."""
+"""Events of a stack. Events are frozen values that serialise, so a recorded run replays (protocol/lifecycle, L1)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Now(NamedTuple):
 class StackConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of a stack: times in microseconds, periods in heartbeats, and the limits that a configuration may set.
 
-    `lanes` is True if the disk keeps lanes (protocol/lanes). Without them the gateway takes no part in unordered sends.
+    `lanes` is True if the disk keeps lanes (protocol/lanes). A gateway without lanes takes no part in unordered sends.
     """
 
     heartbeat_us: int = limits.HEARTBEAT_US
@@ -201,7 +201,7 @@ class RosterAsked(msgspec.Struct, frozen=True, tag="RosterAsked"):
 class RosterForced(msgspec.Struct, frozen=True, tag="RosterForced"):
     """An operator declares a majority of the roster lost for good: only the gateways `names` remain, this one included.
 
-    Records that only the lost gateways held are lost. Those gateways must never come back with their disks.
+    Records that only the lost gateways held are lost. The lost gateways must never come back with their disks.
     """
 
     session: int
@@ -239,8 +239,8 @@ class LinkChanged(msgspec.Struct, frozen=True, tag="LinkChanged"):
 class LogRead(msgspec.Struct, frozen=True, tag="LogRead"):
     """Result of `ReadLog(token)`: frames from its `first` on; none if they cannot be read.
 
-    `stop` is the last position of `frames` that no ABORT up to the requested `last` reaches over: no later ABORT voids a BATCH up
-    to `stop`. It is below the first frame's position if there is no such position.
+    `stop` is the last position of `frames` that no ABORT up to the requested `last` reaches over: no later ABORT voids a BATCH
+    up to `stop`. `stop` is below the first frame's position if there is no such position.
     """
 
     token: int
@@ -331,10 +331,10 @@ class WriteFailed(msgspec.Struct, frozen=True, tag="WriteFailed"):
 
 
 class Several(msgspec.Struct, frozen=True, tag="Several"):
-    """Events that arrived together, as one step in this order. Their results are sent and written together (protocol/lifecycle,
-    L4).
+    """Events that arrived together, as one step in this order. The results of these events are sent and written together
+    (protocol/lifecycle, L4).
 
-    It holds at least two events, and only events for which `ordinary` is True.
+    `events` holds at least two events, and only those for which `ordinary` is True.
     """
 
     events: tuple[Submitted | Received, ...]

@@ -57,7 +57,7 @@ class Repair:
                 self.holder.others_repair(first, last)
 
     def on_repair(self, sender: int, message: messages.Repair) -> None:
-        """Take a repair. Its receivers do not repair the same frames."""
+        """Take a repair. A member that receives the repair does not repair the same frames."""
         frames = message.frames
         if frames and self._counts(sender, message.view, ((frames[0].position, frames[-1].position),)):
             self.holder.others_repair(frames[0].position, frames[-1].position)

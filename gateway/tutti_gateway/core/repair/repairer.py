@@ -28,8 +28,8 @@ class Want(NamedTuple):
 class Hold(NamedTuple):
     """Positions that are being repaired and are held down until `until_us` (protocol/repair, R9).
 
-    `to` are the members that got the repair from this one. It is None if another member repairs, which then answers all further
-    requests.
+    `to` are the members that got the repair from this one. `to` is None if another member repairs, which then answers all
+    further requests.
     """
 
     until_us: int
@@ -146,7 +146,7 @@ class Holder:
         self._arm()
 
     def _late(self, first: int, last: int, want: Want) -> None:
-        """Handle requested positions that are decided. Their requests are most likely old, because every member has voted for them.
+        """Handle requested positions that are decided. Such requests are most likely old, because every member has voted for them.
 
         The log is read only if the next heartbeats do not show that the member has the frames (protocol/repair, R12).
         """

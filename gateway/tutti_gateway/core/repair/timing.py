@@ -13,9 +13,9 @@ from tutti_gateway.core.view.view_state import Standing
 class Timing:
     """Random waits in microseconds.
 
-    All members that may act draw from one interval. Its length grows with the logarithm of their number, and its density rises by
-    e^(log n + 1) from begin to end. If all n members act, the first one is early and the others notice it. A single member waits no
-    longer than the interval (Nonnenmacher and Biersack 1999).
+    All members that may act draw from one interval. The interval's length grows with the logarithm of their number, and the
+    density rises by e^(log n + 1) from begin to end. If all n members act, the first one is early and the others notice it. A
+    single member waits no longer than the interval (Nonnenmacher and Biersack 1999).
     """
 
     def __init__(self, standing: Standing, distances: Callable[[int], int], random: Chance) -> None:

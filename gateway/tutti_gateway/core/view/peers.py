@@ -145,7 +145,7 @@ class Peers:
     def admit(self, number: int) -> None:
         """Add a gateway that this log does not name but that has the same log: a later roster, not here yet, may name it.
 
-        Its messages are taken and its log may be copied, but it counts in no majority here.
+        The added gateway's messages are taken and its log may be copied, but it counts in no majority here.
         """
         if number not in self._peers and number != self._context.standing.me and len(self._peers) < common_limits.ROSTER_MAX:
             self._peers[number] = self._guests[number] = Peer(number, "", "")

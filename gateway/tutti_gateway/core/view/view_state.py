@@ -80,7 +80,7 @@ class Standing:
         self.promised, self.accepted, self.coordinated = scalars.promised, scalars.accepted, scalars.coordinated
 
     def install(self, view: int, members: tuple[int, ...], coordinator: int) -> None:
-        """Begin a view that is durably promised and accepted. It decides nothing new before its VIEW frame is decided."""
+        """Begin a view that is durably promised and accepted. The view decides nothing new before its VIEW frame is decided."""
         invariant(view == self.promised == self.accepted, f"view {view} is installed and {self.promised} promised")
         invariant(self.me in members and coordinator in members, f"view {view} of {members} is not this member's")
         self.view, self.members, self.coordinator = view, members, coordinator
