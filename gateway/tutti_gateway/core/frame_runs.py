@@ -15,6 +15,7 @@ def parts(frames: Sequence[Frame], bytes_max: int = limits.MESSAGE_BYTES_MAX) ->
     first = size = 0
     for place, frame in enumerate(frames):
         size += weight(frame)
+        # One frame always fits, even above `bytes_max`.
         if place > first and (size > bytes_max or place - first >= limits.FRAMES_A_MESSAGE_MAX):
             yield tuple(frames[first:place])
             first, size = place, weight(frame)

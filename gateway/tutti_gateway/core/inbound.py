@@ -36,6 +36,7 @@ class Inbound:
     def on_received(self, event: Received) -> None:
         """Validate a message of another gateway and pass it on."""
         sender, message = event.sender, event.message
+        # A gateway of the same log may be in a later roster that is not here yet.
         if isinstance(message, Heartbeat) and message.log and message.log == self._context.window.log():
             self._peers.admit(sender)
         peer = self._peers.get(sender)
@@ -43,6 +44,7 @@ class Inbound:
             self._context.outbox.drop(message, sender, "the gateway is not known here")
             return
         wrong = fault(message) or far_ahead(message, self._context.standing.promised)
+        # Members count by disk, so a message of a view from a new disk of a member is dropped (flush, F18).
         if not wrong and type(message) in OF_A_VIEW and self._disks.setdefault(sender, event.incarnation) != event.incarnation:
             wrong = "it has another disk than when this view began"
         if not wrong and type(message) in OF_A_DISK and self._context.window.state.disk_of(sender) not in (b"", event.incarnation):

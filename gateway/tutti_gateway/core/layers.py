@@ -149,6 +149,7 @@ class Layers:
         end = self.context.window.end
         self.atomic.ended()
         self.order.ended()
+        # Dropped frames may have changed entries of the received-table.
         if self.context.window.end != end:
             self.order.rebuild()
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from tutti.limits import BODY_BYTES_MAX, DISK_LOW_BYTES, FRAMES_A_MESSAGE_MAX, KIB, MIB, RAW_BYTES_MAX, UNDECIDED_FRAMES_MAX
 
-# Frames and batches. Constants of a file format stand beside the format, because `tutti.data` imports nothing of this package. Two
-# of them support limits below. PROGRESS_BYTES_MAX (frame.py, 256) and the header fit into what FRAME_BYTES_MAX adds to a body.
+# Frames and batches.
+# Constants of a file format stand beside the format, because `tutti.data` imports nothing of this package.
+# FRAME_BYTES_MAX adds 1 KiB to a body, which holds the header and PROGRESS_BYTES_MAX (frame.py, 256).
 # NAME_BYTES_MAX (names.py, 249) makes a frame that is not a batch about 1 KiB, a producer PRODUCER_BYTES and a topic TOPIC_BYTES.
 FETCH_BYTES = 1 * MIB  # bytes of frames in one answer to Fetch; a larger single frame is allowed
 SNAPSHOT_BYTES_MAX = 256 * MIB  # size of a state that another gateway installs, in pieces of FETCH_BYTES

@@ -206,6 +206,7 @@ class Outbox:
         needless wake-up costs less than a timer that moves in every step.
         """
         actions: list[Action] = []
+        # The order of these blocks is the contract with the driver (lifecycle, L2).
         if self._persists:
             actions += self._persists
             self._persists = []

@@ -63,8 +63,7 @@ class RangeMap(Generic[Value]):
         if last < first:
             return
         ranges = self._ranges
-        # Start with the range that ends right before `first` and end with the one that begins right after `last`, because
-        # neighbours may merge.
+        # The ranges that end right before `first` and begin right after `last` are included, because neighbours may merge.
         start = stop = bisect_left(self._lasts, first - 1)
         before: list[tuple[int, int, Value]] = []
         after: list[tuple[int, int, Value]] = []

@@ -109,8 +109,10 @@ class ReadIndex:
         standing = self._standing
         if not standing.primary or not standing.current(standing.view):
             return False
+        # A new view holds everything that earlier views decided, so its end is noted instead.
         if inquiry.view != standing.view:
             inquiry.view, inquiry.end = standing.view, self._window.end
+        # Frames up to the noted end may have been decided when the question came.
         if self._window.frontier < inquiry.end:
             return False
         now_us = self._outbox.now.mono_us

@@ -33,6 +33,7 @@ class Machine(Generic[State, Input]):
             InvariantViolated: the table has no such transition.
         """
         after = self._table.get((self.state, input_))
+        # A transition outside of the table is a defect, and the member must stop (lifecycle, L5).
         if after is None:
             raise InvariantViolated(f"{self._name}: {input_.value!r} cannot happen in {self.state.value!r}")
         self.state = after

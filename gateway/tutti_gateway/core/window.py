@@ -113,6 +113,7 @@ class Window:
             InvariantViolated: the stage would move back or pass the stage before it, such as a vote before its fdatasync.
         """
         marks = self._marks
+        # This check is the rule: vote after persisted, decide after voted (atomic, A1 and A2).
         if not marks[stage] <= to <= marks[stage - 1]:
             raise InvariantViolated(
                 f"{stage.name} moves from {marks[stage]} to {to}, but {Stage(stage - 1).name} is at {marks[stage - 1]}"
@@ -183,6 +184,7 @@ class Window:
         if self.rosters and self.rosters[-1].position > to:
             self.rosters = [frame for frame in self.rosters if frame.position <= to]
             self.roster_changes += 1
+        # All marks move back, so that no old sync or vote counts for a later frame at that position.
         self._marks = [min(mark, to) for mark in self._marks]
 
     def _bar(self, frame: Frame) -> None:
@@ -210,6 +212,7 @@ class Window:
     def reach(self, position: int) -> int:
         """Return the last position up to `position` at which a decision may stop (protocol/atomic, A13)."""
         moved = bool(self.barriers)
+        # One ABORT may lead into the range of an earlier one, so the search repeats.
         while moved:
             moved = False
             for barrier in self.barriers:

@@ -56,6 +56,7 @@ class Ballot:
         late = []
         for member, vote in self.votes.items():
             before = self._at_beat[member]
+            # A member without missing votes is not late, however long nothing is ordered.
             self._missed[member] = self._missed[member] + 1 if vote == before < end else 0
             if self._missed[member] >= period:
                 self._missed[member] = 0

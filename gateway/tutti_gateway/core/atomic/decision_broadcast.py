@@ -11,7 +11,7 @@ from tutti_gateway.core import limits
 from tutti_gateway.core.context import Context
 from tutti_gateway.core.protocol.messages import Confirm
 
-_BATCHES = SEQUENCED | {int(Kind.TICK)}  # no request of another member waits for the decision of these kinds alone
+_BATCHES = SEQUENCED | {int(Kind.TICK)}  # the decision of these kinds matters only to the origin's clients
 
 
 class Telling:

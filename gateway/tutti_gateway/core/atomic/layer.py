@@ -76,6 +76,7 @@ class Atomic:
         """End the view: frames that the disk does not have are dropped, because only the log on the disk counts now."""
         self._unwritten, self._withheld, self._declined, self._ballot = [], [], {}, None
         self.telling.forget()
+        # STATE reports the durable log only (flush, F4).
         self._window.cut(self._window.mark(Stage.WRITING))
 
     def cut(self, to: int) -> None:
@@ -84,6 +85,7 @@ class Atomic:
         invariant(not self._unwritten and not self._withheld, "a log is truncated while frames of its view wait")
         if window.mark(Stage.WRITING) > to:
             self._outbox.persist(cut=to)
+        # A write from before the truncation must not count as a sync of a later frame at that position.
         self._writing = deque((token, min(last, to)) for token, last in self._writing)
         window.cut(to)
 
@@ -184,6 +186,7 @@ class Atomic:
         up_to = message.up_to
         if not standing.current(message.view) or sender != standing.coordinator or up_to <= window.frontier:
             return
+        # A decision needs this member's YES, so a higher CONFIRM is wrong or of an older log.
         if up_to > window.mark(Stage.VOTED) or up_to != window.reach(up_to):
             self._outbox.drop(message, sender, f"position {up_to} was not voted for here, or an ABORT reaches over it")
             return
@@ -223,6 +226,7 @@ class Atomic:
         if message.low or sender in ballot.low:
             ballot.space(sender, message.low)
             self._above.room()
+        # A decision never stops between a batch and its ABORT (atomic, A13), nor below the VIEW frame (A6).
         confirmed = window.reach(ballot.all_yes)
         if confirmed > window.frontier and 0 < self._view_position <= confirmed:
             self.telling.decide(confirmed, islice(window.frames, confirmed - window.frontier))
@@ -242,6 +246,7 @@ class Atomic:
             self._outbox.drop(message, sender, f"a NO to position {position} after a YES to {ballot.votes[sender]}")
             return
         frame = window.at(position)
+        # Carried frames and frames of other kinds are never aborted; a member that cannot take them is booted (atomic, A14).
         if frame.kind != Kind.BATCH or not 0 < self._view_position <= window.frontier:
             self._above.suspect(sender, f"it cannot take position {position}, which may not be aborted: {message.reason}")
             return

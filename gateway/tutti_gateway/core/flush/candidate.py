@@ -109,6 +109,7 @@ class Candidate:
         """Propose a view of these members, this one included. With `forced` they are all that remains of the roster."""
         flush, standing = self._flush, self._standing
         invariant(standing.me in members, f"a gateway proposes members {members} without itself")
+        # A view id serves one attempt only, and is durably promised before any other member is asked (flush, F1).
         view = self._next_view()
         flush.end_view()
         flush.life.on(Step.CAMPAIGN)
@@ -201,6 +202,7 @@ class Candidate:
             if heard_out:
                 self.fail()
             return
+        # More answers mean fewer truncated undecided frames (flush, F7).
         if not attempt.answered and attempt.waited < self._patience() + self._late:
             return
         choice = choose(attempt.states, self._counting(attempt), attempt.incarnations)
@@ -210,6 +212,7 @@ class Candidate:
                 self.fail()
             return  # other members may know more about the corrupt end
         decided = max(state.frontier for state in attempt.states.values())
+        # No log without a decided frame may be adopted, whatever the answers say.
         if choice.end < decided:
             reason = f"the log to adopt ends at {choice.end}, but {decided} is decided"
             self._outbox.drop(attempt.states[choice.best], choice.best, reason)
@@ -324,6 +327,7 @@ class Candidate:
         self.attempt = None
         flush.life.on(Step.GATHERED)
         flush.install(attempt.install.members)
+        # Genesis writes the ROSTER before the first VIEW frame (flush, F17).
         if self._window.end == 0:
             self._layers.place(Kind.ROSTER, self._first_roster(attempt))
         self._layers.opened(self._layers.place(Kind.VIEW, ViewBody(attempt.install.members)).position)
@@ -370,6 +374,7 @@ class Candidate:
         """True if a member that must answer is gone or does nothing."""
         period = self._period()
         owing = attempt.silent(0)
+        # A member that is gone would only delay the attempt; the next one leaves it out (flush, F14).
         if any(not self._peers.fresh(member) for member in owing) and attempt.beats > 1:
             return True
         if self._flush.phase is Phase.ADOPTING and self._flush.adopting.silent > period:

@@ -110,6 +110,7 @@ class Relearning:
         if wrong:
             self._outbox.drop(message, sender, wrong)
             return False
+        # The chain value names the whole log, so an equal one proves that this log holds the snapshot.
         if state.position <= window.end and window.chain_at(state.position) == state.chain:
             self._known(state.position)
         else:

@@ -180,6 +180,7 @@ class Flush:
         if not self.token or event.token < self.token:
             return
         self.token = 0
+        # Hard state counts only once it is durable: promises and acceptances take effect here.
         self._standing.durable(self.scalars)
         self.watermark = max(self.watermark, self._written_frontier)
         if self.phase is Phase.PROMISING:
@@ -240,12 +241,14 @@ class Flush:
                 message, sender, f"view {view_text(message.view)} must be proposed by its coordinator, to its members"
             )
             return
+        # A repeated proposal means that STATE was lost.
         if message.view == standing.promised and self.phase is Phase.PROMISED:
             self._outbox.send(sender, self.state())
         elif message.view == self.scalars.promised:
             return  # the promise of this view is being written, or is durable
         elif message.view < self.scalars.promised:
             self._reject(sender, message.view, "a higher view is promised")
+        # A member that hears its coordinator refuses other proposals (membership, M9).
         elif not self._layers.leads(sender):
             self._reject(sender, message.view, "a coordinator is heard")
         elif message.forced and peers.hears_majority():
@@ -254,6 +257,7 @@ class Flush:
             self.candidate.attempt = None
             self._install = None
             self.end_view()
+            # The old view ends before the promise is durable (flush, F3).
             self.life.on(Step.PROPOSED)
             self.persist(msgspec.structs.replace(self.scalars, promised=message.view))
 
@@ -286,6 +290,7 @@ class Flush:
         if standing.me not in message.members:
             if self.phase is Phase.PROMISED:
                 self.lost()
+        # A repeated INSTALL means that the answer was lost.
         elif standing.accepted == message.view:
             self._outbox.send(sender, Installed(message.view))
         elif message.end < self._window.frontier:

@@ -76,6 +76,7 @@ class Learner:
             if peer.beat is not None
             and self._peers.fresh(peer.number)
             and not peer.beat.misses
+            # A learner copies only from views above its accepted one (flush, F15).
             and peer.beat.view > standing.accepted
             and peer.beat.frontier >= self._window.frontier
         ]

@@ -104,6 +104,7 @@ class Adopting:
         wanted = self._wanted
         if wanted is None or wanted.next > wanted.end or wanted.asked == wanted.next or self._snapshot.busy:
             return
+        # A full window must decide frames first, or a long catch-up would exceed memory.
         if wanted.source != self._standing.me and not self._has_room(0):
             return
         if wanted.source == self._standing.me:

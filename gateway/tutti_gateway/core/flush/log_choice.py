@@ -84,6 +84,7 @@ class _Judge:
             end, proofs = self._right_to(member)
             if end > reach:
                 reach, source, held = end, member, proofs
+        # A corrupt position that is neither decided nor excluded needs more answers (flush, F22).
         if reach < cut - 1:
             return Choice(self._best, self._mine.end, 0)
         return Choice(self._best, reach, source, (*((proof,) if proof is not None and reach < last else ()), *held))

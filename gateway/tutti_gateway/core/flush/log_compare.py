@@ -41,6 +41,7 @@ class Common(NamedTuple):
 
 def common(mine: Extent, theirs: Extent, frontier: int) -> Common:
     """Return the last position up to which both logs are known to be equal, at least the decided `frontier`."""
+    # A table that begins after the frontier does not show where the logs differ.
     if theirs.base > frontier or mine.base > frontier:
         return Common(frontier, False)
     last = min(mine.end, theirs.end)

@@ -34,6 +34,7 @@ class Serving:
     def on_fetch(self, sender: int, message: Fetch) -> None:
         """Serve frames from memory or from the disk."""
         window, standing = self._window, self._standing
+        # A source serves a view change only while it promises the same view (flush, F7).
         if not self._serves(message.view):
             if message.view:
                 self._outbox.send(sender, Reject(message.view, standing.promised, "a higher view is promised"))
@@ -44,6 +45,7 @@ class Serving:
                 self._outbox.send(
                     sender, Fetched(view=0, first=message.first, frames=(), source=standing.view, stop=window.frontier)
                 )
+        # Undecided frames are in memory; decided ones are on the disk.
         elif message.first > window.frontier:
             frames: list[Frame] = []
             size = 0

@@ -70,6 +70,7 @@ class Healing:
         roster = self._context.window.state.roster
         there = {voter.incarnation: number for number, voter in roster.items() if voter.incarnation}
         disks = [disk for member, disk in self.members.items() if member != self._me]
+        # One unknown disk may be the one that has the longest end (lanes, U31).
         known = bool(disks) and all(disk in there for disk in disks)
         return tuple(there[disk] for disk in disks) if known else self._others
 
@@ -112,6 +113,7 @@ class Healing:
     def tail(self) -> Sequence[Frame] | None:
         """Return all frames after the lane's end that the last attempt may have decided; None while frames may be missing."""
         lane = self._lane
+        # A start may know an old roster, so only a primary view counts (lanes, U32).
         here = lane.decided == lane.end >= self._certain and self._context.standing.primary
         if not here or any(member not in self._answers for member in self.needed):
             return None
@@ -189,7 +191,7 @@ class Healing:
         """
         if not self.learns:
             return
-        if self.gone and not self._reported:  # once in the log; the status shows it as long as it lasts
+        if self.gone and not self._reported:  # the log reports the loss once; the status shows it while it lasts
             self._reported = True
             self._context.outbox.suspect(self._me, self.reason(()))
         self._tidy()

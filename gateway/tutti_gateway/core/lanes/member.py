@@ -99,6 +99,7 @@ class Member:
             if frame.view < lane.attempt:
                 continue
             if frame.view > lane.attempt:
+                # A higher attempt is taken only when everything before it is decided here (lanes, U15).
                 if frame.kind == Kind.VIEW and frame.position - 1 > lane.confirmed:
                     self._fetch(lane, sender, frame.position - 1)
                     break
@@ -319,6 +320,7 @@ class Member:
         disk_of = self._window.state.disk_of
         ends = [self._reports.get(one, {}) if self._disks.get(one) == disk_of(one) else {} for one in others]
         for key, lane in self._lanes.items():
+            # A gateway of the roster that has not reported holds retention back (lanes, U26).
             held = min((lane.decided, *(told.get(key, 0) for told in ends)))
             if held > lane.held:
                 lane.held = held

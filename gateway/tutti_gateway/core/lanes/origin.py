@@ -252,6 +252,7 @@ class Origin:
         """End the attempt: a durable NO to every frame of it that this member has not written (protocol/lanes, U13)."""
         self._machine.on(Input.END)
         self._attempt += 1
+        # The next attempt must be durable before any member hears of it (lanes, U13).
         self._mark = self._box.persist(self._lane, up_to=self._lane.confirmed, attempt=self._attempt)
 
     def _open(self) -> None:
@@ -362,6 +363,7 @@ class Origin:
     def _advance(self) -> None:
         """Write the frames that all others hold durably. This write is this member's YES and the decision (protocol/lanes, U12)."""
         reach = min(self._votes.values(), default=self._lane.end)
+        # The write is this member's vote, the last one, so it is also the decision (lanes, U12).
         if reach > self._lane.confirmed:
             self._lane.confirm(reach)
             self._box.persist(self._lane, up_to=reach)
@@ -452,7 +454,7 @@ class Origin:
             missed = self._missed[member] = self._missed[member] + 1 if waits else 0
             if missed and missed % limits.RESEND_HEARTBEATS == 0:
                 self._post(member, self._lane.behind(vote))
-            # once; if the attempt continues, the member stays known as late
+            # reported once: a continued attempt keeps the member in `_late`
             if missed == self._context.config.atomic_period_heartbeats:
                 late.append(member)
                 why = f"no vote since position {vote} of lane {self._me}, but {self._lane.end} is posted: the lane {goes_on}"

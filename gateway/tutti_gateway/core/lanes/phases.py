@@ -24,8 +24,8 @@ class Input(enum.Enum):
     LEARNED = "a lost end is recovered"
 
 
-#: An attempt begins only when the end of the previous one is durable: that end is the NO which alone ends it. After the disk lost
-#: the lane's end, the last attempt continues first.
+#: An attempt begins only when the end of the previous one is durable: that end is the NO which alone ends it (lanes, U13).
+#: After the disk lost the lane's end, the last attempt continues first (lanes, U33).
 ATTEMPT: dict[tuple[Phase, Input], Phase] = {
     (Phase.NONE, Input.END): Phase.ENDING,
     (Phase.NONE, Input.LEARNED): Phase.RESUMED,

@@ -38,6 +38,7 @@ class Clocks:
         """Return the wall time (us, UTC) of this moment."""
         now = self._outbox.now
         clocks = sorted([now.wall_us, *self._heard(now)])
+        # The lower median never dates a tick in the future of a correct clock.
         wall_us = clocks[(len(clocks) - 1) // 2] if len(clocks) > 1 else self._alone(now)
         if len(clocks) > 1:
             self._leapt_us = None

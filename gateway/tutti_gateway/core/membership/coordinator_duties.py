@@ -79,6 +79,7 @@ class Duties:
         if self._changed <= self._batched(gone, staying):
             return None
         members = (*(member for member in standing.members if member not in gone), *joining)
+        # A view without a majority could decide nothing.
         if not peers.rosters.majority(peers.incarnations(members)):
             return None
         for member in gone:
@@ -143,8 +144,10 @@ class Duties:
             return False
         if self.waits(peer.number):
             return False
+        # A joiner that lags would stop all votes until it has caught up (membership, M19).
         if not beat.ready and beat.frontier < self._window.frontier:
             return False
+        # Every link must work in both directions, or the view would boot a member at once.
         for member in staying:
             other = self._peers.get(member)
             if member not in beat.hears or (other is not None and (other.beat is None or peer.number not in other.beat.hears)):

@@ -144,6 +144,7 @@ class Force:
         absent = sorted(name for name, voter in self._voters().items() if name in names and not peers.fresh(voter.number))
         if absent:
             return f"gateway {', '.join(absent)} is named and is not heard: start it, or leave it out if it is lost too"
+        # A majority that is only restarting must not lose its records to a forced roster.
         if self._unheard < limits.FORCE_HEARTBEATS:
             missing = limits.FORCE_HEARTBEATS - self._unheard
             return f"a majority of the roster may still come back: ask again in {missing} heartbeats"

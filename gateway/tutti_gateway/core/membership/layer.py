@@ -132,6 +132,7 @@ class Membership:
         if not view or self._resigned or (standing.draining and not self._window.frames):
             return 0
         now_us, heartbeat_us = self._outbox.now.mono_us, self._config.heartbeat_us
+        # An echo proves both directions, so a coordinator that cannot receive loses its claim (membership, M5).
         hearing = [peer.number for peer in self.peers if now_us - peer.echoed_us <= peer.boot_us(heartbeat_us)]
         return view if self._enough([standing.me, *hearing]) else 0
 
@@ -156,7 +157,9 @@ class Membership:
             return
         if self._force.estranged(peer, beat):
             if standing.taking_part:
-                self._send_heartbeat(peer, self._heartbeat())  # before the peer decides anything with others like it
+                self._send_heartbeat(
+                    peer, self._heartbeat()
+                )  # the peer must halt before it decides anything with other left-out gateways
             return
         # Before the log names gateways, each gateway numbers the others by itself, so the number proves nothing.
         if beat.claim and coordinator_of(beat.claim) != sender and not self.peers.rosters.blank:
@@ -170,6 +173,7 @@ class Membership:
             peer.measured(now_us - beat.echo_us - beat.held_us)
         if beat.claim:
             self._lead(sender, beat.claim)
+        # A leaving coordinator gives its claim up, so candidates need not wait for the boot period (lifecycle, L14).
         elif sender == self._leader and beat.leaving:
             self._leader_missed = limits.BOOT_HEARTBEATS_MAX
         if beat.view == standing.view and standing.view:
@@ -266,8 +270,8 @@ class Membership:
         if not self._standing.draining:
             self._flush.campaign(members)
         elif self.duties.lacks:
-            # A member that does not vote blocks everything in progress. Without a claim of this gateway, another one ends this
-            # view.
+            # A member that does not vote blocks everything in progress.
+            # Without a claim of this gateway, another one can end this view.
             self._resigned = 2 * self._config.atomic_period_heartbeats
 
     def suspect(self, member: int, reason: str) -> None:
@@ -362,7 +366,7 @@ class Membership:
 
     def _announce(self, in_turn: bool = False) -> None:
         """Send a heartbeat to all peers. In a large group most peers get one in turns (membership, M8)."""
-        if not in_turn:  # in turn, *atomic* repeats the decision to all in the same step
+        if not in_turn:  # a heartbeat in turn follows a CONFIRM of *atomic* in the same step
             self._others.tell()  # the receiver must know the decision before it reads the frontier
         base = self._heartbeat()
         peers = list(self.peers)

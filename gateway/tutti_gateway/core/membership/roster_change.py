@@ -265,6 +265,7 @@ class Changes:
             _check_address(ask, voters)
             if len(voters) >= common_limits.ROSTER_MAX:
                 raise UsageError(f"the roster names {len(voters)} gateways, which is the limit")
+            # The new gateway votes only after a second ROSTER, when it has caught up (membership, M23).
             return [*voters, Voter(self._window.state.next_gateway, ask.name, b"", ask.address, False)]
         if ask.change not in ("remove", "replace"):
             raise UsageError(f"{ask.change!r} is not a change of a roster: use add, remove or replace")
@@ -292,6 +293,7 @@ class Changes:
         new = Rosters([{voter.number: voter for voter in voters}])
         if new.blank:
             return f"gateway {ask.name!r} is the last voter: remove it after another gateway has caught up"
+        # The view must decide the ROSTER and every frame after it (membership, M22).
         if not new.majority(self._peers.incarnations(self._standing.members)):
             return "the view would not hold a majority of the new roster"
         if ask.change == "replace":

@@ -162,8 +162,8 @@ class ForwardTable:
     def _without_line(self, frame: Frame) -> Answer:
         state = self._window.state
         if 0 < frame.producer < state.next_producer:
-            # The producer was forgotten, so it is unknown if this copy committed before. The answer names an epoch above all that
-            # it had.
+            # The producer was forgotten, so it is unknown if this copy committed before.
+            # The answer names an epoch above every epoch of that producer.
             return FencedAnswer(frame.producer, state.floor + 1, frame.first_sequence)
         reason = f"producer {frame.producer} is unknown here: open it first"
         return _refused(frame, "producer", reason, retry=False)
@@ -187,6 +187,7 @@ class ForwardTable:
         if queue is None or line is None or line.epoch != message.epoch or message.sequence <= line.sequence:
             return
         again = [frame for frame in queue.frames if frame.first_sequence >= message.sequence and not frame.position]
+        # The table has the batch that the coordinator wants next; otherwise the client must send it.
         if again and again[0].first_sequence == message.sequence:
             self._forward(queue, again)
             return
@@ -319,8 +320,8 @@ class ForwardTable:
         """Send everything to a new coordinator, in order, before any new batch."""
         for queue in self._all():
             behind = self._unordered(queue)
-            # A batch whose position was truncated needs a new one, and a stamped frame keeps its position permanently. So it is
-            # copied without.
+            # A stamped frame keeps its position permanently.
+            # A batch whose position was truncated therefore continues as a copy without a position.
             fresh = {id(frame): frame.unstamped() for frame in behind if frame.position}
             queue.frames = deque(fresh.get(id(frame), frame) for frame in queue.frames)
             self._forward(queue, [fresh.get(id(frame), frame) for frame in behind])

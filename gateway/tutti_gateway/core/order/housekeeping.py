@@ -92,6 +92,7 @@ class Upkeep:
         """Order a FORGET of producers that this coordinator has not seen for the idle time. Each coordinator measures it from its
         own start.
         """
+        # A coordinator cannot know what its predecessor saw, so it waits a whole idle time first.
         if now_us - self._since_us < self._config.idle_producer_us or self._standing.closed is not None:
             return
         idle = []
@@ -116,6 +117,7 @@ class Upkeep:
         window, received = self._window, self._received
         if not self._active or self._standing.draining or window.crowded:
             return
+        # Every voter must hold the frames before the new start (log, D27).
         last = min(up_to + 1, window.frontier)
         good = [place for place in places if received.start < place[0] <= last]
         if good:

@@ -47,8 +47,8 @@ class LineInput(enum.Enum):
     ABORT = "ABORT ordered"
 
 
-#: A transition that is absent cannot happen: no batch of a closed epoch, no ABORT before a batch. A member may get frames after an
-#: EPOCH before the CONFIRM of that EPOCH. Their order shows that the EPOCH is decided.
+#: A transition that is absent cannot happen: no batch of a closed epoch, no ABORT before a batch.
+#: A member may get frames after an EPOCH before the CONFIRM of that EPOCH; their order shows that the EPOCH is decided.
 LINE: dict[tuple[LineState, LineInput], LineState] = {
     (LineState.OPEN, LineInput.BATCH): LineState.OPEN,
     (LineState.OPEN, LineInput.EPOCH): LineState.OPENING,
@@ -372,6 +372,7 @@ class Received:
         )
         for number in body.producers:
             self.forgotten[number] = None
+        # A FORGET never lowers the floor.
         self.floor = max(self.floor, body.floor)
         self.names.apply(frame)
 

@@ -195,6 +195,7 @@ class Receiver:
             size = weight(frame)
             self._held_bytes -= size
             room_bytes -= size
+            # A frame that does not continue the chain may be of a truncated log, so it is treated as lost.
             if not chained(frame, chain):
                 self._gaps.put(end + 1, end + 1, None)
                 self.discarded += 1

@@ -20,8 +20,7 @@ from tutti_gateway.core.context import Context
 from tutti_gateway.core.order.received_table import Names, Received
 from tutti_gateway.core.protocol.messages import Ask, AskEpoch, AskForget, Asking, AskOffsets, AskRoster, AskTopic, Deny
 
-#: Calls back with True when this log holds everything that is decided, and with False if that cannot be confirmed
-#: (`ReadIndex.confirm`).
+#: Calls back with True when this log holds everything that is decided, with False if that is unknown (`ReadIndex.confirm`).
 Confirm = Callable[[Callable[[bool], None]], None]
 
 
@@ -310,6 +309,7 @@ class Requests:
             reached += 1
         left = [request for request, _ in waiting[reached:]]
         self._keep((AskOffsets, reader), left if reached else [])
+        # The next commit of the reader may leave now.
         if reached and left:
             self._send(left[0], position)
         elif not reached:

@@ -172,6 +172,7 @@ class Sequencer:
         """
         if line.state is not LineState.OPEN:
             self._refused.pop(line.number, None)  # the log answers
+        # Batches that would be rejected again are not requested yet.
         elif self._window.full or self._below.low:
             self._full = True
         else:
@@ -234,6 +235,7 @@ class Sequencer:
         received = self._received
         number = received.names.producers.get(ask.name)
         if number is None:
+            # A first epoch must exceed the floor, so that no late copy of a forgotten producer returns (order, O26).
             if ask.epoch <= received.floor:
                 return  # the FORGET that raised the floor answers
             if self._skips(origin, ask, received.floor):
@@ -268,6 +270,7 @@ class Sequencer:
                 True,
             )
             return
+        # From now on nothing of the old epoch is taken, so a busy old instance cannot starve the new one (order, O19).
         waiting.append((origin, ask))
         self._epochs_count += 1
 

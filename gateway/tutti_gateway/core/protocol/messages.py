@@ -343,8 +343,8 @@ class Repair(msgspec.Struct, frozen=True, tag="Repair"):
     frames: tuple[Frame, ...]
 
 
-# Messages of lanes. A lane is the stream of one origin's disk (gateway number, incarnation). In frames of a lane `position` counts
-# in the lane, `view` is the attempt, and the chain is the lane's own. None of these messages has a view.
+# Messages of lanes name an attempt instead of a view. A lane is the stream of one origin's disk (gateway number, incarnation).
+# In frames of a lane `position` counts in the lane, `view` is the attempt, and the chain is the lane's own.
 
 
 class Post(msgspec.Struct, frozen=True, tag="Post"):

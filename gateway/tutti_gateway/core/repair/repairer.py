@@ -180,6 +180,7 @@ class Holder:
         frames = [window.frames[position - start] for position in range(first, last + 1)]
         for run in parts(frames, limits.REPAIR_MESSAGE_BYTES):
             low, high = run[0].position, run[-1].position
+            # A claim would cost as many messages as a small repair to all (repair, R8).
             small = _bytes(run) <= limits.REPAIR_TO_ALL_BYTES and not before
             targets = tuple(member for member in self._standing.others if self._ends.get(member, 0) < high) if small else askers
             if not self._send(run, targets):

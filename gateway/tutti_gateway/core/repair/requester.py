@@ -88,8 +88,8 @@ class Asker:
         now_us = self._outbox.now.mono_us
         after_us = self._timing.ask_us()
         lost = Wait(now_us + after_us, 0, 0, 0, None)
-        # A position that only other members announced may be on its way. It waits while the stream continues, and one way to the
-        # coordinator more.
+        # A position that only other members announced may still be on its way from the coordinator (repair, R2).
+        # Such a position waits while the stream continues, and one way to the coordinator more.
         late = Wait(now_us + after_us + self._timing.source_us(), 0, 0, 0, streamed)
         waits: RangeMap[Wait] = RangeMap()
         for first, last in missing:

@@ -291,7 +291,7 @@ def _reason_of(layers: Layers, peer: Peer) -> str:
     peers, beat, voter = layers.peers, peer.beat, layers.peers.rosters.named.get(peer.number)
     if beat is None or beat.leaving:
         return ""
-    low = "its disk has no free space; " if beat.low else ""  # a low disk may be the reason why the rest lasts
+    low = "its disk has no free space; " if beat.low else ""  # a low disk may delay the catching up that the next sentence names
     if voter is not None and voter.voting and voter.name == peer.name and voter.incarnation != peer.incarnation:
         return f"{low}has another disk than the roster names, and no vote: if the named disk is lost, {_disk_remedy(peers, voter)}"
     if voter is not None and not voter.voting:

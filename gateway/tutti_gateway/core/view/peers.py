@@ -83,8 +83,8 @@ class Peer:
         """Take one more measured round trip."""
         if not 0 <= sample_us <= limits.ROUND_TRIP_US_MAX:
             return
-        # A sample far above the estimate usually means a paused process. The limit lets the estimate follow a network that became
-        # slow step by step.
+        # A sample far above the estimate usually means a paused process.
+        # The limit still lets the estimate follow a network that became slow (membership, M6).
         sample_us = min(sample_us, 2 * self.rtt_us + limits.ROUND_TRIP_STEP_US)
         if not self.rtt_us:
             self.rtt_us, self.spread_us = max(sample_us, 1), sample_us // 2
@@ -225,6 +225,7 @@ class Peers:
         me = self._context.standing.me
         if not self.member(me):
             return []
+        # A lane needs both directions of a link (lanes, U8).
         hearing = [peer for peer in self if peer.fresh(self._heartbeat_us) and peer.beat is not None and me in peer.beat.hears]
         return [me, *(peer.number for peer in hearing if peer.beat and not peer.beat.leaving and self.member(peer.number))]
 

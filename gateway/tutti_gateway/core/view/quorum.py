@@ -80,5 +80,6 @@ def rosters_of(state: LogState, undecided: Iterable[Frame]) -> Rosters:
     for frame in undecided:
         body = decode_body(RosterBody, frame.body)
         roster = {voter.number: voter for voter in body.voters}
+        # A forced ROSTER ends all earlier ones, decided or not (membership, M25).
         counting = [roster] if body.forced else [*counting, roster]
     return Rosters(counting)
