@@ -71,6 +71,7 @@ class ReadIndex:
             answer(False)
             return
         idle = not self._waiting
+        # The last inquiry takes all questions until it begins.
         if len(self._waiting) < 2:
             self._waiting.append(_Inquiry())
         self._waiting[-1].answers.append(answer)

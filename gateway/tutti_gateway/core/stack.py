@@ -95,6 +95,7 @@ class Stack:
         else:
             self._handlers[type(event)](event)
         self._handle_own(layers)
+        # One end for all events of a step: one write, and one message to each member (lifecycle, L4).
         layers.end_of_step()
         actions = outbox.take(self._wake_us(layers))
         self._current = None
@@ -111,6 +112,7 @@ class Stack:
         order = layers.order
         for one in event.events:
             if not ordinary(one):
+                # An event that may end the view needs a step of its own.
                 raise InvariantViolated(f"{type(one).__name__} may not be part of Several: it needs a step of its own")
             if isinstance(one, Submitted):
                 order.submit(one)  # forwards the batches of all sessions together

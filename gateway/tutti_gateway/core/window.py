@@ -123,6 +123,7 @@ class Window:
     def extend(self, frames: Sequence[Frame], more: int = 0) -> None:
         """Append the next frames; each continues the chain. A start may hold `more` undecided frames than a coordinator orders."""
         end, chain = self.end, self.chain
+        # The limit keeps the memory of a member bounded (lifecycle, L6).
         if len(self.frames) + len(frames) > common_limits.UNDECIDED_FRAMES_MAX + self._more + more:
             raise InvariantViolated(f"{len(self.frames)} frames are undecided, and {len(frames)} more exceed the limit")
         view = self.runs[-1][0] if self.runs else 0
@@ -152,6 +153,7 @@ class Window:
         self.runs.append((view, first))
         if len(self.runs) > limits.VIEW_RUNS_MAX:
             self.runs.popleft()
+            # Older runs are dropped; below `base` two logs must be compared frame by frame (flush, F5).
             self.base = self.runs[0][1] - 1
 
     def log(self) -> bytes:
@@ -181,6 +183,7 @@ class Window:
         self.barriers = [barrier for barrier in self.barriers if barrier.abort <= to]
         while self.runs and self.runs[-1][1] > to:
             self.runs.pop()
+        # A truncated ROSTER no longer counts, so the majorities change.
         if self.rosters and self.rosters[-1].position > to:
             self.rosters = [frame for frame in self.rosters if frame.position <= to]
             self.roster_changes += 1

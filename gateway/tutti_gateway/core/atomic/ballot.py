@@ -59,6 +59,7 @@ class Ballot:
             # A member without missing votes is not late, however long nothing is ordered.
             self._missed[member] = self._missed[member] + 1 if vote == before < end else 0
             if self._missed[member] >= period:
+                # Another full period must pass before the member is reported again.
                 self._missed[member] = 0
                 late.append(member)
             self._at_beat[member] = vote

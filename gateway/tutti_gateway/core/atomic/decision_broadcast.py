@@ -54,6 +54,7 @@ class Telling:
         origins: set[int] = set()
         for frame in run:
             if frame.kind not in _BATCHES:
+                # A ROSTER, EPOCH or other request concerns all members (atomic, A5).
                 return None
             origins.add(frame.origin)
         return origins

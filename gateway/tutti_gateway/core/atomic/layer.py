@@ -67,6 +67,7 @@ class Atomic:
     def installed(self) -> None:
         """Begin an installed view: votes and confirms of the last one no longer count, and durable frames are voted for again."""
         window, standing = self._window, self._standing
+        # Votes count in their view only, so each view has its own count (atomic, A3).
         self._ballot = Ballot(standing.members, window.frontier) if standing.coordinating else None
         self.telling.forget()
         self._view_position = 0
@@ -83,6 +84,7 @@ class Atomic:
         """Truncate the log after position `to`, on the disk too. Writes in progress no longer count for later frames there."""
         window = self._window
         invariant(not self._unwritten and not self._withheld, "a log is truncated while frames of its view wait")
+        # Frames that the disk never got need no truncation there.
         if window.mark(Stage.WRITING) > to:
             self._outbox.persist(cut=to)
         # A write from before the truncation must not count as a sync of a later frame at that position.
@@ -99,6 +101,7 @@ class Atomic:
 
     def learned(self, up_to: int) -> None:
         """Advance the frontier: a view without this member has decided everything up to the position, and it is durable here."""
+        # A learner never voted in that view; the decision of its members stands in for the vote.
         self._window.advance(Stage.VOTED, max(up_to, self._window.mark(Stage.VOTED)))
         self._decide(up_to)
 
@@ -133,6 +136,7 @@ class Atomic:
         invariant(frame.kind == Kind.BATCH, f"{frame!r} is not a batch: a member that cannot take it is booted")
         invariant(frame.position > self._window.mark(Stage.WRITING), f"NO to {frame!r}, which is being written")
         self._withheld.append(frame)
+        # One ABORT voids the whole epoch, so one NO for it is enough (atomic, A12).
         if not any(_same_epoch(frame, other) for other in self._declined.values()):
             self._declined[frame.position] = frame
             self._outbox.send(self._standing.coordinator, No(self._standing.view, frame.position, reason))
@@ -170,6 +174,7 @@ class Atomic:
         if not standing.current(standing.view):
             return
         durable = window.mark(Stage.DURABLE)
+        # A vote never leaves before its sync (atomic, A1).
         if again or durable > window.mark(Stage.VOTED):
             window.advance(Stage.VOTED, durable)
             self._outbox.send(standing.coordinator, Vote(standing.view, durable, self._low))
@@ -223,6 +228,7 @@ class Atomic:
             return
         again = message.up_to <= ballot.votes[sender]
         ballot.yes(sender, message.up_to)
+        # Every vote carries the disk's state, so a disk with free space clears its earlier report.
         if message.low or sender in ballot.low:
             ballot.space(sender, message.low)
             self._above.room()
@@ -242,6 +248,7 @@ class Atomic:
         position = message.position
         if not window.frontier < position <= window.end or window.barred(position):
             return
+        # After a YES the position may be decided, so a NO cannot count any more.
         if position <= ballot.votes[sender]:
             self._outbox.drop(message, sender, f"a NO to position {position} after a YES to {ballot.votes[sender]}")
             return
@@ -260,6 +267,7 @@ class Atomic:
         entry = Entry(b"", 0, 0, b"")
         if producer is not None:
             entry = Entry(producer.instance, producer.epoch, producer.sequence, producer.progress, producer.closed)
+        # Undecided frames before the batch have changed the entry since the decided state.
         for other in self._window.frames:
             if other is frame:
                 break

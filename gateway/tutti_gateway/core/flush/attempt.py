@@ -68,6 +68,7 @@ class Attempt:
 
     def answer(self, member: int, incarnation: bytes, state: State) -> None:
         """Note the state of a member's log. Only its first answer counts."""
+        # A later answer could describe another log, which the choice has not seen.
         if member in self.proposed and member not in self.states:
             self.states[member] = state
             self.incarnations[member] = incarnation
@@ -99,6 +100,7 @@ class Attempt:
 
     def accepted(self, member: int, incarnation: bytes, message: Installed) -> None:
         """Note that a member accepted, with the disk that gave its answer."""
+        # Another disk under the same number has accepted nothing (flush, F18).
         if self.install is None or message.view != self.view or self.incarnations.get(member) != incarnation:
             return
         if member in self.install.members:

@@ -148,6 +148,7 @@ class Candidate:
             attempt.did(sender)
             attempt.answer(sender, self._peers.incarnation(sender), message)
             self._collect()
+        # An answer after the choice shows how long the next attempt must wait.
         elif self._chosen is not None and message.view == self._chosen.view and sender in self._chosen.owing:
             self._came_late(self._chosen)
 
@@ -188,6 +189,7 @@ class Candidate:
         peers = self._peers
         if attempt.forced:
             return set(attempt.states) == set(attempt.proposed)
+        # Genesis needs all configured gateways, once (flush, F17).
         if peers.rosters.blank:
             return set(attempt.states) == {number for number, _, _ in peers.configured}
         return peers.rosters.majority(attempt.incarnations)
@@ -197,6 +199,7 @@ class Candidate:
         attempt = self.attempt
         if attempt is None or attempt.choice is not None:
             return
+        # A member that refused may take the repeated proposal, so its refusal is not final yet.
         heard_out = attempt.answered and not attempt.may_waver(self._peers.round_beats())
         if not self._majority(attempt):
             if heard_out:
@@ -251,6 +254,7 @@ class Candidate:
             return
         peers = self._peers
         peers.refresh()
+        # Every log of a forced view must hold the forced ROSTER (membership, M25).
         if done and attempt.forced and not self._force(attempt):
             done = False
         members = tuple(member for member in attempt.proposed if member in attempt.states and self._may_be(member, attempt))
@@ -280,6 +284,7 @@ class Candidate:
         rosters = self._peers.rosters
         if rosters.blank:
             return self._majority(attempt) and set(members) == set(attempt.states)
+        # A proof about the corrupt end must also hold by the rosters of the adopted log (flush, F20).
         if attempt.choice is not None and not all(map(rosters.blocks, attempt.choice.blocking)):
             return False
         return rosters.majority(attempt.incarnations) and rosters.majority({m: attempt.incarnations[m] for m in members})
@@ -322,6 +327,7 @@ class Candidate:
         F12).
         """
         flush = self._flush
+        # The own acceptance must be durable too, which the phase shows.
         if not attempt.complete or flush.phase is not Phase.GATHERING or attempt.install is None:
             return
         self.attempt = None

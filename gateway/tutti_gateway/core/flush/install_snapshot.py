@@ -81,6 +81,7 @@ class Relearning:
         if self.replacing:
             return True
         taking = self._taking
+        # The first piece announces a snapshot, so it may replace one that is on its way.
         if not message.at and message.size:
             if not self._window.frontier < message.position <= last:
                 self._taking = None

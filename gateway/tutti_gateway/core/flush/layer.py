@@ -145,6 +145,7 @@ class Flush:
             return ""
         voters = [voter for voter in rosters.named.values() if voter.voting]
         mine = rosters.named.get(self._standing.me)
+        # A gateway that is configured alone must not continue the log of another group.
         if len(identity.members) == 1 and not self._standing.me:
             names = ", ".join(sorted(voter.name for voter in voters))
             return f"the log belongs to the group of {names}; {identity.gateway!r} alone may not continue it"
@@ -183,6 +184,7 @@ class Flush:
         # Hard state counts only once it is durable: promises and acceptances take effect here.
         self._standing.durable(self.scalars)
         self.watermark = max(self.watermark, self._written_frontier)
+        # The same write serves both roles; `attempt` shows which one this member has.
         if self.phase is Phase.PROMISING:
             if self.candidate.attempt is not None:
                 self.life.on(Step.PROMISED_OWN)
@@ -283,6 +285,7 @@ class Flush:
     def on_install(self, sender: int, message: Install) -> None:
         """Take the log and the members of the promised view."""
         standing = self._standing
+        # Only the candidate of the promised view may install a log here.
         if message.view != standing.promised or message.view != self.scalars.promised or coordinator_of(message.view) != sender:
             if message.view < self.scalars.promised:
                 self._reject(sender, message.view, "a higher view is promised")
@@ -305,6 +308,7 @@ class Flush:
 
     def on_fetch(self, sender: int, message: Fetch) -> None:
         """Serve frames of this member's log."""
+        # A member that fetches makes progress, so it does not count as silent.
         if self.candidate.attempt is not None and message.view == self.attempt:
             self.candidate.attempt.did(sender)
         self.serving.on_fetch(sender, message)
@@ -366,6 +370,7 @@ class Flush:
     def _accepted(self) -> None:
         """Install the durably accepted view, so that its ORDER and CONFIRM count."""
         install = self._install
+        # A newer proposal may have replaced the installation while the disk was writing.
         if install is None or install.view != self._standing.accepted:
             return
         self.life.on(Step.ACCEPTED)
@@ -383,6 +388,7 @@ class Flush:
     def decided(self, run: tuple[Frame, ...]) -> None:
         """Take a decided run. The view is primary when its VIEW frame is in it."""
         standing = self._standing
+        # The decision of the VIEW frame decides everything before it (flush, F12).
         if self.phase is Phase.INSTALLING and any(frame.kind == Kind.VIEW and frame.view == standing.view for frame in run):
             self.life.on(Step.DECIDED)
             standing.primary, standing.pausing = True, False

@@ -80,6 +80,7 @@ class Learner:
             and peer.beat.view > standing.accepted
             and peer.beat.frontier >= self._window.frontier
         ]
+        # A source that gave nothing is asked again only after all others.
         able = [source for source in sources if source[1] not in self._unable]
         if sources and not able:
             self._unable.clear()  # ask all sources once more
@@ -99,6 +100,7 @@ class Learner:
             return
         if self._snapshot.busy:
             return
+        # The source cannot read the frames.
         if not message.frames and not message.stop:
             self._unable.add(sender)
             self._source = 0

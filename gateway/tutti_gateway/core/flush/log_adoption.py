@@ -89,6 +89,7 @@ class Adopting:
         equal: Common = common(self.extent(), theirs, window.frontier)
         if chain is not None and window.frontier <= theirs.end <= window.end and window.chain_at(theirs.end) == chain:
             equal = Common(theirs.end, True)  # one chain value names a whole log, even where the tables do not reach
+        # The log is truncated at the first difference and nowhere else (flush, F9).
         if equal.known and self.damage is None and window.end > equal.position:
             self._log.cut(equal.position)
         self._wanted = Wanted(view, source, theirs.end, chain, equal.position + 1)
@@ -126,6 +127,7 @@ class Adopting:
                 for peer in self._peers
                 if peer.beat is not None and self._peers.fresh(peer.number)
             ]
+            # Only decided frames are the same everywhere.
             able = [(number, frontier) for number, frontier in others if frontier >= wanted.next and number not in wanted.unable]
             if not able:
                 wanted.silent = limits.BOOT_HEARTBEATS_MAX
@@ -143,6 +145,7 @@ class Adopting:
             return False
         before = wanted.next
         wanted.next = self.graft(sender, message, wanted.next, wanted.end)
+        # The frames may have made this member halt.
         if not self._standing.taking_part:
             return False
         wanted.stop = max(wanted.stop, min(message.stop, wanted.next - 1))
@@ -249,6 +252,7 @@ class Adopting:
         member took an invalid frame. This member cannot continue then, and halts so that the others can.
         """
         self._outbox.drop(message, sender, wrong)
+        # Only an answer to a later request proves that the source still holds the frame.
         if self._refused == (frame.position, frame.header_crc) and self._asked_since:
             self._log.contradicted(f"{self._window.state.gateway_text(sender)} holds a frame that cannot follow this log: {wrong}")
         self._refused, self._asked_since = (frame.position, frame.header_crc), False

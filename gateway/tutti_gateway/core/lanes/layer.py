@@ -83,6 +83,7 @@ class Unordered:
         if isinstance(message, Post):
             self._member.on_post(sender, message)
         elif isinstance(message, Posted):
+            # A vote for a lane of an earlier disk of this gateway does not count.
             if message.incarnation == self._incarnation:
                 self._see_disk(sender)
                 self._origin.on_posted(sender, message)

@@ -148,6 +148,7 @@ class Healing:
         if message.token != self._token or not self.learns:
             return
         self._answers[sender] = message.attempt, message.up_to
+        # Another copy may know a later attempt than this disk.
         self.attempt = max(self.attempt, message.attempt)
         self._tidy()
         for frame in message.frames:

@@ -227,6 +227,7 @@ class Member:
         lane = self._lanes.get(key)
         if lane is None or not 0 < message.first <= lane.decided or len(self._reads) >= limits.LANE_READS_MAX:
             return
+        # A repeated request shares the read that is in progress.
         if (sender, key) not in self._reads.values():
             last = min(lane.decided, message.first + common_limits.FRAMES_A_MESSAGE_MAX - 1)
             self._reads[self._box.read(lane, message.first, last)] = sender, key
@@ -262,6 +263,7 @@ class Member:
                 continue
             own = lane.at(frame.position)
             if frame.position == lane.confirmed + 1 and own is not None:
+                # The same attempt at the same position is the same frame (lanes, U5).
                 if own.view == frame.view and own.header_crc == frame.header_crc:
                     lane.confirm(frame.position)
                     continue
@@ -366,6 +368,7 @@ class Member:
         if self.healing is not None and (lane.origin, lane.incarnation) == self._me:
             self.healing.passed_over(lane.source)
         if up_to > lane.confirmed and lane.source in self.part:
+            # The source moves to the end of the order.
             lane.sources[lane.source] = up_to
         self._ask(lane)
 

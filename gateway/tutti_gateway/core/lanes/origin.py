@@ -184,6 +184,7 @@ class Origin:
         """
         if self._recovery is not None:
             self._recovery.on_end(peer, decided)
+        # Nobody but this origin decides, so its disk must have lost those frames (lanes, U38).
         if decided > self._lane.end and not self.halted:
             self._halt(f"gateway {peer} has it decided up to position {decided}, but it ends at {self._lane.end} here")
         if peer not in self._part or peer == self._me or self.halted:
@@ -278,6 +279,7 @@ class Origin:
         """Assign positions to frames and post them."""
         lane = self._lane
         for entry in entries:
+            # Undecided frames get new positions in the next attempt (lanes, U7).
             frame = entry.frame.unstamped() if entry.frame.position else entry.frame
             frame.origin = self._me
             frame.stamp(self._attempt, lane.end + 1, lane.chain)
@@ -342,6 +344,7 @@ class Origin:
     def on_posted(self, sender: int, message: Posted) -> None:
         """Count a member's YES, and vote when it was the last one. A NO ends the attempt."""
         vote = self._votes.get(sender)
+        # A vote of an ended attempt names frames that may be posted again at other positions.
         if vote is None or self._halted or self._machine.state not in VOTING or message.attempt > self._attempt:
             return
         current, end = message.attempt == self._attempt, self._lane.end
@@ -354,6 +357,7 @@ class Origin:
         if message.low:
             self._low_members[sender] = message.low, limits.LOW_HEARTBEATS
         self._advance()
+        # A low disk is a NO, so its undecided frames cannot be decided in this attempt (lanes, U17).
         ends = message.low and current and self._machine.state is Phase.OPEN
         if ends and any(entry.frame.position > self._lane.confirmed for entry in self._entries.values()):
             self._end()

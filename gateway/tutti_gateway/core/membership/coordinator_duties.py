@@ -44,6 +44,7 @@ class Duties:
     def booted(self, number: int) -> None:
         """Note that the gateway is left out. The gateway's wait before its return doubles with each boot."""
         self._outbox.suspect(number, "the next view leaves it out")
+        # A gateway that is booted again and again must not change the view each time (membership, M18).
         times = min(self._boots.get(number, (0, 0))[0] + 1, limits.REJOIN_BOOTS_MAX)
         wait = min(limits.REJOIN_HEARTBEATS << (times - 1), limits.REJOIN_HEARTBEATS_MAX)
         self._boots[number] = times, wait
@@ -116,6 +117,7 @@ class Duties:
             peer.probed = -1
             return False
         peer.probed += 1
+        # One probe for each silence; its answer resets the count.
         if not peer.probed:
             self._outbox.send(member, Probe())
         return peer.probed >= limits.VERIFY_HEARTBEATS + (peer.rtt_us + 4 * peer.spread_us) // self._heartbeat_us

@@ -108,6 +108,7 @@ class Force:
             return f"the remaining gateways must be voters of the roster ({', '.join(sorted(voters))}), but {told}"
         if me not in names:
             return f"this is gateway {me!r}, which is not named: ask a remaining one"
+        # All voters together are a majority, so the group can continue without force.
         if names == voters.keys():
             return "all voters of the roster are named: there is nothing to force; start the voters that are not heard"
         for name in sorted(names):
@@ -188,6 +189,7 @@ class Force:
         state = self._window.state
         if not beat.log or beat.log != self._window.log():
             return False
+        # The peer knows a forced roster that this log lacks and that does not name this gateway.
         if beat.out and beat.forced > state.forced:
             self._flush.cast_out(
                 f"the group continued without gateway {self._identity.gateway!r}: as {state.gateway_text(peer.number)} reports, an "

@@ -129,6 +129,7 @@ class Membership:
         """
         standing = self._standing
         view = standing.view if standing.coordinating else self._flush.attempt
+        # A coordinator whose disk makes no progress must not block the group (membership, M4).
         if not view or self._resigned or (standing.draining and not self._window.frames):
             return 0
         now_us, heartbeat_us = self._outbox.now.mono_us, self._config.heartbeat_us
@@ -144,6 +145,7 @@ class Membership:
 
     def _lead(self, number: int, view: int) -> None:
         """Note a confirmed claim. The highest view counts as long as it is heard."""
+        # A lower view that is still claimed loses against a higher one (RESOLVE, membership M13).
         if self.misses or view >= self._leader_view:
             self._leader, self._leader_view, self._leader_missed = number, view, 0
             self._waiting = 0
@@ -227,6 +229,7 @@ class Membership:
         """Run one heartbeat."""
         self.peers.refresh()
         for peer in self.peers:
+            # Own heartbeats are counted, so a process that was paused accuses no peer (membership, M3).
             peer.missed = min(peer.missed + 1, limits.BOOT_HEARTBEATS_MAX)
         self._leader_missed = min(self._leader_missed + 1, limits.BOOT_HEARTBEATS_MAX)
         self._resigned = max(self._resigned - 1, 0)
@@ -301,6 +304,7 @@ class Membership:
         self._waiting += beat
         # A live voter that has not reported a missing coordinator yet has a rank too.
         voters = {me, *missing, *(peer.number for peer in self.peers if self._may_propose(peer))}
+        # The oldest live voter with a recent log proposes first (membership, M11).
         rank = succession(self._window.state.members, {number: self._standing_of(number) for number in voters}).index(me)
         # Each rank waits until the one before could have been heard. Otherwise candidates undo each other's views again and again.
         if self._patience or self._waiting < rank * (limits.CANDIDATE_HEARTBEATS + 2 * self.peers.round_beats()):
@@ -350,6 +354,7 @@ class Membership:
         for member in (number for number in stalled if number != self._standing.me):
             self.duties.booted(member)
         self._needs_more = unmended
+        # A random wait keeps two candidates from failing together again.
         self._patience = 1 + self._random.randrange(limits.RETRY_HEARTBEATS_MAX + 4 * self.peers.round_beats())
         if self._leader == self._standing.me:
             self._leader_missed = limits.BOOT_HEARTBEATS_MAX
@@ -373,6 +378,7 @@ class Membership:
         turns = -(-len(peers) // limits.HEARTBEATS_A_TURN)
         self._turn = (self._turn + 1) % turns if turns > 1 else 0
         for place, peer in enumerate(peers):
+            # The coordinator must hear every member, and every member the coordinator.
             near = self._standing.coordinating or peer.number == self._standing.coordinator
             if near or self.misses or place % turns == self._turn:
                 self._send_heartbeat(peer, base)

@@ -147,6 +147,7 @@ class Changes:
 
     def _is_made(self, ask: AskRoster, asked_us: int) -> bool:
         """True if the decided roster contains the change, even if it was decided before the request."""
+        # An undecided ROSTER may still be truncated.
         if self._window.rosters:
             return False
         goes = ask.change == "remove" and ask.name == self._name and self._peers.removed  # a removed gateway is in no later view
@@ -280,9 +281,11 @@ class Changes:
                     "or stop it to end the group"
                 )
             return [voter for voter in voters if voter.name != ask.name]
+        # The named disk is replaced already, so a repeated request changes nothing (membership, M23).
         if named[ask.name].incarnation != ask.incarnation:
             return None
         peer = self._peers.get(named[ask.name].number)
+        # Without a heartbeat the new disk is unknown; `_objection` then denies the request.
         if peer is None or not peer.incarnation:
             return voters
         changed = msgspec.structs.replace(named[ask.name], incarnation=peer.incarnation, voting=True)

@@ -184,6 +184,7 @@ class ForwardTable:
         """Send batches that the coordinator did not take again, or ask the client to send them."""
         queue = self._queues.get(message.producer, {}).get(message.epoch)
         line = self._window.state.producers.get(message.producer)
+        # An old RESEND asks for batches whose outcome this log has decided.
         if queue is None or line is None or line.epoch != message.epoch or message.sequence <= line.sequence:
             return
         again = [frame for frame in queue.frames if frame.first_sequence >= message.sequence and not frame.position]
@@ -203,6 +204,7 @@ class ForwardTable:
         if queue is None:
             return
         frame = next((one for one in queue.frames if one.first_sequence == message.first_sequence), None)
+        # A batch with a position was ordered, so the refusal is old.
         if frame is None or frame.position:
             return
         queue.frames = deque(one for one in queue.frames if one is not frame)
@@ -235,6 +237,7 @@ class ForwardTable:
             if not queue.session:
                 continue
             answers = self._outbox.answers(queue.session)
+            # A batch with other limits was covered by the decided one.
             if head.first_sequence == frame.first_sequence and head.count == frame.count:
                 answers.append(Committed(head.producer, head.epoch, head.first_sequence, head.count, offset))
             else:

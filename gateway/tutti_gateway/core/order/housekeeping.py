@@ -96,6 +96,7 @@ class Upkeep:
         if now_us - self._since_us < self._config.idle_producer_us or self._standing.closed is not None:
             return
         idle = []
+        # Staged batches wait for a TXN, which a long micro-batch may delay (order, O26).
         stages = {part.producer for part in self._window.state.staged.values()}
         for number, producer in self._window.state.producers.items():
             if not is_nameless(producer.name) or number in self._received.forgotten or self._sequencer.busy(number):

@@ -77,6 +77,7 @@ class Ordering:
             return self._standing.closed
         if not self._standing.primary and not self._standing.pausing:
             return "not_primary", f"{NO_VIEW}; send again to this gateway or to another one"
+        # A full disk is a temporary reason, so the client sends again.
         if self.low:
             return "space", f"no space for new messages ({self.low}); reads continue; send again when the disk has free space"
         return None
@@ -140,6 +141,7 @@ class Ordering:
                 self.received.stage_decided(frame)
             if queue is not None and queue.frames and frame.position not in void:
                 forward.committed(queue, frame, frame.position if frame.staged else offset)
+        # Batches are answered after the whole run, because a later ABORT may reach further back.
         for frame in aborts.values():
             self._aborted(frame)
         for line in settled.values():

@@ -160,6 +160,7 @@ class Received:
         if producer is None:
             return None
         line = Line(number, producer.name, producer.instance, producer.epoch, producer.sequence, producer.progress)
+        # Only the next EPOCH may follow in a closed epoch (order, O23).
         if producer.closed:
             line.state = LineState.CLOSED
         return line
@@ -259,6 +260,7 @@ class Received:
             f"{frame!r} aborts from {body.position} on and goes back to epoch {entry.epoch}, sequence {entry.sequence}; "
             f"the table has epoch {line.epoch} ({line.state.value}), sequence {line.sequence} after {self._state.position}",
         )
+        # An ABORT voids staged batches too, but never a TXN or its batches (order, O31).
         void = [at for at, part in self._staged.items() if at >= body.position and part.producer == frame.producer]
         _follows(
             not any(at in self._visible for at in void)

@@ -82,12 +82,14 @@ class Receiver:
         standing = self._standing
         if not standing.coordinating and end <= self._window.end + limits.HELD_FRAMES_MAX:
             self._announce(end)
+            # The coordinator's heartbeat shows that its stream has reached its end (repair, R2).
             if sender == standing.coordinator:
                 self._streams(end)
 
     def _take(self, sender: int, message: Order | Repair) -> None:
         view = self._standing.view
         for frame in message.frames:
+            # Frames of another view may be of a truncated log.
             if frame.view != view:
                 self.discarded += 1
             elif whole(frame):
@@ -126,6 +128,7 @@ class Receiver:
 
     def _hold(self, frame: Frame) -> None:
         position = frame.position
+        # A frame that is here already needs no second copy.
         if position <= self._window.end or position in self._held:
             return
         full = self._held_bytes > self._held_bytes_max
@@ -227,6 +230,7 @@ class Receiver:
 
         In a view that decides, nothing is requested while the window is full.
         """
+        # Requested frames could not be taken while the window is full.
         if not self._gaps or (self._standing.primary and min(self._window_space()) <= 0):
             return []
         return [(first, last) for first, last, _ in self._gaps.first(limits.REPAIR_RANGES_MAX)]

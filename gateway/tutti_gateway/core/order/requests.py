@@ -114,6 +114,7 @@ class Requests:
     def _commit(self, session: int, number: int, ask: AskOffsets, after: Request | None) -> None:
         """Send a commit, unless another commit of the reader came into the log or here while it waited for `confirm`."""
         before = self._window.state.readers.get(ask.reader, -1)
+        # Another commit may have arrived while this one waited for `confirm`.
         overtaken = self._last(ask.reader) not in (after, None)
         if not overtaken and (ask.frontier == self._window.frontier or self._received.commit(ask.reader) <= ask.frontier):
             self._ask(session, number, ask)
@@ -147,6 +148,7 @@ class Requests:
             return
 
         def judge(confirmed: bool) -> None:
+            # The session has ended meanwhile.
             if (session, number) not in self._unconfirmed:
                 return
             self._unconfirmed.remove((session, number))
@@ -291,6 +293,7 @@ class Requests:
             if not isinstance(ask, AskEpoch) or ask.epoch > frame.epoch:
                 left.append(request)
                 continue
+            # The first instance of an epoch wins (order, O20).
             mine = ask.epoch == frame.epoch and ask.instance == body.instance
             opened = EpochOpened(request.number, frame.producer, frame.epoch, body.sequence, body.progress)
             fenced = EpochFenced(request.number, frame.epoch)

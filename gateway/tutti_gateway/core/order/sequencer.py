@@ -170,6 +170,7 @@ class Sequencer:
         """Ask the origins to send rejected batches again, because everything of the producer is decided,
         unless the window is full.
         """
+        # Only an open epoch can take the batches again.
         if line.state is not LineState.OPEN:
             self._refused.pop(line.number, None)  # the log answers
         # Batches that would be rejected again are not requested yet.
@@ -257,6 +258,7 @@ class Sequencer:
             self._place_epoch(origin, line, ask)
             return
         waiting = self._epochs.setdefault(number, [])
+        # A repeated request must not wait twice.
         if (origin, ask) in waiting:
             return
         if self._epochs_count >= limits.WAITING_EPOCHS_MAX:
@@ -296,6 +298,7 @@ class Sequencer:
         known, new = state.readers, self._received.new_readers
         if self._received.commit(ask.reader) > ask.frontier:
             return  # the log answers: it holds this commit, or a later one through another gateway
+        # A new reader needs an entry in the log state, and their number is limited.
         if ask.reader not in known and ask.reader not in new and len(known) + len(new) >= limits.READERS_MAX:
             self._deny(origin, ask, "limit", f"the log has the offsets of {limits.READERS_MAX} named readers; use one of them")
             return
@@ -308,6 +311,7 @@ class Sequencer:
             line = received.line(number)
             if line is None:
                 continue  # forgotten already: the log answers when this is decided for all of them
+            # Undecided frames of a forgotten producer would have no entry.
             if self.busy(number):
                 self._deny(origin, ask, "busy", f"producer {line.name!r} still sends; fence it first", True)
                 return
@@ -362,6 +366,7 @@ class Sequencer:
             first = 0
             echoed = False
             for place, frame in enumerate(placed):
+                # The origin has the bodies of its own batches in its forward-table (order, O10).
                 own = frame.kind in SEQUENCED and frame.origin == member
                 if own is not echoed:
                     self._multicast(member, placed, (first, place), echoed, orders)

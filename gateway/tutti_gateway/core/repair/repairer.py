@@ -82,6 +82,7 @@ class Holder:
         now_us = self._outbox.now.mono_us
         due_us = now_us if of else now_us + self._timing.answer_us(sender)
         for first, last in ranges:
+            # Positions up to the member's reported end have arrived there since its request.
             for low, high, hold in self._holds.over(max(first, self._ends.get(sender, 0) + 1), min(last, self._window.end)):
                 if hold is None or hold.until_us <= now_us:
                     self._want(low, high, sender, due_us)

@@ -116,6 +116,7 @@ class Asker:
         after_us = self._timing.ask_us()
         for first, last in ranges:
             for low, high, wait in self._waits.over(first, last):
+                # Requests that cross in one round double the wait once.
                 if wait is not None and now_us >= wait.deaf_us:
                     self._waits.put(
                         low, high, self._again(wait, after_us << min(wait.tries + 1, limits.REPAIR_BACKOFF_MAX), wait.sure_us)
@@ -158,6 +159,7 @@ class Asker:
             if wait.due_us <= now_us or (wait.due_us <= soon_us and wait.sure_us <= now_us and wait.streamed is None)
         ]
         ranges, of = _ranges(due), self._whom(max(wait.tries for _, _, wait in due))
+        # The bucket bounds the requests of a member, whatever is lost (repair, R11).
         if self.bucket.take(1, now_us):
             self.requests += 1
             for member in self._standing.others:

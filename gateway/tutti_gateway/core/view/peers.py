@@ -126,6 +126,7 @@ class Peers:
         me = next((number for number, name, _ in named if name == identity.gateway), 0)
         # A removed voter keeps its number, also after a restart: peers that do not know its removal durably still count its answer.
         me = me or context.window.state.gateway_number(identity.incarnation)
+        # A gateway that had a number in a ROSTER keeps it until the log gives another one.
         if me or not self._rostered:
             context.standing.me = me  # no other gateway ever gets the number
         self._rostered = self._rostered or (bool(me) and bool(self.rosters.known))
@@ -241,6 +242,7 @@ class Peers:
             peer.beat if (peer := self._peers.get(voter.number)) and peer.incarnation == voter.incarnation else None
             for voter in voters
         ]
+        # A reported frontier is durable there (repair, R15).
         return min((beat.frontier if beat is not None else 0 for beat in beats), default=limits.POSITION_MAX)
 
     def distance_us(self, number: int) -> int:
