@@ -1,3 +1,3 @@
-"""The group stack without I/O: events in, actions out, deterministic (design, section 4)."""
+"""Protocol stack of the group without I/O: events in, actions out, deterministic (protocol/lifecycle, L1)."""
 
-from tutti_gateway.core import relations as _relations  # noqa: F401 - asserted wherever a bound is used
+from tutti_gateway.core import relations as _relations  # noqa: F401 - asserts the relations of the limits wherever one is used

@@ -1,4 +1,4 @@
-"""What all layers of one member share: its configuration, its standing among views, its log's end, and the step under way."""
+"""State that all layers of one member share: configuration, view, log window, and the actions of the current step."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tutti_gateway.core.window import Window
 
 
 class Context(NamedTuple):
-    """One for a member, for its whole run."""
+    """Shared state of one member for its whole run."""
 
     config: StackConfig
     standing: Standing
     outbox: Outbox
     window: Window
     identity: Identity
-    random: Chance  # of the run's entropy: a recorded run replays
+    random: Chance  # seeded with the run's entropy, so that a recorded run replays

@@ -1,6 +1,6 @@
-"""Draw docs/explanation/protocol.md from the core's own tables: `python -m tutti_gateway.core.diagrams`.
+"""Generate docs/explanation/protocol.md from the tables of the core: `python -m tutti_gateway.core.diagrams`.
 
-A test compares the page with what this makes, so that it cannot grow old.
+A test compares the page with the output, so the page cannot become outdated.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ show what follows from each event, line by line.
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     return "\n".join(
         [
             INTRODUCTION,
             "## A member from start to stop (*flush*)\n",
-            "`persisted` is the disk's word that the promise, then the acceptance, is durable.\n",
+            "`persisted` reports that the promise, and later the acceptance, is durable.\n",
             state_diagram(LIFE, Phase.BORN),
-            "## A producer's line at the log's end (*order*)\n",
+            "## A producer's entry at the end of the log (*order*)\n",
             state_diagram(LINE, LineState.OPENING),
             "## What a gateway does with a batch that a client submits (*order*)\n",
-            "By what is decided at this gateway. Columns: how the batch stands to its producer's line.\n",
+            "The log up to the frontier of this gateway decides. Columns: relation of the batch to its producer's entry.\n",
             decision_table({("closed by an abort" if closed else "open", how): what for (closed, how), what in ENTRANCE.items()}),
             "## What the coordinator does with a batch that is forwarded to it (*order*)\n",
-            "By the log's end, undecided frames included. *The log answers*: the origin tells the client when its log decides.\n",
+            "The end of the log decides, with undecided frames. *The log answers*: the origin answers when its own log decides.\n",
             decision_table({(state.value, how): what for (state, how), what in VERDICT.items()}),
             "## The stages of a position (*atomic*)\n",
-            "Each stage is a mark that only moves forward and never passes the one before it.\n",
+            "Each stage is a mark that only moves forward and never passes the stage before it.\n",
             stages(),
             "## The attempts of a lane (*unordered*)\n",
-            "An attempt begins only when the end of the one before it is durable: that is the NO which alone ends it.\n",
+            "An attempt begins only when the end of the previous one is durable. That end is the NO which ends it.\n",
             state_diagram(phases.ATTEMPT, phases.Phase.NONE),
-            "## What happens, what is done, what is said\n",
+            "## Events, actions and messages\n",
             catalogue("Events", "gateway/tutti_gateway/core/protocol/events.py", get_args(Event)),
             catalogue(
-                "Actions, in the order in which a step gives them",
+                "Actions, in the order within a step",
                 "gateway/tutti_gateway/core/protocol/actions.py",
                 get_args(Action),
             ),
@@ -66,7 +66,7 @@ def page() -> str:
 
 
 def state_diagram(table: Mapping[tuple[State, Input], State], start: State) -> str:
-    """A machine's table as a Mermaid state diagram."""
+    """Return a state table as a Mermaid state diagram."""
     lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {start.name}"]
     used = {state for (before, _), after in table.items() for state in (before, after)}
     lines += [f"    {state.name}: {state.value}" for state in type(start) if state in used]
@@ -80,7 +80,7 @@ def state_diagram(table: Mapping[tuple[State, Input], State], start: State) -> s
 
 
 def decision_table(table: Mapping[tuple[str, Relation], enum.Enum]) -> str:
-    """Decisions as a table: rows are states, columns are how the batch stands."""
+    """Return a decision table: one row for each state, one column for each relation of the batch to its producer's entry."""
     states = list(dict.fromkeys(state for state, _ in table))
     lines = [
         "| epoch | " + " | ".join(how.value for how in Relation) + " |",
@@ -91,19 +91,19 @@ def decision_table(table: Mapping[tuple[str, Relation], enum.Enum]) -> str:
 
 
 def stages() -> str:
-    """The marks of the pending window as a chain."""
+    """Return the marks of the pending window as a chain."""
     chain = " --> ".join(f"{stage.name}([{stage.name.lower()}])" for stage in Stage)
     return "\n".join(["```mermaid", "flowchart LR", f"    {chain}", "```", ""])
 
 
 def catalogue(title: str, path: str, kinds: tuple[type, ...]) -> str:
-    """One line for each struct: its name, its fields, the first sentence about it."""
+    """Return one line for each struct: its name, its fields, and its first sentence."""
     return "\n".join([f"**{title}** (`{path}`)\n", *_entries(kinds), ""])
 
 
 def _entries(kinds: tuple[type, ...]) -> Iterator[str]:
     for kind in kinds:
-        fields = ", ".join(kind.__struct_fields__)  # type: ignore[attr-defined]  # every one of them is a msgspec.Struct
+        fields = ", ".join(kind.__struct_fields__)  # type: ignore[attr-defined]  # each kind is a msgspec.Struct
         text = " ".join((inspect.getdoc(kind) or "").split("\n\n")[0].split())
         yield f"- `{kind.__name__}({fields})` {text}"
 

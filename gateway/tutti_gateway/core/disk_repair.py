@@ -1,8 +1,9 @@
-"""What a disk lost of a decided log is fetched from another gateway, while everything goes on (design, section 6).
+"""Repair of decided frames that the disk lost: they are fetched from another gateway, and nothing waits for them (protocol/flush,
+F25).
 
-The disk says what it lost, a range at a time, and what is still lost after each write: it alone can tell whether the frames that
-came are those that stood there. Here is only who is asked, one after another, and that nothing waits for ever. What is decided is
-the same everywhere, so any gateway that has it decided is a source. The ordered log and each lane have one of these.
+The disk reports one lost range at a time, and reports again after each write. Only the disk can check whether the fetched frames
+continue its chain. This module chooses the gateway to ask, one after another, and limits each wait. Decided frames are the same
+everywhere, so any gateway that has them decided is a source. The ordered log and each lane have one of these objects.
 """
 
 from __future__ import annotations
@@ -16,28 +17,28 @@ from tutti_gateway.core.frame_runs import whole
 
 
 class Far(Protocol):
-    """How far the others are."""
+    """Distances to other gateways."""
 
     def distance_us(self, number: int) -> int:
-        """One-way distance to the gateway."""
+        """Return the one-way distance to the gateway, in microseconds."""
 
     def round_beats(self) -> int:
-        """Heartbeats in a round trip to the furthest."""
+        """Return the heartbeats in a round trip to the furthest gateway."""
 
 
 class Mending:
-    """Asks the nearest gateway that has it, one question at a time, in heartbeat time; of several that fail, one after the other.
+    """Asks the nearest gateway that has the lost frames, one request at a time, and the next one after a failure.
 
     Args:
-        sources: who is heard and has a position decided.
-        ask: asks one for the frames from a first to a last position.
-        write: has frames written where they were lost.
+        sources: returns the gateways that are heard and have a position decided.
+        ask: requests the frames from a first to a last position from one gateway.
+        write: writes frames where the disk lost them.
 
     Attributes:
-        first, last: what is wanted; 0 and 0 while nothing is.
+        first, last: the wanted range; 0 and 0 without one.
     """
 
-    __slots__ = ("_ask_for", "_asked", "_far", "_gave", "_silent", "_sources", "_unable", "_wait", "_write", "first", "last")
+    __slots__ = ("_ask_for", "_asked", "_far", "_silent", "_sources", "_unable", "_wait", "_write", "_writer", "first", "last")
 
     def __init__(
         self,
@@ -51,29 +52,29 @@ class Mending:
         self._ask_for = ask
         self._write = write
         self.first = self.last = 0
-        self._asked = 0  # of whom frames from `first` on were asked, 0 while nobody was
-        self._silent = 0  # heartbeats since
-        self._wait = 0  # heartbeats until all are asked once more
-        self._gave = 0  # whose frames the disk is writing
-        self._unable: set[int] = set()  # who did not give what stood there
+        self._asked = 0  # gateway with an open request, 0 without one
+        self._silent = 0  # heartbeats since the request
+        self._wait = 0  # heartbeats until all gateways are asked again
+        self._writer = 0  # gateway whose frames the disk is writing
+        self._unable: set[int] = set()  # gateways that did not give the right frames
 
     def rotted(self, first: int, last: int) -> None:
-        """The disk says what is lost; 0 and 0 for nothing."""
-        if self._gave and first == self.first:
-            self._unable.add(self._gave)  # it was not what stood there, or did not come to the disk whole
+        """Take the range that the disk reports as lost; 0 and 0 for none."""
+        if self._writer and first == self.first:
+            self._unable.add(self._writer)  # its frames were wrong, or a write of them failed
         else:
             self._unable.clear()
         self.first, self.last = first, last
-        self._gave = self._asked = self._wait = 0
+        self._writer = self._asked = self._wait = 0
         self._ask()
 
     def fetched(self, sender: int, first: int, frames: tuple[Frame, ...]) -> bool:
-        """Frames came from `first` on; whether they were for this. An answer that comes late, on a slow link, is as good as any."""
-        if self._gave or not self.first or first != self.first:
+        """Take frames from `first` on. Return True if they were wanted here. A late answer counts like any other."""
+        if self._writer or not self.first or first != self.first:
             return False
         good = self._good(frames)
         if good:
-            self._gave, self._asked = sender, 0
+            self._writer, self._asked = sender, 0
             self._write(good)
             return True
         self._unable.add(sender)
@@ -83,7 +84,7 @@ class Mending:
         return True
 
     def _good(self, frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
-        """Those that are wanted, as far as they came whole and continue each other."""
+        """Return the wanted prefix of the frames: intact, and each continues the chain of the one before."""
         good: list[Frame] = []
         for frame in frames:
             following = not good or chained(frame, good[-1].header_crc)
@@ -93,8 +94,8 @@ class Mending:
         return tuple(good)
 
     def beat(self) -> None:
-        """One heartbeat: who does not answer is passed over; once nobody was able, all are asked again after a while."""
-        if not self.first or self._gave:
+        """Run one heartbeat: ask the next gateway after a silence, and all gateways again some time after all have failed."""
+        if not self.first or self._writer:
             return
         if self._asked:
             self._silent += 1

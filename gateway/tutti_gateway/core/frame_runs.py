@@ -1,4 +1,4 @@
-"""Runs of frames between members: how many go into one message, and whether a frame came whole."""
+"""Runs of frames between members: split into messages, and check for intact payloads."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from tutti_gateway.core.window import weight
 
 
 def parts(frames: Sequence[Frame], bytes_max: int = limits.MESSAGE_BYTES_MAX) -> Iterator[tuple[Frame, ...]]:
-    """The frames as runs that each fit into one message: `bytes_max` of them, one frame at least."""
+    """Yield the frames as runs that each fit into one message of `bytes_max` bytes, at least one frame each."""
     first = size = 0
     for place, frame in enumerate(frames):
         size += weight(frame)
+        # One frame always fits, even above `bytes_max`.
         if place > first and (size > bytes_max or place - first >= limits.FRAMES_A_MESSAGE_MAX):
             yield tuple(frames[first:place])
             first, size = place, weight(frame)
@@ -23,7 +24,7 @@ def parts(frames: Sequence[Frame], bytes_max: int = limits.MESSAGE_BYTES_MAX) ->
 
 
 def whole(frame: Frame) -> bool:
-    """Whether progress and body are those that the header names; what another member sent counts as missing if they are not."""
+    """True if progress and body match the header. A frame from another member that does not match counts as missing."""
     try:
         check_payload(frame)
     except Damaged:

@@ -1,4 +1,4 @@
-"""What other gateways say: looked at once as a whole, then handed to the layer that it is for."""
+"""Entry of messages from other gateways: each message is validated as a whole, then goes to the handler of its layer."""
 
 from __future__ import annotations
 
@@ -11,31 +11,32 @@ from tutti_gateway.core.protocol.message_checks import OF_A_VIEW, far_ahead, fau
 from tutti_gateway.core.protocol.messages import Heartbeat, LaneEnds, LaneTail, Message, Posted
 from tutti_gateway.core.view.peers import Peers
 
-#: Messages that count for the disk of the gateway that sends them: what it holds, and what it votes for.
+#: Messages whose statement belongs to the sender's disk: what it holds and what it votes for.
 OF_A_DISK = frozenset({Posted, LaneEnds, LaneTail})
 
 
 class Inbound:
-    """The one way in for messages, those of this member to itself too.
+    """Single entry of all messages, including those that this member sends to itself.
 
     Args:
-        handlers: who takes (sender, message), for every type of message.
+        handlers: a function of (sender, message) for each message type.
     """
 
     def __init__(self, context: Context, peers: Peers, handlers: Mapping[type, Callable[[int, Any], None]]) -> None:
         self._context = context
         self._peers = peers
         self._handlers = handlers
-        self._disks: dict[int, bytes] = {}  # of the view's members, as they were when it began
+        self._disks: dict[int, bytes] = {}  # disks of the view's members when the view began
 
     def view_began(self) -> None:
-        """A view was installed: its members have the disks that they have now."""
+        """Note the disks of the members of a view that was just installed."""
         known = self._peers.incarnations(self._context.standing.others)
         self._disks = {number: incarnation for number, incarnation in known.items() if incarnation}
 
     def on_received(self, event: Received) -> None:
-        """A message of another gateway."""
+        """Validate a message of another gateway and pass it on."""
         sender, message = event.sender, event.message
+        # A gateway of the same log may be in a later roster that is not here yet.
         if isinstance(message, Heartbeat) and message.log and message.log == self._context.window.log():
             self._peers.admit(sender)
         peer = self._peers.get(sender)
@@ -43,6 +44,7 @@ class Inbound:
             self._context.outbox.drop(message, sender, "the gateway is not known here")
             return
         wrong = fault(message) or far_ahead(message, self._context.standing.promised)
+        # Members count by disk, so a message of a view from a new disk of a member is dropped (flush, F18).
         if not wrong and type(message) in OF_A_VIEW and self._disks.setdefault(sender, event.incarnation) != event.incarnation:
             wrong = "it has another disk than when this view began"
         if not wrong and type(message) in OF_A_DISK and self._context.window.state.disk_of(sender) not in (b"", event.incarnation):
@@ -56,5 +58,5 @@ class Inbound:
         self.on_message(sender, message)
 
     def on_message(self, sender: int, message: Message) -> None:
-        """A message, to the layer that it is for."""
+        """Pass a message to the handler of its layer."""
         self._handlers[type(message)](sender, message)

@@ -1,10 +1,14 @@
-"""The layers of one member. This file alone states their order, and which of them each message is for (design, section 4).
+"""The layers of one member, bottom to top. Only this file states their order and which layer takes each message
+(protocol/lifecycle).
 
-Bottom to top: *repair* gets what was lost, *membership* says who is there and *flush* which view holds, *order* gives every message
-its place, *atomic* makes a place durable and decides it. What a client submits goes to *order* (forward-table, coordinator); what
-is ordered goes up through *atomic* to the disk; what is decided goes to the readers, and back
-through the layers to who waits for it. *unordered* stands beside them: it needs the members
-that hear each other and no view, and shares with the others the disk, the network, and what the log knows of producers.
+*repair* fetches messages that the network lost. *membership* detects live members, and *flush* installs views. *order* gives each
+frame a position. *atomic* makes positions durable and decides them.
+
+A client's batch enters at *order*, in the forward-table. Ordered frames go up through *atomic* to the disk. Decided frames go to
+the readers and back through the layers, which answer the clients.
+
+*unordered* (lanes) stands beside these layers. Lanes need the members that hear each other but no view. Lanes share the disk,
+the network and the producer table of the log.
 """
 
 from __future__ import annotations
@@ -63,7 +67,7 @@ from tutti_gateway.core.view.peers import Peers
 
 
 class Layers:
-    """The layers of one member, wired: each knows what it needs of its neighbours, and what crosses several passes through here."""
+    """The connected layers of one member. Calls that concern several layers pass through this class."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -81,15 +85,15 @@ class Layers:
         self.inbound = Inbound(context, self.peers, self.handlers())
 
     def start(self, event: Started) -> None:
-        """The first event."""
+        """Start all layers with the first event."""
         self.flush.on_started(event)
         self.membership.started()
         self.lanes.start(event.recovered.lanes)
 
-    # What other gateways say
+    # Messages of other gateways
 
     def handlers(self) -> dict[type, Callable[[int, Any], None]]:
-        """The layer that each message is for."""
+        """Return the handler of each message type."""
         flush, candidate = self.flush, self.flush.candidate
         return {
             **dict.fromkeys((Forward, Order, Echo, Resend, Refuse), self.order.on_message),
@@ -133,51 +137,52 @@ class Layers:
         elif self.context.standing.current(message.view) and sender == self.context.standing.coordinator:
             self.changes.denied(message)
 
-    # What flush and membership do to the layers above them
+    # Called by flush and membership, for the layers above them
 
     def restore(self, tail: tuple[Frame, ...]) -> None:
-        """Take the undecided end of the log that a start found."""
+        """Restore the undecided tail of the log that a start found."""
         self.context.window.restore(tail)
         self.order.rebuild()
 
     def view_ended(self) -> None:
-        """The view ended: only what the disk has counts now."""
+        """End the view: only what is on the disk counts from now on."""
         end = self.context.window.end
         self.atomic.ended()
         self.order.ended()
+        # Dropped frames may have changed entries of the received-table.
         if self.context.window.end != end:
             self.order.rebuild()
 
     def cut(self, to: int) -> None:
-        """Give up what stands behind a position."""
+        """Truncate the log after a position."""
         if self.context.window.end > to:
             self.atomic.cut(to)
             self.order.rebuild()
 
     def carry(self, frames: Sequence[Frame]) -> tuple[int, str]:
-        """Take frames of another member's log: how many follow, and why the next one does not."""
+        """Append frames of another member's log. Return how many were appended, and why the next one was not."""
         taken, wrong = self.order.carry(frames)
         if taken:
             self.atomic.carry(frames[:taken])
         return taken, wrong
 
     def contradicted(self, reason: str) -> None:
-        """What others hold cannot follow this member's log."""
+        """Halt: frames that others hold cannot follow this member's log."""
         self.flush.contradicted(reason)
 
     def learned(self, up_to: int) -> None:
-        """Everything up to the position is decided elsewhere and durable here."""
+        """Advance the frontier: everything up to the position is decided elsewhere and durable here."""
         self.atomic.learned(up_to)
 
     def relearned(self) -> None:
-        """The log was replaced by a state: nobody is told of what was decided meanwhile one by one."""
+        """Continue after a snapshot replaced the log. Clients get no single answers for frames that were decided meanwhile."""
         state = self.context.window.state
         self.context.outbox.relearned(state.position, state.next_offset)
         self.order.relearned()
         self.peers.refresh()
 
     def installed(self) -> None:
-        """A view was installed."""
+        """Begin the installed view in all layers."""
         self.inbound.view_began()
         self.order.installed()
         self.repair.installed()
@@ -185,56 +190,56 @@ class Layers:
         self.membership.installed()
 
     def place(self, kind: Kind, body: msgspec.Struct) -> Frame:
-        """Order a frame of the coordinator."""
+        """Order a frame of the coordinator, and return it."""
         return self.order.sequencer.place(kind, body)
 
     def _place_roster(self, body: RosterBody, origin: int) -> None:
         self.order.sequencer.place(Kind.ROSTER, body, origin=origin)
 
     def opened(self, view_position: int) -> None:
-        """The VIEW frame was ordered at the position."""
+        """Note that the VIEW frame was ordered at the position."""
         self.atomic.opened(view_position)
 
     def primary(self) -> None:
-        """The VIEW frame is decided."""
+        """Begin to order new messages: the VIEW frame is decided."""
         self.order.primary()
         self.changes.primary()
 
     def leads(self, sender: int) -> bool:
-        """Whether nobody but `sender` is heard to coordinate."""
+        """True if this member hears no coordinator but `sender`."""
         return self.membership.leads(sender)
 
     def attempt_failed(self, stalled: Sequence[int], unmended: bool) -> None:
-        """The view that this member proposed does not come about."""
+        """Report that the view which this member proposed failed."""
         self.membership.failed(stalled, unmended)
 
     def heard_end(self, member: int, end: int) -> None:
-        """A member of the view has a log that reaches to the position."""
+        """Note that the log of a member of the view reaches the position."""
         self.repair.heard(member, end)
 
     def tell(self) -> None:
-        """Tell everybody what is decided."""
+        """Send the decision to all members."""
         self.atomic.telling.tell()
 
     @property
     def quiet(self) -> bool:
-        """Whether no client of this gateway waits for anything."""
+        """True if no client of this gateway waits for an answer."""
         return self.order.quiet and self.lanes.quiet
 
     @property
     def settled(self) -> bool:
-        """Whether nothing of this gateway's lane, which needs no view, is undecided."""
+        """True if this gateway's lane, which needs no view, has nothing undecided."""
         return self.lanes.quiet
 
     @property
     def idle(self) -> bool:
-        """Whether nothing at all is under way."""
+        """True if nothing is in progress."""
         return self.quiet and self.atomic.quiet
 
-    # What atomic tells of
+    # Called by atomic
 
     def decided(self, run: tuple[Frame, ...], offsets: tuple[int, ...], void: frozenset[int]) -> None:
-        """The frontier passed the run."""
+        """Take a decided run in all layers: the frontier has passed it."""
         self.order.decided(run, offsets, void)
         self.flush.decided(run)
         self.changes.decided(run)
@@ -245,12 +250,13 @@ class Layers:
         self.order.sequencer.abort(frame, body)
 
     def room(self) -> None:
-        """What may be undecided, or written, may have become more."""
+        """Order waiting batches: the window or the disk may have space again."""
         self.order.sequencer.room()
 
     def full(self, low: Mapping[int, str]) -> None:
-        """Disks of these members have had no room for the atomic period, and why. Where the others are a majority they go on
-        without them; where they are not, nothing is taken until there is room.
+        """Suspect members whose disks were full for the atomic period, if the others are a majority. `low` maps members to reasons.
+
+        Without such a majority the group takes nothing until a disk has free space.
         """
         others = [member for member in self.context.standing.members if member not in low]
         if self.peers.rosters.majority(self.peers.incarnations(others)):
@@ -259,34 +265,34 @@ class Layers:
 
     @property
     def own_low(self) -> bool:
-        """Whether this gateway's disk takes no batches."""
+        """True if this gateway's disk takes no batches."""
         return self.atomic.own_low
 
     def suspect(self, member: int, reason: str) -> None:
-        """The member holds the group up."""
+        """Suspect a member that holds the group up."""
         self.membership.suspect(member, reason)
 
-    # What the stack asks of all
+    # Called by the stack
 
     def on_session_closed(self, event: SessionClosed) -> None:
-        """A client is gone."""
+        """Delete the state of a client session that has ended."""
         self.order.on_session_closed(event)
         self.lanes.session_closed(event.session)
         self.changes.session_closed(event.session)
         self.force.session_closed(event.session)
 
     def on_log_read(self, event: LogRead) -> None:
-        """The disk read the log."""
+        """Take frames that the disk read from the log."""
         if not self.repair.on_log_read(event):
             self.flush.serving.on_log_read(event)
 
     def on_persisted(self, event: Persisted) -> None:
-        """The disk has everything up to the token."""
+        """Take the completion of all writes up to the token."""
         self.atomic.persisted(event.token)
         self.flush.on_persisted(event)
 
     def on_space(self, event: SpaceChanged) -> None:
-        """The disk runs low, or has room again."""
+        """Note that the disk runs low, or has free space again."""
         low = (event.reason[: limits.SPACE_CHARACTERS_MAX] or "the disk runs low") if event.low else ""
         self.order.low = low
         self.atomic.space(low)
@@ -294,14 +300,14 @@ class Layers:
 
     def _on_heartbeat(self, sender: int, beat: Heartbeat) -> None:
         self.membership.on_heartbeat(sender, beat)
-        self.clocks.wall_us()  # the sender's clock counts before anything follows from hearing the sender
+        self.clocks.wall_us()  # the sender's clock must count before any other effect of its heartbeat
 
     def on_trim_proposed(self, event: TrimProposed) -> None:
-        """Retention lets a part of the log go."""
+        """Order a TRIM that retention proposes."""
         self.order.upkeep.trim(event.places, max(self.peers.held(), event.forced))
 
     def end_of_step(self) -> None:
-        """Hand what was ordered to the network and to the disk, all of a step at once."""
+        """Send and write everything that the step ordered, as one batch."""
         if self.read_index.waiting:
             self.read_index.look()
         if self.order.end_of_step():
@@ -312,7 +318,7 @@ class Layers:
         self.flush.end_of_step()
 
     def beat(self) -> None:
-        """One heartbeat."""
+        """Run one heartbeat in all layers."""
         self.membership.beat()
         self.flush.beat()
         self.order.beat()
@@ -323,7 +329,7 @@ class Layers:
 
     @property
     def beating(self) -> bool:
-        """Whether heartbeats are wanted. A group of one whose view came to nothing needs them too: they propose the next."""
+        """True if heartbeats are needed. A group of one needs them too after its view failed: they propose the next view."""
         viewless = not self.context.standing.view and not self.flush.attempt
         wanted = self.atomic.beating or self.changes.beating or self.read_index.waiting
         return not self.peers.alone or viewless or wanted or not self.quiet

@@ -1,4 +1,4 @@
-"""What one step wants done, gathered by the layers in any order and handed out in the one order that is safe."""
+"""The actions of one step: layers add them in any order, and the driver gets them in a safe order (protocol/lifecycle, L2)."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ from tutti_gateway.core.view.view_state import Standing
 
 
 class Outbox:
-    """The actions of the step under way, and its time.
+    """The actions of the current step, and its time.
 
-    A message to this member itself never leaves: it waits in `local` until the stack hands it to its layer, so that a coordinator
-    treats its own requests and votes as everybody's.
+    A message to this member itself is not sent. The message waits in `local` until the stack passes it to its layer. So a
+    coordinator handles its own requests and votes like those of other members.
 
     Attributes:
         now: the clocks at the event.
         local: messages of this member to itself, in order.
-        drops: messages that were not taken, ever.
+        drops: number of dropped messages since the start.
     """
 
     __slots__ = (
@@ -89,89 +89,91 @@ class Outbox:
         self._lane_delivers: list[DeliverUnordered] = []
         self._peers: Peers | None = None
         self._dropped: list[Dropped] = []
-        self._drops: dict[tuple[str, int], tuple[int, int]] = {}  # (kind, sender) -> (how many since, told when)
+        # (kind, sender) -> (messages since the last report, time of that report)
+        self._drops: dict[tuple[str, int], tuple[int, int]] = {}
         self.drops = 0
         self._suspects: list[Suspect] = []
         self._finals: list[Halt | Stopped] = []
 
     def persist(self, frames: tuple[Frame, ...] = (), scalars: Scalars | None = None, cut: int | None = None) -> int:
-        """Have frames or scalars written, or the log cut; returns the token that `Persisted` will name or exceed."""
+        """Write frames or hard state, or truncate the log after `cut`. Return the token that `Persisted` will reach."""
         self._token += 1
         self._persists.append(Persist(self._token, frames, scalars, cut))
         return self._token
 
     def read_log(self, first: int, last: int) -> int:
-        """Have frames read from the log; returns the token that `LogRead` will name."""
+        """Read frames from the log. Return the token that `LogRead` will name."""
         self._token += 1
         self._reads.append(ReadLog(self._token, first, last))
         return self._token
 
     def read_snapshot(self, position: int, at: int) -> int:
-        """Have the state read with which the log begins; returns the token that `SnapshotRead` will name."""
+        """Read the state with which the log begins. Return the token that `SnapshotRead` will name."""
         self._token += 1
         self._reads.append(ReadSnapshot(self._token, position, at))
         return self._token
 
     def replace_log(self, snapshot: bytes) -> int:
-        """Have the log replaced by a snapshot; returns the token that `Persisted` will name or exceed."""
+        """Replace the log by a snapshot. Return the token that `Persisted` will reach."""
         self._token += 1
         self._persists.append(Persist(self._token, snapshot=snapshot))
         return self._token
 
     def relearned(self, position: int, next_offset: int) -> None:
-        """The log was replaced: tell where the frontier is."""
+        """Report the new frontier after the log was replaced."""
         self._delivers.append(Relearned(position, next_offset))
 
     def mend(self, frames: tuple[Frame, ...]) -> None:
-        """Have frames written where the log lost them."""
+        """Write frames where the log lost them."""
         self._reads.append(Mend(frames))
 
     def send(self, to: int, message: Message) -> None:
-        """Send a message to a member, this one included."""
+        """Send a message to a member, or to this member itself."""
         if to == self._standing.me:
             self.local.append(message)
         else:
             self._sends.append(Send(to, message))
 
     def answers(self, session: int) -> list[Answer]:
-        """The list of answers to a session in this step, to append to."""
+        """Return the list of answers to a session in this step; callers append to it."""
         found = self._answers.get(session)
         if found is None:
             found = self._answers[session] = []
         return found
 
     def read_index(self, number: int, confirmed: bool) -> None:
-        """Answer a question of a reader."""
+        """Answer a read-index request."""
         self._indexes.append(ReadIndex(number, confirmed))
 
     def deliver(self, frames: tuple[Frame, ...], offsets: tuple[int, ...], aborted: frozenset[int], next_offset: int) -> None:
-        """Hand a decided run out."""
+        """Deliver a decided run to the readers."""
         self._delivers.append(Deliver(frames, offsets, aborted, next_offset))
 
     def write_lane(self, action: PersistLane | ReadLane | MendLane | LaneHeld) -> None:
-        """Have a lane written, read or mended, or tell how far it may be let go."""
+        """Write, read or repair a lane, or report how far retention may trim it."""
         self._lane_writes.append(action)
 
     def deliver_lane(self, action: DeliverUnordered) -> None:
-        """Hand a decided run of a lane out."""
+        """Deliver a decided run of a lane to the readers."""
         self._lane_delivers.append(action)
 
     def installed(self) -> None:
-        """Tell of the view as it stands now."""
+        """Report the current view."""
         standing = self._standing
         self._views.append(ViewInstalled(standing.view, standing.members, standing.coordinator, standing.primary))
 
     def suspect(self, member: int, reason: str) -> None:
-        """Tell of a member that holds the group up."""
+        """Report a member that holds the group up."""
         self._suspects.append(Suspect(member, reason))
 
     def peers(self, peers: tuple[tuple[int, str, str], ...]) -> None:
-        """Tell whom this gateway talks to: (number, name, address) of each."""
+        """Report the gateways that this one talks to: (number, name, address) of each."""
         self._peers = Peers(peers)
 
     def drop(self, message: Message, sender: int, reason: str) -> None:
-        """A message is not taken. It is counted, and told once per kind and sender in `DROPPED_TELL_US`; where so many send what is
-        not taken that they are not remembered one by one, once for all the rest of them.
+        """Count a dropped message, and report it at most once in `DROPPED_TELL_US` for each kind and sender.
+
+        Above `DROPPED_KINDS_MAX` pairs of kind and sender, all further senders of a kind share one report.
         """
         kind = type(message).__name__
         self.drops += 1
@@ -186,24 +188,25 @@ class Outbox:
         self._drops[key] = count, told_us
 
     def halt(self, reason: str, out: bool = False) -> None:
-        """Stop taking part."""
+        """Stop taking part in the group."""
         self._finals.append(Halt(reason, out))
 
     def stopped(self) -> None:
-        """The orderly stop is done."""
+        """Report that the orderly stop is complete."""
         self._finals.append(Stopped())
 
     def timer_came(self) -> None:
-        """The timer that was set is no longer running."""
+        """Note that the timer has fired."""
         self._timer_us = None
 
     def take(self, wake_us: int | None) -> list[Action]:
-        """The actions of the step, in order; `wake_us` is when the layers want to be woken next, None for never.
+        """Return the actions of the step, in order. `wake_us` is the time at which the layers want the next event, None for never.
 
-        A timer is set only when it comes earlier than the one that runs, or that one would come soon and for nothing: a wake-up too
-        many costs less than a timer moved in every step.
+        A new timer is set in two cases: it is earlier than the running one, or the running one would fire soon without work. A
+        needless wake-up costs less than a timer that moves in every step.
         """
         actions: list[Action] = []
+        # The order of these blocks is the contract with the driver (lifecycle, L2).
         if self._persists:
             actions += self._persists
             self._persists = []

@@ -1,5 +1,6 @@
-"""Chance in the core: what it draws, from whoever it is given. It is made of the run's entropy alone (`Started.entropy`), so that a
-recorded run replays; `random.Random` is one.
+"""Random numbers for the core. The generator is seeded with the run's entropy alone (`Started.entropy`), so a recorded run replays.
+
+`random.Random` satisfies the protocol.
 """
 
 from __future__ import annotations
@@ -8,13 +9,13 @@ from typing import Protocol
 
 
 class Chance(Protocol):
-    """Numbers that the same entropy gives again, in the same order."""
+    """A generator that returns the same numbers in the same order for the same entropy."""
 
     def random(self) -> float:
-        """A number of [0, 1)."""
+        """Return a number in [0, 1)."""
 
     def randrange(self, stop: int, /) -> int:
-        """An integer of [0, stop)."""
+        """Return an integer in [0, stop)."""
 
     def getrandbits(self, count: int, /) -> int:
-        """An integer of so many bits."""
+        """Return an integer of `count` random bits."""

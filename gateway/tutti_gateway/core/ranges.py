@@ -1,4 +1,4 @@
-"""Positions in ranges: what is known of them changes a run at a time, and a million of them may be missing at once."""
+"""A map from ranges of positions to values: a change concerns a whole run, and a million positions may be missing at once."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Generic, TypeVar
 
 Value = TypeVar("Value")
 
-Range = tuple[int, int]  # first and last position, both in it
+Range = tuple[int, int]  # first and last position, both included
 
 
 class RangeMap(Generic[Value]):
-    """A value for each position of some ranges, which never overlap. Neighbours with equal values are one range."""
+    """A value for each position of some disjoint ranges. Neighbours with equal values form one range."""
 
     __slots__ = ("_lasts", "_ranges")
 
@@ -21,23 +21,23 @@ class RangeMap(Generic[Value]):
         self._lasts: list[int] = []
 
     def __len__(self) -> int:
-        """How many ranges there are."""
+        """Return the number of ranges."""
         return len(self._ranges)
 
     def __iter__(self) -> Iterator[tuple[int, int, Value]]:
-        """(first, last, value) of each range, in order; of a copy, so that the map may change meanwhile."""
+        """Iterate over (first, last, value) of each range, in order. A copy is iterated, so the map may change meanwhile."""
         return iter(self._ranges[:])
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Delete all ranges."""
         self._ranges, self._lasts = [], []
 
     def first(self, most: int) -> list[tuple[int, int, Value]]:
-        """The lowest ranges, `most` of them at most."""
+        """Return the lowest ranges, at most `most` of them."""
         return self._ranges[:most]
 
     def over(self, first: int, last: int) -> list[tuple[int, int, Value | None]]:
-        """The positions `first` to `last` as pieces with their value each, None where there is none."""
+        """Return the positions `first` to `last` as pieces, each with its value, or None where there is none."""
         pieces: list[tuple[int, int, Value | None]] = []
         at = bisect_left(self._lasts, first)
         while first <= last:
@@ -56,14 +56,14 @@ class RangeMap(Generic[Value]):
         self._replace(first, last, [(first, last, value)])
 
     def cut(self, first: int, last: int) -> None:
-        """Forget the positions `first` to `last`."""
+        """Delete the positions `first` to `last`."""
         self._replace(first, last, [])
 
     def _replace(self, first: int, last: int, middle: list[tuple[int, int, Value]]) -> None:
         if last < first:
             return
         ranges = self._ranges
-        # From the range that ends right before `first`, to the one that begins right behind `last`: neighbours may become one.
+        # The ranges that end right before `first` and begin right after `last` are included, because neighbours may merge.
         start = stop = bisect_left(self._lasts, first - 1)
         before: list[tuple[int, int, Value]] = []
         after: list[tuple[int, int, Value]] = []

@@ -1,21 +1,21 @@
-"""Read index: proof that this log holds everything that was decided when a question came.
+"""Read index: proof that this log holds every frame that was decided before a question came (protocol/membership, M28).
 
-A gateway that lags, or that is cut off and has not noticed it, does not know what it lacks. So an answer that a caller acts upon is
+A gateway that lags, or that is cut off unnoticed, does not know which frames it lacks. An answer that a caller acts on is therefore
 confirmed first, without a frame in the log:
 
 1. An inquiry notes the time, the view and the end of the log. This gateway asks every voter for a heartbeat.
-2. A majority of the roster answers after that time, and none of those has promised a higher view. Every higher view needs the
-   promise of a majority, so none of them had decided anything when the inquiry began.
-3. A view decides only what all its members have voted for, this gateway too. So what was decided by then lies at or below the noted
-   end, and the frontier reaches it.
+2. A majority of the roster answers after that time, and no answer has promised a higher view. Every higher view needs the promise
+   of a majority, so it had decided nothing when the inquiry began.
+3. A view decides only frames that all its members have voted for, this gateway included. So every frame decided by then is at or
+   below the noted end, and the frontier reaches it.
 
-An inquiry answers all questions that came before it began. One is under way at a time; questions that come meanwhile share the next
-one. So many questions cost the messages of a few.
+An inquiry answers all questions that came before it began. One inquiry runs at a time, and later questions share the next one. So
+many questions cost the messages of a few.
 
-A view that is installed meanwhile holds everything that earlier views decided: the end of the log is noted again, and answers that
-came after the inquiry began still count.
+A view that is installed meanwhile holds everything that earlier views decided. The end of the log is then noted again, and answers
+that came after the inquiry began still count.
 
-Source: Ongaro, "Consensus: Bridging Theory and Practice" (2014), 6.4; there a leader asks, here any member of the view may.
+Source: Ongaro, "Consensus: Bridging Theory and Practice" (2014), 6.4. There a leader asks; here any member of the view may ask.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tutti_gateway.core.view.peers import Peers
 
 
 class _Inquiry:
-    """The questions that one round of heartbeats answers. `asked_us`, `view` and `end` are as they were when it began."""
+    """The questions that one round of heartbeats answers. `asked_us`, `view` and `end` are noted when the round begins."""
 
     __slots__ = ("answers", "asked_us", "beats", "begun", "end", "view")
 
@@ -41,7 +41,7 @@ class _Inquiry:
 
 
 class ReadIndex:
-    """Confirms the frontier, for readers and for the layers."""
+    """Confirms the frontier for readers and for the layers."""
 
     def __init__(self, context: Context, peers: Peers, inquire: Callable[[], None]) -> None:
         """`inquire` asks every voter for a heartbeat that answers one of this moment."""
@@ -50,27 +50,28 @@ class ReadIndex:
         self._outbox = context.outbox
         self._peers = peers
         self._inquire = inquire
-        self._waiting: deque[_Inquiry] = deque()  # the one that is under way, and the next one
+        self._waiting: deque[_Inquiry] = deque()  # the current inquiry and the next one
 
     @property
     def waiting(self) -> bool:
-        """Whether a question waits for its answer."""
+        """True if a question waits for its answer."""
         return bool(self._waiting)
 
     def asked(self, number: int) -> None:
-        """A reader asks; the action `ReadIndex` of this number answers it."""
+        """Answer a reader with the action `ReadIndex` of this number."""
         self.confirm(lambda confirmed: self._outbox.read_index(number, confirmed))
 
     def confirm(self, answer: Callable[[bool], None]) -> None:
-        """Call `answer` with True once the log here holds all that was decided before this call, or with False if that cannot be
-        found out: this gateway is in no view that decides, or a majority does not answer.
+        """Call `answer` with True when this log holds everything that was decided before this call.
 
-        A question has no bound of its own here: whoever asks has one for the request that it asks for.
+        `answer` gets False if this gateway is in no view that decides, or if a majority does not answer. Questions have no limit
+        here, because every caller limits the requests that it asks for.
         """
         if not self._may_decide():
             answer(False)
             return
         idle = not self._waiting
+        # The last inquiry takes all questions until it begins.
         if len(self._waiting) < 2:
             self._waiting.append(_Inquiry())
         self._waiting[-1].answers.append(answer)
@@ -78,12 +79,12 @@ class ReadIndex:
             self.look()
 
     def _may_decide(self) -> bool:
-        """Whether this gateway is in a view that decides, or expects to be in the next one."""
+        """True if this gateway is in a view that decides, or expects to be in the next one."""
         standing = self._standing
         return standing.taking_part and (standing.primary or standing.pausing)
 
     def look(self) -> None:
-        """Answer the questions that can be answered now, and begin the next inquiry when the one before it has ended."""
+        """Answer the questions that can be answered now, then begin the next inquiry."""
         self._peers.refresh()
         while self._waiting:
             inquiry = self._waiting[0]
@@ -102,15 +103,17 @@ class ReadIndex:
                 answer(confirmed)
 
     def _beats_max(self) -> int:
-        """For how many heartbeats an inquiry waits: a round trip may take longer than many short ones."""
+        """Return the heartbeats for which an inquiry waits. A round trip may take longer than many short heartbeats."""
         return limits.READ_INDEX_HEARTBEATS + self._peers.answer_beats()
 
     def _confirmed(self, inquiry: _Inquiry) -> bool:
         standing = self._standing
         if not standing.primary or not standing.current(standing.view):
             return False
+        # A new view holds everything that earlier views decided, so its end is noted instead.
         if inquiry.view != standing.view:
             inquiry.view, inquiry.end = standing.view, self._window.end
+        # Frames up to the noted end may have been decided when the question came.
         if self._window.frontier < inquiry.end:
             return False
         now_us = self._outbox.now.mono_us
@@ -122,6 +125,6 @@ class ReadIndex:
         return self._peers.rosters.majority(self._peers.incarnations([standing.me, *answered]))
 
     def beat(self) -> None:
-        """One heartbeat: it asks again what had no answer, as every heartbeat does."""
+        """Count one heartbeat. The heartbeats themselves repeat the question."""
         for inquiry in self._waiting:
             inquiry.beats += 1

@@ -1,4 +1,4 @@
-"""The relations between bounds, asserted in every process that uses one of them: `tutti_gateway.core` imports this."""
+"""Relations between limits, asserted in every process that uses one of them: `tutti_gateway.core` imports this module."""
 
 from __future__ import annotations
 
@@ -13,33 +13,31 @@ invariant(
 )
 invariant(
     2 * common_limits.ROSTER_MAX < limits.MESH_STRANGERS_MAX,
-    "every gateway can be connected, once more before its old connection is given up",
+    "every gateway can have a new connection while its old one still exists",
 )
 invariant(
     2 * limits.MESH_STRANGERS_MAX <= limits.MESH_CONNECTIONS_MAX,
-    "who introduced itself is never the one that makes room for who did not",
+    "a new connection never replaces an introduced one",
 )
 invariant(
     limits.UNDECIDED_BYTES_MAX + limits.FORWARDED_MORE_BYTES_MAX <= limits.MESH_QUEUE_BYTES_MAX,
-    "what is under way can wait to be sent",
+    "all undecided and forwarded bytes fit into the mesh queues",
 )
 invariant(
     common_limits.ROSTER_MAX * (2 * limits.ADDRESS_CHARACTERS_MAX) <= common_limits.INTRODUCTION_BYTES_MAX,
     "an introduction may name the largest group",
 )
 invariant(2 * limits.FRAME_BYTES_MAX <= limits.SEGMENT_BYTES_MIN, "a segment holds at least two of the largest frames")
-invariant(limits.SEGMENT_BYTES_MIN <= limits.LANE_SEGMENT_BYTES, "so does that of a lane")
+invariant(limits.SEGMENT_BYTES_MIN <= limits.LANE_SEGMENT_BYTES, "a segment of a lane holds at least two of the largest frames")
 invariant(common_limits.ROSTER_MAX < limits.LANES_OPEN_MAX, "the lanes of all gateways of a group stay open")
 invariant(common_limits.RECORD_BYTES_MAX < common_limits.BODY_BYTES_MAX, "a record fits into a body")
-invariant(
-    common_limits.BODY_BYTES_MAX <= common_limits.RAW_BYTES_MAX, "a body that is not compressed is within the decompressed limit"
-)
+invariant(common_limits.BODY_BYTES_MAX <= common_limits.RAW_BYTES_MAX, "an uncompressed body is within the decompressed limit")
 invariant(
     common_limits.WINDOW_BYTES <= limits.FORWARDED_MORE_BYTES_MAX,
-    "what a connection has in flight finds room, however little may be undecided",
+    "the window of a connection fits into the forward-table with the smallest undecided limit",
 )
 invariant(
-    limits.UNDECIDED_BYTES_MAX <= limits.UNDECIDED_BYTES_MOST, "what may be undecided by default is what a configuration may say"
+    limits.UNDECIDED_BYTES_MAX <= limits.UNDECIDED_BYTES_MOST, "the default undecided limit is one that a configuration may set"
 )
 invariant(
     max(
@@ -49,101 +47,98 @@ invariant(
         limits.node_bytes(1, 1, limits.TOPICS_MOST, limits.UNDECIDED_BYTES_LEAST),
     )
     <= limits.NODE_MEMORY_BYTES_MAX,
-    "no bound alone makes a gateway close its connections; the configuration looks at them together",
+    "no single limit makes a gateway close its connections; the configuration checks them together",
 )
-invariant(
-    common_limits.SILENCE_US_MAX < limits.SESSION_EVICT_US, "a client that waits for an answer is never taken for an idle one"
-)
+invariant(common_limits.SILENCE_US_MAX < limits.SESSION_EVICT_US, "a client that waits for an answer never counts as idle")
 invariant(common_limits.FRAMES_A_MESSAGE_MAX <= limits.BATCH_ROOM_FRAMES, "a message fits into the window of undecided frames")
-invariant(limits.BATCH_ROOM_FRAMES < limits.REQUEST_ROOM_FRAMES, "batches leave room for what is asked for")
+invariant(limits.BATCH_ROOM_FRAMES < limits.REQUEST_ROOM_FRAMES, "batches leave space for requests")
 invariant(
     limits.BATCH_ROOM_FRAMES + limits.REQUEST_ROOM_FRAMES < common_limits.UNDECIDED_FRAMES_MAX,
     "every undecided batch may get an ABORT, and views their VIEW frames",
 )
 invariant(
     limits.FRAME_BYTES_MAX + limits.DRAIN_BYTES_MAX + common_limits.MESSAGE_BYTES_MAX <= limits.FORWARDED_MORE_BYTES_MAX,
-    "what one drain submits too many waits, and is not refused, however little may be undecided",
+    "the excess of one drain waits and is not refused, with the smallest undecided limit",
 )
 invariant(
-    2 * common_limits.UNDECIDED_FRAMES_MAX <= limits.FORWARDED_FRAMES_MAX, "the forward-table holds more than what may be undecided"
+    2 * common_limits.UNDECIDED_FRAMES_MAX <= limits.FORWARDED_FRAMES_MAX,
+    "the forward-table holds more frames than may be undecided",
 )
 invariant(
     limits.UNDECIDED_BYTES_MAX + common_limits.RESERVED_BYTES <= common_limits.DISK_LOW_BYTES,
-    "what is undecided when the disk runs low can be written",
+    "all undecided frames can be written when the disk runs low",
 )
 invariant(
     common_limits.UNDECIDED_FRAMES_MAX <= limits.HELD_FRAMES_MAX,
-    "a member can hold back all that its coordinator may have undecided",
+    "a member can hold back all frames that its coordinator may have undecided",
 )
 invariant(
     limits.FRAME_BYTES_MAX + limits.REQUEST_ROOM_FRAMES * common_limits.KIB <= limits.HELD_MORE_BYTES_MAX,
-    "a member can hold back what the coordinator orders beyond the bytes of batches, at about 1 KiB each",
+    "a member can hold back all other frames of its coordinator, at about 1 KiB each",
 )
-invariant(limits.VIEW_ROOM_FRAMES > 0, "a view can begin behind a log that leaves a learner no room")
-invariant(2 * limits.SPACE_CHARACTERS_MAX < limits.REASON_CHARACTERS_MAX, "why a disk runs low can be told, and passed on")
+invariant(limits.VIEW_ROOM_FRAMES > 0, "a view can begin after a log that fills the window of a learner")
+invariant(2 * limits.SPACE_CHARACTERS_MAX < limits.REASON_CHARACTERS_MAX, "the reason of a low disk fits into a NO and an ABORT")
 invariant(common_limits.ROSTER_MAX * 2 * NAME_BYTES_MAX < limits.REASON_CHARACTERS_MAX, "all names of a roster fit into a reason")
 invariant(
     limits.REJOIN_HEARTBEATS << (limits.REJOIN_BOOTS_MAX - 1) >= limits.REJOIN_HEARTBEATS_MAX,
-    "boots are counted until the wait is the longest",
+    "boots are counted until the wait reaches its maximum",
 )
-invariant(limits.MESH_CONNECT_MS_MAX * 1000 < limits.MESH_RENEW_US, "a connection has time to be made before it is given up")
+invariant(limits.MESH_CONNECT_MS_MAX * 1000 < limits.MESH_RENEW_US, "a connection attempt ends before the connection is renewed")
 invariant(
     2 * limits.MULTICAST_RUN_BYTES <= limits.MULTICAST_PAYLOAD_BYTES_MAX < limits.FRAME_BYTES_MAX,
-    "runs are multicast, not the largest frames",
+    "runs of frames are multicast, the largest frames are not",
 )
 invariant(
     limits.MULTICAST_PAYLOAD_BYTES_MAX // (limits.MULTICAST_DATAGRAM_BYTES_MIN - common_limits.KIB // 8) < 2**16,
-    "a fragment's place fits its field",
+    "the number of a fragment fits into its field",
 )
 invariant(
-    2 * limits.MULTICAST_PAYLOAD_BYTES_MAX < limits.MULTICAST_ASSEMBLY_BYTES_MAX, "a message can be put together while others wait"
+    2 * limits.MULTICAST_PAYLOAD_BYTES_MAX < limits.MULTICAST_ASSEMBLY_BYTES_MAX, "one message can be assembled while others wait"
 )
-invariant(4 * limits.MULTICAST_BEACON_US < limits.MULTICAST_SILENT_US, "a few lost beacons make nobody deaf")
+invariant(4 * limits.MULTICAST_BEACON_US < limits.MULTICAST_SILENT_US, "a few lost beacons do not end multicast to a gateway")
 invariant(common_limits.ROSTER_MAX <= limits.GATEWAY_MAX, "every gateway of a roster has a number")
 invariant(
-    limits.DISTANCE_US_MIN < limits.REPAIR_DISTANCE_US_MAX <= limits.HEARTBEAT_US, "what is repaired is asked for within heartbeats"
+    limits.DISTANCE_US_MIN < limits.REPAIR_DISTANCE_US_MAX <= limits.HEARTBEAT_US, "a repair is requested within one heartbeat"
 )
 invariant(
     2 * limits.REPAIR_RANGES_MAX < limits.REPAIR_RANGES_KEPT_MAX,
-    "a request fits among what is remembered, cut in two wherever it can be",
+    "the ranges of one request, each split in two, fit into the range limit",
 )
 invariant(limits.FRAME_BYTES_MAX <= limits.REPAIR_BYTES_BURST, "the largest frame can be repaired")
-invariant(limits.REPAIR_TO_ALL_BYTES < limits.REPAIR_MESSAGE_BYTES, "what goes to all is small")
+invariant(limits.REPAIR_TO_ALL_BYTES < limits.REPAIR_MESSAGE_BYTES, "repairs to all members are small")
 invariant(limits.REPAIR_MESSAGE_BYTES + limits.FRAME_BYTES_MAX <= common_limits.MESSAGE_BYTES_MAX, "a repair fits into a message")
 invariant(
     2 * limits.LANE_ENDS_HEARTBEATS < limits.LANE_WAIT_HEARTBEATS,
-    "one lost word on how far lanes are leaves nobody out of an attempt",
+    "one lost report of lane ends leaves no member out of an attempt",
 )
-invariant(limits.LANE_FRAMES_MAX < limits.LANE_BEHIND_MAX, "a member that votes is not taken for one that is behind")
+invariant(limits.LANE_FRAMES_MAX < limits.LANE_BEHIND_MAX, "a member that votes never counts as lagging")
 invariant(
     4 * common_limits.LANE_WINDOW_BYTES <= limits.LANE_BYTES_MAX,
-    "some clients fill their windows before an origin refuses any for now",
+    "several clients can fill their windows before an origin refuses batches",
 )
 invariant(
     limits.RESEND_HEARTBEATS <= limits.LANE_REPEAT_HEARTBEATS,
-    "what a decision lets a member ask for is answered while it is repeated",
+    "a member can request the frames of a decision while the decision is repeated",
 )
-invariant(
-    10 * limits.CONFIRM_LATE_US <= limits.HEARTBEAT_US, "who is told late of a decision is told long before the next heartbeat"
-)
-invariant(limits.LOW_HEARTBEATS >= 2, "one lost heartbeat does not make a low disk look good")
+invariant(10 * limits.CONFIRM_LATE_US <= limits.HEARTBEAT_US, "a delayed CONFIRM leaves long before the next heartbeat")
+invariant(limits.LOW_HEARTBEATS >= 2, "one lost heartbeat does not hide a low disk")
 invariant(
     common_limits.ROSTER_MAX <= (limits.BOOT_HEARTBEATS - 1) * limits.HEARTBEATS_A_TURN,
-    "in the largest group too everybody is heard within the boot time",
+    "every member of the largest group is heard within the boot period",
 )
-invariant(limits.RESEND_HEARTBEATS < limits.ATOMIC_PERIOD_HEARTBEATS, "a lost message is sent again before anybody is booted")
+invariant(limits.RESEND_HEARTBEATS < limits.ATOMIC_PERIOD_HEARTBEATS, "a lost message is sent again before a member is booted")
 invariant(
     max(limits.PRODUCERS_MOST * common_limits.KIB, limits.TOPICS_MOST * common_limits.KIB // 2)
     <= limits.SNAPSHOT_BYTES_MAX
     < limits.NODE_MEMORY_BYTES_MAX,
-    "whatever a log says of producers and topics can be taken over",
+    "a snapshot holds all producers and topics of a log",
 )
 invariant(common_limits.FORGET_PRODUCERS_MAX * 16 <= common_limits.BODY_BYTES_MAX, "a FORGET fits into a frame")
-invariant(common_limits.TICK_INTERVAL_US >= limits.HEARTBEAT_US, "a tick is not asked for more often than the clock is looked at")
+invariant(common_limits.TICK_INTERVAL_US >= limits.HEARTBEAT_US, "a tick is not due more often than the clock is read")
 invariant(
     (limits.STREAMS_MAX + limits.FOLLOWERS_MAX) * limits.READ_BATCHES_A_STREAM * common_limits.READ_BATCH_BYTES_MIN
     <= limits.READ_BUFFERS_BYTES,
-    "all streams together can keep to what their joined batches may take",
+    "the smallest joined batches of all streams fit into their memory limit",
 )
 invariant(
     list(common_limits.READ_FIRST_BYTES) == sorted(common_limits.READ_FIRST_BYTES)
@@ -152,38 +147,41 @@ invariant(
 )
 invariant(
     limits.READ_BUFFERS_BYTES + limits.READ_MAKING_BYTES <= limits.READ_HELD_BYTES_MAX,
-    "streams of small frames wait for turns, never for room",
+    "streams of small frames never wait for memory",
 )
 invariant(
     limits.READ_HELD_BYTES_MAX + 256 * common_limits.MIB <= limits.READS_MEMORY_BYTES_MAX,
-    "what is read alone never ends the reads process",
+    "batches alone never exceed the memory limit of the reads process",
 )
-invariant(limits.FOLLOW_GAP_US < limits.FOLLOW_BEAT_US, "a follower's beat is slower than its pace")
+invariant(limits.FOLLOW_GAP_US < limits.FOLLOW_BEAT_US, "a follower's heartbeat is slower than its shortest interval")
 invariant(common_limits.RESERVED_BYTES < common_limits.DISK_LOW_BYTES, "new messages are refused before the reserve is needed")
-invariant(2 * limits.RECORD_RUN_BYTES_MAX <= limits.RECORD_KEPT_BYTES_MAX, "a run that is recorded leaves the one before it")
-invariant(limits.RECORD_FREE_BYTES_MIN > common_limits.DISK_LOW_BYTES, "a record ends before the log takes nothing more")
-invariant(limits.UNDECIDED_BYTES_LEAST <= common_limits.WINDOW_BYTES, "no configuration makes windows larger than they are")
+invariant(2 * limits.RECORD_RUN_BYTES_MAX <= limits.RECORD_KEPT_BYTES_MAX, "a recorded run does not delete the run before it")
+invariant(limits.RECORD_FREE_BYTES_MIN > common_limits.DISK_LOW_BYTES, "recording ends before the log refuses new messages")
+invariant(
+    limits.UNDECIDED_BYTES_LEAST <= common_limits.WINDOW_BYTES,
+    "no configuration makes the window of a connection larger than its default",
+)
 invariant(common_limits.RAW_BYTES_MAX <= limits.INFLATED_BYTES_A_TURN_MAX, "the largest batch may be decompressed in one turn")
-invariant(common_limits.BATCH_BYTES_MAX < common_limits.CLIENT_MMAP_BYTES, "a full batch of send() lives on the heap")
-invariant(limits.TWIN_SILENT_US < limits.GUEST_SILENT_US, "who is connected to for what it says itself is who talks")
+invariant(common_limits.BATCH_BYTES_MAX < common_limits.CLIENT_MMAP_BYTES, "a full batch of send() is allocated on the heap")
+invariant(limits.TWIN_SILENT_US < limits.GUEST_SILENT_US, "a guest stays connected longer than a duplicate process is refused")
 invariant(
     1000 * common_limits.LOG_WAIT_MS_MAX <= common_limits.POLL_US_MAX,
-    "a log that nobody reads holds a thread up no longer than its sleep",
+    "a slow reader of the log blocks a thread no longer than its poll interval",
 )
-invariant(common_limits.POLL_US_MAX < common_limits.STOP_US_MAX, "a thread hears of the stop before its time is over")
+invariant(common_limits.POLL_US_MAX < common_limits.STOP_US_MAX, "a thread notices the stop signal before its time is over")
 invariant(
     3 * (limits.READS_LOOK_US + 2 * limits.READS_ANSWER_US_MAX) < limits.READS_SILENT_US_MAX,
     "a few lost answers do not end the reads process",
 )
-invariant(limits.READS_STOP_US_MAX < limits.READS_END_US_MAX, "the reads process has the time that it takes to end its streams")
-invariant(common_limits.BATCH_BYTES_MAX < common_limits.BODY_BYTES_MAX, "a batch that is full still fits into a body")
+invariant(limits.READS_STOP_US_MAX < limits.READS_END_US_MAX, "the reads process has enough time to end its streams")
+invariant(common_limits.BATCH_BYTES_MAX < common_limits.BODY_BYTES_MAX, "a full batch fits into a body")
 invariant(
     common_limits.BUFFER_BYTES_MIN <= common_limits.BATCH_BYTES <= common_limits.BATCH_BYTES_MAX <= common_limits.BUFFER_BYTES,
     "a producer's buffer holds full batches",
 )
 invariant(
     common_limits.SUBMIT_BYTES + common_limits.BODY_BYTES_MAX < common_limits.MESSAGE_BYTES_MAX,
-    "a client's message is one that a gateway takes",
+    "a client's message is within the gateway's message limit",
 )
 invariant(
     common_limits.ADDRESS_TIMEOUT_US < common_limits.CONNECT_TIMEOUT_US < common_limits.DELIVERY_TIMEOUT_US,
@@ -193,19 +191,20 @@ invariant(common_limits.SILENCE_US_MAX < common_limits.DELIVERY_TIMEOUT_US, "a c
 invariant(
     max(common_limits.STREAM_US_MAX // 2, common_limits.BEHIND_WAIT_US_MAX + limits.BUSY_WAIT_US_MAX)
     < 3 * 1000 * common_limits.FLIGHT_BEAT_MS,
-    "a gateway says something before a reader has asked it three times whether it is there, which gRPC takes for a flood",
+    "a gateway sends something before a reader pings it three times, which gRPC treats as a flood",
 )
 invariant(
     2 * limits.CONNECTION_BEAT_MS <= common_limits.LINK_SILENT_MS_MAX,
-    "a client that its gateway does not read from yet still hears it",
+    "a client gets keepalives before its gateway first reads from it",
 )
 invariant(common_limits.SPARK_POLL_US <= common_limits.LONG_POLL_US_MAX, "a gateway waits as long as a stream reader asks it to")
-invariant(common_limits.SPARK_POLL_US < common_limits.READ_RETRY_US, "a poll that waits is no silence")
+invariant(common_limits.SPARK_POLL_US < common_limits.READ_RETRY_US, "a waiting poll does not count as silence")
 invariant(
     common_limits.SPARK_SMALL_RECORDS * common_limits.RECORD_BYTES_MAX <= common_limits.SPLIT_BYTES,
-    "a range that is not planned is no more than one part of a plan",
+    "an unplanned range is at most one part of a plan",
 )
-invariant(2 * limits.MARK_LATE_US < limits.MARK_IDLE_US, "a mark that waits for later syncs comes in time without them")
+invariant(2 * limits.MARK_LATE_US < limits.MARK_IDLE_US, "a mark that waits for later syncs is written in time without them")
 invariant(
-    common_limits.SPARK_SPLIT_BYTES_MIN < common_limits.SPARK_SPLIT_BYTES, "parts are cut smaller for processors, not for size"
+    common_limits.SPARK_SPLIT_BYTES_MIN < common_limits.SPARK_SPLIT_BYTES,
+    "parts are made smaller to use all processors, not to limit their size",
 )

@@ -1,7 +1,7 @@
-"""The stack: events in, actions out, no I/O (design, section 4). Which layers there are, and in which order, says `layers`.
+"""The protocol stack without I/O: events in, actions out (protocol/lifecycle, L1). `layers.py` has the layers and their order.
 
-One step takes one event and returns everything that follows from it. A step that raises has changed nothing outside: none of its
-actions was carried out, and the driver stops.
+One step takes one event and returns all actions that follow from it. A step that raises an error has no effect outside: none of its
+actions is carried out, and the driver stops.
 """
 
 from __future__ import annotations
@@ -54,9 +54,11 @@ from tutti_gateway.core.window import Window
 
 
 class Stack:
-    """One member of the group. `step` is the whole interface; everything else is for looking only.
+    """One member of the group. `step` is the whole interface; all other attributes are read-only views for tests and the status.
 
-    `chance` makes the run's chance of its entropy. `layers` is how a test puts another *flush* under the real layers.
+    Args:
+        chance: makes the random generator of a run from the run's entropy.
+        layers: makes the layers; a test replaces it to put another *flush* under the real layers.
     """
 
     def __init__(
@@ -73,33 +75,34 @@ class Stack:
         self._layers: Layers | None = None
         self._handlers: dict[type, Callable[[Any], None]] = {}
         self._beat_us: int | None = None
-        self._under_way: Event | None = None
+        self._current: Event | None = None
 
     def step(self, event: Event, now: Now) -> list[Action]:
-        """Take one event in; the actions that follow from it, in the order in which they must be carried out.
+        """Take one event and return the actions that follow from it, in the order in which the driver must carry them out.
 
         Raises:
-            InvariantViolated: something that may never happen was about to happen. The stack takes no further event.
+            InvariantViolated: an invariant does not hold. The stack takes no further event.
         """
-        if self._under_way is not None:
-            raise InvariantViolated(f"the stack takes nothing more: {type(self._under_way).__name__} could not be finished")
-        self._under_way = event
+        if self._current is not None:
+            raise InvariantViolated(f"the stack takes no further event, because {type(self._current).__name__} raised an error")
+        self._current = event
         outbox = self._outbox
-        # The driver's clock for timers does not go back; one that did would only make a timer late.
+        # The driver's monotonic clock does not go back. If one did, a timer would only be late.
         outbox.now = now if now.mono_us >= outbox.now.mono_us else Now(outbox.now.mono_us, now.wall_us)
         layers = self._layers
         if layers is None:
             layers = self._start(event)
         else:
             self._handlers[type(event)](event)
-        self._hear_own(layers)
+        self._handle_own(layers)
+        # One end for all events of a step: one write, and one message to each member (lifecycle, L4).
         layers.end_of_step()
         actions = outbox.take(self._wake_us(layers))
-        self._under_way = None
+        self._current = None
         return actions
 
-    def _hear_own(self, layers: Layers) -> None:
-        """Take what this member said to itself."""
+    def _handle_own(self, layers: Layers) -> None:
+        """Handle the messages that this member sent to itself."""
         local, me = self._outbox.local, self._standing.me
         while local:
             layers.inbound.on_message(me, local.popleft())
@@ -109,13 +112,14 @@ class Stack:
         order = layers.order
         for one in event.events:
             if not ordinary(one):
-                raise InvariantViolated(f"{type(one).__name__} is a step of its own")
+                # An event that may end the view needs a step of its own.
+                raise InvariantViolated(f"{type(one).__name__} may not be part of Several: it needs a step of its own")
             if isinstance(one, Submitted):
-                order.submit(one)  # what all sessions sent is forwarded at once
+                order.submit(one)  # forwards the batches of all sessions together
                 continue
             order.forward.leave()
             handlers[Received](one)
-            self._hear_own(layers)
+            self._handle_own(layers)
         order.forward.leave()
 
     def _start(self, event: Event) -> Layers:
@@ -157,7 +161,7 @@ class Stack:
         return layers
 
     def _taking_part(self, handler: Callable[[Any], None]) -> Callable[[Any], None]:
-        """The handler, for a member that neither halted nor stopped."""
+        """Wrap a handler so that it runs only while this member has neither halted nor stopped."""
 
         def guarded(event: Event) -> None:
             if self._standing.taking_part:
@@ -180,7 +184,7 @@ class Stack:
             layers.beat()
 
     def _wake_us(self, layers: Layers) -> int | None:
-        """When the stack wants `TimeAdvanced` next."""
+        """Return the time at which the stack needs the next `TimeAdvanced`, or None."""
         if not self._standing.taking_part:
             return None
         beat_us = self._beat_us
@@ -191,26 +195,26 @@ class Stack:
                 beat_us = due_us
         return beat_us
 
-    # For looking only
+    # Read-only views
 
     @property
     def phase(self) -> Phase:
-        """Where this member is between start and stop."""
+        """Phase of this member."""
         return Phase.BORN if self._layers is None else self._layers.flush.phase
 
     @property
     def decided(self) -> LogState:
-        """What the log says up to the frontier; not to be changed."""
+        """State of the log up to the frontier; callers must not change it."""
         return LogState() if self._layers is None else self._layers.context.window.state
 
     @property
     def lane_halted(self) -> str:
-        """Why nothing can follow in this gateway's lane; empty while all is well."""
+        """Why nothing can follow in this gateway's lane; empty if the lane works."""
         return "" if self._layers is None else self._layers.lanes.halted
 
     @property
     def lane_members(self) -> tuple[int, ...]:
-        """Whose disks have what is acknowledged in this gateway's lane now, oldest first; nobody while nothing is."""
+        """Members whose disks hold the acknowledged frames of this gateway's lane, oldest first; empty without an attempt."""
         return () if self._layers is None else self._layers.lanes.sharers
 
     @property
@@ -220,16 +224,16 @@ class Stack:
 
     @property
     def log(self) -> bytes:
-        """Uuid of the log, empty before it has one."""
+        """Uuid of the log, empty before the log has begun."""
         return b"" if self._layers is None else self._layers.context.window.log()
 
     @property
     def layers(self) -> Layers:
-        """The layers of a stack that was started."""
+        """Layers of a started stack."""
         if self._layers is None:
-            raise InvariantViolated("the stack was not started")
+            raise InvariantViolated("the stack has not started")
         return self._layers
 
 
 def _again(event: Started) -> None:
-    raise InvariantViolated("the stack was started before")
+    raise InvariantViolated("the stack has already started")

@@ -1,4 +1,4 @@
-"""State machines as tables: what is absent is illegal, and the diagrams in docs/ are drawn from the same tables."""
+"""State machines as tables: a transition that is absent is illegal. The diagrams in docs/ are generated from these tables."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Input = TypeVar("Input", bound=enum.Enum)
 
 
 class Machine(Generic[State, Input]):
-    """One machine at work: `on(input)` moves it along its table.
+    """A running state machine: `on(input)` moves it to the next state of its table.
 
     Attributes:
-        state: where it is now.
+        state: the current state.
     """
 
     __slots__ = ("_name", "_table", "state")
@@ -27,12 +27,13 @@ class Machine(Generic[State, Input]):
         self.state = start
 
     def on(self, input_: Input) -> State:
-        """Move and return the new state.
+        """Move to the next state and return it.
 
         Raises:
             InvariantViolated: the table has no such transition.
         """
         after = self._table.get((self.state, input_))
+        # A transition outside of the table is a defect, and the member must stop (lifecycle, L5).
         if after is None:
             raise InvariantViolated(f"{self._name}: {input_.value!r} cannot happen in {self.state.value!r}")
         self.state = after

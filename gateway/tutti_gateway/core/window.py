@@ -1,7 +1,7 @@
-"""The pending window: the undecided end of this member's log, and how far each stage of two-phase commit has come in it.
+"""The pending window: the undecided tail of this member's log, with one mark for each stage of two-phase commit.
 
-A position goes through the stages of `STAGES` one after the other; each is a mark that only moves forward and never passes the one
-before it. That is the whole rule of "vote after persisted, decide after voted", checked wherever a mark moves.
+A position passes the stages of `Stage` in order. Each stage is a mark that only moves forward and never passes the stage before it.
+This is the whole rule of "vote after persisted, decide after voted", and it is checked wherever a mark moves (protocol/atomic).
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from tutti_gateway.core import limits
 
 
 class Stage(enum.IntEnum):
-    """How far a position has come at this member."""
+    """Stage of a position at this member."""
 
-    TAKEN = 0  # it is in the window: ordered here, or received in order with the chain unbroken
-    WRITING = 1  # it was handed to the disk
-    DURABLE = 2  # the disk said that it is synced
-    VOTED = 3  # a YES that covers it left
-    DECIDED = 4  # a CONFIRM covers it: the frontier is behind it
+    TAKEN = 0  # the frame is in the window: ordered here, or received in order with an unbroken chain
+    WRITING = 1  # the disk has the frame to write
+    DURABLE = 2  # the disk has reported its sync
+    VOTED = 3  # a YES that covers it has left
+    DECIDED = 4  # a CONFIRM covers it, so the frontier has passed it
 
 
 class Barrier(NamedTuple):
-    """An ordered ABORT: no decision stops in [first, abort), and the batches of (producer, epoch) in it are void."""
+    """An ordered ABORT: no decision stops in [first, abort), and the batches of (producer, epoch) in that range are void."""
 
     first: int
     abort: int
@@ -39,21 +39,21 @@ class Barrier(NamedTuple):
 
 
 def weight(frame: Frame) -> int:
-    """Bytes that a frame counts in a window: an estimate of what it holds in memory."""
+    """Return the bytes that a frame counts in a window: an estimate of its memory."""
     return frame.body_length + 2 * HEADER_SIZE
 
 
 class Window:
-    """The undecided end of the log.
+    """The undecided tail of the log.
 
     Attributes:
-        state: what the log says up to the frontier; `state.position` is the frontier.
+        state: the log up to the frontier; `state.position` is the frontier.
         frames: the undecided frames, in order.
-        bytes: what they hold in memory, about.
-        end, chain: the last position taken and its chain value.
+        bytes: about the memory of these frames.
+        end, chain: the last position in the window and its chain value.
         barriers: ABORTs that are not decided, in order.
-        base, runs: (view, first position) of the runs of frames of one view behind position `base`, decided ones included.
-        rosters, roster_changes: undecided ROSTER frames, and how often what counts as roster changed.
+        base, runs: (view, first position) of each run of frames of one view after position `base`, decided frames included.
+        rosters, roster_changes: undecided ROSTER frames, and a counter of changes to the rosters that count.
     """
 
     __slots__ = (
@@ -94,36 +94,38 @@ class Window:
 
     @property
     def full(self) -> bool:
-        """Whether no further batch may be ordered."""
+        """True if no further batch may be ordered."""
         return self.bytes >= self._bytes_max or len(self.frames) >= limits.BATCH_ROOM_FRAMES
 
     @property
     def crowded(self) -> bool:
-        """Whether nothing may be ordered but what cannot wait: ABORT, VIEW, ROSTER."""
+        """True if only ABORT, VIEW and ROSTER frames may be ordered."""
         return len(self.frames) >= limits.REQUEST_ROOM_FRAMES
 
     def mark(self, stage: Stage) -> int:
-        """How far the stage has come."""
+        """Return the last position that has reached the stage."""
         return self._marks[stage]
 
     def advance(self, stage: Stage, to: int) -> None:
         """Move a stage forward.
 
         Raises:
-            InvariantViolated: it would go back, or pass the stage before it: a vote before its fdatasync, a decision before a vote.
+            InvariantViolated: the stage would move back or pass the stage before it, such as a vote before its fdatasync.
         """
         marks = self._marks
+        # This check is the rule: vote after persisted, decide after voted (atomic, A1 and A2).
         if not marks[stage] <= to <= marks[stage - 1]:
             raise InvariantViolated(
-                f"{stage.name} goes from {marks[stage]} to {to}, and {Stage(stage - 1).name} is at {marks[stage - 1]}"
+                f"{stage.name} moves from {marks[stage]} to {to}, but {Stage(stage - 1).name} is at {marks[stage - 1]}"
             )
         marks[stage] = to
 
     def extend(self, frames: Sequence[Frame], more: int = 0) -> None:
-        """Take the next frames; each continues the chain. `more` may be undecided than a coordinator orders."""
+        """Append the next frames; each continues the chain. A start may hold `more` undecided frames than a coordinator orders."""
         end, chain = self.end, self.chain
+        # The limit keeps the memory of a member bounded (lifecycle, L6).
         if len(self.frames) + len(frames) > common_limits.UNDECIDED_FRAMES_MAX + self._more + more:
-            raise InvariantViolated(f"{len(self.frames)} frames are undecided, and {len(frames)} more are over the bound")
+            raise InvariantViolated(f"{len(self.frames)} frames are undecided, and {len(frames)} more exceed the limit")
         view = self.runs[-1][0] if self.runs else 0
         for frame in frames:
             end += 1
@@ -151,28 +153,29 @@ class Window:
         self.runs.append((view, first))
         if len(self.runs) > limits.VIEW_RUNS_MAX:
             self.runs.popleft()
+            # Older runs are dropped; below `base` two logs must be compared frame by frame (flush, F5).
             self.base = self.runs[0][1] - 1
 
     def log(self) -> bytes:
-        """Uuid of the log, empty before its ROSTER."""
+        """Return the uuid of the log, empty before its ROSTER."""
         return self.state.log or (decode_body(RosterBody, self.rosters[0].body).log if self.rosters else b"")
 
     def forced(self) -> int:
-        """View of the last ROSTER that was made by force, decided or not; 0 if there is none."""
+        """Return the view of the last forced ROSTER, decided or not; 0 if there is none."""
         views = [frame.view for frame in self.rosters if decode_body(RosterBody, frame.body).forced]
         return views[-1] if views else self.state.forced
 
     def view_at_end(self) -> int:
-        """View of the last frame taken; 0 if none was since the start."""
+        """Return the view of the last frame in the window; 0 if there was none since the start."""
         return self.runs[-1][0] if self.runs else 0
 
     def cut(self, to: int) -> None:
-        """Give up every frame behind position `to`; all stages go back with it, so that nothing old counts for what comes there.
+        """Truncate the window after position `to`. All stages move back too, so that no old vote counts for a later frame there.
 
         Raises:
-            InvariantViolated: it would cut what is decided.
+            InvariantViolated: a decided frame would be truncated.
         """
-        invariant(self.frontier <= to, f"a cut to {to} is below the frontier {self.frontier}")
+        invariant(self.frontier <= to, f"a truncation to {to} is below the frontier {self.frontier}")
         while self.frames and self.frames[-1].position > to:
             self.bytes -= weight(self.frames.pop())
         self.end = min(self.end, to)
@@ -180,9 +183,11 @@ class Window:
         self.barriers = [barrier for barrier in self.barriers if barrier.abort <= to]
         while self.runs and self.runs[-1][1] > to:
             self.runs.pop()
+        # A truncated ROSTER no longer counts, so the majorities change.
         if self.rosters and self.rosters[-1].position > to:
             self.rosters = [frame for frame in self.rosters if frame.position <= to]
             self.roster_changes += 1
+        # All marks move back, so that no old sync or vote counts for a later frame at that position.
         self._marks = [min(mark, to) for mark in self._marks]
 
     def _bar(self, frame: Frame) -> None:
@@ -191,16 +196,16 @@ class Window:
         self.barriers.append(Barrier(first, frame.position, frame.producer, frame.epoch))
 
     def at(self, position: int) -> Frame:
-        """The undecided frame at the position."""
+        """Return the undecided frame at the position."""
         invariant(self.frontier < position <= self.end, f"position {position} is not in the window")
         return self.frames[position - self.frontier - 1]
 
     def chain_at(self, position: int) -> int:
-        """The chain value of the frontier, or of an undecided position."""
+        """Return the chain value of the frontier or of an undecided position."""
         return self.state.chain if position == self.frontier else self.at(position).header_crc
 
     def barred(self, position: int) -> bool:
-        """Whether an ordered ABORT voids the batch at the position."""
+        """True if an ordered ABORT voids the batch at the position."""
         frame = self.at(position)
         return any(
             barrier.first <= position < barrier.abort and (barrier.producer, barrier.epoch) == (frame.producer, frame.epoch)
@@ -208,8 +213,9 @@ class Window:
         )
 
     def reach(self, position: int) -> int:
-        """The last position up to `position` where a decision may stop."""
+        """Return the last position up to `position` at which a decision may stop (protocol/atomic, A13)."""
         moved = bool(self.barriers)
+        # One ABORT may lead into the range of an earlier one, so the search repeats.
         while moved:
             moved = False
             for barrier in self.barriers:
@@ -218,7 +224,7 @@ class Window:
         return position
 
     def decide(self, up_to: int) -> tuple[tuple[Frame, ...], tuple[int, ...], frozenset[int]]:
-        """Move the frontier: the decided run, the offset of each frame, and the positions of void batches in it."""
+        """Move the frontier. Return the decided run, the offset of each frame, and the positions of void batches in the run."""
         invariant(up_to == self.reach(up_to), "the frontier would stop between a batch and its ABORT")
         self.advance(Stage.DECIDED, up_to)
         void: frozenset[int] = frozenset()
@@ -244,10 +250,10 @@ class Window:
         )
 
     def replace(self, state: LogState) -> None:
-        """The log is what the state says, all of it decided and durable, and nothing behind it.
+        """Replace the log by a snapshot: everything in `state` is decided and durable, and no frame follows it.
 
         Raises:
-            InvariantViolated: less would be decided than was.
+            InvariantViolated: the frontier would move back.
         """
         invariant(state.position > self.frontier, f"a log decided up to {self.frontier} is replaced by one up to {state.position}")
         self.state.become(state)
@@ -261,11 +267,11 @@ class Window:
         self._marks = [state.position] * len(Stage)
 
     def restore(self, tail: Iterable[Frame]) -> None:
-        """Take what a start found behind the frontier, all of it durable."""
+        """Append the frames that a start found after the frontier; all of them are durable."""
         self.extend(tuple(tail), limits.TAIL_FRAMES_MAX - common_limits.UNDECIDED_FRAMES_MAX)
         self._more = max(
             0, len(self.frames) + limits.WINDOW_MORE_FRAMES - common_limits.UNDECIDED_FRAMES_MAX
-        )  # a view goes on behind it
+        )  # a view continues after this tail
         self.advance(Stage.WRITING, self.end)
         self.advance(Stage.DURABLE, self.end)
 

@@ -76,7 +76,7 @@ def test_a_progress_commits_without_a_record(gateway: GatewayProcess) -> None:
     with Transactor(gateway.url, producer="committer-of-all") as committer:
         for position in range(1, 60):
             committer.resume()  # after the refusal of the one before
-            with pytest.raises(Refused, match=f"nothing is staged at position {position} "):
+            with pytest.raises(Refused, match=f"nothing is staged at position {position},"):
                 committer.commit([Part(position, "alone", 1, 0, 0)], b"wrong").result(30)
     with Producer(gateway.url, producer="alone") as producer:
         assert producer.resume().progress == b"12"

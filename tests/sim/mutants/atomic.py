@@ -173,8 +173,8 @@ ATOMIC = (
             Edit(
                 ForwardTable,
                 "installed",
-                "        behind = self._behind(queue)",
-                "        behind = self._behind(queue)\n"
+                "        behind = self._unordered(queue)",
+                "        behind = self._unordered(queue)\n"
                 "        self._outbox.answers(queue.session).extend([_aborted(frame, 'it was cut') for frame in behind])",
             )
         ],

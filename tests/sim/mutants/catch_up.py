@@ -19,7 +19,7 @@ CATCH_UP = (
         "learner-asks-an-old-view",
         "4.2",
         "a learner asks a member of a view above its accepted one",
-        [Edit(Learner, "_look", "and peer.beat.view > standing.accepted", "and peer.beat.view > 0")],
+        [Edit(Learner, "_choose_source", "and peer.beat.view > standing.accepted", "and peer.beat.view > 0")],
         proof=f"{_SERVING}test_a_learner_asks_only_a_member_of_a_view_above_its_accepted_one",
     ),
     Mutant(
@@ -41,7 +41,7 @@ CATCH_UP = (
         "4.2",
         "a learner has all that its accepted view holds, and takes only what a view above it decided",
         [
-            Edit(Learner, "_look", "and peer.beat.view > standing.accepted", "and peer.beat.view > 0"),
+            Edit(Learner, "_choose_source", "and peer.beat.view > standing.accepted", "and peer.beat.view > 0"),
             Edit(Learner, "on_fetched", " or message.source <= self._standing.accepted", ""),
             Edit(Learner, "on_snapshot", " or message.source <= self._standing.accepted", ""),
         ],

@@ -242,7 +242,7 @@ LANES = (
         "lane-healing-held-by-one-removed",
         "7",
         "the last attempt goes on without the votes of who was removed",
-        [Edit(Origin, "beat", "self._leave_out(self._healing.removed(self._votes))", "pass")],
+        [Edit(Origin, "beat", "self._drop_removed(self._recovery.removed(self._votes))", "pass")],
         proof=_UNIT + "test_resumed.py::test_who_is_removed_is_waited_for_no_longer",
     ),
     Mutant(
@@ -271,7 +271,7 @@ LANES = (
         "lane-healed-by-an-earlier-disk",
         "7",
         "an answer counts for the disk that gave it",
-        [Edit(Unordered, "_see_disk", "self._healing.forget(number)", "pass")],
+        [Edit(Unordered, "_see_disk", "self._recovery.forget(number)", "pass")],
         proof=_UNIT + "test_replaced.py::test_an_answer_counts_for_the_disk_that_gave_it",
     ),
     Mutant(

@@ -92,7 +92,7 @@ ORDER = (
                 "        self._forward(queue, [fresh.get(id(frame), frame) for frame in behind])",
                 "        queue.sent_us = self._outbox.now.mono_us",
             ),
-            Edit(ForwardTable, "beat", "            self._forward(queue, self._behind(queue))", "            pass"),
+            Edit(ForwardTable, "beat", "            self._forward(queue, self._unordered(queue))", "            pass"),
         ],
         NETWORK,
     ),

@@ -97,7 +97,7 @@ def test_members_are_listed_with_what_the_gateway_knows(tutti: Callable[..., Sai
 def test_on_a_terminal_reasons_stand_below_and_no_address_is_broken(
     tutti: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    why = "not heard of jfk and lga; 2 of the 3 that vote are needed, and more of it than a narrow column holds"
+    why = "not heard of jfk and lga; 2 of 3 voters are needed, and more of it than a narrow column holds"
     found = [member("jfk"), member("lga"), member("ewr", state="minority", reason=why)]
     monkeypatch.setenv("COLUMNS", "80")
     for module in (members, output):

@@ -106,7 +106,7 @@ def test_no_more_is_ever_undecided_than_where_an_abort_is_looked_for(monkeypatch
     group, member = opened()
     monkeypatch.setattr(common_limits, "UNDECIDED_FRAMES_MAX", 3)
     group.step(member, Submitted(1, batches(1, 3)))
-    with pytest.raises(InvariantViolated, match="3 frames are undecided, and 1 more are over the bound"):
+    with pytest.raises(InvariantViolated, match="3 frames are undecided, and 1 more exceed the limit"):
         member.stack.layers.place(Kind.TICK, TickBody(1, 1))
 
 

@@ -92,7 +92,7 @@ def test_an_attempt_ends_when_all_answered_and_nobody_knows_what_is_damaged() ->
     script.run("beats 1\nsettle\n----\n")
     flush = script.world.members["g1"].running.layers.flush
     assert flush.attempt == 0
-    assert flush.failed == "the log's end is damaged at gateway 'g1', and nobody else has it"
+    assert flush.failed == "the end of the log is corrupt at gateway 'g1', and no other gateway has it"
 
 
 def refused() -> tuple[WholeScript, Gateway, int]:
@@ -130,7 +130,7 @@ def test_who_refused_and_took_nothing_in_a_round_trip_ends_the_attempt() -> None
     assert flush.attempt == view
     script.run("beats 2\n----\n")
     assert flush.attempt == 0
-    assert flush.failed == "gateway 2 does not take it: a coordinator is heard"
+    assert flush.failed == "gateway 2 refuses: a coordinator is heard"
 
 
 def test_who_promised_more_ends_the_attempt_at_once() -> None:

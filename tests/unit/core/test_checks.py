@@ -294,7 +294,7 @@ def test_no_message_of_an_impossible_view_passes(view: int) -> None:
 
 
 def test_what_is_no_message_is_a_fault() -> None:
-    assert fault(AskTopic("t")) == "AskTopic is no message between gateways"  # type: ignore[arg-type]  # on purpose
+    assert fault(AskTopic("t")) == "AskTopic is not a message between gateways"  # type: ignore[arg-type]  # on purpose
 
 
 @pytest.mark.parametrize(

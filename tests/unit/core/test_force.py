@@ -35,12 +35,12 @@ def asked(script: WholeScript, *names: str, gateway: str = "g1") -> list[Denied 
 @pytest.mark.parametrize(
     ("names", "words"),
     [
-        ((), "nobody was named"),
+        ((), "no gateway was named"),
         (("g1", "g9"), "g9 not among them"),
         (("g2",), "this is gateway 'g1', which is not named"),
-        (("g1", "g2", "g3", "g4", "g5"), "nothing to force, start those that are not heard"),
+        (("g1", "g2", "g3", "g4", "g5"), "nothing to force; start the voters that are not heard"),
         (("g1",), "gateway g2 is heard"),
-        (("g1", "g2", "g3"), "gateway g3 is to remain and is not heard"),
+        (("g1", "g2", "g3"), "gateway g3 is named and is not heard"),
     ],
 )
 def test_names_that_cannot_be_all_that_remains_are_refused(names: tuple[str, ...], words: str) -> None:
@@ -63,7 +63,7 @@ def test_a_view_that_decides_is_told_before_anything_is_said_of_the_names(names:
     script.run("quiet\ngateways g1 g2 g3\nuntil primary g1 g2 g3\n----\n")
     (denied,) = asked(script, *names)
     assert isinstance(denied, Denied)
-    assert "decides: members are changed with `tutti members`, nothing is to be forced" in denied.reason
+    assert "decides: change members with `tutti members`; a forced roster is not allowed" in denied.reason
     assert not denied.retry
 
 
@@ -132,7 +132,7 @@ def test_one_who_did_not_answer_makes_the_operator_hear_why() -> None:
     denied = script.world.members["g1"].replies[-1][1]
     assert isinstance(denied, Denied)
     assert denied.retry
-    assert "no answer came in time of gateway 'g2'" in denied.reason
+    assert "no answer came in time from gateway 'g2'" in denied.reason
 
 
 def test_the_last_one_of_three_goes_on_alone() -> None:
@@ -161,7 +161,7 @@ def test_who_is_named_does_not_leave_whatever_a_heartbeat_says() -> None:
         assert not member.halted
     beat = msgspec.structs.replace(base, forced=window.state.forced + (1 << 16), forced_at=1)
     script.world.step(member, Received(1, beat, b"g1/1".ljust(16, b"-")))
-    assert "went on without gateway 'g2'" in member.halted
+    assert "continued without gateway 'g2'" in member.halted
 
 
 def removed_undecided(group: str, removed: str, lost: str, message: str = "CONFIRM") -> WholeScript:
@@ -182,7 +182,7 @@ def test_who_holds_a_removal_undecided_goes_on_by_force_alone(removed: str, rest
     script = removed_undecided("g1 g2", removed, "g1")
     if restarted:
         script.run(f"kill g2\nstart g2\nbeats {limits.FORCE_HEARTBEATS + 20}\n----\n")
-    waits = "not heard of g1; 2 of the 2 that vote and 1 of the 1 that vote are needed: a change of the roster is undecided"
+    waits = "not heard of g1; 2 of 2 voters and 1 of 1 voters are needed: a change of the roster is undecided"
     assert Survey(script.world.members["g2"].running).waits == waits
     assert asked(script, "g2", gateway="g2") == []
     script.run("until answer g2 s1 #1 Done\nuntil primary g2\nkill g2\nstart g2\nuntil primary g2\n----\n")
@@ -208,7 +208,7 @@ def test_all_voters_of_a_removal_that_is_undecided_need_no_force(removed: str) -
     script = removed_undecided("g1 g2", removed, "g1")
     (denied,) = asked(script, "g1", "g2", gateway="g2")
     assert isinstance(denied, Denied)
-    assert "nothing to force, start those that are not heard" in denied.reason
+    assert "nothing to force; start the voters that are not heard" in denied.reason
     script.run("start g1\nuntil primary g2\n----\n")
     assert script.finish() == []
 

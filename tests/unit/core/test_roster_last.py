@@ -15,8 +15,7 @@ def test_the_only_gateway_of_a_group_cannot_be_removed_however_long_one_asks() -
     (denied,) = [answer for _, answer in member.replies if isinstance(answer, Denied)]
     assert (denied.code, denied.retry) == ("roster", False)
     assert denied.reason == (
-        "gateway 'g1' is the only one of its group: add the one that is to go on first (`tutti members add`), or, if the group is "
-        "to end, stop it"
+        "gateway 'g1' is the only one of its group: add its successor first (`tutti members add`), or stop it to end the group"
     )
 
 
@@ -30,4 +29,4 @@ def test_the_last_that_votes_may_go_when_another_one_has_caught_up() -> None:
     script.run("beats 4\n----\n")
     (denied,) = [answer for _, answer in member.replies if isinstance(answer, Denied)]
     assert denied.retry
-    assert denied.reason == "gateway 'g1' is the last one that votes: it can go when another one has caught up"
+    assert denied.reason == "gateway 'g1' is the last voter: remove it after another gateway has caught up"

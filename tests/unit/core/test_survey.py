@@ -71,7 +71,7 @@ def test_before_all_are_there_nobody_is_primary() -> None:
     assert Survey(gateway.running).state == "joining"
     assert states(gateway) == {"g1": "joining", "g2": "joining", "g3": "silent"}
     assert seen(gateway)["g3"].heard_us == -1
-    assert Survey(gateway.running).waits == "the group is founded when g3 is here too: not heard of"
+    assert Survey(gateway.running).waits == "the group is founded when g3 is running too: not heard of"
     assert seen(gateway)["g1"].reason == Survey(gateway.running).waits
     world.start("g3")
     later(world, 3)
@@ -81,7 +81,7 @@ def test_before_all_are_there_nobody_is_primary() -> None:
 
 def test_one_alone_at_a_first_start_says_whom_it_waits_for() -> None:
     waits = Survey(group("g1").members["g1"].running).waits
-    assert waits.startswith("the group is founded when g2 and g3 are here too: not heard of; where the group has begun already")
+    assert waits.startswith("the group is founded when g2 and g3 are running too: not heard of; if the group exists already")
 
 
 def test_gateways_with_other_members_in_their_configuration_say_so() -> None:
@@ -91,7 +91,7 @@ def test_gateways_with_other_members_in_their_configuration_say_so() -> None:
         world.start(name)
     later(world, 3)
     g1 = world.members["g1"]
-    assert Survey(g1.running).waits == "g3 has other `group.members` than this gateway: make them the same everywhere"
+    assert Survey(g1.running).waits == "g3 has other `group.members` than this gateway: configure the same members everywhere"
     assert seen(g1)["g3"].reason == "has other `group.members` than the gateway that was asked"
     assert Survey(world.members["g3"].running).waits.startswith("g1 and g2 have other `group.members`")
 
@@ -109,7 +109,7 @@ def test_who_is_cut_off_is_a_minority_and_silent_to_the_others() -> None:
     silent = seen(world.members["g1"])["g3"]
     assert (silent.age, silent.voter) == (0, True)
     assert silent.heard_us > 10 * SECOND
-    assert Survey(world.members["g3"].running).waits == "not heard of g1 and g2; 2 of the 3 that vote are needed"
+    assert Survey(world.members["g3"].running).waits == "not heard of g1 and g2; 2 of 3 voters are needed"
     assert Survey(world.members["g1"].running).waits == ""
 
 
@@ -123,7 +123,7 @@ def test_who_hears_others_and_no_majority_tells_who_is_missing() -> None:
     world.start("g2")
     later(world, 5)
     g3 = world.members["g3"]
-    lacking = "not heard of g1; g2 has another disk than the roster names, which does not count; 2 of the 3 that vote are needed"
+    lacking = "not heard of g1; g2 has another disk than the roster names, and so no vote; 2 of 3 voters are needed"
     assert (Survey(g3.running).state, Survey(g3.running).waits) == ("minority", lacking)
     assert disk_remedy("g2") in seen(g3)["g2"].reason, "g1 may come back, and may be gone for good"
     assert Survey(world.members["g2"].running).waits.startswith("g3 has a log already and this gateway has none")
@@ -186,7 +186,7 @@ def test_who_leaves_says_so() -> None:
     world = group()
     world.step(world.members["g2"], LeaveAsked())
     assert Survey(world.members["g2"].running).state == "leaving"
-    assert "it leaves, and waits until the others go on without it" in Survey(world.members["g2"].running).waits
+    assert "until the others continue without it" in Survey(world.members["g2"].running).waits
     world.run(world.mono_us + SECOND, lambda: states(world.members["g1"])["g2"] == "leaving")
     assert states(world.members["g1"])["g2"] == "leaving"
 
@@ -236,7 +236,7 @@ def test_that_a_new_disk_has_no_room_is_known_elsewhere_too() -> None:
     world.step(world.members["g2"], SpaceChanged(low=True, reason="3 MB are left"))
     later(world, 5)
     told = seen(world.members["g1"])["g2"].reason
-    assert told.startswith("its disk has no room; has another disk than the roster names")
+    assert told.startswith("its disk has no free space; has another disk than the roster names")
 
 
 def test_whose_disk_has_no_room_is_told_by_its_name() -> None:
@@ -244,7 +244,7 @@ def test_whose_disk_has_no_room_is_told_by_its_name() -> None:
     world.step(world.members["g2"], SpaceChanged(low=True, reason="3 MB are left"))
     later(world, 0.5)
     reason = Survey(world.members["g1"].running).reason
-    assert reason == "nothing new is taken for the moment, a member's disk has no room: gateway 'g2': 3 MB are left"
+    assert reason == "new messages are refused because a member's disk has no free space: gateway 'g2': 3 MB are left"
 
 
 def test_what_was_lost_between_gateways_and_repaired_is_counted() -> None:

@@ -208,7 +208,7 @@ def test_an_echo_from_the_future_and_a_claim_of_another_count_for_nothing() -> N
     hand(world, gateway, 2, Heartbeat(sent_us=1, echo_us=2**60))
     assert peer.echoed_us == echoed
     hand(world, gateway, 2, Heartbeat(sent_us=1, claim=99 << 16 | 3))
-    assert dropped == ["view 99.3 is not its to coordinate"]
+    assert dropped == ["view 99.3 names another coordinator"]
 
 
 def test_a_contradiction_halts_only_when_another_question_brings_it_again() -> None:
@@ -233,7 +233,7 @@ def test_a_contradiction_halts_only_when_another_question_brings_it_again() -> N
     assert not layers.context.standing.taking_part
     actions = layers.context.outbox.take(None)
     assert [action.reason for action in actions if isinstance(action, Halt)] == [
-        f"gateway 'g1' holds what cannot follow this log: tick 77 follows tick {layers.order.received.tick}; "
+        f"gateway 'g1' holds a frame that cannot follow this log: tick 77 cannot follow tick {layers.order.received.tick}; "
         "what is decided here can still be read"
     ]
     assert any(isinstance(action, Send) for action in actions)

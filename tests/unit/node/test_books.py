@@ -301,7 +301,7 @@ def test_a_gateway_without_a_log_that_others_do_not_take_is_not_told_to_found_a_
     bench.driver.peers = [
         {"name": "ewr", "refused": "jfk is no member of group 'x': `tutti members add jfk HOST:PORT` takes it in"}
     ]
-    bench.group.waits = "the group is founded when ewr is here too: not heard of"
+    bench.group.waits = "the group is founded when ewr is running too: not heard of"
     told = json.decode(bench.books.status())["reason"]
     assert bench.books.waits == told, "the log of the gateway says the same"
     assert told == "ewr: jfk is no member of group 'x': `tutti members add jfk HOST:PORT` takes it in"
@@ -310,7 +310,7 @@ def test_a_gateway_without_a_log_that_others_do_not_take_is_not_told_to_found_a_
 def test_the_members_name_the_refusal_too() -> None:
     """Only the status did, and the members said how the group is founded, or who is not heard of."""
     bench = Bench()
-    bench.group.waits = "the group is founded when lga is here too: not heard of"
+    bench.group.waits = "the group is founded when lga is running too: not heard of"
     bench.group.all = [JFK._replace(state="joining", reason=bench.group.waits), LGA]
     bench.driver.peers = [{"name": "lga", "refused": "the public key of this one is not listed there"}]
     bench.stack.decided.log = b""

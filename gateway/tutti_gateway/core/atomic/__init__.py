@@ -1,1 +1,1 @@
-"""*atomic*: two-phase commit of every place, vote after persisted (design, section 4, layer 4). See NOTES.md."""
+"""*atomic*: two-phase commit of the ordered stream (protocol/atomic). See NOTES.md."""

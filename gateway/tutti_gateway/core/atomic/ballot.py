@@ -1,4 +1,4 @@
-"""The coordinator's count of votes in one view (two-phase commit of many positions at once)."""
+"""The coordinator's count of votes in one view: two-phase commit of many positions at once."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from tutti_gateway.core import limits
 
 
 class Ballot:
-    """How far every member of the view has voted YES.
+    """Votes of the members of a view.
 
     Attributes:
         votes: the highest position of each member's YES, by gateway number.
-        low: why a member's disk takes nothing new, by gateway number. It holds for some heartbeats and is said again in each,
-            so that neither a lost nor a late message leaves it wrong.
+        low: why a member's disk takes nothing new, by gateway number. A report counts for some heartbeats and is repeated in each,
+            so neither a lost nor a late message leaves it wrong.
         full: heartbeats for which a member has been low without a break.
     """
 
@@ -26,7 +26,7 @@ class Ballot:
         self._missed = dict.fromkeys(members, 0)
 
     def yes(self, member: int, up_to: int) -> None:
-        """Count a YES. Votes are cumulative: one that was overtaken changes nothing."""
+        """Count a YES. Votes are cumulative, so an older one changes nothing."""
         if up_to > self.votes[member]:
             self.votes[member] = up_to
 
@@ -40,13 +40,13 @@ class Ballot:
 
     @property
     def all_yes(self) -> int:
-        """The position up to which every member voted YES."""
+        """Position up to which every member has voted YES."""
         return min(self.votes.values())
 
     def beat(self, end: int, period: int) -> list[int]:
-        """One heartbeat passed. Returns the members whose votes stood still for `period` of them though something waited.
+        """Count one heartbeat. Return the members whose votes made no progress for `period` heartbeats although frames waited.
 
-        The period is counted in heartbeats (heartbeat time), so that a coordinator that did not run accuses nobody.
+        The period is counted in own heartbeats, so a coordinator that was paused accuses nobody.
         """
         for member in list(self.low):
             self._low_beats[member] -= 1
@@ -56,8 +56,10 @@ class Ballot:
         late = []
         for member, vote in self.votes.items():
             before = self._at_beat[member]
+            # A member without missing votes is not late, however long nothing is ordered.
             self._missed[member] = self._missed[member] + 1 if vote == before < end else 0
             if self._missed[member] >= period:
+                # Another full period must pass before the member is reported again.
                 self._missed[member] = 0
                 late.append(member)
             self._at_beat[member] = vote

@@ -1,4 +1,6 @@
-"""Whom the coordinator tells of a decision, and when: at once where a producer may wait for it, with the next ORDER elsewhere."""
+"""Distribution of decisions: CONFIRM goes at once to members whose clients may wait, and with the next ORDER to others (atomic,
+A5).
+"""
 
 from __future__ import annotations
 
@@ -9,63 +11,64 @@ from tutti_gateway.core import limits
 from tutti_gateway.core.context import Context
 from tutti_gateway.core.protocol.messages import Confirm
 
-_BATCHES = SEQUENCED | {int(Kind.TICK)}  # of these alone no request of another member waits for the decision
+_BATCHES = SEQUENCED | {int(Kind.TICK)}  # the decision of these kinds matters only to the origin's clients
 
 
 class Telling:
-    """CONFIRMs of one coordinator.
+    """Sends the CONFIRMs of one coordinator.
 
-    A message that wakes a member for itself alone costs it, and the coordinator, as much as one that brings work. So a member
-    through which nothing of a run came hears of its decision with the next frames that it is sent, or a little later
-    (`CONFIRM_LATE_US`) when none are. Readers at that member see the run so much later.
+    A message that only wakes a member costs it, and the coordinator, as much as a message with work. So a member that is not the
+    origin of anything in a run gets the decision with its next frames, or after `CONFIRM_LATE_US`. Readers at that member see the
+    run that much later.
 
     Attributes:
-        due_us: when those who were not told are to be told at last, None while all were.
+        due_us: time at which the remaining members get the decision, None if all have it.
     """
 
     def __init__(self, context: Context) -> None:
         self._outbox = context.outbox
         self._standing = context.standing
         self._window = context.window
-        self._untold: list[int] = []
+        self._pending: list[int] = []
         self.due_us: int | None = None
 
     def forget(self) -> None:
-        """The view ended."""
-        self._untold, self.due_us = [], None
+        """Reset at the end of a view."""
+        self._pending, self.due_us = [], None
 
     def decide(self, up_to: int, run: Iterable[Frame]) -> None:
-        """The run up to the position is decided: tell this member, and whom it matters to now."""
+        """Send the decision of the run up to the position to this member, and to the members that are concerned now."""
         standing, message = self._standing, Confirm(self._standing.view, up_to)
         now = self._concerned(run)
         for member in standing.members:
             if now is None or member == standing.me or member in now:
                 self._outbox.send(member, message)
-        self._untold = [] if now is None else [member for member in standing.others if member not in now]
-        if not self._untold:
+        self._pending = [] if now is None else [member for member in standing.others if member not in now]
+        if not self._pending:
             self.due_us = None
         elif self.due_us is None:
             self.due_us = self._outbox.now.mono_us + limits.CONFIRM_LATE_US
 
     def _concerned(self, run: Iterable[Frame]) -> set[int] | None:
-        """The members that producers wait at for something of the run; None where it matters to all."""
+        """Return the members that are the origin of frames in the run; None if it concerns all members."""
         origins: set[int] = set()
         for frame in run:
             if frame.kind not in _BATCHES:
+                # A ROSTER, EPOCH or other request concerns all members (atomic, A5).
                 return None
             origins.add(frame.origin)
         return origins
 
     def tell(self) -> None:
-        """Tell those who were not: something else goes to them just now, or it is time."""
+        """Send the decision to the remaining members."""
         standing = self._standing
-        if self._untold and standing.current(standing.view):
+        if self._pending and standing.current(standing.view):
             message = Confirm(standing.view, self._window.frontier)
-            for member in self._untold:
+            for member in self._pending:
                 self._outbox.send(member, message)
         self.forget()
 
     def time(self) -> None:
-        """Tell them if it is time."""
+        """Send the decision to the remaining members if it is due."""
         if self.due_us is not None and self._outbox.now.mono_us >= self.due_us:
             self.tell()

@@ -1,6 +1,6 @@
-"""Two-phase commit of the ordered stream: persist, vote, confirm, abort (see NOTES.md).
+"""Two-phase commit of the ordered stream: persist, vote, confirm, abort (protocol/atomic; see NOTES.md).
 
-Every member runs the voter's half; the coordinator of the view runs the other half too, and is a voter like all others.
+Every member has the voter's role. The coordinator of the view also counts votes. The coordinator votes like any other member.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from tutti_gateway.core.window import Stage
 
 
 class Above(Protocol):
-    """What *atomic* tells of."""
+    """Calls of *atomic* to the layers above it."""
 
     def decided(self, run: tuple[Frame, ...], offsets: tuple[int, ...], void: frozenset[int]) -> None:
-        """The frontier passed the run."""
+        """Take a decided run: the frontier has passed it."""
 
     def abort(self, frame: Frame, body: AbortBody) -> None:
         """Order an ABORT of the frame."""
 
     def room(self) -> None:
-        """What may be undecided, or written, may have become more."""
+        """Order waiting batches: the window or the disk may have space again."""
 
     def suspect(self, member: int, reason: str) -> None:
-        """The member holds the group up."""
+        """Suspect a member that holds the group up."""
 
     def full(self, low: Mapping[int, str]) -> None:
-        """Disks of these members have had no room for the atomic period, and why."""
+        """Handle members whose disks were full for the atomic period. `low` maps members to reasons."""
 
 
 class Atomic:
-    """The layer.
+    """The atomic layer.
 
     Attributes:
-        telling: who is told of decisions by this coordinator, and when.
+        telling: sends the decisions of this coordinator.
     """
 
     def __init__(self, context: Context, above: Above) -> None:
@@ -54,9 +54,9 @@ class Atomic:
         self._window = context.window
         self._above = above
         self._unwritten: list[Frame] = []
-        self._writing: deque[tuple[int, int]] = deque()  # (token, last position) of every Persist under way
-        self._withheld: list[Frame] = []  # behind a batch that this member said NO to
-        self._declined: dict[int, Frame] = {}  # batches that it said NO to, until an ABORT covers them
+        self._writing: deque[tuple[int, int]] = deque()  # (token, last position) of every Persist in progress
+        self._withheld: list[Frame] = []  # frames at and after a batch that this member declined
+        self._declined: dict[int, Frame] = {}  # batches that this member declined, until an ABORT covers them
         self._low = ""
         self._ballot: Ballot | None = None
         self.telling = Telling(context)
@@ -65,55 +65,62 @@ class Atomic:
     # Taking part
 
     def installed(self) -> None:
-        """A view was installed: votes and confirms of the last one count no more; what is durable here is voted for again."""
+        """Begin an installed view: votes and confirms of the last one no longer count, and durable frames are voted for again."""
         window, standing = self._window, self._standing
+        # Votes count in their view only, so each view has its own count (atomic, A3).
         self._ballot = Ballot(standing.members, window.frontier) if standing.coordinating else None
         self.telling.forget()
         self._view_position = 0
         self._vote(again=True)
 
     def ended(self) -> None:
-        """The view ended: what was not handed to the disk is given up, since the log as it is on the disk is what counts now."""
+        """End the view: frames that the disk does not have are dropped, because only the log on the disk counts now."""
         self._unwritten, self._withheld, self._declined, self._ballot = [], [], {}, None
         self.telling.forget()
+        # STATE reports the durable log only (flush, F4).
         self._window.cut(self._window.mark(Stage.WRITING))
 
     def cut(self, to: int) -> None:
-        """Give up what stands behind position `to`, on the disk too. Disk writes under way no longer count for what comes there."""
+        """Truncate the log after position `to`, on the disk too. Writes in progress no longer count for later frames there."""
         window = self._window
-        invariant(not self._unwritten and not self._withheld, "a log is cut while frames of its view wait")
+        invariant(not self._unwritten and not self._withheld, "a log is truncated while frames of its view wait")
+        # Frames that the disk never got need no truncation there.
         if window.mark(Stage.WRITING) > to:
             self._outbox.persist(cut=to)
+        # A write from before the truncation must not count as a sync of a later frame at that position.
         self._writing = deque((token, min(last, to)) for token, last in self._writing)
         window.cut(to)
 
     def carry(self, frames: Sequence[Frame]) -> None:
-        """Take frames of another member's log; they are written whatever the disk says: the group may have decided them."""
+        """Append and write frames of another member's log. A low disk takes these frames too, because the group may have decided
+        them.
+        """
         self._window.extend(frames, limits.WINDOW_MORE_FRAMES + limits.VIEW_ROOM_FRAMES)
         self._unwritten.extend(frames)
         self.write()
 
     def learned(self, up_to: int) -> None:
-        """Everything up to the position is decided in a view that this member is not in, and durable here."""
+        """Advance the frontier: a view without this member has decided everything up to the position, and it is durable here."""
+        # A learner never voted in that view; the decision of its members stands in for the vote.
         self._window.advance(Stage.VOTED, max(up_to, self._window.mark(Stage.VOTED)))
         self._decide(up_to)
 
     def opened(self, view_position: int) -> None:
-        """The coordinator ordered the view's VIEW frame: with it, and not before, everything carried over is decided."""
+        """Note that the coordinator ordered the view's VIEW frame. No decision is taken below it (protocol/atomic, A6)."""
         self._view_position = view_position
 
     def take(self, frames: Sequence[Frame]) -> None:
-        """Take the next frames of the log; they are in the received-table already."""
-        # The bound is the coordinator's, who orders; what was carried over may exceed it, and the view has to begin behind it.
+        """Append the next frames of the log, which are in the received-table already."""
+        # The limit binds the coordinator, which orders. The carried tail may exceed it, and the VIEW frame must still follow.
         orders = self._standing.coordinating and frames[0].kind != Kind.VIEW
         self._window.extend(frames, 0 if orders else limits.WINDOW_MORE_FRAMES + limits.VIEW_ROOM_FRAMES)
         if self._low or self._withheld:
-            self._take_some(frames)
+            self._take_while_low(frames)
         else:
             self._unwritten.extend(frames)
 
-    def _take_some(self, frames: Sequence[Frame]) -> None:
-        """While the disk is low no further batch is written: NO, and everything behind it waits for the ABORT."""
+    def _take_while_low(self, frames: Sequence[Frame]) -> None:
+        """Append frames while the disk is low: a batch is declined, and later frames wait for its ABORT (protocol/atomic, A16)."""
         for frame in frames:
             if frame.kind == Kind.BATCH and self._low:
                 self.decline(frame, f"no space: {self._low}")
@@ -125,10 +132,11 @@ class Atomic:
                 self._unwritten.append(frame)
 
     def decline(self, frame: Frame, reason: str) -> None:
-        """Say NO to a batch that was not handed to the disk, and hold back what follows."""
-        invariant(frame.kind == Kind.BATCH, f"{frame!r} is no batch: a member that cannot take it is booted")
+        """Send NO to a batch that the disk does not have, and hold back later frames."""
+        invariant(frame.kind == Kind.BATCH, f"{frame!r} is not a batch: a member that cannot take it is booted")
         invariant(frame.position > self._window.mark(Stage.WRITING), f"NO to {frame!r}, which is being written")
         self._withheld.append(frame)
+        # One ABORT voids the whole epoch, so one NO for it is enough (atomic, A12).
         if not any(_same_epoch(frame, other) for other in self._declined.values()):
             self._declined[frame.position] = frame
             self._outbox.send(self._standing.coordinator, No(self._standing.view, frame.position, reason))
@@ -139,12 +147,12 @@ class Atomic:
             if first <= position and _same_epoch(frame, abort):
                 del self._declined[position]
         if not self._declined:
-            # Void batches are written whole, with the ABORT that voids them: the disk was low, not full (limits.DISK_LOW_BYTES).
+            # Void batches are written whole with their ABORT. A low disk still has space for them (limits.DISK_LOW_BYTES).
             self._unwritten += self._withheld
             self._withheld = []
 
     def write(self) -> None:
-        """End of a step: hand what was taken to the disk, as one Persist."""
+        """End a step: give all appended frames to the disk as one Persist."""
         if self._unwritten:
             last = self._unwritten[-1].position
             self._window.advance(Stage.WRITING, last)
@@ -152,7 +160,7 @@ class Atomic:
             self._unwritten = []
 
     def persisted(self, token: int) -> None:
-        """Everything up to the Persist with the token is durable; this releases the vote."""
+        """Take the completion of all writes up to the token, and vote."""
         last = 0
         while self._writing and self._writing[0][0] <= token:
             last = self._writing.popleft()[1]
@@ -161,27 +169,29 @@ class Atomic:
             self._vote()
 
     def _vote(self, again: bool = False) -> None:
-        """YES to what is durable, only while promised = accepted = the view."""
+        """Send YES to what is durable, only while promised view = accepted view = the view."""
         window, standing = self._window, self._standing
         if not standing.current(standing.view):
             return
         durable = window.mark(Stage.DURABLE)
+        # A vote never leaves before its sync (atomic, A1).
         if again or durable > window.mark(Stage.VOTED):
             window.advance(Stage.VOTED, durable)
             self._outbox.send(standing.coordinator, Vote(standing.view, durable, self._low))
 
     def space(self, low: str) -> None:
-        """The disk takes new messages (empty) or not; the coordinator hears it with the next vote, which is now."""
+        """Note that the disk is low, or has free space (empty). The vote reports it to the coordinator at once."""
         if low != self._low:
             self._low = low
             self._vote(again=True)
 
     def on_confirm(self, sender: int, message: Confirm) -> None:
-        """The coordinator's decision."""
+        """Take the coordinator's decision."""
         standing, window = self._standing, self._window
         up_to = message.up_to
         if not standing.current(message.view) or sender != standing.coordinator or up_to <= window.frontier:
             return
+        # A decision needs this member's YES, so a higher CONFIRM is wrong or of an older log.
         if up_to > window.mark(Stage.VOTED) or up_to != window.reach(up_to):
             self._outbox.drop(message, sender, f"position {up_to} was not voted for here, or an ABORT reaches over it")
             return
@@ -197,62 +207,67 @@ class Atomic:
 
     @property
     def own_low(self) -> bool:
-        """Whether this member's disk takes no batches."""
+        """True if this member's disk takes no batches."""
         return bool(self._low)
 
     @property
     def low(self) -> str:
-        """Why the coordinator takes no new batches: a member's disk is low. Empty if all have room."""
+        """Reason why the coordinator orders no batches: a member's disk is low. Empty if all disks have free space."""
         if self._ballot is None or not self._ballot.low:
             return ""
         member = min(self._ballot.low)
         return f"{self._window.state.gateway_text(member)}: {self._ballot.low[member]}"
 
     def on_vote(self, sender: int, message: Vote) -> None:
-        """A member's YES. All of them make a CONFIRM."""
+        """Count a member's YES. When all members have voted, send CONFIRM."""
         ballot, window = self._ballot, self._window
         if ballot is None or not self._standing.current(message.view) or sender not in ballot.votes:
             return
         if message.up_to > window.end:
-            self._outbox.drop(message, sender, f"a YES to position {message.up_to}, and {window.end} is ordered")
+            self._outbox.drop(message, sender, f"a YES to position {message.up_to}, but only {window.end} is ordered")
             return
         again = message.up_to <= ballot.votes[sender]
         ballot.yes(sender, message.up_to)
+        # Every vote carries the disk's state, so a disk with free space clears its earlier report.
         if message.low or sender in ballot.low:
             ballot.space(sender, message.low)
             self._above.room()
+        # A decision never stops between a batch and its ABORT (atomic, A13), nor below the VIEW frame (A6).
         confirmed = window.reach(ballot.all_yes)
         if confirmed > window.frontier and 0 < self._view_position <= confirmed:
             self.telling.decide(confirmed, islice(window.frames, confirmed - window.frontier))
         elif again and sender != self._standing.me:
-            # It votes again because it heard nothing: the decision is repeated to it.
+            # A repeated vote means that the member did not get the decision, so it is sent again.
             self._outbox.send(sender, Confirm(message.view, window.frontier))
 
     def on_no(self, sender: int, message: No) -> None:
-        """A member's NO leads to an ABORT, once for a producer's epoch."""
+        """Order an ABORT after a member's NO, once for each epoch of a producer."""
         ballot, window = self._ballot, self._window
         if ballot is None or not self._standing.current(message.view) or sender not in ballot.votes:
             return
         position = message.position
         if not window.frontier < position <= window.end or window.barred(position):
             return
+        # After a YES the position may be decided, so a NO cannot count any more.
         if position <= ballot.votes[sender]:
             self._outbox.drop(message, sender, f"a NO to position {position} after a YES to {ballot.votes[sender]}")
             return
         frame = window.at(position)
+        # Carried frames and frames of other kinds are never aborted; a member that cannot take them is booted (atomic, A14).
         if frame.kind != Kind.BATCH or not 0 < self._view_position <= window.frontier:
             self._above.suspect(sender, f"it cannot take position {position}, which may not be aborted: {message.reason}")
             return
         if frame.view != self._standing.view:
-            raise InvariantViolated(f"{frame!r} stands behind the VIEW frame of {self._standing.view}")
+            raise InvariantViolated(f"{frame!r} follows the VIEW frame of {self._standing.view}")
         self._above.abort(frame, AbortBody(position, message.reason, self._entry_before(frame)))
 
     def _entry_before(self, frame: Frame) -> Entry:
-        """The producer's line of the received-table as it was before the frame."""
+        """Return the producer's entry in the received-table before the frame."""
         producer = self._window.state.producers.get(frame.producer)
         entry = Entry(b"", 0, 0, b"")
         if producer is not None:
             entry = Entry(producer.instance, producer.epoch, producer.sequence, producer.progress, producer.closed)
+        # Undecided frames before the batch have changed the entry since the decided state.
         for other in self._window.frames:
             if other is frame:
                 break
@@ -269,7 +284,7 @@ class Atomic:
     # Time
 
     def beat(self) -> None:
-        """One heartbeat: repeat what may have been lost, and look who holds the group up."""
+        """Run one heartbeat: repeat messages that may be lost, and suspect members that hold the group up."""
         standing, window = self._standing, self._window
         if not standing.current(standing.view):
             return
@@ -279,7 +294,7 @@ class Atomic:
             self.telling.forget()
             for member in self._ballot.beat(window.end, self._config.atomic_period_heartbeats):
                 vote = self._ballot.votes[member]
-                self._above.suspect(member, f"no vote since position {vote}, and {window.end} is ordered")
+                self._above.suspect(member, f"no vote since position {vote}, but {window.end} is ordered")
             full = [member for member, beats in self._ballot.full.items() if beats >= self._config.atomic_period_heartbeats]
             if full:
                 self._above.full({member: self._ballot.low[member] for member in full})
@@ -291,14 +306,14 @@ class Atomic:
 
     @property
     def beating(self) -> bool:
-        """Whether heartbeats are wanted: something is undecided, or there is somebody to repeat the decision to."""
+        """True if heartbeats are needed: something is undecided, or the decision must be repeated to others."""
         if not self._standing.view:
             return False
         return bool(self._window.frames or self._low or (self._ballot is not None and self._standing.others))
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing is undecided and nothing is being written."""
+        """True if nothing is undecided and nothing is being written."""
         return not self._window.frames and not self._writing
 
 

@@ -1,1 +1,1 @@
-"""*flush*: how a view begins (design, section 5). See NOTES.md."""
+"""*flush*: view changes that lose no decided frame (protocol/flush). See NOTES.md."""

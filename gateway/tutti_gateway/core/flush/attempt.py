@@ -1,4 +1,4 @@
-"""One attempt to bring about one view: what a candidate knows of it (design, 5.1, 5.3, 5.5)."""
+"""State of one attempt at a view: what its candidate knows (protocol/flush, F1)."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from tutti_gateway.core.protocol.messages import Install, Installed, State
 
 
 class Attempt:
-    """A view id is used for one attempt and one list of members.
+    """One attempt. A view id is used for one attempt and one list of members.
 
     Attributes:
-        view, proposed: what was proposed, and to whom (this member included).
-        forced: whether an operator says that these are all that remains: they alone count.
+        view, proposed: the proposed view, and the gateways that are asked, this one included.
+        forced: True if an operator declares that only these gateways remain: they alone count.
         states: the answers, by gateway number, and `incarnations`, the disks that gave them.
-        refused: who does not take it, and why. wavering: those of them who promised nothing higher.
+        refused: members that refused, with their reasons. `wavering` are those among them that promised nothing higher.
         choice: the log to adopt, once chosen.
-        unmended: whether the answers of a majority did not tell which log to adopt: it is damaged.
-        chosen_us: when that was.
-        install: what the members are told, once the candidate holds the log.
-        installed: who has accepted.
-        beats: heartbeats since it began, and `waited`, since a majority had answered. needed: what of that the last answer needed.
-        heard: beat at which each member last did something for it.
+        unmended: True if the answers of a majority do not show which log to adopt, because it is corrupt.
+        chosen_us: time of that choice.
+        install: the message to the members, once the candidate holds the log.
+        installed: members that have accepted.
+        beats: heartbeats since the attempt began. `waited` counts them since a majority answered, and `needed` until the last
+            answer.
+        heard: heartbeat of the last message of each member.
     """
 
     __slots__ = (
@@ -61,12 +62,13 @@ class Attempt:
         self.heard = dict.fromkeys(proposed, 0)
 
     def did(self, member: int) -> None:
-        """The member did something for it."""
+        """Note that the member did something for the attempt."""
         if member in self.heard:
             self.heard[member] = self.beats
 
     def answer(self, member: int, incarnation: bytes, state: State) -> None:
-        """A member's log is known; only its first answer counts, from a disk that stays the same."""
+        """Note the state of a member's log. Only its first answer counts."""
+        # A later answer could describe another log, which the choice has not seen.
         if member in self.proposed and member not in self.states:
             self.states[member] = state
             self.incarnations[member] = incarnation
@@ -75,7 +77,7 @@ class Attempt:
             self.wavering.discard(member)
 
     def refuse(self, member: int, reason: str, for_good: bool) -> None:
-        """A member does not take the view; it never will if that is `for_good`."""
+        """Note that a member refuses the view. With `for_good` it has promised a higher one."""
         self.refused[member] = reason
         if for_good:
             self.wavering.discard(member)
@@ -83,21 +85,22 @@ class Attempt:
             self.wavering.add(member)
 
     def may_waver(self, beats: int) -> bool:
-        """Whether somebody who refused so many heartbeats ago, or less, may have taken it since: it was asked more than once."""
+        """True if a member refused within the last `beats` heartbeats and may have taken a repeated proposal since."""
         return any(self.beats - self.heard[member] < beats for member in self.wavering)
 
     @property
     def owing(self) -> set[int]:
-        """Who has said nothing yet."""
+        """Members that have neither answered nor refused."""
         return set(self.proposed) - self.states.keys() - self.refused.keys()
 
     @property
     def answered(self) -> bool:
-        """Whether everybody has said something."""
+        """True if all members have answered or refused."""
         return not self.owing
 
     def accepted(self, member: int, incarnation: bytes, message: Installed) -> None:
-        """A member accepted, with the disk that answered."""
+        """Note that a member accepted, with the disk that gave its answer."""
+        # Another disk under the same number has accepted nothing (flush, F18).
         if self.install is None or message.view != self.view or self.incarnations.get(member) != incarnation:
             return
         if member in self.install.members:
@@ -105,11 +108,11 @@ class Attempt:
 
     @property
     def complete(self) -> bool:
-        """Whether all members have accepted."""
+        """True if all members have accepted."""
         return self.install is not None and self.installed == set(self.install.members)
 
     def silent(self, beats: int) -> list[int]:
-        """Members that owe something and did nothing for so many heartbeats."""
+        """Return members that owe an answer and were silent for `beats` heartbeats."""
         owing = self.install.members if self.install is not None else self.proposed
         done = self.installed if self.install is not None else self.states.keys() | self.refused.keys()
         return [member for member in owing if member not in done and self.beats - self.heard[member] >= beats]

@@ -1,4 +1,4 @@
-"""The candidate's half of *flush*: one attempt after the other (design, 5.1, 5.3 to 5.5)."""
+"""The candidate's role in *flush*: one attempt after the other (protocol/flush, F1 to F14)."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from tutti_gateway.core.view.quorum import Rosters
 
 
 class Member(Protocol):
-    """The member's half, which owns the scalars and the phase.
+    """The member's role, which owns the hard state and the phase.
 
     Attributes:
-        adopting: makes the own log another's.
-        life: where this member is, as a machine.
-        scalars: the last ones that were asked for.
+        adopting: makes the own log equal to another one.
+        life: state machine of this member.
+        scalars: the last hard state to be written.
     """
 
     adopting: Adopting
@@ -39,19 +39,19 @@ class Member(Protocol):
 
     @property
     def phase(self) -> Phase:
-        """Where this member is."""
+        """Phase of this member."""
 
     def persist(self, scalars: Scalars) -> None:
-        """Have the scalars written."""
+        """Write the hard state."""
 
     def end_view(self) -> None:
-        """From here on nothing of the installed view leaves, or is taken."""
+        """End the installed view: from now on its messages are neither sent nor taken."""
 
     def lost(self) -> None:
-        """No view: this member is out of the one that it was about to be in."""
+        """Give the view up: this member is in no view."""
 
     def state(self) -> State:
-        """What this member's log holds, all of it durable."""
+        """Return the state of this member's durable log."""
 
     def accept(self) -> None:
         """Accept the promised view."""
@@ -61,20 +61,21 @@ class Member(Protocol):
 
 
 class Above(Protocol):
-    """What a candidate does to the other layers."""
+    """Calls of a candidate to the other layers."""
 
     def carry(self, frames: Sequence[Frame]) -> tuple[int, str]:
-        """Take frames that continue the log; they are written. How many follow, and why the next one does not."""
+        """Append and write frames that continue the log. Return how many were appended, and why the next one was not."""
 
     def place(self, kind: Kind, body: msgspec.Struct) -> Frame:
-        """Order a frame of the coordinator."""
+        """Order a frame of the coordinator, and return it."""
 
     def opened(self, view_position: int) -> None:
-        """The VIEW frame was ordered at the position."""
+        """Note that the VIEW frame was ordered at the position."""
 
     def attempt_failed(self, stalled: Sequence[int], unmended: bool) -> None:
-        """The view that this member proposed does not come about; `stalled` are those who answered too late, and `unmended` says
-        whether a majority's answers did not tell which log to adopt.
+        """Report that the view which this member proposed failed.
+
+        `stalled` are members that answered too late. `unmended` is True if a majority's answers did not show which log to adopt.
         """
 
 
@@ -82,10 +83,10 @@ class Candidate:
     """Proposes views.
 
     Attributes:
-        attempt: the one under way, None if there is none.
+        attempt: the current attempt, None without one.
         entropy: uuid of a log that begins here.
         rejected: the highest promise that a refusal named.
-        failed: why the last attempt came to nothing.
+        failed: reason why the last attempt failed.
     """
 
     def __init__(self, context: Context, flush: Member, layers: Above, peers: Peers) -> None:
@@ -101,13 +102,14 @@ class Candidate:
         self.entropy = b""
         self.rejected = 0
         self.failed = ""
-        self._chosen: Attempt | None = None  # the last one whose log was chosen, while nobody who owed it an answer gave that
-        self._late = 0  # heartbeats that its answers needed beyond the two round trips that they are waited for
+        self._chosen: Attempt | None = None  # the last attempt that chose a log, until a late answer to it arrives
+        self._late = 0  # heartbeats that its answers needed beyond the normal wait
 
     def campaign(self, members: tuple[int, ...], forced: bool = False) -> None:
-        """Propose a view of these members; this one is among them. `forced`: they are all that remains of the roster."""
+        """Propose a view of these members, this one included. With `forced` they are all that remains of the roster."""
         flush, standing = self._flush, self._standing
-        invariant(standing.me in members, f"{members} are proposed by a gateway that is not among them")
+        invariant(standing.me in members, f"a gateway proposes members {members} without itself")
+        # A view id serves one attempt only, and is durably promised before any other member is asked (flush, F1).
         view = self._next_view()
         flush.end_view()
         flush.life.on(Step.CAMPAIGN)
@@ -115,7 +117,7 @@ class Candidate:
         flush.persist(msgspec.structs.replace(flush.scalars, promised=view, coordinated=view))
 
     def _next_view(self) -> int:
-        """A view id above all that was seen."""
+        """Return a view id above every one that this gateway has seen."""
         scalars, state = self._flush.scalars, self._window.state
         seen = max(
             scalars.promised,
@@ -129,7 +131,7 @@ class Candidate:
         return view_of(counter_of(seen) + 1, self._standing.me)
 
     def promised(self) -> None:
-        """The own promise is durable: now others are asked."""
+        """Ask the other members, because the own promise is durable."""
         attempt = self.attempt
         if attempt is None:
             return
@@ -140,37 +142,40 @@ class Candidate:
         self._collect()
 
     def on_state(self, sender: int, message: State) -> None:
-        """A member promised, and tells of its log."""
+        """Take a member's promise and the state of its log."""
         attempt = self.attempt
         if attempt is not None and message.view == attempt.view and self._flush.phase is Phase.COLLECTING:
             attempt.did(sender)
             attempt.answer(sender, self._peers.incarnation(sender), message)
             self._collect()
+        # An answer after the choice shows how long the next attempt must wait.
         elif self._chosen is not None and message.view == self._chosen.view and sender in self._chosen.owing:
             self._came_late(self._chosen)
 
     def _came_late(self, attempt: Attempt) -> None:
-        """A member's answer came when the view went on without it. The next one waits as long as this answer took: or who is far or
-        slow would be asked and left out for ever, and each time the others would change their view for it.
+        """Note a member's answer that came after the view continued without it. The next attempt waits as long as this answer took.
+
+        Without that wait a far or slow gateway would be left out of every view, and each attempt to add it would change the view
+        for nothing.
         """
         beats = -(-(self._outbox.now.mono_us - attempt.chosen_us) // self._config.heartbeat_us)
         self._late = max(0, min(attempt.waited + beats - self._patience(), self._period() // 2))
         self._chosen = None
 
     def _patience(self) -> int:
-        """Heartbeats for which the others are waited for when a majority has answered: a moment for all that live, so that fewer
-        undecided frames are cut.
+        """Return the heartbeats for which the candidate waits for more answers than a majority, so that fewer undecided frames are
+        truncated.
         """
         return 1 + self._peers.answer_beats()
 
     def on_reject(self, sender: int, message: Reject) -> None:
-        """A member does not take the view. It may be needed no more, or a higher one is."""
+        """Take a refusal. The attempt may not need that member, or the refusal names a higher view."""
         self.rejected = max(self.rejected, message.promised)
         attempt = self.attempt
         if attempt is None or message.view != attempt.view:
             return
         if message.promised > attempt.view and sender in attempt.states:
-            self.fail()  # it gave its promise to a higher view: it will neither give frames nor install
+            self.fail()  # the member promised a higher view, so it neither gives frames nor installs
             return
         if sender in attempt.states:
             return
@@ -180,24 +185,27 @@ class Candidate:
             self._collect()
 
     def _majority(self, attempt: Attempt) -> bool:
-        """Whether enough of those who count have answered; to begin a log, everybody configured; by force, all that remain."""
+        """True if enough members have answered: all configured ones for a new log, all remaining ones for a forced roster."""
         peers = self._peers
         if attempt.forced:
             return set(attempt.states) == set(attempt.proposed)
+        # Genesis needs all configured gateways, once (flush, F17).
         if peers.rosters.blank:
             return set(attempt.states) == {number for number, _, _ in peers.configured}
         return peers.rosters.majority(attempt.incarnations)
 
     def _collect(self) -> None:
-        """See whether the answers suffice, and choose."""
+        """Choose a log if the answers suffice."""
         attempt = self.attempt
         if attempt is None or attempt.choice is not None:
             return
+        # A member that refused may take the repeated proposal, so its refusal is not final yet.
         heard_out = attempt.answered and not attempt.may_waver(self._peers.round_beats())
         if not self._majority(attempt):
             if heard_out:
                 self.fail()
             return
+        # More answers mean fewer truncated undecided frames (flush, F7).
         if not attempt.answered and attempt.waited < self._patience() + self._late:
             return
         choice = choose(attempt.states, self._counting(attempt), attempt.incarnations)
@@ -205,10 +213,11 @@ class Candidate:
         if attempt.unmended:
             if heard_out:
                 self.fail()
-            return  # others that were asked may know more of what is damaged
+            return  # other members may know more about the corrupt end
         decided = max(state.frontier for state in attempt.states.values())
+        # No log without a decided frame may be adopted, whatever the answers say.
         if choice.end < decided:
-            reason = f"the log to adopt ends at {choice.end}, and {decided} is decided"
+            reason = f"the log to adopt ends at {choice.end}, but {decided} is decided"
             self._outbox.drop(attempt.states[choice.best], choice.best, reason)
             self.fail()
             return
@@ -217,15 +226,17 @@ class Candidate:
         self._flush.life.on(Step.CHOSEN)
         best, source = attempt.states[choice.best], attempt.states[choice.source]
         chain = best.chain if best.end == choice.end else None
-        # A damaged log does not say what stands at its end; who gives the frames does.
+        # A corrupt log does not show what is at its end; the log of the source does.
         state = source if whole_to(source) >= choice.end else best
         theirs = Extent(state.base, state.table, choice.end)
         self._flush.adopting.begin(attempt.view, choice.source, theirs, chain)
         self.adopted()
 
     def _counting(self, attempt: Attempt) -> Rosters:
-        """Who counts when the logs are judged. Where the ROSTER itself cannot be read, all who founded the group: everybody who is
-        configured, but for disks that accepted no view, which may be blank ones in the place of others.
+        """Return the rosters that count when logs are compared.
+
+        If the ROSTER itself is unreadable, all configured gateways count whose disk has accepted a view. Blank disks may stand in
+        for the others (protocol/flush, F24).
         """
         named = self._peers.rosters.known
         if self._peers.rosters.blank and not attempt.forced:
@@ -236,13 +247,14 @@ class Candidate:
         return Rosters([{member: named[member] for member in attempt.proposed if member in named}])
 
     def adopted(self) -> None:
-        """The log may be adopted: the members are told, and this one accepts like all others."""
+        """Send INSTALL to the members and accept the view, once this member holds the chosen log."""
         attempt, flush, window, standing = self.attempt, self._flush, self._window, self._standing
         done = flush.adopting.done()
         if attempt is None or done is None:
             return
         peers = self._peers
         peers.refresh()
+        # Every log of a forced view must hold the forced ROSTER (membership, M25).
         if done and attempt.forced and not self._force(attempt):
             done = False
         members = tuple(member for member in attempt.proposed if member in attempt.states and self._may_be(member, attempt))
@@ -268,17 +280,19 @@ class Candidate:
         return self._peers.rosters.blank or self._peers.rosters.member(member, attempt.incarnations[member])
 
     def _counts(self, attempt: Attempt, members: tuple[int, ...]) -> bool:
-        """Count again, with the rosters of the log that was adopted: answers, and members."""
+        """Count answers and members again with the rosters of the adopted log (protocol/flush, F6)."""
         rosters = self._peers.rosters
         if rosters.blank:
             return self._majority(attempt) and set(members) == set(attempt.states)
+        # A proof about the corrupt end must also hold by the rosters of the adopted log (flush, F20).
         if attempt.choice is not None and not all(map(rosters.blocks, attempt.choice.blocking)):
             return False
         return rosters.majority(attempt.incarnations) and rosters.majority({m: attempt.incarnations[m] for m in members})
 
     def _force(self, attempt: Attempt) -> bool:
-        """The roster of those who remain comes behind the adopted log before anybody accepts that: no log of this view is without
-        it, so that whoever has accepted the view knows that nobody else counts any more.
+        """Append a forced ROSTER to the adopted log before any member accepts it (protocol/membership, M25).
+
+        Every log of this view then holds it, so a gateway that has accepted the view counts no other voter any more.
         """
         peers, window = self._peers, self._window
         voters = tuple(peers.rosters.known[member] for member in sorted(attempt.proposed) if member in peers.rosters.known)
@@ -294,14 +308,14 @@ class Candidate:
         return taken == 1
 
     def accepted(self) -> None:
-        """This member has accepted durably."""
+        """Note that this member has durably accepted."""
         attempt = self.attempt
         if attempt is not None and attempt.install is not None:
             attempt.installed.add(self._standing.me)
             self._gathered(attempt)
 
     def on_installed(self, sender: int, message: Installed) -> None:
-        """A member has accepted."""
+        """Note that a member has accepted."""
         attempt = self.attempt
         if attempt is not None:
             attempt.did(sender)
@@ -309,13 +323,17 @@ class Candidate:
             self._gathered(attempt)
 
     def _gathered(self, attempt: Attempt) -> None:
-        """All members have accepted: the view is installed; its VIEW frame, when decided, decides everything before it."""
+        """Install the view when all members have accepted, and order its VIEW frame, which decides everything before it (flush,
+        F12).
+        """
         flush = self._flush
+        # The own acceptance must be durable too, which the phase shows.
         if not attempt.complete or flush.phase is not Phase.GATHERING or attempt.install is None:
             return
         self.attempt = None
         flush.life.on(Step.GATHERED)
         flush.install(attempt.install.members)
+        # Genesis writes the ROSTER before the first VIEW frame (flush, F17).
         if self._window.end == 0:
             self._layers.place(Kind.ROSTER, self._first_roster(attempt))
         self._layers.opened(self._layers.place(Kind.VIEW, ViewBody(attempt.install.members)).position)
@@ -324,7 +342,7 @@ class Candidate:
         return RosterBody(self._identity.group, self.entropy, self._founders(attempt, attempt.states))
 
     def _founders(self, attempt: Attempt, known: Container[int]) -> tuple[Voter, ...]:
-        """Everybody configured, with the disk that answered if it is `known`, else with none."""
+        """Return all configured members, each with the disk that answered if it is in `known`, else without a disk."""
         return tuple(
             Voter(number, name, attempt.incarnations[number] if number in known else b"", address)
             for number, name, address in self._peers.configured
@@ -333,7 +351,7 @@ class Candidate:
     # Time
 
     def beat(self) -> None:
-        """One heartbeat of an attempt: what may have been lost is said again; who is silent is left out of the next one."""
+        """Run one heartbeat of an attempt: repeat messages that may be lost, and end the attempt if a member is silent."""
         attempt, phase = self.attempt, self._flush.phase
         if attempt is None:
             return
@@ -359,9 +377,10 @@ class Candidate:
                 self._outbox.send(member, Propose(attempt.view, attempt.proposed, attempt.forced))
 
     def _over(self, attempt: Attempt) -> bool:
-        """Whether somebody who is waited for is gone, or does nothing."""
+        """True if a member that must answer is gone or does nothing."""
         period = self._period()
         owing = attempt.silent(0)
+        # A member that is gone would only delay the attempt; the next one leaves it out (flush, F14).
         if any(not self._peers.fresh(member) for member in owing) and attempt.beats > 1:
             return True
         if self._flush.phase is Phase.ADOPTING and self._flush.adopting.silent > period:
@@ -369,11 +388,11 @@ class Candidate:
         return bool(attempt.silent(period)) or (attempt.choice is None and attempt.beats > 2 * period)
 
     def _period(self) -> int:
-        """Heartbeats in which somebody who is waited for does something: longer where a question and its answer take long."""
+        """Return the heartbeats in which a member must do something; more where round trips are long."""
         return self._config.atomic_period_heartbeats + 4 * self._peers.round_beats()
 
     def fail(self) -> None:
-        """This attempt comes to nothing."""
+        """End the attempt without a view."""
         attempt = self.attempt
         if attempt is None:
             return
@@ -383,14 +402,14 @@ class Candidate:
         self._layers.attempt_failed(stalled, attempt.unmended)
 
     def _why(self, attempt: Attempt, stalled: Sequence[int]) -> str:
-        """Why an attempt came to nothing, for an operator."""
+        """Return why an attempt failed, for an operator."""
         named = self._window.state.gateway_text
         if attempt.refused:
-            return "; ".join(f"{named(member)} does not take it: {reason}" for member, reason in sorted(attempt.refused.items()))
+            return "; ".join(f"{named(member)} refuses: {reason}" for member, reason in sorted(attempt.refused.items()))
         absent = sorted({*stalled, *(member for member in attempt.proposed if not self._peers.fresh(member))})
         if absent:
-            return f"no answer came in time of {', '.join(map(named, absent))}"
+            return f"no answer came in time from {', '.join(map(named, absent))}"
         damaged = sorted(member for member, state in attempt.states.items() if state.damage is not None)
         if damaged and attempt.choice is None:
-            return f"the log's end is damaged at {', '.join(map(named, damaged))}, and nobody else has it"
-        return "the logs did not become one"
+            return f"the end of the log is corrupt at {', '.join(map(named, damaged))}, and no other gateway has it"
+        return "the logs could not be made equal"

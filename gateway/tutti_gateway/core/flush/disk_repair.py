@@ -1,4 +1,4 @@
-"""What this member's disk lost of the ordered log, and which gateways can give it (see `tutti_gateway.core.disk_repair`)."""
+"""Repair of decided frames of the ordered log that this disk lost (see `tutti_gateway.core.disk_repair`)."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from tutti_gateway.core.view.peers import Peers
 
 
 class LogMending:
-    """Fetches what is lost from those that are heard in a view: only what is decided is wanted."""
+    """Fetches lost frames from gateways that are heard in a view, because only decided frames are wanted."""
 
     def __init__(self, context: Context, peers: Peers) -> None:
         self._outbox = context.outbox
         self._peers = peers
-        self._mending = Mending(peers, self._sources, self._ask, context.outbox.mend)
+        self._repair = Mending(peers, self._sources, self._ask, context.outbox.mend)
 
     def on_rotted(self, event: Rotted) -> None:
-        """The disk says what is lost."""
-        self._mending.rotted(event.first, event.last)
+        """Take the lost range that the disk reports."""
+        self._repair.rotted(event.first, event.last)
 
     def on_fetched(self, sender: int, message: Fetched) -> bool:
-        """Frames came; whether they were for this."""
-        return not message.view and self._mending.fetched(sender, message.first, message.frames)
+        """Take fetched frames. Return True if they were for a repair."""
+        return not message.view and self._repair.fetched(sender, message.first, message.frames)
 
     def beat(self) -> None:
-        """One heartbeat."""
-        self._mending.beat()
+        """Run one heartbeat."""
+        self._repair.beat()
 
     def _sources(self, position: int) -> Iterator[int]:
         for peer in self._peers:

@@ -1,10 +1,8 @@
-"""Taking over the state with which another member's log begins, where the frames that are missing here were trimmed there (design,
-5.4 and 6): piece by piece, then in place of the own log.
+"""Installation of a snapshot from another member that has trimmed the frames which this log lacks (protocol/flush, F16).
 
-All that the state covers is decided, so nothing that was decided is given up by it. A log that has the very frame that the state
-ends with is not replaced: it holds everything up to there, and now knows that it is decided. Any other one ends before, or has
-frames that nobody can ever decide: they go. Only a damaged end that reaches further may be what others need: so a view change
-keeps it.
+The snapshot arrives piece by piece, and then replaces the own log. Everything in it is decided, so no decided frame is lost. A log
+that holds the last frame of the snapshot stays as it is, and is decided up to there. Any other log ends earlier, or holds frames
+that nobody can decide any more. Only a corrupt end that reaches further may be needed by others, so a view change keeps it.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from tutti_gateway.core.protocol.messages import FetchedSnapshot, FetchSnapshot
 
 @dataclass(slots=True)
 class _Taking:
-    """What came of a state."""
+    """A snapshot of which some pieces have arrived."""
 
     source: int
     view: int
@@ -31,18 +29,18 @@ class _Taking:
 
 
 class Relearning:
-    """One state at a time.
+    """Installs one snapshot at a time.
 
     Attributes:
-        replacing: whether the disk is replacing the log: until then nothing else is done to it.
+        replacing: True while the disk replaces the log; nothing else is done to the log meanwhile.
     """
 
     def __init__(self, context: Context, known: Callable[[int], None], replaced: Callable[[], None]) -> None:
-        """Prepare.
+        """Prepare the installation.
 
         Args:
-            known: the log has everything up to the position already, and all of it is decided.
-            replaced: the log is the state now.
+            known: called when the log holds everything up to the position already, and all of it is decided.
+            replaced: called when the snapshot has replaced the log.
         """
         self._outbox = context.outbox
         self._window = context.window
@@ -54,31 +52,36 @@ class Relearning:
 
     @property
     def replacing(self) -> bool:
-        """Whether the disk is at it."""
+        """True while the disk replaces the log."""
         return self._token > 0
 
     @property
     def busy(self) -> bool:
-        """Whether a state is on its way, or is taking the log's place."""
+        """True while a snapshot is on its way or replaces the log."""
         return self.replacing or self._taking is not None
 
     def stop(self) -> None:
-        """Whatever is on its way is not wanted any more; what the disk has begun it ends."""
+        """Drop the pieces that have arrived. A replacement that the disk has begun continues."""
         self._taking = None
 
     def ask(self) -> None:
-        """Ask for the next piece, once more if it was asked for before."""
+        """Request the next piece, or repeat the request."""
         taking = self._taking
         if taking is not None:
             self._outbox.send(taking.source, FetchSnapshot(taking.view, taking.position, len(taking.data)))
 
     def on_piece(self, sender: int, message: FetchedSnapshot, last: int) -> bool:
-        """A piece came from who was asked; `last` is how far the log that is wanted goes. False if nothing will come of it, and the
-        sender is of no use.
+        """Take a piece from the source. Return False if the source cannot serve this snapshot.
+
+        Args:
+            sender: gateway that sent the piece.
+            message: the piece.
+            last: last position of the wanted log.
         """
         if self.replacing:
             return True
         taking = self._taking
+        # The first piece announces a snapshot, so it may replace one that is on its way.
         if not message.at and message.size:
             if not self._window.frontier < message.position <= last:
                 self._taking = None
@@ -97,7 +100,7 @@ class Relearning:
         return self._take(sender, message, bytes(taking.data))
 
     def _take(self, sender: int, message: FetchedSnapshot, data: bytes) -> bool:
-        """The state is whole: the log becomes it."""
+        """Replace the log by the complete snapshot, if it is valid."""
         window = self._window
         try:
             state = LogState.from_bytes(data)
@@ -108,6 +111,7 @@ class Relearning:
         if wrong:
             self._outbox.drop(message, sender, wrong)
             return False
+        # The chain value names the whole log, so an equal one proves that this log holds the snapshot.
         if state.position <= window.end and window.chain_at(state.position) == state.chain:
             self._known(state.position)
         else:
@@ -116,16 +120,16 @@ class Relearning:
         return True
 
     def _unfit(self, state: LogState, position: int) -> str:
-        """Why the state cannot take the log's place; empty if it can."""
+        """Return why the snapshot cannot replace the log; empty if it can."""
         log = self._window.log()
         if state.position != position or len(state.log) != limits.ID_BYTES or not state.roster:
-            return f"a state up to {state.position} came as one up to {position}, or is of no log"
+            return f"the snapshot up to {state.position} was announced up to {position}, or names no log"
         if log and state.log != log:
-            return f"the state is of log {state.log.hex()}, and this one is {log.hex()}"
+            return f"the snapshot belongs to log {state.log.hex()}, but this log is {log.hex()}"
         return ""
 
     def persisted(self, token: int) -> None:
-        """Everything up to the Persist with the token is durable."""
+        """Take the completion of the replacement."""
         if self._token and token >= self._token:
             self._token = 0
             self._window.replace(self._state)

@@ -1,7 +1,8 @@
-"""*flush*: how views change without losing what was decided (design, section 5; see NOTES.md).
+"""The *flush* layer: it changes the view without losing decided frames (protocol/flush; see NOTES.md).
 
-Both roles are here. A candidate promises, proposes, collects, adopts the greatest log and has the members install it
-(`candidate.py`); a member promises, tells of its log, makes it the one that it is told, accepts. Every promise waits for the disk.
+It holds both roles. A candidate promises, proposes, collects, adopts the greatest log, and has the members install it
+(`candidate.py`). A member promises, reports its log, makes it equal to the chosen one, and accepts. Every promise waits for the
+disk.
 """
 
 from __future__ import annotations
@@ -31,38 +32,38 @@ from tutti_gateway.core.window import Stage
 
 
 class Layers(Log, Above, Protocol):
-    """What a view change does to the other layers."""
+    """Calls of a view change to the other layers."""
 
     def restore(self, tail: tuple[Frame, ...]) -> None:
-        """Take the undecided end of the log that a start found."""
+        """Restore the undecided tail of the log that a start found."""
 
     def view_ended(self) -> None:
-        """The view ended: only what the disk has counts now."""
+        """End the view: only what is on the disk counts from now on."""
 
     def relearned(self) -> None:
-        """The log was replaced by a state, all of it decided."""
+        """Continue after a snapshot replaced the log; everything in it is decided."""
 
     def installed(self) -> None:
-        """A view was installed."""
+        """Begin the installed view."""
 
     def primary(self) -> None:
-        """The VIEW frame is decided."""
+        """Begin to order new messages: the VIEW frame is decided."""
 
     def leads(self, sender: int) -> bool:
-        """Whether nobody but `sender` is heard to coordinate."""
+        """True if this member hears no coordinator but `sender`."""
 
 
 class Flush:
-    """The layer.
+    """The flush layer.
 
     Attributes:
-        adopting, serving: taking and giving frames.
-        candidate: the candidate's half.
+        adopting, serving: fetch frames, and serve them to others.
+        candidate: the candidate's role.
         learner: catches up outside of views.
-        relearning: takes over the begin of another log where the frames are gone.
-        mending: fetches again what the disk lost of the decided log.
-        scalars, token: the last scalars that were asked for, and the Persist that is under way with them, 0 if none is.
-        watermark: the frontier that is known durably.
+        relearning: installs a snapshot where the source has trimmed the missing frames.
+        mending: repairs decided frames that the disk lost.
+        scalars, token: the last hard state to be written, and the token of its Persist, 0 when it is durable.
+        watermark: the last position that is durably known as decided.
     """
 
     def __init__(self, context: Context, layers: Layers, peers: Peers) -> None:
@@ -88,39 +89,39 @@ class Flush:
 
     @property
     def phase(self) -> Phase:
-        """Where this member is."""
+        """Phase of this member."""
         return self.life.state
 
     @property
     def attempt(self) -> int:
-        """The view that this member proposes, 0 if it does not."""
+        """View that this member proposes, 0 without one."""
         return self.candidate.attempt.view if self.candidate.attempt is not None else 0
 
     @property
     def failed(self) -> str:
-        """Why the last view that this member proposed did not come about."""
+        """Reason why the last view that this member proposed failed."""
         return self.candidate.failed
 
     @property
     def end(self) -> int:
-        """Last position of the log, a damaged end included."""
+        """Last position of the log, including a corrupt end."""
         return self._window.end if self.adopting.damage is None else self.adopting.damage.last
 
     @property
     def ready(self) -> bool:
-        """Whether this member, outside of the view that decides, holds what is decided."""
+        """True if this member is outside of the view that decides, and holds what is decided."""
         return self.learner.ready
 
     def campaign(self, members: tuple[int, ...], forced: bool = False) -> None:
-        """Propose a view of these members, who are all that remains of the roster if it is `forced`."""
+        """Propose a view of these members. With `forced` they are all that remains of the roster."""
         self.candidate.campaign(members, forced)
 
     def learn(self) -> None:
-        """One heartbeat of a member that is in no view."""
+        """Run one heartbeat of a member that is in no view."""
         self.learner.beat()
 
     def on_started(self, event: Started) -> None:
-        """Begin with what the disk holds."""
+        """Begin with the disk's content."""
         recovered = event.recovered
         self._standing.durable(recovered.scalars)
         self.scalars = recovered.scalars
@@ -137,16 +138,17 @@ class Flush:
             self.life.on(Step.STARTED)
 
     def _unfit(self, recovered: Recovered) -> str:
-        """Why this gateway may not begin, empty if it may."""
+        """Return why this gateway may not begin; empty if it may."""
         identity, rosters = self._identity, self._peers.rosters
         if rosters.blank:
             invariant(self._window.end == 0, "the log does not begin with a ROSTER frame")
             return ""
         voters = [voter for voter in rosters.named.values() if voter.voting]
         mine = rosters.named.get(self._standing.me)
+        # A gateway that is configured alone must not continue the log of another group.
         if len(identity.members) == 1 and not self._standing.me:
             names = ", ".join(sorted(voter.name for voter in voters))
-            return f"the log belongs to the group of {names}; {identity.gateway!r} alone may not go on with it"
+            return f"the log belongs to the group of {names}; {identity.gateway!r} alone may not continue it"
         if len(voters) == 1 and mine == voters[0] and mine.incarnation != identity.incarnation:
             return (
                 f"the log's voter {identity.gateway!r} had another disk (incarnation {mine.incarnation.hex()}, "
@@ -154,40 +156,42 @@ class Flush:
             )
         return ""
 
-    # Scalars
+    # Hard state
 
     def persist(self, scalars: Scalars) -> None:
-        """Have them written; the last ones asked for are those that `on_persisted` takes over."""
+        """Write the hard state. `on_persisted` takes over the last one that was written."""
         self.scalars = scalars
         self.token = self._outbox.persist((), scalars)
         self._written_frontier = self._step_frontier
 
     def note_frontier(self) -> None:
-        """Have the frontier written: others rely on its being known durably (design, 5, roster change)."""
+        """Write the frontier, because other members rely on it being durably known as decided (protocol/membership, M24)."""
         if self._written_frontier < self._step_frontier and not self.token:
             self.persist(self.scalars)
 
     def end_of_step(self) -> None:
-        """What was delivered up to here counts as written by the scalars of later steps."""
+        """Note the delivered frontier: later writes of hard state include it."""
         self._step_frontier = self._window.frontier
 
     def on_persisted(self, event: Persisted) -> None:
-        """The scalars under way are durable: the next step."""
+        """Take the completion of a hard-state write, and take the next step of the view change."""
         self.relearning.persisted(event.token)
         self.learner.durable()
         self.adopting.durable()
         if not self.token or event.token < self.token:
             return
         self.token = 0
+        # Hard state counts only once it is durable: promises and acceptances take effect here.
         self._standing.durable(self.scalars)
         self.watermark = max(self.watermark, self._written_frontier)
+        # The same write serves both roles; `attempt` shows which one this member has.
         if self.phase is Phase.PROMISING:
             if self.candidate.attempt is not None:
                 self.life.on(Step.PROMISED_OWN)
                 self.candidate.promised()
             else:
                 self.life.on(Step.PROMISED)
-                self._tell_state()
+                self._send_state()
         elif self.phase is Phase.ACCEPTING and self._standing.accepted == self._standing.promised:
             if self.candidate.attempt is not None:
                 self.life.on(Step.ACCEPTED_OWN)
@@ -198,7 +202,7 @@ class Flush:
     # Ending a view
 
     def end_view(self) -> None:
-        """From here on nothing of the installed view leaves, or is taken."""
+        """End the installed view: from now on its messages are neither sent nor taken (protocol/flush, F3)."""
         if self._standing.view:
             self._standing.end_view()
             self._outbox.installed()
@@ -207,16 +211,16 @@ class Flush:
         self._layers.view_ended()
 
     def lost(self) -> None:
-        """No view: this member is out of the one that it was in, or was about to be in."""
+        """Give the view up: this member is in no view, and takes part in no attempt."""
         self.candidate.attempt = None
         self._install = None
         self.end_view()
         self.life.on(Step.LOST)
 
     def state(self) -> State:
-        """What this member's log holds, all of it durable."""
+        """Return the state of this member's durable log."""
         window, damage = self._window, self.adopting.damage
-        invariant(window.mark(Stage.DURABLE) == window.end, "a log is told of that is not durable")
+        invariant(window.mark(Stage.DURABLE) == window.end, "the reported log is not durable")
         return State(
             view=self._standing.promised,
             accepted=self._standing.accepted,
@@ -231,32 +235,39 @@ class Flush:
     # As a member
 
     def on_propose(self, sender: int, message: Propose) -> None:
-        """A view is proposed."""
+        """Handle a proposal of a view."""
         standing, peers = self._standing, self._peers
         peers.refresh()
         if not self._may_propose(sender) or standing.me not in message.members or coordinator_of(message.view) != sender:
-            self._outbox.drop(message, sender, f"view {view_text(message.view)} is not its to propose, or not to this gateway")
+            self._outbox.drop(
+                message, sender, f"view {view_text(message.view)} must be proposed by its coordinator, to its members"
+            )
             return
+        # A repeated proposal means that STATE was lost.
         if message.view == standing.promised and self.phase is Phase.PROMISED:
             self._outbox.send(sender, self.state())
         elif message.view == self.scalars.promised:
-            return  # it is being promised, or more
+            return  # the promise of this view is being written, or is durable
         elif message.view < self.scalars.promised:
             self._reject(sender, message.view, "a higher view is promised")
+        # A member that hears its coordinator refuses other proposals (membership, M9).
         elif not self._layers.leads(sender):
             self._reject(sender, message.view, "a coordinator is heard")
         elif message.forced and peers.hears_majority():
-            self._reject(sender, message.view, "a majority of the roster is heard here: nothing is to be forced")
+            self._reject(sender, message.view, "a majority of the roster is heard here: a forced roster is not allowed")
         else:
             self.candidate.attempt = None
             self._install = None
             self.end_view()
+            # The old view ends before the promise is durable (flush, F3).
             self.life.on(Step.PROPOSED)
             self.persist(msgspec.structs.replace(self.scalars, promised=message.view))
 
     def _may_propose(self, sender: int) -> bool:
-        """Whether a gateway may propose: one that counts here, or that says it has this log, whose later rosters may count it, and
-        knows what was forced upon it. Whom to count is the candidate's to know; to promise something does no harm.
+        """True if the gateway may propose a view to this member.
+
+        A roster here counts it, or it has this log (whose later rosters may count it) and knows every forced roster. The candidate
+        decides which members to count, so a promise to it does no harm.
         """
         peers, peer = self._peers, self._peers.get(sender)
         named = peers.rosters.blank or peers.rosters.votes(sender, peers.incarnation(sender))
@@ -267,13 +278,14 @@ class Flush:
     def _reject(self, to: int, view: int, reason: str) -> None:
         self._outbox.send(to, Reject(view, self.scalars.promised, reason))
 
-    def _tell_state(self) -> None:
-        """The promise is durable, and with it everything that was handed to the disk before."""
+    def _send_state(self) -> None:
+        """Report the durable log to the candidate: the promise is durable, and so is every earlier write."""
         self._outbox.send(coordinator_of(self._standing.promised), self.state())
 
     def on_install(self, sender: int, message: Install) -> None:
-        """The log and the members of the promised view."""
+        """Take the log and the members of the promised view."""
         standing = self._standing
+        # Only the candidate of the promised view may install a log here.
         if message.view != standing.promised or message.view != self.scalars.promised or coordinator_of(message.view) != sender:
             if message.view < self.scalars.promised:
                 self._reject(sender, message.view, "a higher view is promised")
@@ -281,11 +293,12 @@ class Flush:
         if standing.me not in message.members:
             if self.phase is Phase.PROMISED:
                 self.lost()
+        # A repeated INSTALL means that the answer was lost.
         elif standing.accepted == message.view:
             self._outbox.send(sender, Installed(message.view))
         elif message.end < self._window.frontier:
-            # No log without what is decided is ever chosen: nothing is cut for it.
-            reason = f"its log ends at {message.end}, and {self._window.frontier} is decided here"
+            # no chosen log lacks a decided frame, so nothing is truncated for this one
+            reason = f"its log ends at {message.end}, but {self._window.frontier} is decided here"
             self._outbox.drop(message, sender, reason)
         elif self.phase is Phase.PROMISED:
             self._install = message
@@ -294,48 +307,49 @@ class Flush:
             self._adopted()
 
     def on_fetch(self, sender: int, message: Fetch) -> None:
-        """Frames of this member's log are wanted."""
+        """Serve frames of this member's log."""
+        # A member that fetches makes progress, so it does not count as silent.
         if self.candidate.attempt is not None and message.view == self.attempt:
             self.candidate.attempt.did(sender)
         self.serving.on_fetch(sender, message)
 
     def on_fetched(self, sender: int, message: Fetched) -> None:
-        """Frames of the log to adopt, or of what the disk lost."""
+        """Take frames of the log to adopt, or of a range that the disk lost."""
         if self.mending.on_fetched(sender, message):
             return
         if not message.view:
             if self.phase is Phase.SEARCHING:
                 self.learner.on_fetched(sender, message)
         elif self.phase is Phase.ADOPTING and self.adopting.on_fetched(sender, message):
-            self._went_on()
+            self._continue_adoption()
 
     def on_snapshot(self, sender: int, message: FetchedSnapshot) -> None:
-        """A piece of the state with which the log to adopt begins."""
+        """Take a piece of the snapshot with which the log to adopt begins."""
         if not message.view:
             if self.phase is Phase.SEARCHING:
                 self.learner.on_snapshot(sender, message)
         elif self.phase is Phase.ADOPTING and self.adopting.on_snapshot(sender, message):
-            self._went_on()
+            self._continue_adoption()
 
     def _known(self, position: int) -> None:
-        """The log holds everything up to the position, and that is decided."""
+        """Note that the log holds everything up to the position, and that it is decided."""
         if self.phase is Phase.ADOPTING:
             self.adopting.known(position)
         else:
             self.learner.known(position)
 
     def _relearned(self) -> None:
-        """The log was replaced by a state."""
+        """Continue after a snapshot replaced the log."""
         self.watermark = self._step_frontier = self._written_frontier = self._window.frontier
         self._layers.relearned()
         self.adopting.relearned()
         if self.phase is Phase.ADOPTING:
-            self._went_on()
+            self._continue_adoption()
         elif self.phase is Phase.SEARCHING:
             self.learner.relearned()
 
-    def _went_on(self) -> None:
-        """There is more of the log to adopt."""
+    def _continue_adoption(self) -> None:
+        """Continue to adopt a log that has grown."""
         if self.candidate.attempt is not None:
             self.candidate.adopted()
         else:
@@ -344,18 +358,19 @@ class Flush:
     def _adopted(self) -> None:
         done = self.adopting.done()
         if done is False:
-            self.lost()  # the source did not hold what the candidate said of it: another attempt
+            self.lost()  # the source lacks frames that the candidate announced, so another attempt is needed
         elif done:
             self.life.on(Step.ADOPTED)
             self.accept()
 
     def accept(self) -> None:
-        """The log is that of the promised view, all of it handed to the disk before this: accept the view."""
+        """Accept the promised view. Every frame of its log was given to the disk before this write."""
         self.persist(msgspec.structs.replace(self.scalars, accepted=self.scalars.promised))
 
     def _accepted(self) -> None:
-        """The view is accepted durably: it is installed here, and ORDER and CONFIRM of it count."""
+        """Install the durably accepted view, so that its ORDER and CONFIRM count."""
         install = self._install
+        # A newer proposal may have replaced the installation while the disk was writing.
         if install is None or install.view != self._standing.accepted:
             return
         self.life.on(Step.ACCEPTED)
@@ -364,15 +379,16 @@ class Flush:
 
     def install(self, members: tuple[int, ...]) -> None:
         """Begin the accepted view."""
-        self._peers.refresh()  # its log may name this gateway
+        self._peers.refresh()  # the log of this view may name this gateway
         standing = self._standing
         standing.install(standing.accepted, members, coordinator_of(standing.accepted))
         self._layers.installed()
         self._outbox.installed()
 
     def decided(self, run: tuple[Frame, ...]) -> None:
-        """The frontier passed the run; with the view's VIEW frame in it, the view is primary."""
+        """Take a decided run. The view is primary when its VIEW frame is in it."""
         standing = self._standing
+        # The decision of the VIEW frame decides everything before it (flush, F12).
         if self.phase is Phase.INSTALLING and any(frame.kind == Kind.VIEW and frame.view == standing.view for frame in run):
             self.life.on(Step.DECIDED)
             standing.primary, standing.pausing = True, False
@@ -382,23 +398,23 @@ class Flush:
     # Time, and the end
 
     def beat(self) -> None:
-        """One heartbeat."""
+        """Run one heartbeat."""
         self.adopting.beat()
         self.mending.beat()
         if not self.attempt and self.adopting.silent > self._period + 4 * self._peers.round_beats():
-            self.lost()  # who is to give the frames is gone, or has moved on
+            self.lost()  # the source of the frames is gone, or is in another view
         if self.candidate.attempt is not None:
             self.candidate.beat()
 
     def stop(self) -> None:
-        """Nothing is under way."""
+        """Stop: nothing is in progress."""
         self.life.on(Step.STOP)
         self._standing.taking_part = False
         self._standing.closed = ("leaving", f"gateway {self._identity.gateway!r} has stopped")
         self._outbox.stopped()
 
     def on_failed(self, reason: str) -> None:
-        """A write failed: no vote leaves any more."""
+        """Halt after a failed write: no vote leaves any more."""
         if self.phase in (Phase.STOPPED, Phase.HALTED):
             return
         view = view_text(self._standing.view)
@@ -406,13 +422,13 @@ class Flush:
         self._halt(f"the disk of gateway {self._identity.gateway!r} failed: {reason}; view {view} ends here")
 
     def contradicted(self, reason: str) -> None:
-        """This member's log and another one's cannot both be right: this member takes no part any more."""
+        """Halt: this member's log and another one's cannot both be right."""
         if self.phase not in (Phase.STOPPED, Phase.HALTED):
             self.life.on(Step.FAILED)
             self._halt(f"{reason}; what is decided here can still be read")
 
     def cast_out(self, reason: str) -> None:
-        """The group went on without this member: what it decided since may be nobody else's, and is not shown as the group's."""
+        """Halt: a forced roster left this member out, so its later decisions must not be shown as the group's."""
         if self.phase not in (Phase.STOPPED, Phase.HALTED):
             self.life.on(Step.FAILED)
             self._halt(reason, out=True)

@@ -1,7 +1,7 @@
-"""A gateway outside of the view that decides learns what is decided, so that a view can take it in without waiting (design, 4.2).
+"""Catching up outside of the view that decides, so that a view can add this gateway without a wait (protocol/flush, F15).
 
-It takes only decided frames, only of a view above its accepted one, and its frontier moves only to a place where a decision may
-stop, once everything up to it is durable here. What it accepted does not change.
+A learner takes only decided frames, only from a view above its accepted one. The learner's frontier moves only to a position
+where a decision may stop, once everything up to it is durable here. The learner's accepted view does not change.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from tutti_gateway.core.window import Stage
 
 
 class Learner:
-    """Asks the nearest member, chunk after chunk.
+    """Copies decided frames from the nearest member, chunk after chunk.
 
     Attributes:
-        ready: whether everything was held that was decided when the source answered last, a moment ago.
+        ready: True if this gateway held everything that was decided at the last answer of its source, a moment ago.
     """
 
     def __init__(
         self, context: Context, peers: Peers, adopting: Adopting, relearning: Relearning, decide: Callable[[int], None]
     ) -> None:
-        self._relearning = relearning
+        self._snapshot = relearning
         self._standing = context.standing
         self._window = context.window
         self._peers = peers
@@ -36,38 +36,38 @@ class Learner:
         self._source = 0
         self._next = 0
         self._silent = 0
-        self._unable: set[int] = set()  # sources that did not give what is next
-        self._stop = 0  # up to where what was taken is decided
+        self._unable: set[int] = set()  # sources that did not give the next frames
+        self._stop = 0  # the last position of the copied frames that is decided
         self._ready = 0
 
     @property
     def ready(self) -> bool:
-        """Whether this gateway keeps up."""
+        """True if this gateway keeps up."""
         return self._ready > 0
 
     def stopped(self) -> None:
-        """This gateway learns no more: it is in a view, or about to be."""
+        """Stop copying: this gateway is in a view, or about to be."""
         self._source = self._ready = 0
-        self._relearning.stop()
+        self._snapshot.stop()
 
     def beat(self) -> None:
-        """One heartbeat, in no view: look for a source, ask again."""
+        """Run one heartbeat in no view: choose a source, or repeat a request."""
         self._ready = max(self._ready - 1, 0)
-        if self._relearning.replacing:
+        if self._snapshot.replacing:
             return
         patience = limits.RESEND_HEARTBEATS + 2 * self._peers.round_beats()
         if self._source and self._silent < patience and self._peers.fresh(self._source):
             self._silent += 1
             if self._silent > 1:
-                self._relearning.ask()  # one piece of many may be lost
+                self._snapshot.ask()  # one piece of many may be lost
             return
         if self._source:
             self._unable.add(self._source)
         self._source = 0
-        self._relearning.stop()
-        self._look()
+        self._snapshot.stop()
+        self._choose_source()
 
-    def _look(self) -> None:
+    def _choose_source(self) -> None:
         """Begin with the nearest gateway that is in a view which decides."""
         standing = self._standing
         sources = [
@@ -76,12 +76,14 @@ class Learner:
             if peer.beat is not None
             and self._peers.fresh(peer.number)
             and not peer.beat.misses
+            # A learner copies only from views above its accepted one (flush, F15).
             and peer.beat.view > standing.accepted
             and peer.beat.frontier >= self._window.frontier
         ]
+        # A source that gave nothing is asked again only after all others.
         able = [source for source in sources if source[1] not in self._unable]
         if sources and not able:
-            self._unable.clear()  # all of them once more
+            self._unable.clear()  # ask all sources once more
         if able:
             self._source = min(able)[1]
             self._next = self._window.frontier + 1
@@ -93,11 +95,12 @@ class Learner:
         self._adopting.send_fetch(self._source, Fetch(0, self._next, limits.POSITION_MAX))
 
     def on_fetched(self, sender: int, message: Fetched) -> None:
-        """Decided frames, or none, when there are no others."""
+        """Take decided frames, or an empty answer if there are no others."""
         if sender != self._source or message.first != self._next or message.source <= self._standing.accepted:
             return
-        if self._relearning.busy:
+        if self._snapshot.busy:
             return
+        # The source cannot read the frames.
         if not message.frames and not message.stop:
             self._unable.add(sender)
             self._source = 0
@@ -110,7 +113,7 @@ class Learner:
         last = message.frames[-1].position
         following = self._adopting.graft(sender, message, self._next, last)
         if following == self._next or not self._standing.taking_part:
-            return  # it is asked for again in heartbeat time, perhaps of somebody else
+            return  # the next heartbeat repeats the request, perhaps to another source
         self._unable.clear()
         self._next = following
         self._stop = max(self._stop, min(message.stop, self._next - 1))
@@ -121,33 +124,33 @@ class Learner:
         self.durable()
 
     def on_snapshot(self, sender: int, message: FetchedSnapshot) -> None:
-        """A piece of the state came with which the source's log begins, further up than what was asked for."""
+        """Take a piece of the snapshot with which the source's log begins, after the requested position."""
         if sender != self._source or message.source <= self._standing.accepted:
             return
-        if not self._relearning.busy and message.position < self._next:
+        if not self._snapshot.busy and message.position < self._next:
             return
         self._silent = 0
-        if not self._relearning.on_piece(sender, message, limits.POSITION_MAX):
+        if not self._snapshot.on_piece(sender, message, limits.POSITION_MAX):
             self._unable.add(sender)
             self._source = 0
 
     def known(self, position: int) -> None:
-        """The log holds everything up to the position, and that is decided."""
-        self._go_on(position + 1, self._window.reach(position))
+        """Continue after the position: the log holds everything up to it, and that is decided."""
+        self._continue(position + 1, self._window.reach(position))
         self.durable()
 
     def relearned(self) -> None:
-        """The log was replaced by the state, and goes on behind it."""
-        self._go_on(self._window.end + 1, self._window.frontier)
+        """Continue after a snapshot replaced the log."""
+        self._continue(self._window.end + 1, self._window.frontier)
 
-    def _go_on(self, following: int, stop: int) -> None:
+    def _continue(self, following: int, stop: int) -> None:
         self._unable.clear()
         self._next, self._stop = following, stop
         if self._source:
             self._ask()
 
     def durable(self) -> None:
-        """More may be durable: the frontier follows."""
+        """Move the frontier if more is durable."""
         window = self._window
         stop = min(self._stop, window.end)
         if self._source and window.frontier < stop <= window.mark(Stage.DURABLE) and window.reach(stop) == stop:

@@ -1,6 +1,6 @@
-"""Making this member's log that of another one: frames are fetched, compared, and only where they differ the own log is cut.
+"""Adoption of another member's log: frames are fetched and compared, and the own log is truncated only where it differs.
 
-Candidates, members and learners all do it here (design, 4.2, 5.3, 5.4).
+Candidates, members and learners use it (protocol/flush, F7, F9 and F15).
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from tutti_gateway.core.window import Stage
 
 
 class Log(Protocol):
-    """What is done to the log of this member."""
+    """Changes to the log of this member."""
 
     def cut(self, to: int) -> None:
-        """Give up what stands behind a position, in every layer and on the disk."""
+        """Truncate the log after a position, in every layer and on the disk."""
 
     def learned(self, up_to: int) -> None:
-        """Everything up to the position is decided elsewhere and durable here."""
+        """Advance the frontier: everything up to the position is decided elsewhere and durable here."""
 
     def carry(self, frames: Sequence[Frame]) -> tuple[int, str]:
-        """Take frames that continue it; they are written. How many follow, and why the next one does not."""
+        """Append and write frames that continue the log. Return how many were appended, and why the next one was not."""
 
     def contradicted(self, reason: str) -> None:
-        """What others hold cannot follow what this member holds: it takes no part any more."""
+        """Halt: frames that others hold cannot follow this member's log."""
 
 
 class Wanted:
-    """What the log is to become: that of `source`, up to position `end`, whose chain value is `chain` (None: not known before).
+    """The log to adopt: that of `source` up to position `end`, whose chain value is `chain` (None if unknown before).
 
     Attributes:
-        next: the position that is wanted next. asked, of: what was asked for last, and of whom.
+        next: the next position to fetch. `asked` and `of` are the last requested position and the gateway that was asked.
         silent: heartbeats since an answer.
-        unable: who could not give what is wanted next.
-        stop: up to where a source said that what it gave is decided.
+        unable: gateways that could not give the next frames.
+        stop: position up to which a source reported its frames as decided.
     """
 
     __slots__ = ("asked", "chain", "end", "next", "of", "silent", "source", "stop", "unable", "view")
@@ -63,11 +63,11 @@ class Adopting:
     """Adopts one log at a time.
 
     Attributes:
-        damage: the end of the own log that cannot be read, until it is replaced.
+        damage: the corrupt end of the own log, until it is replaced.
     """
 
     def __init__(self, context: Context, log: Log, peers: Peers, relearning: Relearning) -> None:
-        self._relearning = relearning
+        self._snapshot = relearning
         self._outbox = context.outbox
         self._standing = context.standing
         self._window = context.window
@@ -75,46 +75,50 @@ class Adopting:
         self._peers = peers
         self.damage: Damage | None = None
         self._wanted: Wanted | None = None
-        self._refused = (0, 0)  # position and chain value of a frame that continues the log and cannot follow it
+        self._refused = (0, 0)  # position and chain value of a frame that continues the log by its chain but cannot follow it
         self._asked_since = False
 
     def extent(self) -> Extent:
-        """What this member can say of its own log, but for a damaged end."""
+        """Return the extent of the own log, without a corrupt end."""
         window = self._window
         return Extent(window.base, tuple(window.runs), window.end)
 
     def begin(self, view: int, source: int, theirs: Extent, chain: int | None) -> None:
-        """Begin to adopt a log; `done` says when it is there."""
+        """Begin to adopt a log; `done` returns True when it is here."""
         window = self._window
         equal: Common = common(self.extent(), theirs, window.frontier)
         if chain is not None and window.frontier <= theirs.end <= window.end and window.chain_at(theirs.end) == chain:
-            equal = Common(theirs.end, True)  # one value names a whole log, wherever the tables reach
+            equal = Common(theirs.end, True)  # one chain value names a whole log, even where the tables do not reach
+        # The log is truncated at the first difference and nowhere else (flush, F9).
         if equal.known and self.damage is None and window.end > equal.position:
             self._log.cut(equal.position)
         self._wanted = Wanted(view, source, theirs.end, chain, equal.position + 1)
         self.ask()
 
     def stop(self) -> None:
-        """Give it up."""
+        """Stop the adoption."""
         self._wanted = None
-        self._relearning.stop()
+        self._snapshot.stop()
 
     def ask(self) -> None:
-        """Ask for what comes next, unless that is on its way, or there is no room before more of what came is decided here."""
+        """Request the next frames, unless a request is open or the window has no space before more is decided here."""
         wanted = self._wanted
-        if wanted is None or wanted.next > wanted.end or wanted.asked == wanted.next or self._relearning.busy:
+        if wanted is None or wanted.next > wanted.end or wanted.asked == wanted.next or self._snapshot.busy:
             return
+        # A full window must decide frames first, or a long catch-up would exceed memory.
         if wanted.source != self._standing.me and not self._has_room(0):
             return
         if wanted.source == self._standing.me:
-            invariant(self._window.end >= wanted.end, "this member's own log is short of what it said of it")
+            invariant(self._window.end >= wanted.end, "this member's log is shorter than it reported")
             wanted.next = wanted.end + 1
             return
         wanted.asked, wanted.silent = wanted.next, 0
         self._put(wanted)
 
     def _put(self, wanted: Wanted) -> None:
-        """Put the question. What the source cannot read is asked of others, but only what is decided there: that is one log."""
+        """Send the request. If the source cannot read the frames, ask other gateways for decided ones, because these are the same
+        everywhere.
+        """
         last = wanted.end
         wanted.of = wanted.source
         if wanted.source in wanted.unable:
@@ -123,6 +127,7 @@ class Adopting:
                 for peer in self._peers
                 if peer.beat is not None and self._peers.fresh(peer.number)
             ]
+            # Only decided frames are the same everywhere.
             able = [(number, frontier) for number, frontier in others if frontier >= wanted.next and number not in wanted.unable]
             if not able:
                 wanted.silent = limits.BOOT_HEARTBEATS_MAX
@@ -132,14 +137,15 @@ class Adopting:
         self.send_fetch(wanted.of, Fetch(wanted.view, wanted.next, last))
 
     def on_fetched(self, sender: int, message: Fetched) -> bool:
-        """Frames came; whether they were what was asked for."""
+        """Take fetched frames. Return True if they answer the current request."""
         wanted = self._wanted
         if wanted is None or sender != wanted.of or message.view != wanted.view or message.first != wanted.next:
             return False
-        if self._relearning.busy:
+        if self._snapshot.busy:
             return False
         before = wanted.next
         wanted.next = self.graft(sender, message, wanted.next, wanted.end)
+        # The frames may have made this member halt.
         if not self._standing.taking_part:
             return False
         wanted.stop = max(wanted.stop, min(message.stop, wanted.next - 1))
@@ -153,23 +159,23 @@ class Adopting:
         return True
 
     def on_snapshot(self, sender: int, message: FetchedSnapshot) -> bool:
-        """A piece of the state came with which the log begins where frames were asked for; whether that was so."""
+        """Take a piece of a snapshot. Return True if it answers the current request for trimmed frames."""
         wanted, damage = self._wanted, self.damage
         if wanted is None or sender != wanted.of or message.view != wanted.view:
             return False
-        if not self._relearning.busy and message.position < wanted.next:
+        if not self._snapshot.busy and message.position < wanted.next:
             return False
         wanted.silent = 0
-        # A damaged end that reaches further counted as present: the mark that names it must not be lost before it is there again.
+        # A corrupt end that reaches further counted as present. The mark that names it must stay until the end is here again.
         reaches = damage is not None and damage.last > message.position
-        if reaches or not self._relearning.on_piece(sender, message, wanted.end):
-            self._relearning.stop()
+        if reaches or not self._snapshot.on_piece(sender, message, wanted.end):
+            self._snapshot.stop()
             wanted.unable.add(sender)
             self._put(wanted)
         return True
 
     def known(self, position: int) -> None:
-        """The log is the wanted one up to the position, which is decided."""
+        """Continue after the position: the log equals the wanted one up to there, and this part is decided."""
         wanted = self._wanted
         if wanted is not None:
             wanted.next, wanted.asked = max(wanted.next, position + 1), 0
@@ -179,7 +185,7 @@ class Adopting:
             self.ask()
 
     def relearned(self) -> None:
-        """The log was replaced by the state, and goes on behind it."""
+        """Continue after a snapshot replaced the log."""
         self.damage = None
         wanted = self._wanted
         if wanted is not None:
@@ -188,7 +194,7 @@ class Adopting:
             self.ask()
 
     def durable(self) -> None:
-        """More is durable: what its source had decided is decided here too, or a log that is far behind would never find room."""
+        """Decide durable frames that their source has decided, because a log that lags far would otherwise fill its window."""
         wanted, window = self._wanted, self._window
         if wanted is None or not window.frontier < wanted.stop <= window.mark(Stage.DURABLE):
             return
@@ -197,9 +203,9 @@ class Adopting:
             self.ask()
 
     def graft(self, sender: int, message: Fetched, first: int, last: int) -> int:
-        """Take frames from `first` on as far as they continue the log and there is room; the position that is wanted next.
+        """Append frames from `first` on as far as they continue the log and the window has space. Return the next wanted position.
 
-        Where the log has the very same frame, nothing happens; from where it has another one, it is cut.
+        An equal frame changes nothing; at the first different frame the log is truncated.
         """
         window = self._window
         fresh: list[Frame] = []
@@ -212,16 +218,16 @@ class Adopting:
                     first += 1
                     continue
                 if not whole(frame) or not chained(frame, window.chain_at(first - 1)):
-                    break  # no reason to cut anything
-                # A damaged end is written over, never cut first: until it is whole again its mark must say that it was there.
+                    break  # an invalid frame is not a reason to truncate
+                # A corrupt end is overwritten, never truncated first: its mark must name it until it is whole again.
                 self._log.cut(first - 1)
-                self.damage = None  # it lies behind what was not decided
+                self.damage = None  # the corrupt end lies after an undecided frame
                 end, chain = window.end, window.chain
             if first != end + 1 or not whole(frame) or not self._has_room(len(fresh)):
                 break
             if not chained(frame, chain):
-                if end == window.frontier:  # else its undecided end is of another view
-                    self._contradicted(sender, message, frame, "it does not continue what is decided here")
+                if end == window.frontier:  # otherwise the undecided end belongs to another view
+                    self._contradicted(sender, message, frame, "it does not continue the decided log here")
                 break
             fresh.append(frame)
             end, chain, first = first, frame.header_crc, first + 1
@@ -240,25 +246,24 @@ class Adopting:
         return len(window.frames) + more < frames_max and window.bytes <= limits.UNDECIDED_BYTES_MOST + limits.HELD_MORE_BYTES_MAX
 
     def _contradicted(self, sender: int, message: Fetched, frame: Frame, wrong: str) -> None:
-        """A frame continues the log by its chain and cannot follow it.
+        """Handle a frame that continues the log by its chain but cannot follow it.
 
-        One message, or copies of it, prove nothing, and are dropped. The same frame in answer to another question proves that
-        some member took what nobody may take. This one cannot go on: it halts, so that the others are not held up.
+        One message, or copies of it, prove nothing and are dropped. The same frame in answer to another request proves that a
+        member took an invalid frame. This member cannot continue then, and halts so that the others can.
         """
         self._outbox.drop(message, sender, wrong)
+        # Only an answer to a later request proves that the source still holds the frame.
         if self._refused == (frame.position, frame.header_crc) and self._asked_since:
-            self._log.contradicted(f"{self._window.state.gateway_text(sender)} holds what cannot follow this log: {wrong}")
+            self._log.contradicted(f"{self._window.state.gateway_text(sender)} holds a frame that cannot follow this log: {wrong}")
         self._refused, self._asked_since = (frame.position, frame.header_crc), False
 
     def send_fetch(self, to: int, fetch: Fetch) -> None:
-        """Ask for frames."""
+        """Request frames."""
         self._asked_since = True
         self._outbox.send(to, fetch)
 
     def done(self) -> bool | None:
-        """True when the log is the wanted one (it still has to become durable), False when it turned out not to be, None until
-        then.
-        """
+        """Return True when the log is the wanted one (not yet durable), False if it cannot become that, None until then."""
         wanted, window = self._wanted, self._window
         if wanted is None or wanted.next <= wanted.end:
             return None
@@ -268,7 +273,7 @@ class Adopting:
         return window.end == wanted.end and wanted.chain in (None, window.chain)
 
     def replaced(self, end: int) -> None:
-        """The damaged end is written over: the disk forgets what stood there."""
+        """Note that a corrupt end is overwritten, so the disk can delete its record of it."""
         self._log.cut(end)
         if self.damage is not None:
             self.damage = None
@@ -276,16 +281,16 @@ class Adopting:
 
     @property
     def silent(self) -> int:
-        """Heartbeats in a row without an answer."""
+        """Heartbeats since the last answer."""
         return self._wanted.silent if self._wanted is not None else 0
 
     def beat(self) -> None:
-        """One heartbeat passed: the question is put again now and then."""
+        """Count one heartbeat, and repeat the request after a silence."""
         wanted = self._wanted
-        if wanted is not None and not self._relearning.replacing:
+        if wanted is not None and not self._snapshot.replacing:
             wanted.silent += 1
             if wanted.asked and wanted.silent % limits.RESEND_HEARTBEATS == 0:
-                if self._relearning.busy:
-                    self._relearning.ask()
+                if self._snapshot.busy:
+                    self._snapshot.ask()
                 else:
                     self._put(wanted)

@@ -1,7 +1,7 @@
-"""Comparing logs by what their members say of them: no I/O, no state (design, sections 5.3 and 5.4).
+"""Comparison of logs by their extents, without I/O and state (protocol/flush, F5).
 
-(view, position) names one frame for ever, and the chain makes it name everything before it. So two logs are equal up to a position
-where both hold a frame of the same view.
+(view, position) names one frame permanently, and the chain makes it name everything before it. So two logs are equal up to any
+position where both hold a frame of the same view.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Table = Sequence[tuple[int, int]]
 
 
 class Extent(NamedTuple):
-    """A log as its member tells of it: (view, first position) of its runs behind `base`, and its last position."""
+    """Extent of a log: (view, first position) of its runs after `base`, and its last position."""
 
     base: int
     table: Table
@@ -21,7 +21,7 @@ class Extent(NamedTuple):
 
 
 def view_at(log: Extent, position: int) -> int:
-    """View of the frame at a position; 0 where the extent does not tell."""
+    """Return the view of the frame at a position; 0 if the extent does not show it."""
     if not log.base < position <= log.end:
         return 0
     found = 0
@@ -33,14 +33,15 @@ def view_at(log: Extent, position: int) -> int:
 
 
 class Common(NamedTuple):
-    """Up to where two logs are equal. `known` is False where only the frames themselves can tell what lies behind it."""
+    """Position up to which two logs are equal. `known` is False if only the frames themselves can show more."""
 
     position: int
     known: bool
 
 
 def common(mine: Extent, theirs: Extent, frontier: int) -> Common:
-    """The last position up to which both logs are known to be equal, at least `frontier`, which is decided here."""
+    """Return the last position up to which both logs are known to be equal, at least the decided `frontier`."""
+    # A table that begins after the frontier does not show where the logs differ.
     if theirs.base > frontier or mine.base > frontier:
         return Common(frontier, False)
     last = min(mine.end, theirs.end)

@@ -1,6 +1,7 @@
-"""Giving this member's log to others: to those of a view change, and to learners (design, 4.2, 5.3 and 5.4).
+"""Serves this member's log to members of a view change and to learners (protocol/flush, F7 and F15).
 
-Frames as far as they are here. To who lacks what was trimmed here the state goes with which the log begins, piece by piece.
+The source sends the frames that its log holds. For trimmed frames the source sends the snapshot with which the log begins,
+piece by piece.
 """
 
 from __future__ import annotations
@@ -22,17 +23,18 @@ class _Reading(NamedTuple):
 
 
 class Serving:
-    """Answers Fetch. For each gateway one read of the log is under way, the last one that it wanted, and one of what it mends."""
+    """Answers Fetch. For each gateway it has at most one read for its log and one for its repair in progress."""
 
     def __init__(self, context: Context) -> None:
         self._outbox = context.outbox
         self._standing = context.standing
         self._window = context.window
-        self._reading: dict[tuple[int, bool], _Reading] = {}  # by who asks, and whether for an end that it knows
+        self._reading: dict[tuple[int, bool], _Reading] = {}  # by asking gateway, and whether its request has an end
 
     def on_fetch(self, sender: int, message: Fetch) -> None:
-        """Frames are wanted."""
+        """Serve frames from memory or from the disk."""
         window, standing = self._window, self._standing
+        # A source serves a view change only while it promises the same view (flush, F7).
         if not self._serves(message.view):
             if message.view:
                 self._outbox.send(sender, Reject(message.view, standing.promised, "a higher view is promised"))
@@ -43,6 +45,7 @@ class Serving:
                 self._outbox.send(
                     sender, Fetched(view=0, first=message.first, frames=(), source=standing.view, stop=window.frontier)
                 )
+        # Undecided frames are in memory; decided ones are on the disk.
         elif message.first > window.frontier:
             frames: list[Frame] = []
             size = 0
@@ -58,17 +61,17 @@ class Serving:
             self._reading[sender, message.last < limits.POSITION_MAX] = _Reading(token, sender, message)
 
     def _serves(self, view: int) -> bool:
-        """A view change is served while its view is promised, durably; learners by members of a view, up to their frontier."""
+        """True if this member serves the view: its promised one, or view 0 (learners) while it is in a view."""
         standing = self._standing
         return view == standing.promised if view else standing.current(standing.view)
 
     def on_log_read(self, event: LogRead) -> None:
-        """The log was read."""
+        """Send the frames that the disk read, or the snapshot if they are trimmed."""
         reading = self._read(event.token)
         if reading is None or not isinstance(reading.message, Fetch):
             return
         message = reading.message
-        adopts = message.view or message.last == limits.POSITION_MAX  # what is only mended is wanted as it was
+        adopts = message.view or message.last == limits.POSITION_MAX  # a repair needs the original frames, not a snapshot
         if not event.frames and adopts and message.first < self._window.state.start:
             self._read_snapshot(reading.to, message, 0, 0)
         elif self._serves(message.view):
@@ -78,7 +81,7 @@ class Serving:
             self._outbox.send(reading.to, fetched)
 
     def _read(self, token: int) -> _Reading | None:
-        """What was read with the token, no longer under way; None if it is not wanted any more."""
+        """Return the read of the token and remove it; None if it is not wanted any more."""
         found = next((one for one in self._reading.items() if one[1].token == token), None)
         if found is None:
             return None
@@ -86,7 +89,7 @@ class Serving:
         return found[1]
 
     def on_fetch_snapshot(self, sender: int, message: FetchSnapshot) -> None:
-        """The next piece of a state is wanted."""
+        """Serve the next piece of a snapshot."""
         if self._serves(message.view):
             self._read_snapshot(sender, message, message.position, message.at)
 
@@ -94,7 +97,7 @@ class Serving:
         self._reading[to, False] = _Reading(self._outbox.read_snapshot(position, at), to, message)
 
     def on_snapshot_read(self, event: SnapshotRead) -> None:
-        """A piece of the state was read."""
+        """Send a piece of the snapshot that the disk read."""
         reading = self._read(event.token)
         if reading is None or not self._serves(reading.message.view):
             return

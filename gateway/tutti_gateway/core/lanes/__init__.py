@@ -1,1 +1,1 @@
-"""*unordered*: sends without the sequencer; each origin commits its own lane (design, section 7). See NOTES.md."""
+"""*unordered*: sends without the coordinator; each origin commits its own lane (protocol/lanes). See NOTES.md."""

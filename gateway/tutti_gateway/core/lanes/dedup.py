@@ -1,4 +1,6 @@
-"""Who sent what in the own lane: no batch twice, none before its turn, however long ago the first copy came."""
+"""Deduplication in the own lane: no batch is taken twice or out of sequence, however old the first copy is
+(protocol/lanes, U22).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from tutti_gateway.core.protocol.events import Lines
 
 
 class Entrance(enum.Enum):
-    """What the origin does with a batch."""
+    """Action of the origin for a batch."""
 
     TAKE = "take it"
     WAITS = "it is undecided"
@@ -20,18 +22,18 @@ class Entrance(enum.Enum):
 
 
 class LineTable:
-    """Producer -> (epoch, highest sequence), of what is decided and at the lane's end. A producer's epoch begins with sequence 1.
+    """Producer -> (epoch, highest sequence), of the decided part and at the lane's end. An epoch begins with sequence 1.
 
-    It has no window. Producers that the log forgot leave it: their numbers never come again.
+    The table has no window. Producers that left the log are removed, because their numbers are never used again.
     """
 
     def __init__(self, state: LogState, lines: Lines) -> None:
         self._state = state
         self._decided = dict(lines)
-        self._end: Lines = {}  # of producers with something undecided
+        self._end: Lines = {}  # of producers with undecided batches
 
     def judge(self, frame: Frame) -> tuple[Entrance, int]:
-        """What becomes of a batch, and the sequence (EXPECTED: the last that is there) or epoch (FENCED) that says why."""
+        """Return the action for a batch, with its reason: a sequence (EXPECTED: the last one that is here) or an epoch (FENCED)."""
         epoch, decided = self._decided.get(frame.producer, (0, 0))
         last_epoch, end = self._end.get(frame.producer, (epoch, decided))
         if frame.epoch < last_epoch:
@@ -49,23 +51,24 @@ class LineTable:
         return Entrance.EXPECTED, end
 
     def take(self, frame: Frame) -> None:
-        """A batch is posted."""
+        """Note that a batch is posted."""
         self._end[frame.producer] = frame.epoch, frame.last_sequence
 
     def decide(self, frame: Frame) -> None:
-        """A batch is decided."""
+        """Note that a batch is decided."""
         line = frame.epoch, frame.last_sequence
         self._decided[frame.producer] = line
         if self._end.get(frame.producer) == line:
             del self._end[frame.producer]
 
     def rollback(self) -> None:
-        """What is undecided was given up."""
+        """Drop the undecided part of the table."""
         self._end.clear()
 
     def tidy(self) -> None:
-        """Forget whom the log forgot, so that there are never more lines than the log has producers. Numbers that are not given yet
-        were given: a start on a damaged log begins with less of it than there was.
+        """Remove producers that left the log, so that there are never more lines than producers in the log.
+
+        Numbers at or above the log's next one stay: a start with a corrupt log may hold less of it than before.
         """
         state = self._state
         if len(self._decided) > len(state.producers):

@@ -1,5 +1,6 @@
-"""What this member's disk lost of decided lanes, its own among them, and which gateways can give it (see `core.disk_repair`):
-any of the part that has it decided, the lane's origin like all others.
+"""Repair of decided lane frames that this disk lost, including its own lane (see `core.disk_repair`).
+
+Any gateway of the part that has the frames decided is a source; the origin has no special role.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ Key = tuple[int, bytes]  # origin's number, incarnation of its disk
 
 
 class LaneMending:
-    """Asks for what is lost, one question at a time for each lane.
+    """Requests lost frames, one request at a time for each lane.
 
     Args:
-        ends: up to where each gateway that is heard has a lane decided, as it says.
+        ends: returns up to where each gateway of the part has reported a lane as decided.
     """
 
     def __init__(self, box: Box, far: Far, ends: Callable[[Key], Mapping[int, int]]) -> None:
@@ -29,7 +30,7 @@ class LaneMending:
         self._lanes: dict[Key, Mending] = {}
 
     def on_rotted(self, event: LaneRotted) -> None:
-        """The disk says what is lost of a lane."""
+        """Take the lost range of a lane that the disk reports."""
         key = event.origin, event.incarnation
         if not event.first:
             self._lanes.pop(key, None)
@@ -39,14 +40,14 @@ class LaneMending:
         self._lanes[key].rotted(event.first, event.last)
 
     def on_fetched(self, sender: int, message: LaneFetched) -> bool:
-        """Frames came; whether they were for this."""
+        """Take fetched frames. Return True if they were for a repair."""
         wanted = self._lanes.get((message.origin, message.incarnation))
         if wanted is None or not message.frames:
             return False
         return wanted.fetched(sender, message.frames[0].position, message.frames)
 
     def beat(self) -> None:
-        """One heartbeat."""
+        """Run one heartbeat."""
         for wanted in self._lanes.values():
             wanted.beat()
 

@@ -1,4 +1,4 @@
-"""Undecided batches of the own lane: what each is called, who waits for it, and how one is refused."""
+"""Undecided batches of the own lane: their names, their sessions, and their refusals."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ Name = tuple[int, int, int, int]  # producer, epoch, first sequence, count
 
 
 def name_of(frame: Frame) -> Name:
-    """What a batch is called until it is decided."""
+    """Return the name of a batch until it is decided."""
     return frame.producer, frame.epoch, frame.first_sequence, frame.count
 
 
 class Entry:
-    """An undecided batch and the session that sent it last, 0 for none."""
+    """An undecided batch and the session that sent it last, 0 without one."""
 
     __slots__ = ("frame", "session")
 
@@ -24,5 +24,5 @@ class Entry:
 
 
 def refused(frame: Frame, code: str, reason: str, retry: bool) -> RefusedAnswer:
-    """A batch is not taken."""
+    """Return the refusal of a batch."""
     return RefusedAnswer(frame.producer, frame.epoch, frame.first_sequence, code, reason, retry)

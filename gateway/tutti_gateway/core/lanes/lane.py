@@ -1,4 +1,4 @@
-"""One lane at one member: what is decided, and the undecided end behind it."""
+"""One lane at one member: its decided position, and the undecided tail after it."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from tutti_gateway.core.window import weight
 
 
 class Lane:
-    """The lane of one origin's disk. Marks only move forward: decided <= confirmed, durable <= end; a cut goes back to confirmed.
+    """The lane of one origin's disk. Marks only move forward: decided <= confirmed, durable <= end; a truncation moves back to
+    confirmed.
 
-    All undecided frames have one attempt: a member takes the first frame of a higher one only when it knows everything before that
-    frame as decided, and the others of its attempt only behind the first.
+    All undecided frames have one attempt. A member takes the first frame of a higher attempt only when it knows everything before
+    that frame as decided, and later frames of the attempt only after the first.
 
     Attributes:
-        attempt: of the last frame.
-        decided: last position that was handed out; `offset` is that of the next record behind it.
+        attempt: attempt of the last frame.
+        decided: last position that was delivered; `offset` is that of the next record after it.
         confirmed: last position that is known as decided.
-        durable: last position that the disk has.
-        bytes: about what the undecided end holds in memory.
-        sources: who has more of it decided, and up to where, in the order in which they are asked; empty when nothing is missing.
-        source: who was asked last.
-        asked: the heartbeats that an answer to a LaneFetch may still take.
-        live: a Settled came since this member last told its ends: there is no need to ask.
-        held: last position that every gateway of the roster has, as far as was told to the disk.
-        begin: how the lane begins elsewhere, which the disk is writing in its place; nothing else is taken meanwhile.
-        gap: a gap was told to the origin and nothing came since.
+        durable: last position on the disk.
+        bytes: about the memory of the undecided tail.
+        sources: gateways with more of the lane decided, and up to where, in the order of requests; empty when nothing is missing.
+        source: the gateway that was asked last.
+        asked: heartbeats that an answer to a LaneFetch may still take.
+        live: True if a Settled came since this member's last report of its ends, so that no request is needed.
+        held: last position that was reported to the disk as held by every gateway of the roster.
+        begin: state of the lane at another gateway with which the disk is replacing it; nothing else is taken meanwhile.
+        gap: True if a gap was reported to the origin and nothing came since.
     """
 
     __slots__ = (
@@ -68,14 +69,14 @@ class Lane:
         self.live = self.gap = False
         self.held = 0
         self.begin: LaneBegin | None = None
-        # A VIEW was taken only when everything before it was known as decided.
+        # A VIEW is taken only when everything before it is known as decided.
         for frame in log.tail:
             if frame.kind == Kind.VIEW:
                 self.confirmed = frame.position - 1
 
     @property
     def end(self) -> int:
-        """The last position that is here."""
+        """The last position in this copy."""
         return self.decided + len(self._tail)
 
     @property
@@ -84,24 +85,26 @@ class Lane:
         return self._tail[-1].header_crc if self._tail else self._chain
 
     def behind(self, position: int) -> tuple[Frame, ...]:
-        """The undecided frames behind a position."""
+        """Return the undecided frames after a position."""
         return tuple(islice(self._tail, max(0, position - self.decided), None))
 
     def at(self, position: int) -> Frame | None:
-        """The undecided frame at a position."""
+        """Return the undecided frame at a position, None without one."""
         place = position - self.decided - 1
         return self._tail[place] if 0 <= place < len(self._tail) else None
 
     def append(self, frame: Frame) -> None:
-        """Take the next frame."""
+        """Append the next frame."""
         invariant(frame.position == self.end + 1, f"{frame!r} is not next in a lane that ends at {self.end}")
-        invariant(frame.view >= self.attempt, f"{frame!r} stands behind attempt {self.attempt}")
+        invariant(frame.view >= self.attempt, f"{frame!r} belongs to an attempt before {self.attempt}")
         self._tail.append(frame)
         self.bytes += weight(frame)
         self.attempt = frame.view
 
     def cut(self) -> int | None:
-        """Forget what is not known as decided; the position behind which the disk has to be cut too, if it has more."""
+        """Drop frames that are not known as decided. Return the position after which the disk must truncate too, None if it has no
+        more.
+        """
         while self.end > self.confirmed:
             self.bytes -= weight(self._tail.pop())
         if self._written <= self.confirmed:
@@ -112,7 +115,7 @@ class Lane:
         return self.confirmed
 
     def hand(self, token: int, up_to: int) -> tuple[Frame, ...]:
-        """The frames up to a position that the disk was not given before: it is, now."""
+        """Return the frames up to a position that were not given to the disk before, and count them as given with the token."""
         frames = tuple(islice(self._tail, max(0, self._written - self.decided), max(0, up_to - self.decided)))
         if frames:
             self._written = up_to
@@ -120,17 +123,17 @@ class Lane:
         return frames
 
     def persisted(self, token: int) -> None:
-        """The disk has everything up to the token."""
+        """Take the completion of all writes up to the token."""
         while self._writes and self._writes[0][0] <= token:
             self.durable = max(self.durable, self._writes.popleft()[1])
 
     def confirm(self, position: int) -> None:
-        """Everything up to the position is decided."""
-        invariant(position <= self.end, f"position {position} is decided, and the lane ends at {self.end}")
+        """Note that everything up to the position is decided."""
+        invariant(position <= self.end, f"position {position} is decided, but the lane ends at {self.end}")
         self.confirmed = max(self.confirmed, position)
 
     def replace(self, begin: LaneBegin) -> None:
-        """The disk has what the lane was elsewhere, in the place of all that there was."""
+        """Replace the lane by its state at another gateway, which the disk now holds."""
         invariant(begin.position > self.confirmed, f"a lane decided up to {self.confirmed} is replaced by {begin}")
         self.decided = self.confirmed = self.durable = self._written = begin.position
         self.attempt, self.offset, self._chain = begin.attempt, begin.offset, begin.chain
@@ -140,7 +143,9 @@ class Lane:
         self.begin = None
 
     def settle(self) -> tuple[int, tuple[Frame, ...]]:
-        """The frames that are decided and durable now, and the offset of their first record; they leave the undecided end."""
+        """Return the frames that are decided and durable now, with the offset of their first record, and
+        remove them from the tail.
+        """
         frames = tuple(islice(self._tail, max(0, min(self.confirmed, self.durable) - self.decided)))
         offset = self.offset
         for frame in frames:

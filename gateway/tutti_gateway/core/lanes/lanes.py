@@ -1,4 +1,4 @@
-"""The lanes as the stack has them: they wait until the log names this gateway, and follow the part of the group that it is in."""
+"""The lanes in the stack: they begin when the log names this gateway, and follow changes of its part of the group."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from tutti_gateway.core.lanes.layer import Unordered
 from tutti_gateway.core.protocol.events import LaneLog, LaneRead, LaneRotted, SubmittedUnordered
 from tutti_gateway.core.protocol.messages import LaneMessage
 
-_RENUMBERED = "this gateway was removed and added again under another number: its lane is over, and a start begins another one"
+_RENUMBERED = (
+    "this gateway was removed and added again under another number: its lane has ended; restart the gateway to begin another one"
+)
 
 
 class Lanes:
-    """Lanes begin when it is decided which number this gateway has: a frame of a lane names its origin by number.
+    """Starts lanes when the number of this gateway is decided, because a frame of a lane names its origin by number (lanes, U10).
 
     Args:
-        part: the gateways that hear each other, this one among them, oldest first; nobody while it is no member.
-        seen: who is told of every producer that something was decided of.
-        far: how far the others are.
+        part: returns the gateways that hear each other, this one included, oldest first; empty if this one is not a member.
+        seen: called with each producer of a decided batch.
+        far: distances to other gateways.
     """
 
     def __init__(self, context: Context, part: Callable[[], Sequence[int]], seen: Callable[[int], None], far: Far) -> None:
@@ -31,24 +33,24 @@ class Lanes:
         self._part: tuple[int, ...] = ()
         self._logs: tuple[LaneLog, ...] = ()
         self._low = ""
-        self._rotted: dict[tuple[int, bytes], LaneRotted] = {}  # of each lane, until they begin
+        self._corrupt: dict[tuple[int, bytes], LaneRotted] = {}  # last report for each lane, until lanes begin
         self._layer: Unordered | None = None
 
     def start(self, logs: tuple[LaneLog, ...]) -> None:
-        """Take over what a start found."""
+        """Take over the lanes that a start found."""
         self._logs = logs
-        self._look()
+        self._update()
 
-    def _look(self) -> None:
-        """See whether lanes can begin, and whether the part has changed."""
+    def _update(self) -> None:
+        """Begin lanes if possible, and check the part for changes."""
         context = self._context
         if self._layer is None and context.config.lanes and self._named():
             self._layer = Unordered(context, self._logs, self._seen, self._far)
             self._layer.space(self._low)
             self._logs = ()
-            for event in self._rotted.values():
+            for event in self._corrupt.values():
                 self._layer.rotted(event)
-            self._rotted.clear()
+            self._corrupt.clear()
         if self._layer is not None:
             part = tuple(self._find_part())
             if part != self._part:
@@ -57,82 +59,82 @@ class Lanes:
 
     @property
     def _renumbered(self) -> bool:
-        """Whether this gateway was removed and added again since its lane began, which has its old number in every frame."""
+        """True if this gateway was removed and added again since its lane began. Every frame of the lane has the old number."""
         return self._layer is not None and self._layer.number != self._context.standing.me
 
     def _named(self) -> bool:
-        """Whether it is decided that this gateway has the number that it knows."""
+        """True if the decided roster names this gateway under the number that it knows."""
         voter = self._context.window.state.roster.get(self._context.standing.me)
         return voter is not None and voter.name == self._context.identity.gateway
 
     def on_submitted(self, event: SubmittedUnordered) -> None:
-        """Batches of a client."""
+        """Take batches of a client."""
         standing = self._context.standing
         if self._layer is not None and standing.taking_part and not self._renumbered:
             self._layer.submit(event.session, event.frames)
             return
         none = ("lane", f"{_RENUMBERED}; send to another gateway, as a new message")
         if not self._renumbered:
-            none = "not_primary", "this gateway has no lane yet; send again, here or at another gateway"
+            none = "not_primary", "this gateway has no lane yet; send again to this gateway or to another one"
         code, reason = standing.closed or none
         self._context.outbox.answers(event.session).extend(
             RefusedAnswer(frame.producer, frame.epoch, frame.first_sequence, code, reason, retry=True) for frame in event.frames
         )
 
     def session_closed(self, session: int) -> None:
-        """A client's session is over."""
+        """Stop answering a session that has ended."""
         if self._layer is not None:
             self._layer.session_closed(session)
 
     def on_message(self, sender: int, message: LaneMessage) -> None:
-        """A message of another gateway. One that comes before lanes can begin here is no trouble: it is said again."""
+        """Handle a message of another gateway. Before lanes begin here, messages are ignored, because they are repeated."""
         if self._layer is not None:
             self._layer.on_message(sender, message)
         elif not self._context.config.lanes:
             self._context.outbox.drop(message, sender, "this gateway has no lanes")
 
     def persisted(self, token: int) -> None:
-        """The disk has everything up to the PersistLane with the token."""
+        """Take the completion of all lane writes up to the token."""
         if self._layer is not None:
             self._layer.persisted(token)
 
     def read(self, event: LaneRead) -> None:
-        """What a ReadLane found."""
+        """Take the result of a ReadLane."""
         if self._layer is not None:
             self._layer.read(event)
 
     def rotted(self, event: LaneRotted) -> None:
-        """The disk says what it lost of a lane."""
+        """Take the lost range of a lane that the disk reports."""
         if self._layer is None:
-            self._rotted[event.origin, event.incarnation] = event
+            self._corrupt[event.origin, event.incarnation] = event
         else:
             self._layer.rotted(event)
 
     def space(self, low: str) -> None:
-        """The disk takes new messages (empty) or not."""
+        """Note that the disk is low, or has free space (empty)."""
         self._low = low
         if self._layer is not None:
             self._layer.space(low)
 
     def beat(self) -> None:
-        """One heartbeat."""
-        self._look()
+        """Run one heartbeat."""
+        self._update()
         if self._layer is not None:
             self._layer.beat()
 
     @property
     def halted(self) -> str:
-        """Why nothing can follow in the own lane; empty while all is well."""
+        """Why nothing can follow in the own lane; empty if the lane works."""
         if self._renumbered:
             return _RENUMBERED
         return "" if self._layer is None else self._layer.halted
 
     @property
     def sharers(self) -> tuple[int, ...]:
-        """Whose disks have what is acknowledged in the own lane now, oldest first; nobody while nothing is."""
+        """Members whose disks hold everything acknowledged in the own lane now, oldest first; empty without an attempt."""
         return () if self._layer is None or self.halted else self._layer.sharers
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing of this gateway is undecided."""
+        """True if nothing of this gateway is undecided."""
         return self._layer is None or self._layer.quiet

@@ -1,4 +1,4 @@
-"""*unordered* as one layer: it hands events and messages to the origin of the own lane and to the member of all others."""
+"""The *unordered* layer: it passes events and messages to the origin of the own lane and to the member of all others."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from tutti_gateway.core.protocol.messages import (
 
 
 class Unordered:
-    """The layer, made when the number of this gateway and what its lanes' log holds are known.
+    """The layer. The layer is created when the number of this gateway and its lane logs are known.
 
     Attributes:
-        number: of this gateway in its lane.
+        number: number of this gateway in its lane.
     """
 
     def __init__(self, context: Context, logs: Sequence[LaneLog], seen: Callable[[int], None], far: Far) -> None:
         self._standing = context.standing
         self._state = context.window.state
-        self._disks: dict[int, bytes] = {}  # of each gateway, as the roster named it when it was looked at last
+        self._disks: dict[int, bytes] = {}  # disk of each gateway in the roster at the last check
         self._incarnation = context.identity.incarnation
         self.number = context.standing.me
         self._box = Box(context.outbox, seen)
@@ -47,42 +47,43 @@ class Unordered:
         own = next((log for log in logs if (log.origin, log.incarnation) == mine), LaneLog(origin=lane.origin, incarnation=b""))
         self._lines = LineTable(context.window.state, own.lines)
         healing = Healing(context, self._box, lane, own.lost) if own.lost is not None else None
-        self._member.healing = self._healing = healing
+        self._member.healing = self._recovery = healing
         self._origin = Origin(context, self._box, lane, self._lines, own.halted, healing)
         if healing is not None:
             healing.settle = self._origin.settle
-        lane.confirm(lane.end)  # whatever the own disk has of the own lane is its YES, which came last
+        lane.confirm(lane.end)  # every frame of the own lane on the own disk is this member's YES, which was the last vote
         self._origin.settle()
         self._part: tuple[int, ...] = ()
         self._beats = 0
 
     def submit(self, session: int, frames: Sequence[Frame]) -> None:
-        """Batches of a client, in the order in which it sent them; `context.outbox` gets the answers."""
+        """Take batches of a client, in the order in which it sent them; `context.outbox` gets the answers."""
         self._origin.submit(session, frames)
 
     def session_closed(self, session: int) -> None:
-        """A client's session is over."""
+        """Stop answering a session that has ended."""
         self._origin.session_closed(session)
 
     def members(self, part: tuple[int, ...]) -> None:
-        """The gateways that hear each other have changed: all of them, oldest first, with a view or without. Nobody (empty) while
-        this gateway is no member.
+        """Take a new list of the gateways that hear each other, oldest first, with a view or without; empty if this one is not a
+        member.
         """
         self._see_roster()
         self._part = part
-        self._tell()
+        self._report_ends()
         self._member.part = part
         self._origin.members(part if self.number in part else ())
 
     def space(self, low: str) -> None:
-        """The disk takes new messages (empty) or not."""
+        """Note that the disk is low, or has free space (empty)."""
         self._origin.low = self._member.low = low
 
     def on_message(self, sender: int, message: LaneMessage) -> None:
-        """A message of another gateway."""
+        """Handle a message of another gateway."""
         if isinstance(message, Post):
             self._member.on_post(sender, message)
         elif isinstance(message, Posted):
+            # A vote for a lane of an earlier disk of this gateway does not count.
             if message.incarnation == self._incarnation:
                 self._see_disk(sender)
                 self._origin.on_posted(sender, message)
@@ -101,20 +102,20 @@ class Unordered:
             self._origin.on_tail(sender, message)
 
     def _see_roster(self) -> None:
-        """Notice every gateway that has another disk than before."""
+        """Check all gateways of the roster for new disks."""
         for number in self._state.roster:
             self._see_disk(number)
 
     def _see_disk(self, number: int) -> None:
-        """Notice that the roster names another disk for a gateway. A number names one disk after another, and a promise is the
-        disk's: nothing that the disk before it said, voted or held counts for the new one.
+        """Check if the roster names another disk for a gateway. Statements, votes and frames of the old disk do not count for the
+        new one.
         """
         disk, before = self._state.disk_of(number), self._disks.get(number, b"")
-        if not disk or disk == before:  # who was removed keeps its number, and nobody else gets it
+        if not disk or disk == before:  # a removed gateway keeps its number, and no other gateway ever gets it
             return
         self._disks[number] = disk
-        if self._healing is not None:
-            self._healing.forget(number)
+        if self._recovery is not None:
+            self._recovery.forget(number)
         if before:
             self._member.replaced(number)
             self._origin.replaced(number)
@@ -124,30 +125,30 @@ class Unordered:
         self._origin.on_end(sender, self._member.on_ends(sender, message))
 
     def persisted(self, token: int) -> None:
-        """The disk has everything up to the PersistLane with the token."""
+        """Take the completion of all lane writes up to the token."""
         self._member.persisted(token)
         self._origin.persisted(token)
 
     def read(self, event: LaneRead) -> None:
-        """What a ReadLane found."""
+        """Take the result of a ReadLane."""
         self._member.on_read(event)
 
     def rotted(self, event: LaneRotted) -> None:
-        """The disk says what it lost of a lane."""
+        """Take the lost range of a lane that the disk reports."""
         self._member.mending.on_rotted(event)
 
     def beat(self) -> None:
-        """One heartbeat."""
+        """Run one heartbeat."""
         self._see_roster()
         self._member.beat()
         self._origin.beat()
         self._lines.tidy()
         self._beats += 1
         if self._beats % limits.LANE_ENDS_HEARTBEATS == 0:
-            self._tell()
+            self._report_ends()
 
-    def _tell(self) -> None:
-        """Everybody of the part hears how far the lanes are decided here: so one who knows of a decision is enough."""
+    def _report_ends(self) -> None:
+        """Report to the part how far the lanes are decided here, so one gateway that knows a decision is enough."""
         message = LaneEnds(self._member.ends)
         for peer in self._part:
             if peer != self._standing.me:
@@ -157,15 +158,15 @@ class Unordered:
 
     @property
     def halted(self) -> str:
-        """Why nothing can follow in the own lane; empty while all is well."""
+        """Why nothing can follow in the own lane; empty if the lane works."""
         return self._origin.halted
 
     @property
     def sharers(self) -> tuple[int, ...]:
-        """Whose disks have what is acknowledged in the own lane now."""
+        """Members whose disks hold everything that is acknowledged in the own lane now."""
         return self._origin.sharers
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing of this gateway is undecided."""
+        """True if nothing of this gateway is undecided."""
         return self._origin.quiet

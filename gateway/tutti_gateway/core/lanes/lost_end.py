@@ -1,6 +1,7 @@
-"""The own lane whose end the disk lost: what is known of it elsewhere comes back, and nothing else ever takes its place.
+"""Recovery of the own lane after its disk lost the end: other copies restore it, and no other frame takes its positions.
 
-The rule, and why it is safe, is in NOTES.md ("A lost end"). Here is what is asked of whom, and when nothing more can be missing.
+NOTES.md ("A lost end") has the rules and why they are safe. This module decides which gateways to ask, and when nothing more can be
+missing.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from tutti_gateway.core.protocol.messages import LaneAsk, LaneTail
 
 
 class Healing:
-    """Until the origin resumes the last attempt, its lane is learned like that of another one (`member.py`).
+    """State of the recovery. Until the origin continues the last attempt, its lane is copied like another gateway's (`member.py`).
 
     Attributes:
-        lost: what a start found.
-        learns: whether the lane is learned; False once the last attempt is resumed.
-        settle: what is to be done when something of the lane is durable: the origin's.
-        part: the gateways that hear each other, this one among them.
-        attempt: the last attempt: of no other one can anything be decided that does not stand below the mark.
+        lost: the lost range that a start found.
+        learns: True while the lane is copied; False once the last attempt continues.
+        settle: called when more of the lane is durable; set by the origin.
+        part: the gateways that hear each other, this one included.
+        attempt: the last attempt. After the mark only its frames can be decided.
     """
 
     def __init__(self, context: Context, box: Box, lane: Lane, lost: LostEnd) -> None:
@@ -39,21 +40,21 @@ class Healing:
         self.settle: Callable[[], None] = lambda: None
         self.part: tuple[int, ...] = ()
         self.attempt = lost.promised
-        self._token = context.random.getrandbits(63)  # an answer to an earlier run may be older than what was decided since
-        self._seen = AttemptBody(lost.members, lost.disks).by_number  # of the attempt at the lane's end: member -> disk
-        # What gateways said, with the disks that the roster names for them: `forget` drops the rest.
-        self._answers: dict[int, tuple[int, int]] = {}  # the attempt in which the lane ends there, and up to where it is durable
-        self._decided: dict[int, int] = {}  # up to where the lane is decided there
-        self._removed: dict[int, int] = {}  # up to where retention removed it there
-        self._passed: set[int] = set()  # asked for what is missing, and gave nothing since the last frame came
-        self._reported = False  # that no gateway can give what is missing
-        self._tail: list[Frame] = []  # undecided frames of the last attempt behind the lane's end, from others
+        self._token = context.random.getrandbits(63)  # an answer to an earlier run may be older than later decisions
+        self._seen = AttemptBody(lost.members, lost.disks).by_number  # attempt at the lane's end: member -> disk
+        # Reports of gateways, with the disks that the roster names for them: `forget` drops the others.
+        self._answers: dict[int, tuple[int, int]] = {}  # gateway -> (attempt in which its copy ends, last durable position)
+        self._decided: dict[int, int] = {}  # gateway -> position up to which it has the lane decided
+        self._removed: dict[int, int] = {}  # gateway -> position up to which retention removed its copy
+        self._passed: set[int] = set()  # gateways that gave nothing since the last frame arrived
+        self._reported = False  # True when the loss at all gateways was logged
+        self._tail: list[Frame] = []  # undecided frames of the last attempt after the lane's end, from others
 
-    # What is known
+    # Known state
 
     @property
     def members(self) -> Mapping[int, bytes]:
-        """Those of the last attempt, and their disks; nobody as long as its VIEW is not known."""
+        """Members of the last attempt and their disks; empty until its VIEW is known."""
         for frame in self._tail:
             if frame.kind == Kind.VIEW:
                 return decode_body(AttemptBody, frame.body).by_number
@@ -61,14 +62,15 @@ class Healing:
 
     @property
     def needed(self) -> tuple[int, ...]:
-        """The gateways that must answer: those that have the disks of the other members of the last attempt, under whatever number.
+        """Gateways that must answer: those that hold the disks of the other members of the last attempt, under any number.
 
-        All gateways of the roster must answer where one of these disks is not known or not in the roster (it was removed, or
-        another one took its place), and where the attempt was this gateway's alone: only a gateway that learned of the end has it.
+        All gateways of the roster must answer in two cases. One of these disks is unknown or not in the roster, because it was
+        removed or replaced. Or the attempt had this gateway as its only member, so only a gateway that copied the end has it.
         """
         roster = self._context.window.state.roster
         there = {voter.incarnation: number for number, voter in roster.items() if voter.incarnation}
         disks = [disk for member, disk in self.members.items() if member != self._me]
+        # One unknown disk may be the one that has the longest end (lanes, U31).
         known = bool(disks) and all(disk in there for disk in disks)
         return tuple(there[disk] for disk in disks) if known else self._others
 
@@ -77,42 +79,41 @@ class Healing:
         return tuple(number for number in sorted(self._context.window.state.roster) if number != self._me)
 
     def removed(self, members: Collection[int]) -> tuple[int, ...]:
-        """Which of them the roster names no more, as a primary view knows; nobody without one."""
+        """Return the members that a primary view's roster no longer names; empty without such a view."""
         roster = self._context.window.state.roster
         return tuple(one for one in members if one not in roster) if self._context.standing.primary else ()
 
     def vote(self, member: int) -> int:
-        """Up to where a member has what stands in the lane, as it answered."""
+        """Return the position up to which a member holds the lane's frames, by its answer."""
         attempt, up_to = self._answers[member]
         return up_to if attempt == self.attempt else min(up_to, self._lane.decided)
 
     @property
     def _heard(self) -> dict[int, tuple[int, int]]:
-        """The answers of the gateways in the roster. A gateway that was removed gives nothing any more, whatever it answered."""
+        """Answers of the gateways in the roster. A removed gateway can give nothing any more."""
         roster = self._context.window.state.roster
         return {one: answer for one, answer in self._answers.items() if one in roster}
 
     @property
     def _ends(self) -> dict[int, int]:
-        """Up to where those of the roster have the last attempt."""
+        """Position up to which gateways of the roster have the last attempt."""
         last = self.attempt
         return {one: up_to for one, (attempt, up_to) in self._heard.items() if attempt == last}
 
     @property
     def _reach(self) -> int:
-        """The last position that can be decided: whoever was in the last attempt has at least what was."""
+        """The last position that can be decided: every member of the last attempt has all its decided frames."""
         return max(self._ends.values(), default=0)
 
     @property
     def _certain(self) -> int:
-        """The last position that is decided for certain: the mark names it, or another gateway of the roster has it decided."""
+        """The last position that is certainly decided: the mark names it, or another gateway of the roster has it decided."""
         return max(self.lost.last, *(self._decided.get(one, 0) for one in self._others), 0)
 
     def tail(self) -> Sequence[Frame] | None:
-        """What is to be decided before anything new: all that the last attempt may have decided, behind the lane's end. None while
-        something may be missing.
-        """
+        """Return all frames after the lane's end that the last attempt may have decided; None while frames may be missing."""
         lane = self._lane
+        # A start may know an old roster, so only a primary view counts (lanes, U32).
         here = lane.decided == lane.end >= self._certain and self._context.standing.primary
         if not here or any(member not in self._answers for member in self.needed):
             return None
@@ -120,7 +121,7 @@ class Healing:
         return self._tail if lane.end + len(self._tail) >= max(self._reach, self.lost.shown) else None
 
     def _tidy(self) -> None:
-        """Forget what came to be known as decided, or does not follow that."""
+        """Remove frames that are known as decided, or do not follow the lane's end."""
         lane = self._lane
         self._tail = [frame for frame in self._tail if frame.position > lane.end]
         if self._tail and (self._tail[0].view != self.attempt or not self._follows(self._tail[0], lane.end, lane.chain)):
@@ -129,24 +130,25 @@ class Healing:
     def _follows(self, frame: Frame, end: int, chain: int) -> bool:
         return frame.position == end + 1 and chained(frame, chain)
 
-    # What comes
+    # Reports and frames
 
     def learned(self, frames: Collection[Frame]) -> str:
-        """Frames are durable here, as they are decided elsewhere. Why they cannot be; empty if they can."""
+        """Take frames that are decided elsewhere and durable here. Return why they cannot be right; empty if they can."""
         lost = self.lost
         self._passed.clear()
         for frame in frames:
             if frame.kind == Kind.VIEW:
                 self._seen = decode_body(AttemptBody, frame.body).by_number
             if frame.position == lost.last and (frame.view, frame.header_crc) != (lost.attempt, lost.chain):
-                return f"another frame is decided elsewhere at position {lost.last} than the one that its disk had there"
+                return f"another gateway has decided a different frame at position {lost.last} than this disk had there"
         return ""
 
     def on_tail(self, sender: int, message: LaneTail) -> None:
-        """A gateway says how far it has the lane, and what of it is undecided."""
+        """Take a gateway's report of how far it has the lane, with its undecided frames."""
         if message.token != self._token or not self.learns:
             return
         self._answers[sender] = message.attempt, message.up_to
+        # Another copy may know a later attempt than this disk.
         self.attempt = max(self.attempt, message.attempt)
         self._tidy()
         for frame in message.frames:
@@ -161,35 +163,36 @@ class Healing:
             right = frame.view == self.attempt and frame.origin == self._me and (frame.view == view or frame.kind == Kind.VIEW)
             known = frame.kind in (Kind.BATCH, Kind.VIEW) and whole(frame)
             if not (right and known and self._follows(frame, end, chain)):
-                self._box.drop(message, sender, f"{frame!r} did not come whole, or does not follow position {end}")
+                self._box.drop(message, sender, f"{frame!r} is corrupt, or does not follow position {end}")
                 return
             self._tail.append(frame)
 
     def on_end(self, peer: int, decided: int) -> None:
-        """A gateway says up to where it has the lane decided."""
+        """Note the position up to which a gateway has the lane decided."""
         self._decided[peer] = decided
 
     def let_go(self, source: int, position: int) -> None:
-        """A gateway has the lane decided, and retention removed it there up to a position."""
+        """Note the position up to which retention removed a gateway's decided copy."""
         self._removed[source] = position
 
     def passed_over(self, source: int) -> None:
-        """A gateway was asked for what is missing and gave nothing in time."""
+        """Note that a gateway gave no missing frames in time."""
         self._passed.add(source)
 
     def forget(self, number: int) -> None:
-        """The roster names another disk for a gateway: what the disk before it held and said counts no more."""
+        """Drop the reports of a gateway's old disk, because the roster names another one."""
         for said in (self._answers, self._decided, self._removed):
             said.pop(number, None)
         self._passed.discard(number)
 
     def beat(self) -> None:
-        """One heartbeat: everybody hears what was durable here, which decides it, and says what it has. Who has most of the last
-        attempt gives that.
+        """Run one heartbeat: announce the last durable frame, which is decided, and ask all gateways for their ends.
+
+        The gateway with most of the last attempt is asked for its frames.
         """
         if not self.learns:
             return
-        if self.gone and not self._reported:  # once in the log; the status shows it as long as it lasts
+        if self.gone and not self._reported:  # the log reports the loss once; the status shows it while it lasts
             self._reported = True
             self._context.outbox.suspect(self._me, self.reason(()))
         self._tidy()
@@ -205,7 +208,7 @@ class Healing:
 
     @property
     def _missing(self) -> int:
-        """The first position that is known as decided and that no gateway has given yet; 0 if there is none."""
+        """The first position that is known as decided and that no gateway has given yet; 0 without one."""
         lane, shown = self._lane, self.lost.shown
         if lane.decided < self._certain:
             return lane.decided + 1
@@ -218,14 +221,15 @@ class Healing:
 
     @property
     def _away(self) -> tuple[int, ...]:
-        """The gateways that have not said what they have."""
+        """Gateways that have not reported what they have."""
         return tuple(one for one in self._others if one not in self._answers or one not in self._decided)
 
     def _givers(self, position: int) -> list[int]:
-        """The gateways that have a position decided, or decide it when they hear of the mark, and have not removed it.
+        """Return the gateways that can give a position: they have it decided, or will when they know the mark, and retention kept
+        it.
 
-        A copy that ends in an earlier attempt than the mark gives only what is decided there: the end of that attempt, which this
-        disk lost, was its NO to all that it had not written, and the frames behind it may be of either kind.
+        A copy that ends in an earlier attempt than the mark gives only decided frames. The end of that attempt was this disk's
+        NO to all frames that it had not written. That end is lost, so later frames of the copy may be decided or not.
         """
         lost = self.lost
         least = lost.attempt if position <= lost.last else self.attempt
@@ -235,15 +239,15 @@ class Healing:
 
     @property
     def gone(self) -> bool:
-        """Whether no gateway can give what is missing: all of the roster said what they have."""
+        """True if no gateway can give a missing position, although all of the roster have reported."""
         waits = self.learns and self._context.standing.primary
         return waits and bool(position := self._missing) and not self._away and not self._givers(position)
 
     def reason(self, unvoted: Sequence[int]) -> str:
-        """Why the lane takes nothing, and what it waits for. `unvoted`: who has not written the end yet."""
+        """Return why the lane takes nothing, and what it waits for. `unvoted` are members that have not written the end yet."""
         lane, lost = self._lane, self.lost
         begin = (
-            f"the lane of this gateway takes nothing before what its disk lost of it, from position {lost.first} on, is here again"
+            f"the lane of this gateway takes nothing until the frames that its disk lost from position {lost.first} on are restored"
         )
         if not self.learns:
             return f"{begin}: it waits for {_gateways(unvoted) if unvoted else 'its disk'} to write its last frames"
@@ -252,14 +256,14 @@ class Healing:
         if position := self._missing:
             return f"{begin}: {self._where(position)}"
         if silent := self._silent:
-            return f"{begin}: it waits for {_gateways(silent)}, which may have more of it"
+            return f"{begin}: it waits for {_gateways(silent)}, which may have more of the frames"
         ends, reach = self._ends, self._reach
         if reach > lane.end:
-            return f"{begin}: it waits for more of it from {_gateways([one for one in sorted(ends) if ends[one] == reach])}"
+            return f"{begin}: it waits for more frames from {_gateways([one for one in sorted(ends) if ends[one] == reach])}"
         return f"{begin}: it waits for its disk"
 
     def _where(self, position: int) -> str:
-        """Which gateways have a position that is missing, and what is to be done."""
+        """Return the gateways that have a missing position, and the remedy."""
         lacks = f"position {position} of {max(self._certain, self.lost.shown)}"
         givers = self._givers(position)
         near = [one for one in givers if one in self.part]
@@ -268,15 +272,15 @@ class Healing:
         if givers != near:
             return f"it waits for {_gateways([one for one in givers if one not in near])}, which has {lacks}"
         if near:
-            return f"{_gateways(near)} has {lacks} and does not give it: see `damaged` in `lanes` of its status"
+            return f"{_gateways(near)} has {lacks} but cannot read it: see `damaged` in `lanes` of its status"
         notes = "; ".join(self._notes(position))
         notes = f" ({notes})" if notes else ""
         if away := self._away:
-            return f"{lacks} is not at those that answer{notes}; it waits for {_gateways(away)}"
-        return f"{lacks} is at no other gateway{notes}; where it cannot be restored, {NEW_LANE}"
+            return f"{lacks} is at no gateway that has answered{notes}; it waits for {_gateways(away)}"
+        return f"{lacks} is at no other gateway{notes}; if it cannot be restored, {NEW_LANE}"
 
     def _notes(self, position: int) -> list[str]:
-        """What is left of a position that no gateway can give."""
+        """Return what is left of a position that no gateway can give."""
         notes = []
         if removed := [one for one in self._others if self._removed.get(one, 0) >= position]:
             notes.append(f"retention removed it at {_gateways(removed)}")
@@ -286,7 +290,7 @@ class Healing:
                 first = max(position, self._decided.get(one, 0) + 1)
                 held = f"position {first}" if first == up_to else f"positions {first} to {up_to}"
                 notes.append(
-                    f"gateway {one} holds {held} undecided, and only this disk knew whether clients had the acknowledgement: "
+                    f"gateway {one} holds {held} undecided, and only the lost frames showed if clients got an acknowledgement: "
                     f"`tutti log inspect DIR/lanes/{name}` lists the frames there as pending"
                 )
         return notes

@@ -1,4 +1,6 @@
-"""A member of other origins' attempts: it stores, votes after persisted, and learns what is decided, from whoever knows it."""
+"""A member of other origins' attempts: it stores frames, votes after they are durable, and copies decided
+frames (protocol/lanes).
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,16 @@ Key = tuple[int, bytes]  # origin's number, incarnation of its disk
 
 
 class Member:
-    """The lanes here. The own one is among them to be read; all else about it is the origin's, unless its end is lost: then it is
-    learned like any other.
+    """All lanes on this disk.
+
+    The own lane is among them for reads. Otherwise the origin handles it, except while its end is lost: then it is copied like any
+    other lane.
 
     Attributes:
         low: why this member's disk takes no batches; empty if it does.
-        part: the gateways that hear each other, this one among them.
-        mending: what the disk lost of lanes.
-        healing: what the disk lost of the own lane's end, None if it lost nothing.
+        part: the gateways that hear each other, this one included.
+        mending: repair of lane frames that the disk lost.
+        healing: recovery of the own lane's lost end, None if nothing is lost.
     """
 
     def __init__(self, context: Context, box: Box, far: Far) -> None:
@@ -38,23 +42,23 @@ class Member:
         self._box = box
         self._lanes: dict[Key, Lane] = {}
         self._writing: deque[tuple[int, Lane]] = deque()
-        self._reads: dict[int, tuple[int, Key]] = {}  # token -> (who asked, lane)
-        self._begins: dict[Key, int] = {}  # lanes that are being replaced -> token
-        self._told: dict[int, dict[Key, int]] = {}  # up to where the others have lanes decided, as each said last
-        self._disks: dict[int, bytes] = {}  # and the disk that the roster named then
+        self._reads: dict[int, tuple[int, Key]] = {}  # token -> (asking gateway, lane)
+        self._begins: dict[Key, int] = {}  # lane that is being replaced -> token
+        self._reports: dict[int, dict[Key, int]] = {}  # last report of each gateway: up to where it has each lane decided
+        self._disks: dict[int, bytes] = {}  # disk that the roster named for the gateway at that report
         self.low = ""
         self.part: tuple[int, ...] = ()
         self.mending = LaneMending(box, far, self._sources)
         self.healing: Healing | None = None
 
     def restore(self, logs: Iterable[LaneLog]) -> Lane:
-        """Take over what a start found. What is known as decided of other lanes is handed out; the own lane is returned."""
+        """Take over the lanes that a start found. Deliver the decided part of other lanes, and return the own lane."""
         for log in logs:
             self._lanes[log.origin, log.incarnation] = Lane(log)
         own = self._lanes.setdefault(self._me, Lane(LaneLog(origin=self._me[0], incarnation=self._me[1])))
         for lane in self._others():
             if lane.incarnation == self._me[1]:
-                # Of the number that this gateway had before it was removed and added again: here stands only what it said YES to.
+                # The lane has this gateway's number from before its removal. Everything on this disk is its YES, so it is decided.
                 lane.confirm(lane.end)
             self._settle(lane)
         return own
@@ -64,37 +68,38 @@ class Member:
 
     @property
     def _learns(self) -> bool:
-        """Whether the own lane is learned."""
+        """True while the own lane is copied from other gateways."""
         return self.healing is not None and self.healing.learns
 
     def _lane(self, origin: int, incarnation: bytes) -> Lane | None:
-        """The lane, a new one if there is room; None for the own unless that is learned, and for one too many."""
+        """Return the lane, a new one below the limit. Return None for the own lane unless it is copied, and above the limit."""
         key = origin, incarnation
         lane = self._lanes.get(key)
         if lane is None and len(self._lanes) < limits.LANES_MAX:
             lane = self._lanes[key] = Lane(LaneLog(origin=origin, incarnation=incarnation))
         return None if key == self._me and not self._learns else lane
 
-    # The origin's attempt
+    # Attempts of other origins
 
     def on_post(self, sender: int, message: Post) -> None:
-        """Frames of an attempt: those that are next are stored and then voted for, which also answers what came before."""
+        """Take frames of an attempt: write the next ones and vote for them, and repeat the vote for known ones."""
         lane = self._lane(sender, message.incarnation)
         if lane is None:
-            self._box.drop(message, sender, "it is of a lane that is not taken here")
+            self._box.drop(message, sender, "this gateway does not take the lane")
             return
         if lane.begin is not None:
-            return  # it is said again
+            return  # the disk is replacing the lane; the origin repeats the frames
         cut: int | None = None
         before = lane.end
         again = known = False
         for frame in message.frames:
             if frame.kind not in (Kind.BATCH, Kind.VIEW) or frame.staged or frame.origin != sender or not whole(frame):
-                self._box.drop(message, sender, f"{frame!r} did not come whole, or is no frame of the lane")
+                self._box.drop(message, sender, f"{frame!r} is corrupt, or is not a frame of the lane")
                 break
             if frame.view < lane.attempt:
                 continue
             if frame.view > lane.attempt:
+                # A higher attempt is taken only when everything before it is decided here (lanes, U15).
                 if frame.kind == Kind.VIEW and frame.position - 1 > lane.confirmed:
                     self._fetch(lane, sender, frame.position - 1)
                     break
@@ -102,9 +107,7 @@ class Member:
                     again = True
                     break
                 if frame.position - 1 < lane.confirmed:
-                    self._box.drop(
-                        message, sender, f"{frame!r} begins an attempt below position {lane.confirmed}, which is decided"
-                    )
+                    self._box.drop(message, sender, f"{frame!r} begins an attempt below the decided position {lane.confirmed}")
                     break
                 cut = lane.cut()
                 before = lane.end
@@ -126,7 +129,7 @@ class Member:
             self._vote(lane, again)
 
     def on_settled(self, sender: int, message: Settled) -> None:
-        """The origin's decision. What it covers and is not here is asked for."""
+        """Take the origin's decision, and request covered frames that are not here."""
         lane = self._lane(sender, message.incarnation)
         if lane is None or lane.begin is not None or message.attempt < lane.attempt or message.up_to <= lane.confirmed:
             return
@@ -141,7 +144,7 @@ class Member:
             self._vote(lane, again=True)
 
     def on_ask(self, sender: int, message: LaneAsk) -> None:
-        """The origin lost the end of its lane. It says what was durable there and so is decided, and hears what is durable here."""
+        """Answer an origin that lost the end of its lane. The origin's message names its last durable frame, which is decided."""
         lane = self._lane(sender, message.incarnation)
         if lane is None:
             self._box.send(sender, LaneTail(message.incarnation, message.token, 0, 0))
@@ -157,7 +160,7 @@ class Member:
         self._writing.append((self._box.persist(lane, up_to=lane.end, cut=cut), lane))
 
     def persisted(self, token: int) -> None:
-        """What was written up to the token is durable, and voted for."""
+        """Take the completion of writes up to the token, and vote."""
         while self._writing and self._writing[0][0] <= token:
             own_token, lane = self._writing.popleft()
             if lane.begin is not None and own_token == self._begins[lane.origin, lane.incarnation]:
@@ -167,7 +170,7 @@ class Member:
             self._settle(lane)
             if lane.durable > lane.confirmed:
                 self._vote(lane)
-            self._go_on(lane)
+            self._fetch_next(lane)
 
     def _vote(self, lane: Lane, again: bool = False) -> None:
         self._box.send(lane.origin, Posted(lane.incarnation, lane.attempt, lane.durable, self.low, again))
@@ -180,18 +183,19 @@ class Member:
         if frames:
             self._box.deliver(lane, offset, frames)
 
-    # What others know
+    # Reports of other gateways
 
     @property
     def ends(self) -> tuple[LaneEnd, ...]:
-        """How far each lane is decided here."""
+        """Position up to which each lane is decided here."""
         return tuple(LaneEnd(lane.origin, lane.incarnation, lane.decided) for lane in self._lanes.values())
 
     def on_ends(self, sender: int, message: LaneEnds) -> int:
-        """Somebody has lanes decided up to there. Only what their origins will not say by themselves is asked for. Returns how far
-        it has the own lane.
+        """Take a gateway's report of how far it has each lane decided. Return how far it has the own lane.
+
+        Frames are requested only if their origin will not send them by itself.
         """
-        told = self._told[sender] = {(end.origin, end.incarnation): end.decided for end in message.ends}
+        told = self._reports[sender] = {(end.origin, end.incarnation): end.decided for end in message.ends}
         self._disks[sender] = self._window.state.disk_of(sender)
         for (origin, incarnation), decided in told.items():
             lane = self._lane(origin, incarnation)
@@ -200,16 +204,16 @@ class Member:
         return told.get(self._me, 0)
 
     def _sources(self, key: Key) -> dict[int, int]:
-        """Up to where the others of the part have a lane decided."""
-        return {peer: told[key] for peer, told in self._told.items() if peer in self.part and key in told}
+        """Return up to where each other gateway of the part has a lane decided."""
+        return {peer: told[key] for peer, told in self._reports.items() if peer in self.part and key in told}
 
     def _fetch(self, lane: Lane, source: int, up_to: int) -> None:
-        """Who says that it has more is a source, and keeps its place among them when it says so again."""
+        """Add a gateway as a source of decided frames. A repeated report keeps its place in the order of sources."""
         lane.sources[source] = max(lane.sources.get(source, 0), up_to)
         self._ask(lane)
 
     def _ask(self, lane: Lane) -> None:
-        """Ask the first source of what is missing, one at a time."""
+        """Request missing frames from the first source; one request at a time."""
         if lane.asked or self.low:
             return
         source = next((one for one, up_to in lane.sources.items() if up_to > lane.confirmed), 0)
@@ -218,30 +222,33 @@ class Member:
             self._box.send(source, LaneFetch(lane.origin, lane.incarnation, lane.confirmed + 1))
 
     def on_fetch(self, sender: int, message: LaneFetch) -> None:
-        """Somebody lacks decided frames: they are read from the log. Whom there is no time for asks again."""
+        """Read decided frames for a gateway that lacks them. Above the limit the gateway must ask again."""
         key = message.origin, message.incarnation
         lane = self._lanes.get(key)
         if lane is None or not 0 < message.first <= lane.decided or len(self._reads) >= limits.LANE_READS_MAX:
             return
+        # A repeated request shares the read that is in progress.
         if (sender, key) not in self._reads.values():
             last = min(lane.decided, message.first + common_limits.FRAMES_A_MESSAGE_MAX - 1)
             self._reads[self._box.read(lane, message.first, last)] = sender, key
 
     def on_read(self, event: LaneRead) -> None:
-        """The log's answer goes to who asked. What cannot be read is answered by nothing: another source is asked then."""
+        """Send frames that the disk read to the gateway that asked. Unreadable frames get no answer, so the gateway asks another
+        source.
+        """
         sender, (origin, incarnation) = self._reads.pop(event.token)
         if event.frames or event.begin is not None:
             self._box.send(sender, LaneFetched(origin, incarnation, event.frames, event.begin))
 
     def on_fetched(self, sender: int, message: LaneFetched) -> None:
-        """Decided frames: they confirm what is here, or take the place of what was never decided; or of what the disk lost."""
+        """Take decided frames: they confirm frames here, replace undecided ones, or repair what the disk lost."""
         if self.mending.on_fetched(sender, message):
             return
         lane = self._lane(message.origin, message.incarnation)
         if lane is None or lane.begin is not None or lane.bytes > limits.LANE_BYTES_MAX:
             return
         if message.begin is not None and (lane.origin, lane.incarnation) == self._me:
-            self._box.drop(message, sender, "the origin of the lane needs all of it: what was let go says who sent what")
+            self._box.drop(message, sender, "the origin of the lane needs all of it, because the trimmed part names the producers")
             if self.healing is not None:
                 self.healing.let_go(sender, message.begin.position)
             return
@@ -256,28 +263,31 @@ class Member:
                 continue
             own = lane.at(frame.position)
             if frame.position == lane.confirmed + 1 and own is not None:
+                # The same attempt at the same position is the same frame (lanes, U5).
                 if own.view == frame.view and own.header_crc == frame.header_crc:
                     lane.confirm(frame.position)
                     continue
                 cut = lane.cut()
                 end = lane.end
             if not self._follows(lane, frame):
-                self._box.drop(message, sender, f"{frame!r} did not come whole, or does not follow position {lane.end}")
+                self._box.drop(message, sender, f"{frame!r} is corrupt, or does not follow position {lane.end}")
                 good = False
                 break
             lane.append(frame)
             lane.confirm(frame.position)
-        if good:  # otherwise another source is asked when the time of this one is over
+        if good:  # otherwise the wait ends, and another source is asked
             lane.asked = 0
         if lane.end > end or cut is not None:
             self._persist(lane, cut)
         self._settle(lane)
         if lane.decided == lane.confirmed:
-            self._go_on(lane)
+            self._fetch_next(lane)
 
     def _begin(self, lane: Lane, sender: int, message: LaneFetched) -> None:
-        """What is missing was let go at the source, when every gateway that there was had it: the lane goes on from where it begins
-        there. If this end has that very frame, all before it is decided, too; any other end was not, and cannot be any more.
+        """Continue the lane where it begins at the source, because the source trimmed the missing frames (protocol/lanes, U27).
+
+        Every gateway had the trimmed frames. If this copy ends with the same frame, everything up to it is decided. Any other end
+        was not decided, and cannot be any more.
         """
         begin = message.begin
         if begin is None or begin.position <= lane.confirmed:
@@ -287,9 +297,11 @@ class Member:
             lane.asked = 0
             lane.confirm(begin.position)
             self._settle(lane)
-            self._go_on(lane)
+            self._fetch_next(lane)
         elif begin.attempt < lane.attempt:
-            self._box.drop(message, sender, f"it begins behind attempt {lane.attempt}, whose VIEW was decided after all before it")
+            self._box.drop(
+                message, sender, f"it begins after attempt {lane.attempt}, whose VIEW was decided after all earlier frames"
+            )
         else:
             lane.asked = 0
             lane.begin = begin
@@ -297,37 +309,39 @@ class Member:
             self._writing.append((token, lane))
 
     def tell_held(self) -> None:
-        """Tell the disk how far every gateway of the roster has each lane, where that is more than before. What a gateway said last
-        holds for as long as it is away: what is decided is durable with it.
+        """Report to the disk how far every gateway of the roster has each lane, where that has grown.
+
+        The last report of an absent gateway continues to count, because its decided frames are durable there.
         """
         roster = self._window.state.roster
         if self._me[0] not in roster:
             return
         others = [number for number in roster if number != self._me[0]]
-        self._told = {number: told for number, told in self._told.items() if number in others or number in self.part}
-        self._disks = {number: disk for number, disk in self._disks.items() if number in self._told}
+        self._reports = {number: told for number, told in self._reports.items() if number in others or number in self.part}
+        self._disks = {number: disk for number, disk in self._disks.items() if number in self._reports}
         disk_of = self._window.state.disk_of
-        ends = [self._told.get(one, {}) if self._disks.get(one) == disk_of(one) else {} for one in others]
+        ends = [self._reports.get(one, {}) if self._disks.get(one) == disk_of(one) else {} for one in others]
         for key, lane in self._lanes.items():
+            # A gateway of the roster that has not reported holds retention back (lanes, U26).
             held = min((lane.decided, *(told.get(key, 0) for told in ends)))
             if held > lane.held:
                 lane.held = held
                 self._box.held(lane)
 
     def replaced(self, number: int) -> None:
-        """The roster names another disk for a gateway: what the disk before it had counts no more."""
-        self._told.pop(number, None)
+        """Drop the reports of a gateway's old disk, because the roster names another one."""
+        self._reports.pop(number, None)
         self._disks.pop(number, None)
         for lane in self._lanes.values():
             lane.sources.pop(number, None)
 
-    def _go_on(self, lane: Lane) -> None:
-        """What was fetched is durable: the next part is asked for, so that no more than one waits for the disk."""
+    def _fetch_next(self, lane: Lane) -> None:
+        """Request the next frames when the fetched ones are durable, so that at most one answer waits for the disk."""
         if any(up_to > lane.confirmed for up_to in lane.sources.values()):
             self._ask(lane)
         elif lane.sources:
             if lane.origin in lane.sources:
-                self._vote(lane, again=True)  # it may have posted what could not be taken before
+                self._vote(lane, again=True)  # the origin may have posted frames that could not be taken before
             lane.sources.clear()
 
     def _follows(self, lane: Lane, frame: Frame) -> bool:
@@ -337,27 +351,28 @@ class Member:
     # Time
 
     def beat(self) -> None:
-        """One heartbeat: an answer that did not come is waited for no longer, another source is asked; a low disk is told again."""
+        """Run one heartbeat: ask another source after a silence, and repeat the report of a low disk."""
         self.mending.beat()
         for lane in self._others():
             if lane.asked:
                 lane.asked -= 1
                 if not lane.asked:
-                    self._pass_over(lane)
+                    self._requeue_source(lane)
             lane.gap = False
             if self.low and lane.origin in self.part and lane.origin != self._me[0]:
                 self._vote(lane)
 
-    def _pass_over(self, lane: Lane) -> None:
-        """Who was asked gave nothing: it may be unable to read what is missing. Its next turn is behind all others."""
+    def _requeue_source(self, lane: Lane) -> None:
+        """Move a source that gave nothing behind all others, because it may be unable to read the missing frames."""
         up_to = lane.sources.pop(lane.source, 0)
         if self.healing is not None and (lane.origin, lane.incarnation) == self._me:
             self.healing.passed_over(lane.source)
         if up_to > lane.confirmed and lane.source in self.part:
+            # The source moves to the end of the order.
             lane.sources[lane.source] = up_to
         self._ask(lane)
 
     def told(self) -> None:
-        """The ends were told: what is not settled by the next time is asked for."""
+        """Note that the reports were sent: a lane without a decision until the next report is requested from other gateways."""
         for lane in self._others():
             lane.live = False

@@ -1,4 +1,6 @@
-"""The origin of a lane: it gives its frames their places, runs 2PC over the members of its attempt, and votes last."""
+"""The origin of a lane: it assigns positions, runs two-phase commit with the members of its attempt, and
+votes last (lanes, U12).
+"""
 
 from __future__ import annotations
 
@@ -39,59 +41,60 @@ class Origin:
         self._lines = lines
         self._machine = Machine("attempt", ATTEMPT, Phase.NONE)
         self._attempt = lane.attempt
-        self._mark = 0  # token of the PersistLane that ends the attempt before
+        self._mark = 0  # token of the PersistLane that ends the previous attempt
         self._part: tuple[int, ...] = ()
-        self._told: set[int] = set()  # of the part: those who said how far they have this lane
-        self._near: set[int] = set()  # and who have enough of it to take part
-        self._late: dict[int, int] = {}  # who did not vote -> what it has to go beyond to take part again
+        self._reported: set[int] = set()  # members of the part that have reported how far they have this lane
+        self._near: set[int] = set()  # members of the part that have enough of the lane to join an attempt
+        self._late: dict[int, int] = {}  # member that did not vote -> position that it must pass before it joins again
         self._waited = 0
-        self._members: tuple[int, ...] = ()  # of the attempt, oldest first
-        self._began = 0  # the position of its VIEW
+        self._members: tuple[int, ...] = ()  # members of the attempt, oldest first
+        self._began = 0  # position of the attempt's VIEW
         self._votes: dict[int, int] = {}
-        self._before: dict[int, int] = {}  # votes at the last heartbeat, and for how many they stood still
+        self._before: dict[int, int] = {}  # votes at the last heartbeat; `_missed` counts heartbeats without progress
         self._missed: dict[int, int] = {}
-        self._entries: dict[Name, Entry] = {}  # what is undecided, in order
+        self._entries: dict[Name, Entry] = {}  # undecided batches, in order
         self._bytes = 0
-        self._lows: dict[int, tuple[str, int]] = {}  # members without room -> (why, heartbeats that this holds)
+        self._low_members: dict[int, tuple[str, int]] = {}  # member with a low disk -> (reason, heartbeats that it counts)
         self._settled: Settled | None = None
         self._repeats = 0
         self.low = ""
-        self._halted, self._healing = halted, healing
+        self._halted, self._recovery = halted, healing
 
     @property
     def halted(self) -> str:
-        """Why the lane takes nothing: something that was decided in it is gone, for good or until it is learned from others. No
-        attempt begins then.
+        """Why the lane takes nothing, so that no attempt begins: decided frames are lost, for good or until other gateways give
+        them.
         """
-        if self._halted or self._healing is None:
+        if self._halted or self._recovery is None:
             return self._halted
-        return self._healing.reason([member for member, vote in self._votes.items() if vote < self._lane.end])
+        return self._recovery.reason([member for member, vote in self._votes.items() if vote < self._lane.end])
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing is undecided, or can be decided any more, and the last decision was told as often as it is."""
+        """True if nothing is undecided, or can be decided, and the last decision was repeated often enough."""
         return (bool(self.halted) or not self._entries) and not self._repeats
 
     @property
     def sharers(self) -> tuple[int, ...]:
-        """Whose disks have what is acknowledged now, and everything before it: the members of the attempt, oldest first, once its
-        VIEW is decided; nobody between two attempts.
+        """Members whose disks hold every acknowledged frame: those of the attempt, oldest first, once its VIEW is decided; else
+        none.
         """
         return self._members if self._machine.state is Phase.OPEN and self._lane.decided >= self._began else ()
 
     # Clients
 
     def submit(self, session: int, frames: Sequence[Frame]) -> None:
-        """Take batches of a session in and post them, or answer why not."""
+        """Take batches of a session and post them, or answer why not."""
         fresh: list[Entry] = []
         answers = self._context.outbox.answers(session)
         for frame in frames:
             no = self._unknown(frame)
             how, line = self._lines.judge(frame)
             if isinstance(no, FencedAnswer) and how in (Entrance.DUPLICATE, Entrance.WAITS):
-                no = None  # its epoch is over and it is here: Fenced says that it is not, and never will be
+                no = None  # the batch is here, and Fenced would mean that it never will be
             if no is None and how in (Entrance.TAKE, Entrance.EXPECTED) and frame.first_sequence > line:
-                no = self._full(frame)  # also behind one that was refused: its sender knows then of each that it is not here
+                # checked even after a refused batch, so the sender knows of each batch that it was not taken
+                no = self._full(frame)
             if no is not None:
                 answers.append(no)
             elif how is Entrance.TAKE:
@@ -100,12 +103,12 @@ class Origin:
                 entry = self._entries[name_of(frame)] = Entry(frame, session)
                 fresh.append(entry)
             elif how is Entrance.WAITS:
-                # Whoever sent it last is answered. One that was cut otherwise is asked for again, when that is decided.
+                # The session that sent the batch last is answered. A batch with other limits must wait for the decision.
                 waiting = self._entries.get(name_of(frame))
                 if waiting is not None:
                     waiting.session = session
                 else:
-                    reason = "part of it is undecided here, cut otherwise: send it again later"
+                    reason = "part of the batch is undecided here with other limits: send it again later"
                     answers.append(refused(frame, "busy", reason, retry=True))
             elif how is Entrance.DUPLICATE:
                 answers.append(Duplicate(frame.producer, frame.epoch, frame.first_sequence, frame.count))
@@ -117,7 +120,9 @@ class Origin:
             self._place(fresh)
 
     def _unknown(self, frame: Frame) -> Answer | None:
-        """Why a batch is not even looked at: what the lane holds is lost, or the ordered log does not know producer or topic."""
+        """Return the refusal of a batch that the lane cannot judge: its end is lost, or the ordered log lacks the producer or
+        topic.
+        """
         if self.halted:
             return refused(frame, "lane", f"{self.halted}; send to another gateway, as a new message", retry=True)
         state = self._context.window.state
@@ -128,12 +133,12 @@ class Origin:
         return FencedAnswer(frame.producer, producer.epoch, frame.first_sequence) if producer.epoch > frame.epoch else None
 
     def _full(self, frame: Frame) -> Answer | None:
-        """Why a new batch is not taken now."""
+        """Return the refusal of a new batch that cannot be taken now, None if it can."""
         closed = self._context.standing.closed
         if closed is not None:
             return refused(frame, *closed, retry=True)
         if not self._part:
-            reason = "this gateway is no member of the group; send again, here or at another gateway"
+            reason = "this gateway is not a member of the group; send again to this gateway or to another one"
             return refused(frame, "not_primary", reason, retry=True)
         if self._low_reason:
             return refused(frame, "space", self._low_reason, retry=True)
@@ -144,13 +149,13 @@ class Origin:
 
     @property
     def _low_reason(self) -> str:
-        if self.low or not self._lows:
+        if self.low or not self._low_members:
             return self.low
-        member = min(self._lows)
-        return f"gateway {member}: {self._lows[member][0]}"
+        member = min(self._low_members)
+        return f"gateway {member}: {self._low_members[member][0]}"
 
     def session_closed(self, session: int) -> None:
-        """What it submitted goes on, and nobody is told."""
+        """Stop answering a session that has ended. Its batches continue."""
         for entry in self._entries.values():
             if entry.session == session:
                 entry.session = 0
@@ -158,29 +163,33 @@ class Origin:
     # Attempts
 
     def members(self, part: tuple[int, ...]) -> None:
-        """The gateways that hear each other now, this one among them, oldest first. Who is no member begins no attempt: its disk
-        may go at any time.
+        """Take the gateways that hear each other now, oldest first, with this one. `part` is empty if this gateway is not a member.
+
+        A gateway that is not a member begins no attempt, because its disk may be removed at any time.
         """
         invariant(not part or self._me in part, f"the part {part} is not that of gateway {self._me}")
         self._part = part
-        if self._healing is not None:
-            self._healing.part = part
-        self._told &= set(part)
+        if self._recovery is not None:
+            self._recovery.part = part
+        self._reported &= set(part)
         self._near &= set(part)
         if part:
             self._change()
 
     def on_end(self, peer: int, decided: int) -> None:
-        """A gateway of the part says how far it has this lane. Those far behind catch up before an attempt takes them in, and so
-        does whoever held one up: it may lack what nobody can give it now.
+        """Take a report of how far a gateway has this lane.
+
+        A gateway that lags far catches up before it joins an attempt. The same holds for one that did not vote, because it may lack
+        frames that nobody can give it now.
         """
-        if self._healing is not None:
-            self._healing.on_end(peer, decided)
+        if self._recovery is not None:
+            self._recovery.on_end(peer, decided)
+        # Nobody but this origin decides, so its disk must have lost those frames (lanes, U38).
         if decided > self._lane.end and not self.halted:
-            self._halt(f"gateway {peer} has it decided up to position {decided}, and it ends at {self._lane.end} here")
+            self._halt(f"gateway {peer} has it decided up to position {decided}, but it ends at {self._lane.end} here")
         if peer not in self._part or peer == self._me or self.halted:
             return
-        self._told.add(peer)
+        self._reported.add(peer)
         if decided > self._late.get(peer, decided):
             del self._late[peer]
         if peer not in self._late and self._lane.decided - decided <= limits.LANE_BEHIND_MAX:
@@ -188,26 +197,29 @@ class Origin:
         self._change()
 
     def replaced(self, member: int) -> None:
-        """The roster names another disk for a gateway: no vote of the disk before it counts. An attempt names the disks of its
-        members, so it ends; the last attempt before a lost end continues, and waits for the new disk.
+        """Drop the votes of a member's old disk, because the roster names another one.
+
+        An attempt names the disks of its members, so it ends. The last attempt before a lost end continues, and waits for the new
+        disk.
         """
-        self._told.discard(member)
+        self._reported.discard(member)
         self._near.discard(member)
         self._late.pop(member, None)
-        self._lows.pop(member, None)
+        self._low_members.pop(member, None)
         if member in self._votes:
             self._votes[member] = 0
         self._change()
 
     def _halt(self, reason: str) -> None:
-        """Something that was decided is gone: whatever this member placed there would be another frame. What is under way stays so,
-        neither decided nor ended nor refused, but for what the disk was given before: whether it was decided in what is gone is not
-        known here any more.
+        """Halt the lane after a loss of decided frames, because new frames would take their positions.
+
+        Undecided batches are neither decided nor refused, because it is unknown here if the lost part decided them. Only earlier
+        writes complete.
         """
         self._halted = f"the lane of this gateway takes nothing more: {reason}"
-        if self._healing is not None:
-            self._healing.learns = False
-            self._healing = None
+        if self._recovery is not None:
+            self._recovery.learns = False
+            self._recovery = None
         self._context.outbox.suspect(self._me, self._halted)
 
     @property
@@ -215,7 +227,7 @@ class Origin:
         return tuple(member for member in self._part if member == self._me or member in self._near)
 
     def _change(self) -> None:
-        """Begin another attempt if the members that it wants are not those that it has."""
+        """Begin another attempt if the wanted members differ from the present ones."""
         if self.halted:
             return
         phase = self._machine.state
@@ -227,8 +239,9 @@ class Origin:
             self._open()
 
     def _begin(self) -> None:
-        """Begin the first attempt, when all voters are heard or had the time to be: who just started hears nobody yet, and what it
-        acknowledged would be on its own disk alone, with all others there.
+        """Begin the first attempt when all voters are heard, or after a limited wait (protocol/lanes, U9).
+
+        A new origin hears no other gateway yet. Without the wait its first acknowledgements would be on its own disk alone.
         """
         voters = [voter.number for voter in self._context.window.state.roster.values() if voter.voting]
         heard = set(self._part).issuperset(voters) or self._waited >= limits.LANE_WAIT_HEARTBEATS
@@ -237,14 +250,17 @@ class Origin:
             self._end()
 
     def _end(self) -> None:
-        """Say NO to whatever of the attempt this member has not said YES to. It is durable before anybody hears of it."""
+        """End the attempt: a durable NO to every frame of it that this member has not written (protocol/lanes, U13)."""
         self._machine.on(Input.END)
         self._attempt += 1
+        # The next attempt must be durable before any member hears of it (lanes, U13).
         self._mark = self._box.persist(self._lane, up_to=self._lane.confirmed, attempt=self._attempt)
 
     def _open(self) -> None:
-        """Begin the attempt, if it is known how far its members are: a VIEW that names them, then what is undecided, again."""
-        waits = any(member not in self._told for member in self._part if member != self._me)
+        """Begin the attempt when its members have reported how far they are: a VIEW names them, and all
+        undecided batches follow.
+        """
+        waits = any(member not in self._reported for member in self._part if member != self._me)
         if not self._part or self.halted or (waits and self._waited < limits.LANE_WAIT_HEARTBEATS):
             return
         self._machine.on(Input.HEARD)
@@ -260,9 +276,10 @@ class Origin:
         self._place([Entry(Frame(Kind.VIEW, encode_body(view)), 0), *self._entries.values()])
 
     def _place(self, entries: Sequence[Entry]) -> None:
-        """Give frames their places and post them."""
+        """Assign positions to frames and post them."""
         lane = self._lane
         for entry in entries:
+            # Undecided frames get new positions in the next attempt (lanes, U7).
             frame = entry.frame.unstamped() if entry.frame.position else entry.frame
             frame.origin = self._me
             frame.stamp(self._attempt, lane.end + 1, lane.chain)
@@ -277,19 +294,19 @@ class Origin:
         for part in parts(frames):
             self._box.send(member, Post(self._lane.incarnation, part))
 
-    # What the disk lost of the end
+    # A lost end of the lane
 
     def on_tail(self, sender: int, message: LaneTail) -> None:
-        """A gateway says what it has of the end."""
-        if self._healing is not None:
-            self._healing.on_tail(sender, message)
+        """Take a gateway's report about the lost end."""
+        if self._recovery is not None:
+            self._recovery.on_tail(sender, message)
             self._resume()
 
     def _resume(self) -> None:
-        """Go on with the last attempt, once nothing of it can be missing: it is not known to what of it this member said YES, so
-        none of it gets a NO.
+        """Continue the last attempt when none of its frames can be missing. No frame of that attempt gets a NO, because this
+        member may have voted YES for any of them.
         """
-        healing, lane = self._healing, self._lane
+        healing, lane = self._recovery, self._lane
         tail = healing.tail() if healing is not None and healing.learns else None
         if healing is None or tail is None:
             return
@@ -307,38 +324,40 @@ class Origin:
         for member, vote in self._votes.items():
             self._post(member, lane.behind(vote))
         self._advance()
-        self._healed()
+        self._end_recovery()
 
-    def _leave_out(self, removed: Sequence[int]) -> None:
-        """Go on without the votes of members that were removed: all that they had was heard before the last attempt went on."""
+    def _drop_removed(self, removed: Sequence[int]) -> None:
+        """Continue without the votes of removed members, whose frames were all reported before the last attempt continued."""
         for member in removed:
             del self._votes[member]
         if removed:
             self._advance()
 
-    def _healed(self) -> None:
-        """Begin a new attempt when all of the last one is decided."""
-        if self._healing is not None and not self._healing.learns and self._lane.decided == self._lane.end:
-            self._healing = None
+    def _end_recovery(self) -> None:
+        """Begin a new attempt when everything of the last one is decided."""
+        if self._recovery is not None and not self._recovery.learns and self._lane.decided == self._lane.end:
+            self._recovery = None
             self._end()
 
     # Deciding
 
     def on_posted(self, sender: int, message: Posted) -> None:
-        """A member's YES; when it was the last one missing, this member votes. Its NO ends the attempt."""
+        """Count a member's YES, and vote when it was the last one. A NO ends the attempt."""
         vote = self._votes.get(sender)
+        # A vote of an ended attempt names frames that may be posted again at other positions.
         if vote is None or self._halted or self._machine.state not in VOTING or message.attempt > self._attempt:
             return
         current, end = message.attempt == self._attempt, self._lane.end
-        if current and message.up_to > end and self._machine.state is Phase.OPEN:  # an earlier run may have posted more
+        if current and message.up_to > end and self._machine.state is Phase.OPEN:  # an earlier run may have posted more frames
             self._box.drop(message, sender, f"it votes beyond position {end}")
             return
         if current:
             self._votes[sender] = max(vote, min(message.up_to, end))
-        self._lows.pop(sender, None)
+        self._low_members.pop(sender, None)
         if message.low:
-            self._lows[sender] = message.low, limits.LOW_HEARTBEATS
+            self._low_members[sender] = message.low, limits.LOW_HEARTBEATS
         self._advance()
+        # A low disk is a NO, so its undecided frames cannot be decided in this attempt (lanes, U17).
         ends = message.low and current and self._machine.state is Phase.OPEN
         if ends and any(entry.frame.position > self._lane.confirmed for entry in self._entries.values()):
             self._end()
@@ -346,14 +365,15 @@ class Origin:
             self._post(sender, self._lane.behind(self._votes[sender]))
 
     def _advance(self) -> None:
-        """What all others have durably is written here: this member's YES, and with it the decision."""
+        """Write the frames that all others hold durably. This write is this member's YES and the decision (protocol/lanes, U12)."""
         reach = min(self._votes.values(), default=self._lane.end)
+        # The write is this member's vote, the last one, so it is also the decision (lanes, U12).
         if reach > self._lane.confirmed:
             self._lane.confirm(reach)
             self._box.persist(self._lane, up_to=reach)
 
     def persisted(self, token: int) -> None:
-        """What was written up to the token is decided; the end of the last attempt may be durable."""
+        """Take the completion of writes up to the token: frames are decided, and the end of the last attempt may be durable."""
         self._lane.persisted(token)
         self.settle()
         if self._machine.state is Phase.ENDING and token >= self._mark:
@@ -361,36 +381,36 @@ class Origin:
             if self._low_reason and not self.halted:
                 self._refuse_all()
             self._open()
-        self._healed()
+        self._end_recovery()
 
     def settle(self) -> None:
-        """Hand out what is decided, answer its clients, tell the members."""
+        """Deliver the decided frames, answer their clients, and announce the decision to the members."""
         offset, frames = self._lane.settle()
         if not frames:
             return
-        if self._healing is not None and (wrong := self._healing.learned(frames)):
+        if self._recovery is not None and (wrong := self._recovery.learned(frames)):
             self._halt(wrong)
         self._box.deliver(self._lane, offset, frames)
         for frame in frames:
             if frame.kind == Kind.BATCH:
                 self._lines.decide(frame)
                 entry = self._entries.pop(name_of(frame), None)
-                if entry is not None:  # after a start there is none
+                if entry is not None:  # after a start there is no entry
                     self._bytes -= weight(frame)
                     answer = Committed(frame.producer, frame.epoch, frame.first_sequence, frame.count, offset)
                     self._context.outbox.answers(entry.session).append(answer)
                 offset += frame.count
         self._settled = Settled(self._lane.incarnation, frames[-1].view, frames[-1].position)
         self._repeats = limits.LANE_REPEAT_HEARTBEATS
-        self._tell()
+        self._announce_decision()
 
-    def _tell(self) -> None:
+    def _announce_decision(self) -> None:
         if self._settled is not None:
             for member in self._votes:
                 self._box.send(member, self._settled)
 
     def _refuse_all(self) -> None:
-        """A member has no room: nothing of what is undecided is or will be in the lane by this sending."""
+        """Refuse all undecided batches because a member's disk is low. None of them is or will be in the lane by this sending."""
         reason = self._low_reason
         for entry in self._entries.values():
             self._context.outbox.answers(entry.session).append(refused(entry.frame, "space", reason, retry=True))
@@ -401,20 +421,20 @@ class Origin:
     # Time
 
     def beat(self) -> None:
-        """One heartbeat: repeat what may have been lost, and look who holds the lane up."""
-        for member, (reason, beats) in list(self._lows.items()):
+        """Run one heartbeat: repeat messages that may be lost, and suspect members that hold the lane up."""
+        for member, (reason, beats) in list(self._low_members.items()):
             if beats > 1:
-                self._lows[member] = reason, beats - 1
+                self._low_members[member] = reason, beats - 1
             else:
-                del self._lows[member]
+                del self._low_members[member]
         if self._repeats:
             self._repeats -= 1
-            self._tell()
-        if self._healing is not None:
-            self._healing.beat()
+            self._announce_decision()
+        if self._recovery is not None:
+            self._recovery.beat()
             self._resume()
             if self._machine.state is Phase.RESUMED:
-                self._leave_out(self._healing.removed(self._votes))
+                self._drop_removed(self._recovery.removed(self._votes))
         if self._machine.state is Phase.NONE:
             self._waited += 1
             self._begin()
@@ -422,12 +442,13 @@ class Origin:
             self._waited += 1
             self._open()
         elif self._machine.state in VOTING and not self._halted:
-            self._look()
+            self._check_votes()
 
-    def _look(self) -> None:
-        """Post again to those that do not vote. Who did not for the atomic period holds nobody up any longer: the attempt ends, and
-        the next one is without it until it has more than all that can be decided of this one, that is something of a later attempt.
-        The last attempt before a lost end goes on with it all the same, as nothing may end that before all of it is decided.
+    def _check_votes(self) -> None:
+        """Post again to members that do not vote, and leave them out after the atomic period.
+
+        The attempt then ends. The member joins again when it has frames of a later attempt. The last attempt before a lost end
+        continues, because nothing may end it before all of it is decided.
         """
         goes_on = "waits for it" if self._machine.state is Phase.RESUMED else "goes on without it"
         late: list[int] = []
@@ -437,9 +458,10 @@ class Origin:
             missed = self._missed[member] = self._missed[member] + 1 if waits else 0
             if missed and missed % limits.RESEND_HEARTBEATS == 0:
                 self._post(member, self._lane.behind(vote))
-            if missed == self._context.config.atomic_period_heartbeats:  # once: where the attempt goes on it is known by then
+            # reported once: a continued attempt keeps the member in `_late`
+            if missed == self._context.config.atomic_period_heartbeats:
                 late.append(member)
-                why = f"no vote since position {vote} of lane {self._me}, {self._lane.end} is posted: the lane {goes_on}"
+                why = f"no vote since position {vote} of lane {self._me}, but {self._lane.end} is posted: the lane {goes_on}"
                 self._context.outbox.suspect(member, why)
         for member in late:
             self._near.discard(member)

@@ -1,4 +1,4 @@
-"""What one step of the lanes wants written and handed out. Answers, too, leave through the outbox that all layers share."""
+"""Actions of the lanes in one step: writes, reads and deliveries. Client answers leave through the outbox that all layers share."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tutti_gateway.core.protocol.messages import LaneBegin
 
 
 class Box:
-    """The outbox, for lanes: their writes and reads have tokens of their own.
+    """The outbox for lanes, whose writes and reads have tokens of their own.
 
     Attributes:
-        seen: who is told of every producer that something was decided of.
-        send: a message to another member.
-        drop: a message of a sender that is not taken, and why.
+        seen: called with each producer of a decided batch.
+        send: sends a message to another member.
+        drop: reports a dropped message of a sender, with the reason.
     """
 
     def __init__(self, outbox: Outbox, seen: Callable[[int], None]) -> None:
@@ -28,34 +28,34 @@ class Box:
         self._token = 0
 
     def persist(self, lane: Lane, *, up_to: int, attempt: int | None = None, cut: int | None = None) -> int:
-        """Have the lane written up to a position, and an attempt of the own one; returns the token."""
+        """Write the lane up to a position, and an attempt of the own one. Return the token."""
         self._token += 1
         frames = lane.hand(self._token, up_to)
         self._outbox.write_lane(PersistLane(self._token, lane.origin, lane.incarnation, frames, attempt, cut))
         return self._token
 
     def read(self, lane: Lane, first: int, last: int) -> int:
-        """Have decided frames read; returns the token that `LaneRead` will name."""
+        """Read decided frames. Return the token that `LaneRead` will name."""
         self._token += 1
         self._outbox.write_lane(ReadLane(self._token, lane.origin, lane.incarnation, first, last))
         return self._token
 
     def begin(self, lane: Lane, begin: LaneBegin) -> int:
-        """Have the lane replaced by what it was elsewhere; returns the token."""
+        """Replace the lane by its state at another gateway. Return the token."""
         self._token += 1
         self._outbox.write_lane(PersistLane(self._token, lane.origin, lane.incarnation, begin=begin))
         return self._token
 
     def held(self, lane: Lane) -> None:
-        """Tell the disk how far everybody has the lane."""
+        """Report to the disk how far all gateways have the lane."""
         self._outbox.write_lane(LaneHeld(lane.origin, lane.incarnation, lane.held))
 
     def mend(self, key: tuple[int, bytes], frames: tuple[Frame, ...]) -> None:
-        """Have frames written where the disk lost them."""
+        """Write frames where the disk lost them."""
         self._outbox.write_lane(MendLane(*key, frames))
 
     def deliver(self, lane: Lane, first_offset: int, frames: tuple[Frame, ...]) -> None:
-        """Hand a decided run out."""
+        """Deliver a decided run."""
         self._outbox.deliver_lane(DeliverUnordered(lane.origin, lane.incarnation, first_offset, frames))
         for producer in {frame.producer for frame in frames if frame.kind == Kind.BATCH}:
             self.seen(producer)

@@ -1,4 +1,4 @@
-"""Between which attempts the origin of a lane is, as a table: what is absent is illegal."""
+"""Phases of a lane's origin between attempts, as a state table: a transition that is absent is illegal."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import enum
 
 
 class Phase(enum.Enum):
-    """Where the origin is between two attempts."""
+    """Phase of the origin between two attempts."""
 
     NONE = "no attempt yet"
-    ENDING = "writing that the last attempt is over"
-    ASKING = "hearing how far its members are"
+    ENDING = "writing the end of the last attempt"
+    ASKING = "waiting for reports of the members"
     OPEN = "in an attempt"
-    RESUMED = "in the last attempt again, of which the disk lost a part"
+    RESUMED = "in the last attempt again, after a lost end"
 
 
 class Input(enum.Enum):
-    """What moves it."""
+    """Input that moves the origin to another phase."""
 
-    END = "members changed / one said NO"
+    END = "members changed / one voted NO"
     DURABLE = "persisted"
-    HEARD = "all told their ends / waited long enough"
-    LEARNED = "all that may be decided of a lost end is known"
+    HEARD = "all members reported / the wait is over"
+    LEARNED = "a lost end is recovered"
 
 
-#: An attempt begins only when the end of the one before it is durable: that is the NO which alone ends it. Where the disk lost the
-#: lane's end the last attempt goes on first.
+#: An attempt begins only when the end of the previous one is durable: that end is the NO which alone ends it (lanes, U13).
+#: After the disk lost the lane's end, the last attempt continues first (lanes, U33).
 ATTEMPT: dict[tuple[Phase, Input], Phase] = {
     (Phase.NONE, Input.END): Phase.ENDING,
     (Phase.NONE, Input.LEARNED): Phase.RESUMED,
@@ -35,4 +35,4 @@ ATTEMPT: dict[tuple[Phase, Input], Phase] = {
     (Phase.OPEN, Input.END): Phase.ENDING,
 }
 
-VOTING = frozenset({Phase.OPEN, Phase.RESUMED})  # where a member's YES counts
+VOTING = frozenset({Phase.OPEN, Phase.RESUMED})  # phases in which a member's YES counts

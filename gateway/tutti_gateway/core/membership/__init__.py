@@ -1,1 +1,1 @@
-"""Who is there: peers, heartbeats, suspicion, joins and leaves, learners, the roster (design, section 4, layer 2)."""
+"""*membership*: heartbeats, election of the coordinator, and roster changes (protocol/membership). See NOTES.md."""

@@ -1,4 +1,6 @@
-"""Wall time: what the clocks of several gateways say, since any single one may be wrong by years (design, section 3, TICK)."""
+"""The group's clock: wall time from the clocks of several gateways, because a single one may be wrong by
+years (membership, M26).
+"""
 
 from __future__ import annotations
 
@@ -9,24 +11,26 @@ from tutti_gateway.core.view.peers import Peers
 
 
 class Clocks:
-    """The wall time that this gateway dates ticks with, and measures the age of records against.
+    """Wall time for ticks and for the age of records.
 
-    It is the lower median of the clocks of this gateway and of the voters that it hears: less than half of them, set wrong, move it
-    no further than to another right one. Of two clocks it is the earlier one: ticks then stand still, and nothing is trimmed early.
-    A gateway that hears no other clock has only its own. It believes a leap forward of that clock when the leap has lasted.
+    The group's clock is the lower median of the clocks of this gateway and of the voters that it hears. Wrong clocks on less
+    than half of them move it only to another right clock. Of two clocks the earlier one counts: ticks then stand still, and
+    nothing is trimmed early. A gateway that hears no other clock uses its own, and believes a forward leap of it only when the
+    leap has lasted (M27).
 
-    Between two readings that time runs with the monotonic clock: a leap of the own clock changes nothing before the next reading.
+    Between two readings the time follows the monotonic clock, so a leap of the own wall clock has no effect before the next
+    reading.
 
     Attributes:
-        ahead_us: how far this gateway's own clock was ahead of that time at the last reading; negative: behind.
-        offset_us: that time less the monotonic clock at the last reading; None before the first one.
+        ahead_us: lead of this gateway's own clock over that time at the last reading; negative if it lags.
+        offset_us: that time minus the monotonic clock at the last reading; None before the first one.
     """
 
     def __init__(self, context: Context, peers: Peers) -> None:
         self._heartbeat_us = context.config.heartbeat_us
         self._outbox = context.outbox
         self._peers = peers
-        self._leapt_us: int | None = None  # when the only clock was first seen to have leapt
+        self._leapt_us: int | None = None  # time at which the only clock was first seen to have leapt
         self.ahead_us = 0
         self.offset_us: int | None = None
 
@@ -34,6 +38,7 @@ class Clocks:
         """Return the wall time (us, UTC) of this moment."""
         now = self._outbox.now
         clocks = sorted([now.wall_us, *self._heard(now)])
+        # The lower median never dates a tick in the future of a correct clock.
         wall_us = clocks[(len(clocks) - 1) // 2] if len(clocks) > 1 else self._alone(now)
         if len(clocks) > 1:
             self._leapt_us = None
@@ -41,7 +46,7 @@ class Clocks:
         return wall_us
 
     def _heard(self, now: Now) -> list[int]:
-        """Return what the clocks of the voters that are heard show now. A heartbeat of an older release carries no clock."""
+        """Return the present clocks of the voters that are heard. A heartbeat of an older release carries no clock."""
         return [
             peer.beat.wall_us + peer.rtt_us // 2 + now.mono_us - peer.came_us
             for peer in self._peers
@@ -49,7 +54,7 @@ class Clocks:
         ]
 
     def _alone(self, now: Now) -> int:
-        """Return the time of the own clock, without a leap forward that has not lasted yet."""
+        """Return the time of the own clock, without a forward leap that has not lasted long enough."""
         expected_us = now.wall_us if self.offset_us is None else now.mono_us + self.offset_us
         if now.wall_us - expected_us <= limits.CLOCK_LEAP_US:
             self._leapt_us = None

@@ -1,6 +1,6 @@
-"""What a coordinator does about its members: suspects are asked, then booted; who may join is taken in; all of it in batches.
+"""Duties of a coordinator: it probes and boots suspects, and adds joiners, in batches (protocol/membership, M15 to M20).
 
-Navaratnam 1987, section 3.4 (prober); design, section 4, layer 2.
+Source: Navaratnam 1987, section 3.4 (prober).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from tutti_gateway.core.view.peers import Peer, Peers
 
 
 class Duties:
-    """Looks at members and joiners once a heartbeat, while this gateway coordinates.
+    """Checks members and joiners once a heartbeat while this gateway coordinates.
 
     Attributes:
-        stuck: members that hold the group up although their heartbeats go on (*atomic* says so).
-        lacks: whether a member was gone, or away from the view, at the last look.
+        stuck: members that *atomic* reports as holding the group up although their heartbeats continue.
+        lacks: True if a member was gone, or outside of the view, at the last check.
     """
 
     def __init__(self, context: Context, peers: Peers) -> None:
@@ -28,32 +28,33 @@ class Duties:
         self._standing = context.standing
         self._window = context.window
         self._peers = peers
-        self.stuck: dict[int, int] = {}  # -> heartbeats that this holds
+        self.stuck: dict[int, int] = {}  # member -> heartbeats for which the report counts
         self.lacks = False
-        self._away: dict[int, int] = {}  # members that say that they are not in the view -> heartbeats
-        self._boots: dict[int, tuple[int, int]] = {}  # booted gateways -> (how often, heartbeats still to wait)
-        self._changed = 0  # heartbeats for which a change was wanted
+        self._away: dict[int, int] = {}  # members that report another view or none -> heartbeats
+        self._boots: dict[int, tuple[int, int]] = {}  # booted gateways -> (number of boots, heartbeats still to wait)
+        self._changed = 0  # heartbeats for which a change was pending
         self._opening = 0  # heartbeats for which the view's VIEW frame has been undecided
 
     def installed(self) -> None:
-        """A view began."""
+        """Begin a view."""
         self.stuck, self._away, self._changed, self._opening = {}, {}, 0, 0
         for peer in self._peers:
             peer.probed = -1
 
     def booted(self, number: int) -> None:
-        """The gateway is left out: it waits longer each time before it is taken in again."""
-        self._outbox.suspect(number, "it is left out of the next view")
+        """Note that the gateway is left out. The gateway's wait before its return doubles with each boot."""
+        self._outbox.suspect(number, "the next view leaves it out")
+        # A gateway that is booted again and again must not change the view each time (membership, M18).
         times = min(self._boots.get(number, (0, 0))[0] + 1, limits.REJOIN_BOOTS_MAX)
         wait = min(limits.REJOIN_HEARTBEATS << (times - 1), limits.REJOIN_HEARTBEATS_MAX)
         self._boots[number] = times, wait
 
     def waits(self, number: int) -> bool:
-        """Whether the gateway was left out so lately that it waits before it is taken in again."""
+        """True if a booted gateway must still wait before it may return."""
         return self._boots.get(number, (0, 0))[1] > 0
 
     def beat(self) -> None:
-        """One heartbeat passed, coordinating or not."""
+        """Count one heartbeat, coordinating or not."""
         self.stuck = {member: beats - 1 for member, beats in self.stuck.items() if beats > 1}
         for number, (times, wait) in list(self._boots.items()):
             if wait > -limits.REJOIN_FORGIVEN_FACTOR * limits.REJOIN_HEARTBEATS << (times - 1):
@@ -62,7 +63,7 @@ class Duties:
                 del self._boots[number]
 
     def members(self) -> tuple[int, ...] | None:
-        """The members that the next view should have, oldest first, when it is time for one; else None."""
+        """Return the members of the next view, oldest first, when it is time for one; else None."""
         standing, peers = self._standing, self._peers
         away = {member for member in standing.others if self._is_away(member)}
         gone = {member for member in standing.others if self._is_gone(member) and member not in away}
@@ -70,7 +71,7 @@ class Duties:
         staying = [member for member in standing.members if member not in gone]
         joining = sorted(peer.number for peer in peers if peer.number not in standing.members and self._may_join(peer, staying))
         self._opening = 0 if standing.primary else self._opening + 1
-        # A view that has only begun is not ended for who may join: where answers take long, none would ever decide.
+        # A view that has only begun does not end for a joiner. Where round trips are long, no view would ever decide otherwise.
         early = 0 < self._opening <= self._period + 4 * peers.round_beats()
         if not gone and (early or not (joining or away)):
             self._changed = 0
@@ -79,6 +80,7 @@ class Duties:
         if self._changed <= self._batched(gone, staying):
             return None
         members = (*(member for member in standing.members if member not in gone), *joining)
+        # A view without a majority could decide nothing.
         if not peers.rosters.majority(peers.incarnations(members)):
             return None
         for member in gone:
@@ -89,8 +91,9 @@ class Duties:
         return members
 
     def _batched(self, gone: set[int], staying: Sequence[int]) -> int:
-        """Heartbeats that a change waits for others to come with it. Where nothing is decided meanwhile, since somebody who has to
-        vote does not, it waits for nobody but those who are suspected too.
+        """Return the heartbeats that a change waits for others to join it.
+
+        Where a missing vote blocks all decisions, the change waits only for other suspects.
         """
         peers = [peer for peer in map(self._peers.get, gone) if peer is not None]
         if not any(peer.probed > 0 or peer.number in self.stuck for peer in peers):
@@ -99,12 +102,12 @@ class Duties:
         return limits.VERIFY_HEARTBEATS if suspected else 0
 
     def suspected(self, peer: Peer) -> None:
-        """A member's connection broke: it is asked at once, and again in the next heartbeat, by which it may be connected again."""
+        """Probe a member at once after its connection broke. The next heartbeat probes it again, when it may be connected again."""
         if peer.number in self._standing.others and peer.probed < 0:
             self._outbox.send(peer.number, Probe())
 
     def _is_gone(self, member: int) -> bool:
-        """Whether the member has to leave: it wants to, it is no voter any more, it holds the group up, it is silent."""
+        """True if the member must leave the view: it asks to, is no longer a member, holds the group up, or is silent."""
         peer = self._peers.get(member)
         if peer is None or not self._peers.member(member):
             return True
@@ -114,12 +117,13 @@ class Duties:
             peer.probed = -1
             return False
         peer.probed += 1
+        # One probe for each silence; its answer resets the count.
         if not peer.probed:
             self._outbox.send(member, Probe())
         return peer.probed >= limits.VERIFY_HEARTBEATS + (peer.rtt_us + 4 * peer.spread_us) // self._heartbeat_us
 
     def _is_away(self, member: int) -> bool:
-        """Whether a live member says for a while that it is not in this view: it was started again, or promised a higher one."""
+        """True if a live member has reported for some time that it is not in this view: it restarted, or promised a higher view."""
         peer, standing = self._peers.get(member), self._standing
         if (
             peer is None
@@ -134,16 +138,18 @@ class Duties:
         return self._away[member] > 1 + peer.rtt_us // self._heartbeat_us
 
     def _may_join(self, peer: Peer, staying: Sequence[int]) -> bool:
-        """Whether a gateway may be taken in: one that is named, has room, has caught up, and hears and is heard by
-        all who stay.
+        """True if a gateway may join: it is a member, its disk has free space, it has caught up, and it hears and is heard by all
+        who stay.
         """
         beat = peer.beat
         if beat is None or beat.leaving or beat.low or not peer.fresh(self._heartbeat_us) or not self._peers.member(peer.number):
             return False
         if self.waits(peer.number):
             return False
+        # A joiner that lags would stop all votes until it has caught up (membership, M19).
         if not beat.ready and beat.frontier < self._window.frontier:
             return False
+        # Every link must work in both directions, or the view would boot a member at once.
         for member in staying:
             other = self._peers.get(member)
             if member not in beat.hears or (other is not None and (other.beat is None or peer.number not in other.beat.hears)):

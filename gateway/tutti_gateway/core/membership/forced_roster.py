@@ -1,9 +1,9 @@
-"""The roster by force: when a majority is gone for good, an operator names those who remain (design, section 5, end).
+"""Forced roster: when a majority is lost for good, an operator names the remaining voters (protocol/membership, M25).
 
-One of them proposes a view to all of them. They alone are counted, and all of them have to answer; the greatest of their logs is
-adopted as in every view change, and behind it, before anybody accepts the view, comes a ROSTER that names them and says that it was
-forced. Whoever has accepted has it, so that from there on all is as usual: a crash in the middle leaves the old roster, and the
-operator asks again, or the new one.
+One remaining voter proposes a view to all of them. Only the remaining voters count, and all of them must answer. The greatest
+of their logs is adopted as in every view change. A ROSTER marked as forced follows it before any member accepts the view. So
+every gateway that has accepted the view has that ROSTER. A crash in between leaves the old roster, and the operator asks again,
+or it leaves the new one.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from tutti_gateway.core.view.peers import Peer, Peers
 
 
 class Views(Protocol):
-    """*flush*: what is asked of it."""
+    """Calls to *flush*."""
 
     @property
     def attempt(self) -> int:
-        """The view that this member proposes, 0 if it does not."""
+        """View that this member proposes, 0 without one."""
 
     @property
     def failed(self) -> str:
-        """Why the last view that this member proposed did not come about."""
+        """Reason why the last view that this member proposed failed."""
 
     def campaign(self, members: tuple[int, ...], forced: bool = False) -> None:
         """Propose a view."""
 
     def cast_out(self, reason: str) -> None:
-        """The group went on without this member."""
+        """Halt: the group continued without this member."""
 
 
 class Waiting(msgspec.Struct):
-    """What an operator waits for: that the roster names these alone, by the view that this gateway proposed for it."""
+    """A request of an operator, with the view that this gateway proposed for it."""
 
     session: int
     request: int
@@ -61,12 +61,12 @@ class Force:
         self._peers = peers
         self._flush = flush
         self._waiting: Waiting | None = None
-        self._unheard = 0  # heartbeats for which no majority was heard
+        self._unheard = 0  # heartbeats without a majority
 
-    # At a gateway that remains
+    # At a remaining gateway
 
     def asked(self, event: RosterForced) -> None:
-        """An operator says who remains."""
+        """Take an operator's request that names the remaining gateways."""
         self._peers.refresh()
         names = frozenset(event.names)
         waiting = self._waiting
@@ -74,7 +74,7 @@ class Force:
             self._outbox.answers(event.session).append(Done(event.request))
         elif waiting is not None:
             if (waiting.session, waiting.request) != (event.session, event.request):
-                self._deny(event.session, event.request, "busy", "a roster is being forced at this gateway; ask again", retry=True)
+                self._deny(event.session, event.request, "busy", "this gateway is forcing a roster already; ask again", retry=True)
         else:
             wrong = self._forbidden() or self._wrong(names) or self._lost(names)
             late = self._early(names) if not wrong else ""
@@ -86,68 +86,69 @@ class Force:
             self._waiting = Waiting(event.session, event.request, names, self._flush.attempt)
 
     def _is_made(self, names: frozenset[str]) -> bool:
-        """Whether it is decided that the roster names these alone, by force."""
+        """True if a decided, forced roster names exactly these gateways."""
         state = self._window.state
         return bool(state.forced) and not self._window.rosters and {voter.name for voter in state.roster.values()} == names
 
     def _voters(self) -> dict[str, Voter]:
-        """Return the voters of every roster that counts, by name. While a removal is undecided, a view still needs a majority with
-        the removed voter, and its disk may be the only one left.
+        """Return the voters of every roster that counts, by name.
+
+        While a removal is undecided, a view still needs a majority with the removed voter, and its disk may be the only one left.
         """
         return {voter.name: voter for voter in self._peers.rosters.known.values() if voter.voting}
 
     def _wrong(self, names: frozenset[str]) -> str:
-        """Why these names cannot be those who remain; empty if they can."""
+        """Return why these cannot be the remaining gateways; empty if they can."""
         voters, me = self._voters(), self._identity.gateway
         if self._peers.rosters.blank:
-            return "the log of this gateway names nobody yet: there is no roster to force"
+            return "the log of this gateway has no roster yet: there is nothing to force"
         unknown = sorted(names - voters.keys())
         if unknown or not names:
-            told = f"{', '.join(unknown)} not among them" if unknown else "nobody was named"
-            return f"those who remain are voters of the roster ({', '.join(sorted(voters))}), and {told}"
+            told = f"{', '.join(unknown)} not among them" if unknown else "no gateway was named"
+            return f"the remaining gateways must be voters of the roster ({', '.join(sorted(voters))}), but {told}"
         if me not in names:
-            return f"this is gateway {me!r}, which is not named: ask one that remains"
+            return f"this is gateway {me!r}, which is not named: ask a remaining one"
+        # All voters together are a majority, so the group can continue without force.
         if names == voters.keys():
-            return "these are all voters of the roster: there is nothing to force, start those that are not heard"
+            return "all voters of the roster are named: there is nothing to force; start the voters that are not heard"
         for name in sorted(names):
             number, incarnation = voters[name].number, voters[name].incarnation
             known = self._peers.incarnation(number)
             if known and known != incarnation:
-                return (
-                    f"gateway {name!r} has another disk than the roster names, and what it voted for went with that: leave it out"
-                )
+                return f"gateway {name!r} has another disk than the roster names, and its votes are lost: leave it out"
         return ""
 
     def _forbidden(self) -> str:
-        """Why nothing is to be forced now, whatever names are given; empty if it may be."""
+        """Return why no roster may be forced now, whatever names are given; empty if one may."""
         standing = self._standing
         if standing.closed is not None:
             return standing.closed[1]
         if standing.primary:
-            return f"view {view_text(standing.view)} decides: members are changed with `tutti members`, nothing is to be forced"
+            return f"view {view_text(standing.view)} decides: change members with `tutti members`; a forced roster is not allowed"
         if self._peers.hears_majority():
-            return "a majority of the roster is heard: the group goes on of its own accord, nothing is to be forced"
+            return "a majority of the roster is heard: the group continues by itself, a forced roster is not allowed"
         return ""
 
     def _lost(self, names: frozenset[str]) -> str:
-        """Who is there and would be left out; empty if nobody is."""
+        """Return which live gateways would be left out; empty if none."""
         peers = self._peers
         known = peers.rosters.known
         others = sorted(known[peer.number].name for peer in peers if peers.fresh(peer.number) and peer.number in known)
         left = [name for name in others if name not in names]
         if left:
-            return f"gateway {', '.join(left)} is heard, and would be left out for ever: name it too, or stop it first"
+            return f"gateway {', '.join(left)} is heard and would be left out permanently: name it too, or stop it first"
         return ""
 
     def _early(self, names: frozenset[str]) -> str:
-        """Why it has to wait; empty if it does not."""
+        """Return why the request must wait; empty if it need not."""
         peers = self._peers
         absent = sorted(name for name, voter in self._voters().items() if name in names and not peers.fresh(voter.number))
         if absent:
-            return f"gateway {', '.join(absent)} is to remain and is not heard: start it, or leave it out if it is gone too"
+            return f"gateway {', '.join(absent)} is named and is not heard: start it, or leave it out if it is lost too"
+        # A majority that is only restarting must not lose its records to a forced roster.
         if self._unheard < limits.FORCE_HEARTBEATS:
             missing = limits.FORCE_HEARTBEATS - self._unheard
-            return f"a majority of the roster may still come: ask again in {missing} heartbeats"
+            return f"a majority of the roster may still come back: ask again in {missing} heartbeats"
         if self._flush.attempt:
             return "this gateway is proposing a view; ask again"
         return ""
@@ -156,12 +157,12 @@ class Force:
         self._outbox.answers(session).append(Denied(request, code, reason, retry))
 
     def session_closed(self, session: int) -> None:
-        """What it asked for goes on, and nobody is told."""
+        """Stop answering a session that has ended. Its request continues."""
         if self._waiting is not None and self._waiting.session == session:
             self._waiting.session = 0
 
     def beat(self) -> None:
-        """One heartbeat: tell the operator how it ended."""
+        """Run one heartbeat: report the result to the operator."""
         self._unheard = 0 if self._peers.hears_majority() else self._unheard + 1
         waiting = self._waiting
         if waiting is None:
@@ -171,7 +172,7 @@ class Force:
             self._waiting = None
             self._outbox.answers(waiting.session).append(Done(waiting.request))
         elif waiting.view not in (self._flush.attempt, self._standing.view):
-            self._end(waiting, f"the view that was to force the roster did not come about: {self._flush.failed}")
+            self._end(waiting, f"the view with the forced roster failed: {self._flush.failed}")
         elif waiting.beats > limits.ROSTER_WAIT_HEARTBEATS:
             self._end(waiting, "the roster was not forced in time")
 
@@ -179,28 +180,31 @@ class Force:
         self._waiting = None
         self._deny(waiting.session, waiting.request, "roster", f"{reason}; ask again", retry=True)
 
-    # At a gateway that was left out, and at those that it meets
+    # At a gateway that was left out, and at the remaining gateways that it meets
 
     def estranged(self, peer: Peer, beat: Heartbeat) -> bool:
-        """Whether a gateway's log went another way than this one's, by force. Who was left out takes no part any more; what it says
-        of views that it was in means nothing to those who remained.
+        """True if a forced roster separates this gateway's log from the peer's. A gateway that was left out halts, and the others
+        ignore its views.
         """
         state = self._window.state
         if not beat.log or beat.log != self._window.log():
             return False
+        # The peer knows a forced roster that this log lacks and that does not name this gateway.
         if beat.out and beat.forced > state.forced:
             self._flush.cast_out(
-                f"the group went on without gateway {self._identity.gateway!r}: as {state.gateway_text(peer.number)} says, an "
+                f"the group continued without gateway {self._identity.gateway!r}: as {state.gateway_text(peer.number)} reports, an "
                 f"operator forced the roster, without it, at position {beat.forced_at} (view {view_text(beat.forced)}). The log "
                 f"here is decided up to {state.position} and may hold records that the group has lost. Keep the directory if they "
-                "are wanted; to have the gateway back, give it an empty one and add it with `tutti members add`"
+                "are needed. To bring the gateway back, give it an empty directory and run `tutti members add`"
             )
             return True
         return beat.forced < state.forced and self.left_out(peer)
 
     def left_out(self, peer: Peer) -> bool:
-        """Whether the group went on without that gateway, as its last heartbeat tells: the roster does not name it, or something
-        else is decided there where this log has its forced ROSTER, though the gateway's name was given to another disk since.
+        """True if the forced roster left the peer out, as its last heartbeat shows.
+
+        The roster does not name it, or its log holds another decided frame at the position of the forced ROSTER. The second case
+        covers a name that another disk has now.
         """
         if peer.number not in self._peers.rosters.known:
             return True

@@ -1,4 +1,4 @@
-"""*membership*: heartbeats, who coordinates, who is a candidate, who learns (see NOTES.md; design, section 4, layer 2, and 5.0)."""
+"""The *membership* layer: heartbeats, claims, candidates and learners (protocol/membership; see NOTES.md)."""
 
 from __future__ import annotations
 
@@ -25,59 +25,59 @@ from tutti_gateway.core.view.peers import Peer, Peers
 
 
 class Views(Protocol):
-    """*flush*: what membership asks of it."""
+    """Calls of membership to *flush*."""
 
     watermark: int
 
     @property
     def phase(self) -> Phase:
-        """Where this member is."""
+        """Phase of this member."""
 
     @property
     def attempt(self) -> int:
-        """The view that this member proposes, 0 if it does not."""
+        """View that this member proposes, 0 without one."""
 
     @property
     def end(self) -> int:
-        """Last position of the log, a damaged end included."""
+        """Last position of the log, including a corrupt end."""
 
     @property
     def ready(self) -> bool:
-        """Whether this member, outside of the view that decides, holds what is decided."""
+        """True if this member is outside of the view that decides, and holds what is decided."""
 
     def campaign(self, members: tuple[int, ...]) -> None:
         """Propose a view."""
 
     def learn(self) -> None:
-        """One heartbeat of a member that is in no view."""
+        """Run one heartbeat of a member that is in no view."""
 
     def lost(self) -> None:
         """Give the view up."""
 
     def stop(self) -> None:
-        """Nothing is under way: stop."""
+        """Stop: nothing is in progress."""
 
 
 class Others(Leavers, Protocol):
-    """What membership needs of the layers above it."""
+    """Calls of membership to the layers above it."""
 
     @property
     def own_low(self) -> bool:
-        """Whether this gateway's disk takes no batches."""
+        """True if this gateway's disk takes no batches."""
 
     def heard_end(self, member: int, end: int) -> None:
-        """A member's log reaches to the position."""
+        """Note that a member's log reaches the position."""
 
     def tell(self) -> None:
-        """Tell everybody what is decided."""
+        """Send the decision to all members."""
 
 
 class Membership:
-    """The layer.
+    """The membership layer.
 
     Attributes:
         peers: the other gateways.
-        leaving: how far it is with stopping in order.
+        leaving: progress of an orderly stop.
     """
 
     def __init__(self, context: Context, peers: Peers, flush: Views, others: Others, changes: Changes, force: Force) -> None:
@@ -94,15 +94,15 @@ class Membership:
         self._force = force
         self.duties = Duties(context, peers)
         self._config_crc = peers.config_crc
-        self._leader = 0  # who is heard to coordinate, and in which view
+        self._leader = 0  # gateway that is heard to coordinate, and its view
         self._leader_view = 0
         self._leader_missed = limits.BOOT_HEARTBEATS_MAX
         self._waiting = 0  # heartbeats since a majority missed its coordinator
         self._patience = 0  # heartbeats to wait before the next candidacy
         self._viewless = limits.PAUSE_HEARTBEATS
         self._unserved = 0  # heartbeats without a view that decides
-        self._resigned = 0  # heartbeats for which this gateway does not want to coordinate: its own disk stands still
-        self._needs_more = False  # whether the last candidacy here failed for want of answers about a damaged log
+        self._resigned = 0  # heartbeats for which this gateway does not coordinate, because its own disk makes no progress
+        self._needs_more = False  # True if the last candidacy here failed because the answers did not suffice for a corrupt log
         self._turn = 0
         self.leaving = Leaving(context, peers, others)
         self._promise = Promise(context, peers, flush)
@@ -111,7 +111,7 @@ class Membership:
 
     @property
     def misses(self) -> bool:
-        """Whether no coordinator is heard."""
+        """True if this member hears no coordinator."""
         if self._leader == self._standing.me and self._leader:
             # The first echoes of a view come a round trip after its coordinator's first heartbeats.
             return self._leader_missed >= limits.BOOT_HEARTBEATS
@@ -120,27 +120,32 @@ class Membership:
         return self._leader_missed >= period
 
     def leads(self, sender: int) -> bool:
-        """Whether nobody but `sender` is heard to coordinate."""
+        """True if this member hears no coordinator but `sender`."""
         return self.misses or self._leader == sender
 
     def _claim(self) -> int:
-        """The view that this gateway coordinates or brings about, if a majority hears it and answers it; else 0."""
+        """Return the view that this gateway coordinates or brings about, if a majority echoes its heartbeats; else 0 (membership,
+        M4).
+        """
         standing = self._standing
         view = standing.view if standing.coordinating else self._flush.attempt
+        # A coordinator whose disk makes no progress must not block the group (membership, M4).
         if not view or self._resigned or (standing.draining and not self._window.frames):
             return 0
         now_us, heartbeat_us = self._outbox.now.mono_us, self._config.heartbeat_us
+        # An echo proves both directions, so a coordinator that cannot receive loses its claim (membership, M5).
         hearing = [peer.number for peer in self.peers if now_us - peer.echoed_us <= peer.boot_us(heartbeat_us)]
         return view if self._enough([standing.me, *hearing]) else 0
 
     def _enough(self, gateways: Sequence[int]) -> bool:
-        """Whether the gateways are a majority; for a log that has not begun, everybody."""
+        """True if the gateways are a majority. A log that has not begun needs all configured gateways."""
         if self.peers.rosters.blank:
             return set(gateways) >= {number for number, _, _ in self.peers.configured}
         return self.peers.rosters.majority(self.peers.incarnations(gateways))
 
     def _lead(self, number: int, view: int) -> None:
-        """A backed claim was heard; the highest counts as long as it is heard."""
+        """Note a confirmed claim. The highest view counts as long as it is heard."""
+        # A lower view that is still claimed loses against a higher one (RESOLVE, membership M13).
         if self.misses or view >= self._leader_view:
             self._leader, self._leader_view, self._leader_missed = number, view, 0
             self._waiting = 0
@@ -148,38 +153,42 @@ class Membership:
     # Messages
 
     def on_heartbeat(self, sender: int, beat: Heartbeat) -> None:
-        """What another gateway says of itself."""
+        """Take the soft state of another gateway."""
         peer, standing = self.peers.get(sender), self._standing
         if peer is None:
             return
         if self._force.estranged(peer, beat):
             if standing.taking_part:
-                self._tell(peer, self._heartbeat())  # before it decides anything with others like it
+                self._send_heartbeat(
+                    peer, self._heartbeat()
+                )  # the peer must halt before it decides anything with other left-out gateways
             return
-        # A gateway whose log names nobody yet knows the others by numbers of its own.
+        # Before the log names gateways, each gateway numbers the others by itself, so the number proves nothing.
         if beat.claim and coordinator_of(beat.claim) != sender and not self.peers.rosters.blank:
-            self._outbox.drop(beat, sender, f"view {view_text(beat.claim)} is not its to coordinate")
+            self._outbox.drop(beat, sender, f"view {view_text(beat.claim)} names another coordinator")
             return
         now_us = self._outbox.now.mono_us
         peer.beat, peer.came_us = beat, now_us
         peer.behind = max(0, self._window.frontier - beat.frontier)
-        if beat.echo_us and peer.echoed_us < beat.echo_us <= now_us:  # 0 is no echo, and no round trip since the clock began
+        if beat.echo_us and peer.echoed_us < beat.echo_us <= now_us:  # 0 means no echo, and no round trip since the clock began
             peer.echoed_us = beat.echo_us
             peer.measured(now_us - beat.echo_us - beat.held_us)
         if beat.claim:
             self._lead(sender, beat.claim)
+        # A leaving coordinator gives its claim up, so candidates need not wait for the boot period (lifecycle, L14).
         elif sender == self._leader and beat.leaving:
             self._leader_missed = limits.BOOT_HEARTBEATS_MAX
         if beat.view == standing.view and standing.view:
             self._others.heard_end(sender, beat.end)
         if beat.claim == beat.view > standing.view > 0:
-            # Another view is at work (RESOLVE): this one cannot be. Who is not among its members joins as all others do.
+            # Another view is at work (RESOLVE, membership M13), so this one ends. A gateway outside of its members joins later.
             self._flush.lost()
         self._consider()
 
     def on_link(self, event: LinkChanged) -> None:
-        """A connection broke, or stands again. A break makes suspicion immediate; a coordinator is still asked, or missed by a
-        majority.
+        """Note that a connection broke or is restored.
+
+        A break makes the peer a suspect at once. The suspect is still probed, or missed by a majority, before the view changes.
         """
         peer = self.peers.get(event.peer)
         if peer is None:
@@ -195,11 +204,11 @@ class Membership:
                 self._consider()
 
     def on_probe(self, sender: int) -> None:
-        """A member suspects this gateway, or asks for its view and frontier."""
+        """Answer a member that suspects this gateway, or asks for its view and frontier."""
         peer = self.peers.get(sender)
         if peer is not None:
-            self._others.tell()  # the heartbeat has the frontier in it
-            self._tell(peer, self._heartbeat())
+            self._others.tell()  # the heartbeat names the frontier
+            self._send_heartbeat(peer, self._heartbeat())
 
     def inquire(self) -> None:
         """Ask every voter for a heartbeat that echoes one of this moment."""
@@ -207,19 +216,20 @@ class Membership:
         base = self._heartbeat()
         for peer in self.peers:
             if self.peers.counts(peer.number):
-                self._tell(peer, base)
+                self._send_heartbeat(peer, base)
                 self._outbox.send(peer.number, Probe())
 
     # Time
 
     def started(self) -> None:
-        """The stack began."""
+        """Begin after the start of the stack."""
         self._consider()
 
     def beat(self) -> None:
-        """One heartbeat."""
+        """Run one heartbeat."""
         self.peers.refresh()
         for peer in self.peers:
+            # Own heartbeats are counted, so a process that was paused accuses no peer (membership, M3).
             peer.missed = min(peer.missed + 1, limits.BOOT_HEARTBEATS_MAX)
         self._leader_missed = min(self._leader_missed + 1, limits.BOOT_HEARTBEATS_MAX)
         self._resigned = max(self._resigned - 1, 0)
@@ -235,7 +245,7 @@ class Membership:
         if self._promise.beat(0 if self.misses else self._leader, self._leader_view):
             self._flush.lost()
         if self._standing.coordinating:
-            # A coordinator that was removed decides what is under way and hands over, like one that leaves.
+            # A removed coordinator decides what is in progress and hands over, like one that leaves.
             self._standing.draining = self._standing.draining or self.peers.removed
             self._coordinate()
         elif self._flush.phase is Phase.SEARCHING and not self._others.own_low:
@@ -244,9 +254,9 @@ class Membership:
         self.leaving.beat()
 
     def _pause(self) -> None:
-        """Without a coordinator for long, this part of the group is a minority. Who is in no view that decides for so long, for
-        whatever reason (a disk that stands still keeps it out of the view of a coordinator that it hears), says so to its clients:
-        they go elsewhere.
+        """Give up the view after a long time without a coordinator, and stop keeping client messages.
+
+        The second step also covers a gateway that hears a coordinator but whose slow disk keeps it out of the view.
         """
         standing = self._standing
         self._viewless = self._viewless + 1 if self.misses else 0
@@ -263,22 +273,23 @@ class Membership:
         if not self._standing.draining:
             self._flush.campaign(members)
         elif self.duties.lacks:
-            # What is under way waits for somebody who does not vote: another one has to end this view, and hears no claim now.
+            # A member that does not vote blocks everything in progress.
+            # Without a claim of this gateway, another one can end this view.
             self._resigned = 2 * self._config.atomic_period_heartbeats
 
     def suspect(self, member: int, reason: str) -> None:
-        """*atomic*: the member holds the group up."""
+        """Handle a report of *atomic* that the member holds the group up."""
         self._outbox.suspect(member, reason)
         if member != self._standing.me:
             self.duties.stuck[member] = self._config.atomic_period_heartbeats
         elif not self.peers.alone:
-            # The own disk stands still: another one coordinates better.
+            # The own disk makes no progress, so another gateway coordinates better.
             self._resigned = 2 * self._config.atomic_period_heartbeats
 
     # Candidates
 
     def _consider(self, beat: bool = False) -> None:
-        """Propose a view when a majority misses its coordinator too and it is this gateway's turn."""
+        """Propose a view if a majority misses its coordinator too and it is this gateway's turn (membership, M9 to M12)."""
         flush, me = self._flush, self._standing.me
         if not self.misses or self.leaving.asked or self._resigned or not me or flush.attempt:
             return
@@ -291,13 +302,14 @@ class Membership:
             self._waiting = 0
             return
         self._waiting += beat
-        # Who is there and has not said yet that it misses its coordinator has its turn too.
+        # A live voter that has not reported a missing coordinator yet has a rank too.
         voters = {me, *missing, *(peer.number for peer in self.peers if self._may_propose(peer))}
+        # The oldest live voter with a recent log proposes first (membership, M11).
         rank = succession(self._window.state.members, {number: self._standing_of(number) for number in voters}).index(me)
-        # Each next one waits until the one before could have been heard of, or they would undo each other's views for ever.
+        # Each rank waits until the one before could have been heard. Otherwise candidates undo each other's views again and again.
         if self._patience or self._waiting < rank * (limits.CANDIDATE_HEARTBEATS + 2 * self.peers.round_beats()):
             return
-        # Whoever is there is asked: one that does not say yet that it misses its coordinator may do so in a moment, or refuses.
+        # All live gateways are asked: one that still hears a coordinator may miss it a moment later, or refuses.
         everybody = [peer.number for peer in there]
         able = [number for number in everybody if not self.duties.waits(number) and not self.peers.low(number)]
         chosen = able if not self._needs_more and self._enough([me, *set(able) & set(missing)]) else everybody
@@ -310,7 +322,7 @@ class Membership:
         return self.peers.rosters.blank or self.peers.voter(number)
 
     def _may_answer(self, peer: Peer) -> bool:
-        """Whether the gateway is there and counts."""
+        """True if the gateway is live and counts."""
         beat = peer.beat
         if beat is None or not self.peers.fresh(peer.number) or beat.leaving:
             return False
@@ -328,26 +340,28 @@ class Membership:
         return self._window.log()
 
     def _standing_of(self, number: int) -> tuple[int, int]:
-        """(accepted view, end) of the gateway's log, as it says."""
+        """Return (accepted view, end) of the gateway's log, as it reports them."""
         if number == self._standing.me:
             return self._standing.accepted, self._flush.end
         peer = self.peers.get(number)
         return (peer.beat.accepted, peer.beat.end) if peer is not None and peer.beat is not None else (0, 0)
 
     def failed(self, stalled: Sequence[int], unmended: bool) -> None:
-        """The view that this gateway proposed did not come about: others may try, then this one again. `unmended`: those who
-        answered know too little of a damaged log, so that next time nobody who is there is left out.
+        """Handle a failed proposal: other candidates may try, then this one again.
+
+        `unmended` is True if the answers did not suffice for a corrupt log. The next proposal then asks all live gateways.
         """
         for member in (number for number in stalled if number != self._standing.me):
             self.duties.booted(member)
         self._needs_more = unmended
+        # A random wait keeps two candidates from failing together again.
         self._patience = 1 + self._random.randrange(limits.RETRY_HEARTBEATS_MAX + 4 * self.peers.round_beats())
         if self._leader == self._standing.me:
             self._leader_missed = limits.BOOT_HEARTBEATS_MAX
         self._waiting = 0
 
     def installed(self) -> None:
-        """A view was installed."""
+        """Begin an installed view."""
         self.duties.installed()
         self._viewless = self._waiting = 0
         self._needs_more = False
@@ -356,17 +370,18 @@ class Membership:
     # Heartbeats
 
     def _announce(self, in_turn: bool = False) -> None:
-        """A heartbeat to everybody; in a large group most of it goes round in turns, but to and from the coordinator."""
-        if not in_turn:  # else *atomic* repeats it to all in the same step
-            self._others.tell()  # who reads the frontier in it was told of it
+        """Send a heartbeat to all peers. In a large group most peers get one in turns (membership, M8)."""
+        if not in_turn:  # a heartbeat in turn follows a CONFIRM of *atomic* in the same step
+            self._others.tell()  # the receiver must know the decision before it reads the frontier
         base = self._heartbeat()
         peers = list(self.peers)
         turns = -(-len(peers) // limits.HEARTBEATS_A_TURN)
         self._turn = (self._turn + 1) % turns if turns > 1 else 0
         for place, peer in enumerate(peers):
+            # The coordinator must hear every member, and every member the coordinator.
             near = self._standing.coordinating or peer.number == self._standing.coordinator
             if near or self.misses or place % turns == self._turn:
-                self._tell(peer, base)
+                self._send_heartbeat(peer, base)
 
     def _heartbeat(self) -> Heartbeat:
         standing, window = self._standing, self._window
@@ -392,7 +407,7 @@ class Membership:
             wall_us=self._outbox.now.wall_us,
         )
 
-    def _tell(self, peer: Peer, base: Heartbeat) -> None:
+    def _send_heartbeat(self, peer: Peer, base: Heartbeat) -> None:
         if peer.beat is not None:
             held_us = self._outbox.now.mono_us - peer.came_us
             base = msgspec.structs.replace(base, echo_us=peer.beat.sent_us, held_us=held_us)
@@ -403,16 +418,16 @@ class Membership:
     # Leaving
 
     def leave(self) -> None:
-        """Stop in order: what clients sent here is decided first, then the group goes on without this gateway."""
+        """Stop in order: decide the batches of this gateway's clients, then let the group continue without it."""
         if self._flush.phase is Phase.STOPPED:
             return
-        invariant(self._flush.phase is not Phase.BORN, "leave was asked before the start")
+        invariant(self._flush.phase is not Phase.BORN, "LeaveAsked came before Started")
         self.leaving.begin()
         if not self._standing.taking_part:
             self._flush.stop()
 
     def end_of_step(self) -> None:
-        """See whether leaving is done."""
+        """Stop when leaving is complete."""
         standing = self._standing
         if not self.leaving.asked or not standing.taking_part:
             return
@@ -428,6 +443,6 @@ class Membership:
             self._flush.stop()
 
     def _members(self) -> tuple[int, ...]:
-        """Members of the view that the leader says is at work."""
+        """Return the members of the leader's view, as its heartbeat names them."""
         peer = self.peers.get(self._leader)
         return peer.beat.members if peer is not None and peer.beat is not None else ()

@@ -1,4 +1,4 @@
-"""Leaving in order: what clients sent here is decided first, then the group goes on without this gateway."""
+"""Orderly stop of a gateway: the batches of its clients are decided first, then the group continues without it (lifecycle, L14)."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from tutti_gateway.core.view.peers import Peers
 
 
 class Others(Protocol):
-    """What is under way in the layers above."""
+    """Work in progress in the layers above."""
 
     @property
     def quiet(self) -> bool:
-        """Whether no client of this gateway waits for anything."""
+        """True if no client of this gateway waits for an answer."""
 
     @property
     def settled(self) -> bool:
-        """Whether nothing of this gateway's lane is undecided."""
+        """True if this gateway's lane has nothing undecided."""
 
     @property
     def idle(self) -> bool:
-        """Whether nothing at all is under way."""
+        """True if nothing is in progress."""
 
 
 class Leaving:
-    """How far this gateway is with it.
+    """Progress of the stop.
 
     Attributes:
-        asked: whether it is to leave.
+        asked: True if the gateway is to leave.
         told: heartbeats since the others were told, from 1; 0 before.
     """
 
@@ -44,33 +44,33 @@ class Leaving:
         self._beats = 0
 
     def begin(self) -> None:
-        """Take nothing new."""
+        """Refuse new messages from now on."""
         name = self._identity.gateway
-        self._standing.closed = ("leaving", f"gateway {name!r} is being stopped; send again at another one, or when it is back")
+        self._standing.closed = ("leaving", f"gateway {name!r} is stopping; send again to another gateway, or when it is back")
         self.asked = True
 
     def beat(self) -> None:
-        """One heartbeat."""
+        """Count one heartbeat."""
         if self.asked:
             self._beats += 1
             self.told += self.told > 0
 
     @property
     def late(self) -> bool:
-        """Whether it has waited for long enough."""
+        """True if the stop has waited long enough."""
         return self._beats > limits.LEAVE_HEARTBEATS
 
     @property
     def waits(self) -> str:
-        """What it waits for, for people."""
+        """What the stop waits for, for the operator."""
         if self.told:
-            return f"it leaves, and waits until the others go on without it ({limits.LEFT_HEARTBEATS} heartbeats at most)"
-        return f"it leaves when all that clients sent here is decided (in {limits.LEAVE_HEARTBEATS} heartbeats in any case)"
+            return f"it leaves, and waits at most {limits.LEFT_HEARTBEATS} heartbeats until the others continue without it"
+        return f"it leaves when all batches of its clients are decided, or after {limits.LEAVE_HEARTBEATS} heartbeats"
 
     def tells(self) -> bool:
-        """Whether the others are to be told now, once."""
+        """True once, when the others must be told now."""
         standing = self._standing
-        # Without a view what waits for the log waits for another gateway's; what is in the lane can be decided here.
+        # Without a view, waiting batches of the log move to another gateway, and the lane can be decided here.
         done = self._others.quiet or (not standing.primary and self._others.settled)
         if self.told or not done:
             return False
@@ -81,9 +81,9 @@ class Leaving:
         return True
 
     def over(self, out: bool) -> bool:
-        """Whether this gateway may stop; `out`: the group goes on without it."""
+        """True if this gateway may stop. `out` is True if the group continues without it."""
         return (self.told > 0 and out) or self.told > limits.LEFT_HEARTBEATS or self.late
 
     def over_alone(self) -> bool:
-        """The same where nobody is left who could go on."""
+        """True if this gateway may stop where no other gateway is left to continue."""
         return self._others.idle or (not self._standing.primary and (self._others.settled or self.late))

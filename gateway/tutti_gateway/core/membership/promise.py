@@ -1,4 +1,4 @@
-"""How long a member waits for the view that it promised (design, 5.1 and 5.5)."""
+"""Limit on how long a member waits for the view that it has promised (protocol/flush, F2 and F14)."""
 
 from __future__ import annotations
 
@@ -12,49 +12,51 @@ from tutti_gateway.core.view.peers import Peers
 
 
 class Views(Protocol):
-    """*flush*: where this member is."""
+    """Phase and attempt of this member, from *flush*."""
 
     @property
     def phase(self) -> Phase:
-        """Where this member is."""
+        """Phase of this member."""
 
     @property
     def attempt(self) -> int:
-        """The view that this member proposes, 0 if it does not."""
+        """View that this member proposes, 0 without one."""
 
 
 class Promise:
-    """What a member waits for that has promised another gateway's view."""
+    """The wait for another gateway's view that this member has promised."""
 
     def __init__(self, context: Context, peers: Peers, flush: Views) -> None:
         self._config = context.config
         self._standing = context.standing
         self._peers = peers
         self._flush = flush
-        self._view = 0  # what was promised at the last heartbeat, and for how many it is
+        self._view = 0  # view promised at the last heartbeat, and the number of heartbeats since
         self._beats = 0
-        self._disowned = 0  # heartbeats for which the candidate of the promised view knew nothing of it
-        self._elsewhere = 0  # heartbeats for which another view than the promised one is at work
+        self._unknown = 0  # heartbeats for which the candidate of the promised view has not known it
+        self._overtaken = 0  # heartbeats for which another view than the promised one has been at work
 
     @property
     def _waits(self) -> bool:
         return self._flush.phase in (Phase.PROMISED, Phase.ADOPTING, Phase.ACCEPTING) and not self._flush.attempt
 
     def beat(self, leader: int, leader_view: int) -> bool:
-        """One heartbeat; whether it is given up: whoever waits for a candidate that others have left behind learns, and joins as
-        all others do. `leader` is who is heard to coordinate, 0 if nobody is, and `leader_view` the view of whoever was last.
+        """Count one heartbeat. Return True if the member gives the promised view up, and catches up as a learner.
+
+        `leader` is the gateway that is heard to coordinate, 0 without one, and `leader_view` the view of the last leader.
         """
         self._beats = self._beats + 1 if self._view == self._standing.promised else 0
         self._view = self._standing.promised
         waits = self._waits
-        self._elsewhere = self._elsewhere + 1 if waits and self._left_behind(leader, leader_view) else 0
-        self._disowned = self._disowned + 1 if waits and self._is_disowned() else 0
-        return self._elsewhere > 1 or self._disowned > limits.BOOT_HEARTBEATS
+        self._overtaken = self._overtaken + 1 if waits and self._is_overtaken(leader, leader_view) else 0
+        self._unknown = self._unknown + 1 if waits and self._is_unknown() else 0
+        return self._overtaken > 1 or self._unknown > limits.BOOT_HEARTBEATS
 
     def awaited(self, viewless: int) -> bool:
-        """Whether another gateway's view is being made here, and it is there: its turn is not taken away, for a while. Where there
-        was no view for long (`viewless` heartbeats), only until its answer can have come back, or who is far away would undo every
-        view but its own.
+        """True if the candidate of the promised view is live and still has its turn.
+
+        After a long time without a view (`viewless` heartbeats) the turn ends once its answer can have come back. Otherwise a far
+        candidate would undo every view but its own.
         """
         standing, peers = self._standing, self._peers
         if not self._waits:
@@ -62,22 +64,23 @@ class Promise:
         young = standing.promised != self._view or self._beats < limits.CANDIDATE_HEARTBEATS + 4 * peers.round_beats()
         return (young or viewless < 2 * self._config.atomic_period_heartbeats) and peers.fresh(coordinator_of(standing.promised))
 
-    def _is_disowned(self) -> bool:
-        """Whether the candidate says that it has not promised the view. Whoever proposes one has, durably: it never proposed this
-        one, or lost its disk, and nobody will ever install it.
+    def _is_unknown(self) -> bool:
+        """True if the candidate reports that it has not promised its own view. A candidate promises durably before it proposes, so
+        nobody will ever install this view.
         """
         promised = self._standing.promised
         candidate = self._peers.get(coordinator_of(promised))
         return candidate is not None and candidate.beat is not None and candidate.beat.promised < promised
 
-    def _left_behind(self, leader: int, leader_view: int) -> bool:
-        """Whether another view than the promised one is at work: its coordinator is heard, or members of it are, since the
-        coordinator may be one that this gateway's log does not name yet.
+    def _is_overtaken(self, leader: int, leader_view: int) -> bool:
+        """True if another view than the promised one is at work: its coordinator is heard, or members of it.
+
+        The members count too, because this gateway's log may not name the coordinator yet.
         """
         promised = self._standing.promised
         if leader not in (0, self._standing.me, coordinator_of(promised)) and leader_view != promised:
             return True
-        # Members install the promised view before its coordinator does, who waits for all of them.
+        # Members install the promised view before its coordinator, which waits for all of them.
         return any(
             peer.beat is not None
             and self._peers.fresh(peer.number)

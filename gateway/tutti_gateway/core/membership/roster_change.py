@@ -1,7 +1,7 @@
-"""Roster changes: one gateway at a time, through the log (design, section 5, roster change).
+"""Roster changes: one gateway at a time, through the log (protocol/membership, M22 to M24).
 
-A gateway that is added is named first and votes when it has caught up; one that lost its disk is replaced by its new
-incarnation when that has caught up. A change is reported done when a majority of the new roster knows durably that it is decided.
+An added gateway is named first, and votes when it has caught up. A lost disk is replaced by the gateway's new incarnation when that
+has caught up. A change is reported as done when a majority of the new roster durably knows that it is decided.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from tutti_gateway.core.view.view_state import NO_LOG, NO_VIEW
 
 
 class Known(Protocol):
-    """What is known durably of the frontier."""
+    """Durable knowledge of the frontier."""
 
     watermark: int
 
     def note_frontier(self) -> None:
-        """Have the frontier written."""
+        """Write the frontier."""
 
 
 class Waiting(msgspec.Struct):
     """A change that an operator waits for.
 
     Attributes:
-        asked_us: when it was asked, own clock.
-        fits: whether the last ROSTER that was decided here, since the operator asked, is as the change would make it.
-        made: whether the decided roster is as the change would make it, and no ROSTER undid it before the operator asked.
-        position: what a majority has to know durably before the change is reported, once it is made; it covers the ROSTER.
+        asked_us: time of the request, own clock.
+        fits: True if the last ROSTER that was decided here since the request contains the change.
+        made: True if the decided roster contains the change, and no ROSTER undid it before the request.
+        position: position that a majority must durably know before the change is reported; it covers the ROSTER.
     """
 
     session: int
@@ -56,7 +56,7 @@ class Waiting(msgspec.Struct):
 
 
 class Changes:
-    """Both halves: asking at the gateway that the operator spoke to, ordering at the coordinator."""
+    """Both roles: the request at the gateway of the operator, and the order at the coordinator."""
 
     def __init__(self, context: Context, peers: Peers, known: Known, place: Callable[[RosterBody, int], None]) -> None:
         self._outbox = context.outbox
@@ -67,16 +67,18 @@ class Changes:
         self._known = known
         self._place = place
         self._waiting: list[Waiting] = []
-        self._noted = 0  # position that every member makes durable as decided: of the last ROSTER, or a VIEW frame after it
-        self._seen = 0  # changes of rosters that the window has told of
+        self._noted = 0  # position that every member durably notes as decided: the last ROSTER, or a later VIEW frame
+        self._seen = 0  # value of the window's roster counter at the last check
 
     # At the origin
 
     def asked(self, event: RosterAsked) -> None:
-        """An operator asks."""
+        """Take an operator's request."""
         named = self._named()
-        if not named:  # a blank disk knows nobody, and must not say that somebody is not there
-            self._deny(event.session, event.request, "not_primary", f"{NO_LOG}; ask again, here or at another gateway", retry=True)
+        if not named:  # a blank log names no gateway, so it cannot show that one is missing
+            self._deny(
+                event.session, event.request, "not_primary", f"{NO_LOG}; ask again at this gateway or at another one", retry=True
+            )
             return
         incarnation = event.incarnation
         if event.change == "replace" and not incarnation and event.name in named:
@@ -88,7 +90,7 @@ class Changes:
             self._deny(event.session, event.request, "roster", str(error), retry=False)
             return
         if not self._standing.primary:
-            reason = f"{NO_VIEW}; ask again, here or at another gateway"
+            reason = f"{NO_VIEW}; ask again at this gateway or at another one"
             self._deny(event.session, event.request, "not_primary", reason, retry=True)
         elif len(self._waiting) >= limits.ROSTER_CHANGES_MAX:
             self._deny(event.session, event.request, "limit", "too many changes of the roster wait at this gateway", retry=True)
@@ -106,20 +108,20 @@ class Changes:
         self._outbox.answers(session).append(Denied(request, code, reason, retry))
 
     def denied(self, message: Deny) -> None:
-        """The coordinator does not do it."""
+        """Take a denial of the coordinator."""
         ask = msgspec.structs.replace(message.ask, frontier=0)
         for waiting in [one for one in self._waiting if one.ask == ask and not one.made]:
             self._waiting.remove(waiting)
             self._deny(waiting.session, waiting.request, message.code, message.reason, message.retry)
 
     def session_closed(self, session: int) -> None:
-        """What it asked for goes on, and nobody is told."""
+        """Stop answering a session that has ended. Its requests continue."""
         for waiting in self._waiting:
             if waiting.session == session:
                 waiting.session = 0
 
     def decided(self, run: tuple[Frame, ...]) -> None:
-        """The frontier passed the run, which is looked through only where the window says that there may be a ROSTER in it."""
+        """Take a decided run. The run is scanned only if the window reports a change of rosters."""
         if self._seen != self._window.roster_changes:
             self._seen = self._window.roster_changes
             for frame in run:
@@ -128,39 +130,38 @@ class Changes:
                     self._follow({voter.name: voter for voter in decode_body(RosterBody, frame.body).voters})
 
     def _follow(self, named: dict[str, Voter]) -> None:
-        """End each change that the last ROSTER made and this one undid: asked again, it would be made twice."""
+        """End each change that an earlier ROSTER made and this one undid. A repeated request would make it twice."""
         for waiting in [one for one in self._waiting if not one.made]:
             fits, name = _fits(waiting.ask, named.get(waiting.ask.name)), waiting.ask.name
             if waiting.fits and not fits:
                 self._waiting.remove(waiting)
                 turns = "removed and added again" if waiting.ask.change == "remove" else "added and removed again"
-                reason = f"gateway {name!r} was {turns} meanwhile; see `tutti members`, and ask again if that is not what you want"
+                reason = f"gateway {name!r} was {turns} meanwhile; check `tutti members`, and ask again if needed"
                 self._deny(waiting.session, waiting.request, "roster", reason, retry=False)
             waiting.fits = fits
 
     def primary(self) -> None:
-        """The VIEW frame is decided: its members note that durably, and with it every ROSTER before, also one that was decided
-        before their processes started.
-        """
+        """Have the members durably note the decided VIEW frame, and with it every earlier ROSTER, even from before a restart."""
         if not self._peers.alone:
             self._noted = self._window.frontier
 
     def _is_made(self, ask: AskRoster, asked_us: int) -> bool:
-        """Whether the decided roster is as the change would make it, whatever was decided before somebody asked for it."""
+        """True if the decided roster contains the change, even if it was decided before the request."""
+        # An undecided ROSTER may still be truncated.
         if self._window.rosters:
             return False
-        goes = ask.change == "remove" and ask.name == self._name and self._peers.removed  # it is in no later view
+        goes = ask.change == "remove" and ask.name == self._name and self._peers.removed  # a removed gateway is in no later view
         if not goes and not self._is_latest(asked_us):
             return False
         return _fits(ask, self._named().get(ask.name))
 
     @property
     def beating(self) -> bool:
-        """True if heartbeats are wanted: an operator waits for a change."""
+        """True if heartbeats are needed: an operator waits for a change."""
         return bool(self._waiting)
 
     def beat(self) -> None:
-        """One heartbeat: ask again, report what is done; the coordinator lets those vote who have caught up."""
+        """Run one heartbeat: repeat requests, report completed changes, and give a vote to learners that have caught up."""
         if self._known.watermark < self._noted and (self._waiting or not self._peers.alone):
             self._known.note_frontier()
         for waiting in list(self._waiting):
@@ -176,7 +177,7 @@ class Changes:
                     waiting.session,
                     waiting.request,
                     "busy",
-                    "the roster was not changed, or too few know it, in time; ask again",
+                    "the roster did not change in time, or too few gateways know the change; ask again",
                     retry=True,
                 )
             elif not waiting.made and waiting.beats % limits.RESEND_HEARTBEATS == 0:
@@ -185,9 +186,10 @@ class Changes:
             self._promote()
 
     def _is_latest(self, asked_us: int) -> bool:
-        """Whether the own log holds every ROSTER that was decided before `asked_us`, so that none is missing that undoes what it
-        says: what the own view decides, all its members hold, and no later one had begun, since a majority promised none even
-        after that. Who was cut off a moment ago takes its view for the last one still.
+        """True if the own log holds every ROSTER that was decided before `asked_us`, so none is missing that undoes a change.
+
+        All members hold what their view decides. A majority that promised no later view after that time proves that no later view
+        had begun. A gateway that was cut off a moment ago still takes its view for the last one, so it needs this proof.
         """
         standing = self._standing
         if not standing.primary or not standing.current(standing.view):
@@ -197,7 +199,7 @@ class Changes:
         return self._peers.rosters.majority(self._peers.incarnations([standing.me, *stays]))
 
     def _is_known(self, position: int) -> bool:
-        """Whether a majority of the roster knows durably that the position is decided."""
+        """True if a majority of the roster durably knows that the position is decided."""
         knows = [peer.number for peer in self._peers if peer.beat is not None and peer.beat.watermark >= position]
         if self._known.watermark >= position:
             knows.append(self._standing.me)
@@ -206,13 +208,13 @@ class Changes:
     # At the coordinator
 
     def _may_order(self) -> bool:
-        """Only after the view's VIEW frame and the ROSTER before are decided."""
+        """True if the view's VIEW frame and the previous ROSTER are decided."""
         standing = self._standing
         return standing.coordinating and standing.primary and not standing.draining and not self._window.rosters
 
     def _rosters(self) -> Rosters:
-        """Return the rosters that count, as the log has them now. `Peers` follows with the next heartbeat, and a roster made from
-        an older one would undo the change between them.
+        """Return the rosters that count in the log now. `Peers` follows only with the next heartbeat, and a ROSTER made from an
+        older roster would undo the change between them.
         """
         return rosters_of(self._window.state, self._window.rosters)
 
@@ -221,9 +223,9 @@ class Changes:
         return {voter.name: voter for voter in self._rosters().named.values()}
 
     def order(self, origin: int, ask: AskRoster) -> None:
-        """Somebody asks for a change: order the ROSTER that makes it, or say why not."""
+        """Order the ROSTER that makes a requested change, or deny the request."""
         if not self._may_order() or ask.frontier < self._noted:
-            return  # asked again, by who still waits; a late copy may ask for what was undone meanwhile
+            return  # the gateway that waits asks again; a late copy may ask for a change that was undone meanwhile
         named = self._named()
         try:
             voters = self._wanted(ask, named)
@@ -231,9 +233,9 @@ class Changes:
             self._outbox.send(origin, Deny(self._standing.view, ask, "roster", str(error), False))
             return
         if voters is None:
-            return  # it is so already: the log has answered
+            return  # the change is made already: the log has answered
         if ask.change == "add" and self._is_counted(ask.name):
-            return  # asked again, by the gateway that waits
+            return  # the gateway that waits asks again
         reason = self._objection(ask, voters)
         if reason:
             self._outbox.send(origin, Deny(self._standing.view, ask, "roster", reason, True))
@@ -241,16 +243,16 @@ class Changes:
             self._put(voters, origin)
 
     def _is_counted(self, name: str) -> bool:
-        """True if the log of a majority may still count a gateway that was removed. It answers under its old number until then: a
-        ROSTER that names it again gives it another one.
+        """True if the log of a majority may still count a removed gateway. The removed gateway answers under its old number until
+        then, and a ROSTER that names it again gives it another number.
         """
         return name in self._window.state.removed and not self._is_known(self._noted)
 
     def _wanted(self, ask: AskRoster, named: dict[str, Voter]) -> list[Voter] | None:
-        """The roster with the change made; None if it is made already.
+        """Return the roster with the change made; None if it is made already.
 
         Raises:
-            UsageError: the change makes no sense.
+            UsageError: the change is invalid.
         """
         voters = list(named.values())
         if ask.change == "add":
@@ -264,9 +266,10 @@ class Changes:
             _check_address(ask, voters)
             if len(voters) >= common_limits.ROSTER_MAX:
                 raise UsageError(f"the roster names {len(voters)} gateways, which is the limit")
+            # The new gateway votes only after a second ROSTER, when it has caught up (membership, M23).
             return [*voters, Voter(self._window.state.next_gateway, ask.name, b"", ask.address, False)]
         if ask.change not in ("remove", "replace"):
-            raise UsageError(f"{ask.change!r} is no change of a roster: add, remove or replace")
+            raise UsageError(f"{ask.change!r} is not a change of a roster: use add, remove or replace")
         if ask.name not in named:
             if ask.change == "remove":
                 return None
@@ -274,23 +277,26 @@ class Changes:
         if ask.change == "remove":
             if len(voters) == 1:
                 raise UsageError(
-                    f"gateway {ask.name!r} is the only one of its group: add the one that is to go on first (`tutti members add`), "
-                    "or, if the group is to end, stop it"
+                    f"gateway {ask.name!r} is the only one of its group: add its successor first (`tutti members add`), "
+                    "or stop it to end the group"
                 )
             return [voter for voter in voters if voter.name != ask.name]
+        # The named disk is replaced already, so a repeated request changes nothing (membership, M23).
         if named[ask.name].incarnation != ask.incarnation:
             return None
         peer = self._peers.get(named[ask.name].number)
+        # Without a heartbeat the new disk is unknown; `_objection` then denies the request.
         if peer is None or not peer.incarnation:
             return voters
         changed = msgspec.structs.replace(named[ask.name], incarnation=peer.incarnation, voting=True)
         return [changed if voter.name == ask.name else voter for voter in voters]
 
     def _objection(self, ask: AskRoster, voters: list[Voter]) -> str:
-        """Why the change cannot be made now, empty if it can."""
+        """Return why the change cannot be made now; empty if it can."""
         new = Rosters([{voter.number: voter for voter in voters}])
         if new.blank:
-            return f"gateway {ask.name!r} is the last one that votes: it can go when another one has caught up"
+            return f"gateway {ask.name!r} is the last voter: remove it after another gateway has caught up"
+        # The view must decide the ROSTER and every frame after it (membership, M22).
         if not new.majority(self._peers.incarnations(self._standing.members)):
             return "the view would not hold a majority of the new roster"
         if ask.change == "replace":
@@ -306,7 +312,7 @@ class Changes:
         return peer is not None and peer.beat is not None and self._peers.fresh(number) and peer.beat.ready
 
     def _promote(self) -> None:
-        """One that was added, has caught up and is in the view votes from now on."""
+        """Give the vote to an added gateway that has caught up and is in the view."""
         named = {voter.number: voter for voter in self._named().values()}
         for number, voter in named.items():
             if not voter.voting and number in self._standing.members:
@@ -324,7 +330,7 @@ class Changes:
 
 
 def _fits(ask: AskRoster, voter: Voter | None) -> bool:
-    """True if a roster with this voter of the name is as the change would make it."""
+    """True if a roster with this voter of the name contains the change."""
     if ask.change == "remove":
         return voter is None
     if ask.change == "add":
@@ -333,10 +339,10 @@ def _fits(ask: AskRoster, voter: Voter | None) -> bool:
 
 
 def _check_address(ask: AskRoster, voters: Sequence[Voter]) -> None:
-    """Whether the others can reach the new gateway where it is said to be, and nobody else is there.
+    """Check that the others can reach the new gateway at its address, and that no other gateway uses it.
 
     Raises:
-        UsageError: they cannot.
+        UsageError: the address is unreachable or in use.
     """
     try:
         wanted = parse_member(ask.address)

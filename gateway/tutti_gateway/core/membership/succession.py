@@ -1,4 +1,4 @@
-"""Who is to coordinate next: members by age, those first whose logs are not far behind (Navaratnam 1987, section 3.4)."""
+"""Succession list: members by age, after them those whose logs lag far (Navaratnam 1987, section 3.4; membership, M11)."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from tutti_gateway.core import limits
 
 
 def by_age(age: Sequence[int], numbers: Sequence[int]) -> list[int]:
-    """The gateways, oldest first: members of the last view in their order, then others by number."""
+    """Return the gateways, oldest first: members of the last view in their order, then others by number."""
     old = [number for number in age if number in numbers]
     return [*old, *sorted(set(numbers) - set(old))]
 
 
 def succession(age: Sequence[int], logs: Mapping[int, tuple[int, int]]) -> list[int]:
-    """The order in which gateways propose a view.
+    """Return the order in which gateways propose a view.
 
     Args:
-        age: members of the last view that was decided, oldest first.
-        logs: (accepted view, end of the log) of everybody who may, by number. Whoever is so far behind that it would have to fetch
-            for long comes after all others.
+        age: members of the last decided view, oldest first.
+        logs: (accepted view, end of the log) of each possible candidate, by number. A candidate that lags far comes after all
+            others, because it would have to fetch for long.
     """
     accepted, end = max(logs.values())
     behind = {

@@ -1,1 +1,1 @@
-"""*order*: one place for every message, first in first out per producer (design, section 4, layer 3). See NOTES.md."""
+"""*order*: one position for every frame, first in first out for each producer (protocol/order). See NOTES.md."""

@@ -1,7 +1,8 @@
-"""The forward-table: batches that came in at this gateway and are not decided (Ban 2005, "Design of SEQUENCER").
+"""The forward-table: batches of this gateway's clients that are not decided (Ban 2005, "Design of SEQUENCER"; protocol/order, O9).
 
-Every member is an origin. It sends its batches to the coordinator, keeps them until its own log has decided their outcome, sends
-them again in order to a new coordinator (and to the same one when nothing happened for a while), and answers the client.
+Every member is an origin. An origin sends its batches to the coordinator and keeps them until its own log has decided their
+outcome. The origin sends its batches again, in order, to a new coordinator, or to the same one after a silence. The origin
+answers the client.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tutti_gateway.core.window import weight
 
 
 class Queue:
-    """The batches of one epoch of a producer, in order of their sequences, for the session that sent the last of them."""
+    """Batches of one epoch of a producer, in order of sequences. `session` is the one that sent the last of them."""
 
     __slots__ = ("epoch", "frames", "producer", "sent_us", "session")
 
@@ -35,7 +36,7 @@ class Queue:
         self.sent_us = 0
 
     def add(self, frame: Frame) -> bool:
-        """Take a batch in; False if the very same is there."""
+        """Add a batch. Return False if the queue holds the same batch already."""
         frames = self.frames
         if not frames or frames[-1].last_sequence < frame.first_sequence:
             frames.append(frame)
@@ -54,7 +55,7 @@ class ForwardTable:
     """The table, by producer and epoch.
 
     Attributes:
-        count, bytes: batches in it, and about the memory they hold.
+        count, bytes: number of batches in it, and about their memory.
     """
 
     def __init__(self, context: Context, received: Received) -> None:
@@ -65,13 +66,13 @@ class ForwardTable:
         self._bytes_max = context.config.undecided_bytes_max + limits.FORWARDED_MORE_BYTES_MAX
         self._received = received
         self._queues: dict[int, dict[int, Queue]] = {}
-        self._leaving: list[Frame] = []  # of this step
+        self._leaving: list[Frame] = []  # batches of this step that are not sent yet
         self.count = 0
         self.bytes = 0
 
     @property
     def full(self) -> bool:
-        """Whether the table takes no more."""
+        """True if the table takes no more batches."""
         return self.bytes >= self._bytes_max or self.count >= limits.FORWARDED_FRAMES_MAX
 
     def _all(self) -> Iterator[Queue]:
@@ -81,7 +82,7 @@ class ForwardTable:
     # From the client
 
     def submit(self, session: int, frames: tuple[Frame, ...]) -> None:
-        """Take batches of a session in, to be forwarded by `leave`, or answer why not."""
+        """Add batches of a session, which `leave` forwards, or answer why not."""
         state = self._window.state
         producers, topics = state.producers, state.topics
         now_us = self._outbox.now.mono_us
@@ -103,7 +104,7 @@ class ForwardTable:
                 or frame.topic not in topics
                 or full
             ):
-                self._turn_away(session, frame, line, full)
+                self._reject(session, frame, line, full)
                 continue
             queue.session = session
             if queue.add(frame):
@@ -116,13 +117,13 @@ class ForwardTable:
                 full = self.full
 
     def leave(self) -> None:
-        """Forward what was submitted; called in the same step."""
+        """Forward the submitted batches; called in the same step."""
         if self._leaving:
             leaving, self._leaving = self._leaving, []
             self._send(leaving)
 
     def _send(self, frames: list[Frame]) -> None:
-        """To the coordinator; while there is none they wait for the next one, to whom everything goes in order (`installed`)."""
+        """Send batches to the coordinator. Without one they wait, and `installed` sends everything to the next one in order."""
         if self._standing.primary:
             for part in parts(frames):
                 self._outbox.send(self._standing.coordinator, Forward(self._standing.view, part))
@@ -132,8 +133,8 @@ class ForwardTable:
         queue = queues.get(epoch) if queues else None
         return queue or Queue(producer, epoch)
 
-    def _turn_away(self, session: int, frame: Frame, line: Producer | None, full: bool) -> None:
-        """Answer a batch that is not forwarded, from what is decided here."""
+    def _reject(self, session: int, frame: Frame, line: Producer | None, full: bool) -> None:
+        """Answer a batch that is not forwarded, from the decided log."""
         answers = self._outbox.answers(session)
         if line is None:
             answers.append(self._without_line(frame))
@@ -147,12 +148,12 @@ class ForwardTable:
         elif how is Entrance.EXPECTED:
             answers.append(Expected(frame.producer, frame.epoch, line.sequence + 1))
         elif how is Entrance.ABORTED:
-            answers.append(_aborted(frame, "an earlier message of it was aborted"))
+            answers.append(_aborted(frame, "an earlier message of its epoch was aborted"))
         elif how is Entrance.REFUSED:
             reason = f"epoch {frame.epoch} of producer {frame.producer} has not begun (it is at {line.epoch}): open it first"
             answers.append(_refused(frame, "epoch", reason, retry=False))
         elif full:
-            reason = f"{self.count} batches with {self.bytes} bytes wait to be decided at this gateway: send it again later"
+            reason = f"{self.count} batches with {self.bytes} bytes are undecided at this gateway: send the batch again later"
             answers.append(_refused(frame, "busy", reason, retry=True))
         else:
             reason = f"topic {frame.topic} is not registered: open it first"
@@ -161,18 +162,18 @@ class ForwardTable:
     def _without_line(self, frame: Frame) -> Answer:
         state = self._window.state
         if 0 < frame.producer < state.next_producer:
-            # It was there and was forgotten: whether this copy committed before that is not known any more. The epoch named is
-            # above whatever it had.
+            # The producer was forgotten, so it is unknown if this copy committed before.
+            # The answer names an epoch above every epoch of that producer.
             return FencedAnswer(frame.producer, state.floor + 1, frame.first_sequence)
-        reason = f"producer {frame.producer} is not known here: open it first"
+        reason = f"producer {frame.producer} is unknown here: open it first"
         return _refused(frame, "producer", reason, retry=False)
 
     def refuse(self, session: int, frames: tuple[Frame, ...], code: str, reason: str) -> None:
-        """Take nothing, for a reason that passes."""
+        """Refuse batches for a temporary reason."""
         self._outbox.answers(session).extend([_refused(frame, code, reason, retry=True) for frame in frames])
 
     def session_closed(self, session: int) -> None:
-        """What it submitted goes on, and nobody is told."""
+        """Stop answering a session that has ended. Its batches continue."""
         for queue in self._all():
             if queue.session == session:
                 queue.session = 0
@@ -180,12 +181,14 @@ class ForwardTable:
     # From the coordinator
 
     def on_resend(self, message: Resend) -> None:
-        """Some batches were not taken: send again from the sequence, or have the client do it."""
+        """Send batches that the coordinator did not take again, or ask the client to send them."""
         queue = self._queues.get(message.producer, {}).get(message.epoch)
         line = self._window.state.producers.get(message.producer)
+        # An old RESEND asks for batches whose outcome this log has decided.
         if queue is None or line is None or line.epoch != message.epoch or message.sequence <= line.sequence:
             return
         again = [frame for frame in queue.frames if frame.first_sequence >= message.sequence and not frame.position]
+        # The table has the batch that the coordinator wants next; otherwise the client must send it.
         if again and again[0].first_sequence == message.sequence:
             self._forward(queue, again)
             return
@@ -196,11 +199,12 @@ class ForwardTable:
         self._outbox.answers(queue.session).append(Expected(message.producer, message.epoch, message.sequence))
 
     def on_refuse(self, message: Refuse) -> None:
-        """The coordinator does not take a batch."""
+        """Remove a batch that the coordinator refuses, and answer it."""
         queue = self._queues.get(message.producer, {}).get(message.epoch)
         if queue is None:
             return
         frame = next((one for one in queue.frames if one.first_sequence == message.first_sequence), None)
+        # A batch with a position was ordered, so the refusal is old.
         if frame is None or frame.position:
             return
         queue.frames = deque(one for one in queue.frames if one is not frame)
@@ -215,12 +219,12 @@ class ForwardTable:
     # From the log
 
     def queue(self, producer: int, epoch: int) -> Queue | None:
-        """The queue of an epoch, if it holds anything."""
+        """Return the queue of an epoch, None if it is empty."""
         queues = self._queues.get(producer)
         return queues.get(epoch) if queues else None
 
     def committed(self, queue: Queue, frame: Frame, offset: int) -> None:
-        """A batch of the queue's epoch is decided, through whichever gateway it came."""
+        """Take a decided batch of the queue's epoch, whichever gateway it came through."""
         frames = queue.frames
         last = frame.first_sequence + frame.count - 1
         while frames:
@@ -233,6 +237,7 @@ class ForwardTable:
             if not queue.session:
                 continue
             answers = self._outbox.answers(queue.session)
+            # A batch with other limits was covered by the decided one.
             if head.first_sequence == frame.first_sequence and head.count == frame.count:
                 answers.append(Committed(head.producer, head.epoch, head.first_sequence, head.count, offset))
             else:
@@ -241,7 +246,7 @@ class ForwardTable:
             self._tidy(queue)
 
     def aborted(self, producer: int, epoch: int, sequence: int, reason: str) -> None:
-        """The ABORT of the epoch is decided: everything of it behind `sequence` is void."""
+        """Take a decided ABORT of the epoch: everything of it after `sequence` is void."""
         queue = self.queue(producer, epoch)
         if queue is None:
             return
@@ -256,26 +261,26 @@ class ForwardTable:
         self._end(queue)
 
     def fenced(self, producer: int, epoch: int) -> None:
-        """Epochs of the producer below `epoch` are over; the outcome of their batches is not known."""
+        """End all epochs of the producer below `epoch`; the outcome of their batches is unknown."""
         for queue in [queue for queue in self._queues.get(producer, {}).values() if queue.epoch < epoch]:
             answers = self._outbox.answers(queue.session)
             answers.extend([FencedAnswer(producer, epoch, frame.first_sequence) for frame in queue.frames])
             self._end(queue)
 
     def relearned(self) -> None:
-        """The decided log went on without telling of each batch: what it settles is answered from what it says now."""
+        """Answer batches from the new state after a snapshot replaced the log."""
         producers = self._window.state.producers
         for queue in list(self._all()):
             line = producers.get(queue.producer)
             settled = [frame for frame in queue.frames if not _open(frame, line)]
             for frame in settled:
-                self._turn_away(queue.session, frame, line, full=False)
+                self._reject(queue.session, frame, line, full=False)
             self._dropped(settled)
             queue.frames = deque(frame for frame in queue.frames if _open(frame, line))
             self._tidy(queue)
 
     def forgotten(self, producer: int) -> None:
-        """The producer is no longer in the table."""
+        """Answer the batches of a producer that left the received-table."""
         for queue in list(self._queues.get(producer, {}).values()):
             above = self._window.state.floor + 1
             answers = self._outbox.answers(queue.session)
@@ -300,7 +305,7 @@ class ForwardTable:
                 del self._queues[queue.producer]
 
     def find(self, frame: Frame) -> Frame | None:
-        """The own copy of a batch that the coordinator echoes by its header."""
+        """Return the own copy of a batch that the coordinator echoes by its header."""
         queue = self.queue(frame.producer, frame.epoch)
         if queue is None:
             return None
@@ -315,23 +320,24 @@ class ForwardTable:
     # Time and views
 
     def installed(self) -> None:
-        """A new coordinator: everything goes to it again, in order, before anything new."""
+        """Send everything to a new coordinator, in order, before any new batch."""
         for queue in self._all():
-            behind = self._behind(queue)
-            # What was placed and cut again has to be placed anew; a stamped frame keeps its place for ever.
+            behind = self._unordered(queue)
+            # A stamped frame keeps its position permanently.
+            # A batch whose position was truncated therefore continues as a copy without a position.
             fresh = {id(frame): frame.unstamped() for frame in behind if frame.position}
             queue.frames = deque(fresh.get(id(frame), frame) for frame in queue.frames)
             self._forward(queue, [fresh.get(id(frame), frame) for frame in behind])
 
     def beat(self) -> None:
-        """Send again what was neither ordered nor refused for a while: the message, or the answer to it, was lost."""
+        """Send batches again that were neither ordered nor refused for a while: the message, or the answer to it, was lost."""
         now_us = self._outbox.now.mono_us
         for queue in self._all():
             if now_us - queue.sent_us >= self._resend_us:
-                self._forward(queue, self._behind(queue))
+                self._forward(queue, self._unordered(queue))
 
-    def _behind(self, queue: Queue) -> list[Frame]:
-        """The batches that the log's end here does not hold."""
+    def _unordered(self, queue: Queue) -> list[Frame]:
+        """Return the batches that the log's end here does not hold."""
         line = self._received.line(queue.producer)
         if line is None or line.epoch < queue.epoch:
             return list(queue.frames)
@@ -341,7 +347,7 @@ class ForwardTable:
 
 
 def _open(frame: Frame, line: Producer | None) -> bool:
-    """Whether the outcome of a batch is still to come, as the decided log has its producer."""
+    """True if the decided log does not settle the outcome of a batch."""
     return line is not None and not line.closed and frame.epoch == line.epoch and frame.last_sequence > line.sequence
 
 
@@ -350,7 +356,7 @@ def _first_sequence(frame: Frame) -> int:
 
 
 def _aborted(frame: Frame, reason: str) -> AbortedAnswer:
-    text = f"{reason}; epoch {frame.epoch} is closed, go on under the next one"
+    text = f"{reason}; epoch {frame.epoch} is closed; continue under the next epoch"
     return AbortedAnswer(frame.producer, frame.epoch, frame.first_sequence, frame.count, text)
 
 

@@ -1,4 +1,4 @@
-"""What the coordinator adds of its own accord: ticks, trims, and the forgetting of idle producers that have no name."""
+"""Frames that the coordinator orders by itself: ticks, trims, and FORGETs of idle producers without a name."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tutti_gateway.core.order.sequencer import Sequencer
 
 
 class Upkeep:
-    """Ticks, trims and forgetting. They happen only while this member coordinates a view that decides.
+    """Orders TICK, TRIM and FORGET frames while this member coordinates a view that decides.
 
     Attributes:
-        due_us: when `time` is wanted next, None for never.
+        due_us: next time for `time`, None without one.
     """
 
     def __init__(self, context: Context, received: Received, sequencer: Sequencer, wall_us: Callable[[], int]) -> None:
@@ -36,7 +36,7 @@ class Upkeep:
         self._seen_us: dict[int, int] = {}
 
     def primary(self) -> None:
-        """The view decides: records behind the last tick get theirs at once, and nobody counts as idle from before."""
+        """Begin in a view that decides: records after the last tick get a tick at once, and idle times start at zero."""
         now_us = self._outbox.now.mono_us
         self._since_us, self._seen_us = now_us, {}
         self._look_us = now_us + limits.FORGET_LOOK_US
@@ -48,22 +48,22 @@ class Upkeep:
         self.due_us = min(due, default=None)
 
     def ordered(self) -> None:
-        """End of a step: the first records behind a tick start the interval."""
+        """End a step: the first records after a tick start the tick interval."""
         if self._received.dirty and self._tick_us is None and self._active:
             self._tick_us = self._outbox.now.mono_us + self._config.tick_interval_us
             self._arm()
 
     def seen(self, producer: int) -> None:
-        """Something of the producer was decided."""
+        """Note that a frame of the producer was decided."""
         self._seen_us[producer] = self._outbox.now.mono_us
 
     def sends(self, producer: int) -> None:
-        """Something of the producer was decided in a lane: it lives, whatever it sends in order."""
+        """Note that a frame of the producer was decided in a lane, so the producer is not idle."""
         if producer in self._window.state.producers:
             self.seen(producer)
 
     def forgotten(self, producer: int) -> None:
-        """It is gone."""
+        """Delete the idle time of a forgotten producer."""
         self._seen_us.pop(producer, None)
 
     @property
@@ -71,7 +71,7 @@ class Upkeep:
         return self._standing.primary and self._standing.coordinating
 
     def time(self) -> None:
-        """Do what is due."""
+        """Order what is due."""
         if not self._active:
             self._tick_us = self._look_us = self.due_us = None
             return
@@ -80,7 +80,7 @@ class Upkeep:
             self._tick_us = now.mono_us + self._config.tick_interval_us if crowded else None
             if self._received.dirty and not crowded:
                 received = self._received
-                # A clock that went back is absorbed: the log's own time goes on.
+                # The log's time never goes back, even if the clock does.
                 self._sequencer.place(Kind.TICK, TickBody(received.tick + 1, max(received.tick_time, self._wall_us())))
         if self._look_us is not None and now.mono_us >= self._look_us:
             self._look_us = now.mono_us + limits.FORGET_LOOK_US
@@ -89,10 +89,14 @@ class Upkeep:
         self._arm()
 
     def _forget(self, now_us: int) -> None:
-        """Idle means: not seen by this coordinator for the time, which therefore begins anew with each coordinator."""
+        """Order a FORGET of producers that this coordinator has not seen for the idle time. Each coordinator measures it from its
+        own start.
+        """
+        # A coordinator cannot know what its predecessor saw, so it waits a whole idle time first.
         if now_us - self._since_us < self._config.idle_producer_us or self._standing.closed is not None:
             return
         idle = []
+        # Staged batches wait for a TXN, which a long micro-batch may delay (order, O26).
         stages = {part.producer for part in self._window.state.staged.values()}
         for number, producer in self._window.state.producers.items():
             if not is_nameless(producer.name) or number in self._received.forgotten or self._sequencer.busy(number):
@@ -106,12 +110,15 @@ class Upkeep:
             self._sequencer.forget(idle)
 
     def trim(self, places: Sequence[tuple[int, int]], up_to: int) -> None:
-        """Have the log begin as far on as may be: with the last of `places` (position, offset of the first record) such that all
-        before it is decided here and not behind position `up_to`. It is proposed again as long as it was not done.
+        """Order a TRIM at the last of `places` (position, offset of the first record) that is decided and not after position
+        `up_to` + 1.
+
+        The disk proposes a trim again until it is done.
         """
         window, received = self._window, self._received
         if not self._active or self._standing.draining or window.crowded:
             return
+        # Every voter must hold the frames before the new start (log, D27).
         last = min(up_to + 1, window.frontier)
         good = [place for place in places if received.start < place[0] <= last]
         if good:

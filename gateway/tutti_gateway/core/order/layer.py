@@ -1,4 +1,4 @@
-"""*order* as one layer: it hands events and messages to its parts and carries what is decided back to them."""
+"""The *order* layer: it passes events and messages to its parts, and decided frames back to them (protocol/order)."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Asked = EpochAsked | TopicAsked | OffsetsAsked | ForgetAsked
 
 
 class Ordering:
-    """The layer.
+    """The order layer.
 
     Attributes:
         low: why the disk takes nothing new; empty if it does.
-        sequencer: places frames; other layers order their own frames through it.
-        forward, requests: what came in here and waits for the log.
+        sequencer: assigns positions; other layers order their own frames through it.
+        forward, requests: batches and requests of this gateway's clients that wait for the log.
         receiver: hold-back queue.
-        received: received-table at the log's end.
+        received: received-table at the end of the log.
     """
 
     def __init__(self, context: Context, below: Below, confirm: Confirm, wall_us: Callable[[], int]) -> None:
@@ -46,12 +46,12 @@ class Ordering:
     # Clients
 
     def on_submitted(self, event: Submitted) -> None:
-        """Batches of a client."""
+        """Take batches of a client, and forward them."""
         self.submit(event)
         self.forward.leave()
 
     def submit(self, event: Submitted) -> None:
-        """The same; what is forwarded waits for `forward.leave`, so that batches of several clients travel together."""
+        """Take batches of a client without forwarding them. `forward.leave` sends the batches of several clients together."""
         closed = self._closed()
         if closed:
             self.forward.refuse(event.session, event.frames, *closed)
@@ -59,7 +59,7 @@ class Ordering:
             self.forward.submit(event.session, event.frames)
 
     def on_asked(self, event: Asked) -> None:
-        """A request of a client."""
+        """Take a request of a client."""
         closed = self._closed()
         if closed:
             self.requests.deny(event.session, event.request, *closed, retry=True)
@@ -76,20 +76,21 @@ class Ordering:
         if self._standing.closed is not None:
             return self._standing.closed
         if not self._standing.primary and not self._standing.pausing:
-            return "not_primary", f"{NO_VIEW}; send again, here or at another gateway"
+            return "not_primary", f"{NO_VIEW}; send again to this gateway or to another one"
+        # A full disk is a temporary reason, so the client sends again.
         if self.low:
-            return "space", f"no space for anything new ({self.low}); reads go on, send again when there is room"
+            return "space", f"no space for new messages ({self.low}); reads continue; send again when the disk has free space"
         return None
 
     def on_session_closed(self, event: SessionClosed) -> None:
-        """A client is gone."""
+        """Delete the state of a client session that has ended."""
         self.forward.session_closed(event.session)
         self.requests.session_closed(event.session)
 
     # Members
 
     def on_message(self, sender: int, message: Forward | Asking | Order | Echo | Resend | Refuse | Deny) -> None:
-        """A message of this layer. One of another view, or of a member that may not send it, is ignored."""
+        """Handle a message of this layer. Messages of another view, or of a member that may not send them, are ignored."""
         standing = self._standing
         if isinstance(message, Order):
             self.receiver.on_order(sender, message)
@@ -114,8 +115,8 @@ class Ordering:
     # The log
 
     def decided(self, run: tuple[Frame, ...], offsets: tuple[int, ...], void: frozenset[int]) -> None:
-        """The frontier passed the run: answer who waits for it, and let go what waited for its producers."""
-        invariant(run[-1].position == self._window.frontier, "a run is told as decided that the frontier does not end with")
+        """Take a decided run: answer its clients, and release requests and batches that waited for its producers."""
+        invariant(run[-1].position == self._window.frontier, "a decided run does not end at the frontier")
         lines, forward = self.received.lines, self.forward
         settled: dict[int, Line] = {}
         aborts: dict[int, Frame] = {}
@@ -132,7 +133,7 @@ class Ordering:
                 line = lines.get(number)
                 queue = forward.queue(number, epoch)
             if line is None:
-                raise InvariantViolated(f"{frame!r} is decided and its producer has no line")
+                raise InvariantViolated(f"{frame!r} is decided, but its producer has no entry")
             line.undecided -= 1
             if not line.undecided:
                 settled[number] = line
@@ -140,6 +141,7 @@ class Ordering:
                 self.received.stage_decided(frame)
             if queue is not None and queue.frames and frame.position not in void:
                 forward.committed(queue, frame, frame.position if frame.staged else offset)
+        # Batches are answered after the whole run, because a later ABORT may reach further back.
         for frame in aborts.values():
             self._aborted(frame)
         for line in settled.values():
@@ -148,7 +150,7 @@ class Ordering:
         self.sequencer.room()
 
     def _aborted(self, frame: Frame) -> None:
-        """The last ABORT of an epoch: its line is what counts, since a later one reaches further back."""
+        """Answer the batches of an aborted epoch. The last ABORT of an epoch counts, because it reaches furthest back."""
         body = decode_body(AbortBody, frame.body)
         self.forward.aborted(frame.producer, frame.epoch, body.entry.sequence, body.reason)
 
@@ -158,7 +160,7 @@ class Ordering:
         self.sequencer.settled(line)
 
     def _frame_decided(self, frame: Frame, settled: dict[int, Line], aborts: dict[int, Frame]) -> None:
-        """A frame that is no batch."""
+        """Take a decided frame that is not a batch or TXN."""
         kind = frame.kind
         if kind in (Kind.EPOCH, Kind.ABORT):
             line = self.received.lines[frame.producer]
@@ -187,17 +189,19 @@ class Ordering:
     # Views and time
 
     def rebuild(self) -> None:
-        """The window begins, or its end was cut: the received-table goes back with it."""
+        """Rebuild the received-table after a start, or after the tail of the window was truncated."""
         self.received.rebuild(self._window.frames)
 
     def relearned(self) -> None:
-        """The log was replaced by a state: who waits for what was decided up to there is answered from that."""
+        """Answer waiting clients from the new state after a snapshot replaced the log."""
         self.rebuild()
         self.forward.relearned()
         self.requests.relearned()
 
     def carry(self, frames: Sequence[Frame]) -> tuple[int, str]:
-        """Take frames that another member's log has, on their way to the disk: how many follow, and why the next one does not."""
+        """Append frames of another member's log before they are written. Return how many were appended, and why the next one was
+        not.
+        """
         for taken, frame in enumerate(frames):
             try:
                 self.received.take(frame)
@@ -206,32 +210,34 @@ class Ordering:
         return len(frames), ""
 
     def ended(self) -> None:
-        """The view ended: what it waited for as coordinator waits for the next one."""
+        """End the view: requests that this coordinator held wait for the next one."""
         self.sequencer.installed()
 
     def installed(self) -> None:
-        """A view was installed."""
+        """Begin an installed view."""
         self.sequencer.installed()
         self.receiver.installed()
 
     def primary(self) -> None:
-        """The view's VIEW frame is decided: the forward-table drains to its coordinator, before anything new."""
+        """Begin to order new messages: the forward-table sends everything to the coordinator again, before any new batch
+        (protocol/order, O9).
+        """
         self.forward.installed()
         self.requests.installed()
         self.upkeep.primary()
 
     def end_of_step(self) -> bool:
-        """Send out what was placed, if anything was."""
+        """Send the frames that this step ordered. Return True if there were any."""
         self.upkeep.ordered()
         return self.sequencer.publish()
 
     def beat(self) -> None:
-        """One heartbeat."""
+        """Run one heartbeat."""
         if self._standing.primary and self._standing.current(self._standing.view):
             self.forward.beat()
             self.requests.beat()
 
     @property
     def quiet(self) -> bool:
-        """Whether nobody waits for anything here."""
+        """True if no client waits for an answer here."""
         return not self.forward.count and not self.requests.count

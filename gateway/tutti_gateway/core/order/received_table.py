@@ -1,8 +1,8 @@
-"""The received-table at the log's end: what the decided state says, and what the undecided frames behind it add.
+"""The received-table at the log's end: the decided state, and the changes of the undecided frames after it (protocol/order, O25).
 
-Only producers with something undecided have a line here; all others are read from the decided `LogState`. So the
-table is never copied, and a line goes when its last frame is decided. `rebuild` makes the same from the frames alone: a start and a
-cut use it, and a property test holds both against `LogState.apply`.
+Only producers with undecided frames have a line here. All others are read from the decided `LogState`. So the table is never
+copied, and a line is removed when its last frame is decided. `rebuild` computes the table from the frames alone, after a start or a
+truncation. A property test compares both with `LogState.apply`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tutti_gateway.core import limits
 
 
 class LineState(enum.Enum):
-    """Where a producer's epoch is at the log's end."""
+    """State of a producer's epoch at the log's end."""
 
     OPEN = "open"
     OPENING = "opening"  # its EPOCH is ordered and not decided
@@ -39,7 +39,7 @@ class LineState(enum.Enum):
 
 
 class LineInput(enum.Enum):
-    """What moves a producer's line."""
+    """Input that moves a producer's line."""
 
     BATCH = "BATCH or TXN ordered"
     EPOCH = "EPOCH ordered"
@@ -47,8 +47,8 @@ class LineInput(enum.Enum):
     ABORT = "ABORT ordered"
 
 
-#: What is absent cannot happen: no batch of an epoch that an ABORT closed, no ABORT before a batch. A member may hear of what comes
-#: behind an EPOCH before it hears that the EPOCH is decided; that it was ordered shows that it is.
+#: A transition that is absent cannot happen: no batch of a closed epoch, no ABORT before a batch.
+#: A member may get frames after an EPOCH before the CONFIRM of that EPOCH; their order shows that the EPOCH is decided.
 LINE: dict[tuple[LineState, LineInput], LineState] = {
     (LineState.OPEN, LineInput.BATCH): LineState.OPEN,
     (LineState.OPEN, LineInput.EPOCH): LineState.OPENING,
@@ -62,7 +62,7 @@ LINE: dict[tuple[LineState, LineInput], LineState] = {
 
 
 class Line:
-    """A producer at the log's end, as the log alone says. `undecided`: how many of its frames are."""
+    """Entry of a producer at the log's end, as the log alone shows it. `undecided` is the number of its undecided frames."""
 
     __slots__ = ("epoch", "instance", "name", "number", "progress", "sequence", "state", "undecided")
 
@@ -84,18 +84,18 @@ class Line:
         """
         after = LINE.get((self.state, input_))
         if after is None:
-            raise InvariantViolated(f"producer {self.number} is {self.state.value}: {input_.value!r} cannot happen")
+            raise InvariantViolated(f"producer {self.number} is {self.state.value}: {input_.value!r} is not allowed")
         self.state = after
 
     def extend(self, frame: Frame) -> None:
-        """A batch, or a TXN, that follows is ordered."""
+        """Take an ordered batch or TXN that is next."""
         self.sequence = frame.first_sequence + frame.count - 1
         self.progress = frame.progress or self.progress
         self.undecided += 1
 
 
 class Names:
-    """Numbers of producers and topics by name, as of some place in the log."""
+    """Numbers of producers and topics by name, at some position of the log."""
 
     __slots__ = ("_names", "producers", "topics")
 
@@ -105,7 +105,7 @@ class Names:
         self.topics = {topic.name: number for number, topic in state.topics.items()}
 
     def apply(self, frame: Frame) -> None:
-        """Take the next EPOCH, TOPIC or FORGET in."""
+        """Take the next EPOCH, TOPIC or FORGET."""
         if frame.kind == Kind.EPOCH:
             name = decode_body(EpochBody, frame.body).name
             self._names[frame.producer] = name
@@ -118,13 +118,13 @@ class Names:
 
 
 class Received:
-    """The table.
+    """The received-table.
 
     Attributes:
-        lines: producers with something undecided, by number.
+        lines: producers with undecided frames, by number.
         names: numbers by name.
-        forgotten: producers that an undecided FORGET takes out.
-        new_readers: those whose offset commits are all undecided.
+        forgotten: producers that an undecided FORGET removes.
+        new_readers: readers whose offset commits are all undecided.
         next_producer, next_topic, floor, start, tick, tick_time, dirty: as in `LogState`, at the log's end.
     """
 
@@ -133,15 +133,15 @@ class Received:
         self.rebuild(())
 
     def rebuild(self, undecided: Iterable[Frame]) -> None:
-        """Forget everything and take it from the decided state and the frames behind it."""
+        """Rebuild the table from the decided state and the undecided frames after it."""
         state = self._state
         self.lines: dict[int, Line] = {}
         self.names = Names(state)
         self.forgotten: dict[int, None] = {}
-        self._commits: dict[str, int] = {}  # reader -> position of its last offset commit behind `_begin`
+        self._commits: dict[str, int] = {}  # reader -> position of its last offset commit after `_begin`
         self._begin = state.position
         self.new_readers: dict[str, None] = {}
-        self._staged: dict[int, Staged] = {}  # undecided
+        self._staged: dict[int, Staged] = {}  # undecided staged batches, by position
         self._visible: dict[int, Frame] = {}  # position of a staged batch -> the undecided TXN that makes it visible
         self.next_producer, self.next_topic, self.floor = state.next_producer, state.next_topic, state.floor
         self.tick, self.tick_time, self.dirty = state.tick, state.tick_time, state.dirty
@@ -150,7 +150,7 @@ class Received:
             self.take(frame)
 
     def line(self, number: int) -> Line | None:
-        """The producer's line, not yet held if it has nothing undecided; None if the log's end does not know it."""
+        """Return the producer's line, a new one if it has nothing undecided; None if the log's end does not know the producer."""
         if number in self.forgotten:
             return None
         line = self.lines.get(number)
@@ -160,20 +160,20 @@ class Received:
         if producer is None:
             return None
         line = Line(number, producer.name, producer.instance, producer.epoch, producer.sequence, producer.progress)
+        # Only the next EPOCH may follow in a closed epoch (order, O23).
         if producer.closed:
             line.state = LineState.CLOSED
         return line
 
     def topic_known(self, number: int) -> bool:
-        """Whether the log's end knows the topic."""
+        """True if the log's end knows the topic."""
         return 0 < number < self.next_topic
 
     def take(self, frame: Frame) -> None:
-        """Take the next frame of the log in.
+        """Take the next frame of the log.
 
         Raises:
-            FormatError: it does not follow from what is before it, or its body is none of its kind: nobody may have ordered it.
-                Nothing has changed.
+            FormatError: the frame cannot follow, or its body is invalid, so nobody may have ordered it. The table is unchanged.
         """
         if frame.kind not in SEQUENCED:
             _TAKE[frame.kind](self, frame)
@@ -198,7 +198,7 @@ class Received:
             self.dirty = True
 
     def stage(self, frame: Frame) -> None:
-        """A staged batch, or a TXN, is ordered."""
+        """Take an ordered staged batch or TXN."""
         if frame.staged:
             self._staged[frame.position] = staged_of(frame)
         else:
@@ -207,31 +207,32 @@ class Received:
 
     @property
     def staged_count(self) -> int:
-        """How many batches are staged."""
+        """Number of staged batches."""
         return len(self._state.staged) + len(self._staged) - len(self._visible)
 
     def not_visible(self, frame: Frame, decided: bool = False) -> str:
-        """Why the batches of a TXN cannot be made visible at the log's end; empty if they can.
+        """Return why the batches of a TXN cannot be made visible at the log's end; empty if they can.
 
         Args:
             frame: the TXN.
-            decided: each of them has to be decided here, as whoever orders it must see to: an ABORT may void what is not.
+            decided: True requires that each batch is decided here. The coordinator must ensure this, because an ABORT may void
+                others.
 
         Raises:
-            FormatError: its body is none.
+            FormatError: the body is invalid.
         """
         if frame.flags:
             return f"a transaction has flags {frame.flags}"
         body = decode_body(TxnBody, frame.body)
         undecided = {} if decided else self._staged
         if not body.good(common_limits.STAGED_BATCHES_MAX):
-            return f"a transaction has {len(body.staged)} staged batches with {len(body.counts)} counts, or one of them twice"
+            return f"a transaction has {len(body.staged)} staged batches with {len(body.counts)} counts, or names one batch twice"
         parts: list[Staged] = []
         for position, count in zip(body.staged, body.counts, strict=True):
             part = undecided.get(position) or self._state.staged.get(position)
             line = None if part is None or position in self._visible else self.line(part.producer)
             if part is None or line is None or line.epoch != part.epoch or position < self.start:
-                return f"nothing is staged at position {position} (any more)"
+                return f"nothing is staged at position {position}, or no longer"
             if part.count != count:
                 return f"there are not {count} records staged at position {position}"
             parts.append(part)
@@ -241,7 +242,7 @@ class Received:
         return "" if fits else "the header has another first topic, count, first or last time than the staged batches"
 
     def stage_decided(self, frame: Frame) -> None:
-        """A staged batch, or a TXN, is decided: the decided state tells of it from here on; or the batch is void."""
+        """Take a decided staged batch or TXN: the decided state has it from now on, or the batch is void."""
         if frame.staged:
             self._staged.pop(frame.position, None)
         else:
@@ -257,13 +258,14 @@ class Received:
             and 0 <= entry.sequence <= line.sequence
             and self._state.position < body.position < frame.position,
             f"{frame!r} aborts from {body.position} on and goes back to epoch {entry.epoch}, sequence {entry.sequence}; "
-            f"the table has epoch {line.epoch} ({line.state.value}), sequence {line.sequence} behind {self._state.position}",
+            f"the table has epoch {line.epoch} ({line.state.value}), sequence {line.sequence} after {self._state.position}",
         )
+        # An ABORT voids staged batches too, but never a TXN or its batches (order, O31).
         void = [at for at, part in self._staged.items() if at >= body.position and part.producer == frame.producer]
         _follows(
             not any(at in self._visible for at in void)
             and not any(txn.producer == frame.producer and txn.position >= body.position for txn in self._visible.values()),
-            f"{frame!r} aborts from {body.position} on, and a TXN stands behind that, or makes visible what does",
+            f"{frame!r} aborts from {body.position} on, but a later TXN exists, or one that makes a later batch visible",
         )
         line.on(LineInput.ABORT)
         self.lines[line.number] = line
@@ -275,12 +277,12 @@ class Received:
 
     def _tick(self, frame: Frame) -> None:
         body = decode_body(TickBody, frame.body)
-        _follows(body.number == self.tick + 1, f"tick {body.number} follows tick {self.tick}")
+        _follows(body.number == self.tick + 1, f"tick {body.number} cannot follow tick {self.tick}")
         _follows(self.tick_time <= body.time_us <= limits.POSITION_MAX, f"the time of tick {body.number} goes back")
         self.tick, self.tick_time, self.dirty = body.number, body.time_us, False
 
     def _trim(self, frame: Frame) -> None:
-        # One that was ordered before may name a place below: a log that was taken over as a snapshot begins further up already.
+        # A TRIM may name a position below the start: a log that was installed as a snapshot may begin later already.
         body = decode_body(TrimBody, frame.body)
         _follows(
             0 < body.position < frame.position and 0 <= body.offset <= limits.POSITION_MAX,
@@ -298,14 +300,14 @@ class Received:
     def _offsets(self, frame: Frame) -> None:
         readers = decode_body(OffsetsBody, frame.body).readers
         good = all(0 <= offset <= limits.POSITION_MAX for offset in readers.values())
-        _follows(good and len(readers) <= limits.READERS_MAX, f"{frame!r} has offsets that cannot be")
+        _follows(good and len(readers) <= limits.READERS_MAX, f"{frame!r} has invalid offsets")
         for reader in readers:
             self._commits[reader] = frame.position
             if reader not in self._state.readers:
                 self.new_readers[reader] = None
 
     def _view(self, frame: Frame) -> None:
-        _follows(_are_gateways(decode_body(ViewBody, frame.body).members), f"{frame!r} names no members")
+        _follows(_are_gateways(decode_body(ViewBody, frame.body).members), f"{frame!r} does not name valid members")
 
     def _roster(self, frame: Frame) -> None:
         body, state = decode_body(RosterBody, frame.body), self._state
@@ -313,28 +315,29 @@ class Received:
             _are_gateways([voter.number for voter in body.voters])
             and len({voter.name for voter in body.voters}) == len(body.voters)
             and any(voter.voting for voter in body.voters),
-            f"{frame!r} names no voters",
+            f"{frame!r} does not name valid voters",
         )
         _follows(
             len(body.log) == _LOG_BYTES and (not state.log or (state.log, state.group) == (body.log, body.group)),
-            f"{frame!r} is of log {body.log.hex()} of group {body.group!r}",
+            f"{frame!r} belongs to log {body.log.hex()} of group {body.group!r}",
         )
 
     def commit(self, reader: str) -> int:
-        """Where the log's end has the reader's last offset commit: not behind the position returned; 0 if it has none.
+        """Return an upper bound for the position of the reader's last offset commit at the log's end; 0 if there is none.
 
-        Where it stands exactly is known of what came since this table was made. Whoever asks from behind that place knows the rest.
+        The exact position is known only for commits since this table was made. A caller at an earlier frontier may therefore ask
+        again.
         """
         return self._commits.get(reader, self._begin if reader in self._state.readers else 0)
 
     def offset_decided(self, reader: str) -> None:
-        """An offset commit of the reader is decided."""
+        """Take a decided offset commit of the reader."""
         self.new_readers.pop(reader, None)
 
     def _known(self, frame: Frame) -> Line:
         line = self.line(frame.producer)
         if line is None:
-            raise FormatError(f"{frame!r} is of a producer that the log does not know")
+            raise FormatError(f"{frame!r} names a producer that the log does not know")
         return line
 
     def _epoch(self, frame: Frame) -> None:
@@ -343,7 +346,7 @@ class Received:
         if line is None:
             _follows(frame.producer == self.next_producer, f"{frame!r} is not producer {self.next_producer}")
             _follows(frame.epoch > self.floor, f"epoch {frame.epoch} is not above the floor {self.floor}")
-            _follows(not body.sequence, f"{frame!r} is new and begins after sequence {body.sequence}")
+            _follows(not body.sequence, f"{frame!r} is a new producer, but begins after sequence {body.sequence}")
             _follows(body.name and body.name not in self.names.producers, f"{frame!r} gives the name {body.name!r} again")
             self.next_producer += 1
             line = Line(frame.producer, body.name, body.instance, frame.epoch, 0, b"")
@@ -353,7 +356,7 @@ class Received:
             _follows(frame.epoch > line.epoch, f"{frame!r} begins an epoch that is not above {line.epoch}")
             _follows(
                 body.sequence == line.sequence and body.progress == line.progress,
-                f"{frame!r} goes on after sequence {body.sequence}, the table says {line.sequence}",
+                f"{frame!r} continues after sequence {body.sequence}, but the table has {line.sequence}",
             )
             line.on(LineInput.EPOCH)
             line.epoch, line.instance = frame.epoch, body.instance
@@ -371,11 +374,12 @@ class Received:
         )
         for number in body.producers:
             self.forgotten[number] = None
+        # A FORGET never lowers the floor.
         self.floor = max(self.floor, body.floor)
         self.names.apply(frame)
 
     def settle(self, line: Line) -> None:
-        """Nothing of the producer is undecided: it needs no line of its own."""
+        """Remove the line of a producer that has nothing undecided."""
         if not line.undecided:
             self.lines.pop(line.number, None)
 
@@ -391,7 +395,7 @@ _TAKE: dict[int, Callable[[Received, Frame], None]] = {
     Kind.TRIM: Received._trim,
     Kind.OFFSETS: Received._offsets,
 }
-_LOG_BYTES = 16  # of a log's uuid
+_LOG_BYTES = 16  # bytes of a log's uuid
 
 
 def _follows(condition: object, text: str) -> None:
@@ -400,5 +404,5 @@ def _follows(condition: object, text: str) -> None:
 
 
 def _are_gateways(numbers: Sequence[int]) -> bool:
-    """Whether these are the numbers of some gateways, each once."""
+    """True if these are distinct gateway numbers, at least one."""
     return 0 < len(set(numbers)) == len(numbers) and all(0 < number <= limits.GATEWAY_MAX for number in numbers)

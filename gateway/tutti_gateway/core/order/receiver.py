@@ -1,4 +1,6 @@
-"""The member's half of *order*: frames come in any order and are taken in theirs (hold-back queue; Sambhu 1999, "Members")."""
+"""The member's half of *order*: frames arrive in any order and are appended in sequence (hold-back queue;
+Sambhu 1999, "Members").
+"""
 
 from __future__ import annotations
 
@@ -19,20 +21,20 @@ from tutti_gateway.core.window import weight
 
 
 class Below(Protocol):
-    """Where frames go that are in order."""
+    """The layer that takes frames in sequence."""
 
     def take(self, frames: Sequence[Frame]) -> None:
-        """Take the next frames of the log."""
+        """Append the next frames of the log."""
 
 
 class Receiver:
-    """Takes ORDER and echoes of the view's coordinator, and repairs of every member.
+    """Takes ORDER and ECHO of the view's coordinator, and repairs of every member.
 
     Attributes:
-        discarded: frames that were thrown away: damaged, of another view, unchained, unlike an own copy, too many, or such that
-            they do not follow from what is before them though the chain goes on. What cannot be taken stays missing.
-        streamed: the highest position that the coordinator itself sent, or told of, in this view.
-        highest: the highest position heard of in this view.
+        discarded: number of discarded frames: corrupt, of another view, unchained, unlike an own copy, above the limit, or invalid
+            after the frames before them. A discarded frame stays missing.
+        streamed: the highest position that the coordinator itself sent or announced in this view.
+        highest: the highest position announced in this view.
     """
 
     def __init__(self, context: Context, received: Received, forward: ForwardTable, below: Below) -> None:
@@ -46,44 +48,48 @@ class Receiver:
         self._held_bytes = 0
         self._held_bytes_max = context.config.undecided_bytes_max + limits.HELD_MORE_BYTES_MAX
         undecided_bytes = max(context.config.undecided_bytes_max, limits.UNDECIDED_BYTES_LEAST)
-        self._window_bytes_max = undecided_bytes + limits.HELD_MORE_BYTES_MAX  # the most that a coordinator has undecided
-        self._gaps: RangeMap[None] = RangeMap()  # between the window's end and `highest`, without what is held back
+        self._window_bytes_max = undecided_bytes + limits.HELD_MORE_BYTES_MAX  # the most bytes that a coordinator has undecided
+        self._gaps: RangeMap[None] = RangeMap()  # positions between the window's end and `highest` that are not held back
         self.discarded = 0
         self.streamed = self.highest = 0
-        self._wrong = ""  # why the last frame that was next was not taken
+        self._invalid = ""  # reason why the last next frame was not taken
 
     def installed(self) -> None:
-        """What was held back belongs to another view."""
+        """Delete held frames and gaps of the last view."""
         self._held, self._held_bytes = {}, 0
         self._gaps.clear()
         self.streamed = self.highest = 0
 
     def on_order(self, sender: int, message: Order) -> None:
-        """Placed frames, whole."""
+        """Take ordered frames with their bodies."""
         if self._counts(sender, message.view) and message.frames:
             self._take(sender, message)
             self._streams(message.frames[-1].position)
 
     def on_repair(self, sender: int, message: Repair) -> None:
-        """Placed frames of this view from any member that has them. A frame above the view's installed end is of the view."""
+        """Take ordered frames of this view from any member that holds them. A frame after the view's installed end belongs to the
+        view.
+        """
         standing = self._standing
         if standing.current(message.view) and sender in standing.others and not standing.coordinating:
             self._take(sender, message)
 
     def heard(self, sender: int, end: int) -> None:
-        """A member of this view says that its log goes up to `end`: what this one has not got of it was lost, or is late.
+        """Note that the log of a member of this view reaches `end`: frames up to there that are not here are lost or late.
 
-        A member whose word is further off than anything may be undecided is not believed.
+        An end beyond everything that may be undecided is ignored.
         """
         standing = self._standing
         if not standing.coordinating and end <= self._window.end + limits.HELD_FRAMES_MAX:
-            self._tell(end)
+            self._announce(end)
+            # The coordinator's heartbeat shows that its stream has reached its end (repair, R2).
             if sender == standing.coordinator:
                 self._streams(end)
 
     def _take(self, sender: int, message: Order | Repair) -> None:
         view = self._standing.view
         for frame in message.frames:
+            # Frames of another view may be of a truncated log.
             if frame.view != view:
                 self.discarded += 1
             elif whole(frame):
@@ -91,10 +97,10 @@ class Receiver:
             else:
                 self._missed(frame.position)
         self._drain()
-        self._tell_wrong(sender, message)
+        self._report_invalid(sender, message)
 
     def on_echo(self, sender: int, message: Echo) -> None:
-        """Headers of own frames; the bodies are in the forward-table."""
+        """Take headers of own frames; their bodies are in the forward-table."""
         if not self._counts(sender, message.view):
             return
         for at in range(0, len(message.headers), HEADER_SIZE):
@@ -107,14 +113,14 @@ class Receiver:
             if echoed.view != message.view:
                 self.discarded += 1
             elif own is None or own.body_crc != echoed.body_crc or own.body_length != echoed.body_length:
-                # Another body was ordered under this sequence: it has to come from somebody who has it.
+                # Another body was ordered under this sequence, so it must come from a member that has it.
                 self._missed(echoed.position)
             else:
                 echoed.body, echoed.progress = own.body, own.progress
                 self._hold(echoed)
             self._streams(echoed.position)
         self._drain()
-        self._tell_wrong(sender, message)
+        self._report_invalid(sender, message)
 
     def _counts(self, sender: int, view: int) -> bool:
         standing = self._standing
@@ -122,17 +128,18 @@ class Receiver:
 
     def _hold(self, frame: Frame) -> None:
         position = frame.position
+        # A frame that is here already needs no second copy.
         if position <= self._window.end or position in self._held:
             return
         full = self._held_bytes > self._held_bytes_max
-        # What is next is taken however much is held: it is what the rest waits for.
+        # The next frame is always taken, because all held frames wait for it.
         if position > self._window.end + (1 if full else limits.HELD_FRAMES_MAX):
             self._missed(position)
             return
         if position <= self.highest:
             self._gaps.cut(position, position)
         else:
-            self._tell(position - 1)
+            self._announce(position - 1)
             self.highest = position
         self._held[position] = frame
         self._held_bytes += weight(frame)
@@ -140,43 +147,48 @@ class Receiver:
             self._drain()
 
     def _missed(self, position: int) -> None:
-        """A frame that was heard of and cannot be kept: it comes again by repair."""
-        self._tell(position)
+        """Note an announced frame that cannot be kept; repair fetches it again."""
+        self._announce(position)
         self.discarded += 1
 
     def _is_near(self, position: int) -> bool:
-        """Whether the position can exist: no more is undecided than may be held back, and some of it may have come meanwhile."""
+        """True if the position can exist: no more frames are undecided than may be held back, and some may
+        have arrived meanwhile.
+        """
         return position <= self._window.end + 2 * limits.HELD_FRAMES_MAX
 
     def _streams(self, position: int) -> None:
-        """The coordinator's stream has come to the position."""
+        """Note that the coordinator's stream has reached the position."""
         if position > self.streamed and self._is_near(position):
             self.streamed = position
 
-    def _tell(self, end: int) -> None:
-        """Positions up to `end` exist; those above what was heard of are not here."""
+    def _announce(self, end: int) -> None:
+        """Note that positions up to `end` exist; those above the highest known position are missing."""
         known = max(self.highest, self._window.end)
         if end > known and self._is_near(end):
             self._gaps.put(known + 1, end, None)
             self.highest = end
 
     def decided(self) -> None:
-        """The frontier moved: the window may take more of what is held back."""
+        """Take held frames after the frontier moved and the window has space."""
         if self._held and self._standing.current(self._standing.view):
             self._drain()
 
-    def _room(self) -> tuple[int, int]:
-        """How many frames, and about how many bytes, the window takes before more of it is decided here.
+    def _window_space(self) -> tuple[int, int]:
+        """Return how many frames, and about how many bytes, the window takes before more of it is decided here.
 
-        A coordinator keeps to such a bound by its own frontier. A member that gets frames and no CONFIRM lags behind that frontier.
-        It takes nothing over the bound and votes for nothing of it, which holds its coordinator up until it hears what is decided.
+        A coordinator keeps to this limit by its own frontier. A member that gets frames but no CONFIRM lags. Such a member
+        takes nothing over the limit and votes for nothing after it, so its coordinator stops until the member gets the decision
+        (protocol/atomic, A4).
         """
         return common_limits.UNDECIDED_FRAMES_MAX - len(self._window.frames), self._window_bytes_max - self._window.bytes
 
     def _drain(self) -> None:
-        """Take what is next, and what is next then, as long as the window has room. A VIEW needs none: it decides the rest."""
+        """Take frames in sequence while the window has space. A VIEW frame is always taken, because its
+        decision decides the rest.
+        """
         held, end, chain = self._held, self._window.end, self._window.chain
-        room_frames, room_bytes = self._room()
+        room_frames, room_bytes = self._window_space()
         run: list[Frame] = []
         while held:
             frame = held.get(end + 1)
@@ -186,6 +198,7 @@ class Receiver:
             size = weight(frame)
             self._held_bytes -= size
             room_bytes -= size
+            # A frame that does not continue the chain may be of a truncated log, so it is treated as lost.
             if not chained(frame, chain):
                 self._gaps.put(end + 1, end + 1, None)
                 self.discarded += 1
@@ -195,27 +208,29 @@ class Receiver:
             except FormatError as error:
                 self._gaps.put(end + 1, end + 1, None)
                 self.discarded += 1
-                self._wrong = str(error)
+                self._invalid = str(error)
                 break
             run.append(frame)
             end, chain = frame.position, frame.header_crc
         if run:
             self._below.take(run)
 
-    def _tell_wrong(self, sender: int, message: Order | Repair | Echo) -> None:
-        """A frame that the chain puts here and that cannot stand here was not taken; it is asked for again.
+    def _report_invalid(self, sender: int, message: Order | Repair | Echo) -> None:
+        """Report a frame that the chain allows here but that is invalid; it was not taken and is requested again.
 
-        Its coordinator, or this member, is wrong, and one message does not tell who. So nobody halts: this member votes for nothing
-        behind it, which makes its coordinator leave it out, and it learns what the others decide.
+        The coordinator or this member is wrong, and one message does not show which. So no member halts: this member votes for
+        nothing after the frame, the next view leaves it out, and it copies the log that the others decide.
         """
-        if self._wrong:
-            self._outbox.drop(message, sender, self._wrong)
-            self._wrong = ""
+        if self._invalid:
+            self._outbox.drop(message, sender, self._invalid)
+            self._invalid = ""
 
     def missing(self) -> list[Range]:
-        """Ranges of positions that were heard of and are not here, the lowest ones: what repair has to ask for. In a view that
-        decides nothing is asked for while the window has no room.
+        """Return the lowest ranges of positions that were announced and are not here, which repair must request.
+
+        In a view that decides, nothing is requested while the window is full.
         """
-        if not self._gaps or (self._standing.primary and min(self._room()) <= 0):
+        # Requested frames could not be taken while the window is full.
+        if not self._gaps or (self._standing.primary and min(self._window_space()) <= 0):
             return []
         return [(first, last) for first, last, _ in self._gaps.first(limits.REPAIR_RANGES_MAX)]

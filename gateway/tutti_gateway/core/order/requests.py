@@ -1,7 +1,8 @@
-"""What clients asked for and waits for the log: epochs, topics, offset commits, forgetting.
+"""Client requests that wait for the log: epochs, topics, offset commits and FORGETs.
 
-Like a batch, a request goes to the coordinator, which orders a frame or does nothing because one that answers it is already in the
-log; the answer comes from what *this* gateway's log decides. Only what no frame will answer is denied by a message.
+A request goes to the coordinator like a batch. The coordinator orders a frame, or does nothing if the log already holds one that
+answers the request. The answer comes when *this* gateway's log decides that frame. A message denies a request only if no frame will
+answer it.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from tutti_gateway.core.context import Context
 from tutti_gateway.core.order.received_table import Names, Received
 from tutti_gateway.core.protocol.messages import Ask, AskEpoch, AskForget, Asking, AskOffsets, AskRoster, AskTopic, Deny
 
-#: Calls back with True once this log holds all that is decided, with False if that cannot be found out (`ReadIndex.confirm`).
+#: Calls back with True when this log holds everything that is decided, with False if that is unknown (`ReadIndex.confirm`).
 Confirm = Callable[[Callable[[bool], None]], None]
 
 
 class Request:
-    """One request: what is asked of the coordinator, and who waits for the answer."""
+    """One request to the coordinator, and the session that waits for the answer."""
 
     __slots__ = ("ask", "number", "sent_us", "session")
 
@@ -36,11 +37,11 @@ class Request:
 
 
 class Requests:
-    """The requests that wait, by what they ask for; of the offset commits of one reader only the first is asked of the coordinator.
+    """The waiting requests, by what they ask for. Of the offset commits of one reader only the first is sent to the coordinator.
 
-    `names` are numbers by name as decided here. `confirm` finds out whether this log holds all that is decided: a request is
-    refused for good only by such a log. A gateway that lags denies it with `behind`, for another gateway to answer. `count` is
-    how many requests wait, for the log or for `confirm`.
+    `names` are numbers by name in the decided log. `confirm` checks if this log holds everything that is decided: only then is a
+    request refused for good (protocol/order, O28). A gateway that lags denies it with `behind`, so that another gateway can answer.
+    `count` is the number of requests that wait for the log or for `confirm`.
     """
 
     def __init__(self, context: Context, received: Received, confirm: Confirm) -> None:
@@ -70,7 +71,7 @@ class Requests:
             self._ask(session, number, ask)
 
     def _epoch_answer(self, number: int, ask: AskEpoch) -> RequestAnswer | None:
-        """The answer that the decided log has already."""
+        """Return the answer that the decided log holds already, None without one."""
         state = self._window.state
         producer = self.names.producers.get(ask.name)
         if producer is None:
@@ -89,17 +90,17 @@ class Requests:
             self._ask(session, number, AskTopic(name))
 
     def offsets(self, session: int, number: int, reader: str, offset: int, back: bool) -> None:
-        """Log an offset commit, behind those of the same reader that wait here.
+        """Log an offset commit, after those of the same reader that wait here.
 
-        Each is asked when those before it are decided, and names the frontier here: a copy that was sent again, or comes late, is
-        not ordered behind any commit of the reader that the frontier had not reached, itself included. So it takes nothing back.
-        That is the frontier of its arrival, also where the commit waits for `confirm` first.
+        Each commit is sent when those before it are decided, and names the frontier at its arrival, also if it waits for `confirm`
+        first. The coordinator does not order it after any commit of the reader above that frontier, itself included. So a repeated
+        or late copy never moves the reader back (protocol/order, O27).
         """
         if any((earlier.session, earlier.number) == (session, number) for earlier, _ in self._commits(reader)):
-            return  # asked again while it is under way
+            return  # the client repeats a request that is in progress
         ask = AskOffsets(reader, offset, self._window.frontier)
         after = self._last(reader)
-        self._unless(
+        self._act_unless(
             lambda: self._offset_wrong(reader, offset, back),
             (session, number, "offset"),
             lambda: self._commit(session, number, ask, after),
@@ -111,34 +112,35 @@ class Requests:
         return waiting[-1][0] if waiting else None
 
     def _commit(self, session: int, number: int, ask: AskOffsets, after: Request | None) -> None:
-        """Ask for a commit, unless it waited for `confirm` and another one of the reader came meanwhile, into the log or here."""
+        """Send a commit, unless another commit of the reader came into the log or here while it waited for `confirm`."""
         before = self._window.state.readers.get(ask.reader, -1)
+        # Another commit may have arrived while this one waited for `confirm`.
         overtaken = self._last(ask.reader) not in (after, None)
         if not overtaken and (ask.frontier == self._window.frontier or self._received.commit(ask.reader) <= ask.frontier):
             self._ask(session, number, ask)
         elif ask.offset >= before:
-            reason = f"another commit of reader {ask.reader!r} came meanwhile; commit {ask.offset} again"
+            reason = f"another commit of reader {ask.reader!r} arrived meanwhile; commit {ask.offset} again"
             self.deny(session, number, "offset", reason, retry=True)
-        else:  # to go back may be the word of a reader that has ended
+        else:  # a commit that goes back may come from a reader that has ended
             self.deny(session, number, "offset", _overtaken(ask.reader, before, ask.offset), retry=False)
 
     def _offset_wrong(self, reader: str, offset: int, back: bool) -> str:
-        """Why an offset commit cannot be, as the log here says; empty if it can."""
+        """Return why an offset commit is invalid by the log here; empty if it is valid."""
         state, waiting = self._window.state, self._commits(reader)
         if not 0 <= offset <= state.next_offset:
             return f"reader {reader!r} commits offset {offset}, and the committed log ends at {state.next_offset}"
         before = waiting[-1][1].offset if waiting else state.readers.get(reader, -1)
         return _overtaken(reader, before, offset) if offset < before and not back else ""
 
-    def _unless(self, wrong: Callable[[], str], request: tuple[int, int, str], act: Callable[[], None]) -> None:
-        """Act on a request (session, number, and the code to refuse it with), unless something is wrong with it.
+    def _act_unless(self, wrong: Callable[[], str], request: tuple[int, int, str], act: Callable[[], None]) -> None:
+        """Call `act` for a request (session, number, refusal code), unless `wrong` returns a reason against it.
 
-        What is wrong here may be right where more of the log is decided. So this gateway confirms its frontier first: if it does
-        not lag, the reason is final. A session that closes before that takes its request back.
+        The request may be valid where more of the log is decided. So this gateway confirms its frontier first, and the reason is
+        final only if it does not lag. A session that closes meanwhile withdraws its request.
         """
         session, number, code = request
         if (session, number) in self._unconfirmed:
-            return  # asked again while it is under way
+            return  # the client repeats a request that is in progress
         if not wrong():
             act()
             return
@@ -146,6 +148,7 @@ class Requests:
             return
 
         def judge(confirmed: bool) -> None:
+            # The session has ended meanwhile.
             if (session, number) not in self._unconfirmed:
                 return
             self._unconfirmed.remove((session, number))
@@ -156,7 +159,7 @@ class Requests:
             elif confirmed:
                 self.deny(session, number, code, reason, retry=False)
             else:
-                told = f"{reason}; this gateway lags or is cut off from a majority, so another one may know better: ask again there"
+                told = f"{reason}; this gateway lags or is cut off from a majority: ask another gateway"
                 self.deny(session, number, "behind", told, retry=True)
 
         self._unconfirmed.add((session, number))
@@ -164,12 +167,12 @@ class Requests:
         self._confirm(judge)
 
     def _commits(self, reader: str) -> list[tuple[Request, AskOffsets]]:
-        """The offset commits of a reader that wait here, in the order in which they came; the first one is asked."""
+        """Return the offset commits of a reader that wait here, in order of arrival; the first one is with the coordinator."""
         waiting = self._waiting.get((AskOffsets, reader), ())
         return [(request, request.ask) for request in waiting if isinstance(request.ask, AskOffsets)]
 
     def forget(self, session: int, number: int, names: tuple[str, ...]) -> None:
-        """Take producers out of the received-table."""
+        """Remove producers from the received-table."""
         advice = f"; give 1 to {common_limits.FORGET_PRODUCERS_MAX} that `tutti producers` lists"
         if not 1 <= len(names) <= common_limits.FORGET_PRODUCERS_MAX:
             self.deny(session, number, "unknown", f"{len(names)} names were given{advice}", retry=False)
@@ -179,7 +182,7 @@ class Requests:
             unknown = next((name for name in names if name not in self.names.producers), None)
             return f"producer {unknown!r} is not known{advice}" if unknown is not None else ""
 
-        self._unless(
+        self._act_unless(
             wrong,
             (session, number, "unknown"),
             lambda: self._ask(session, number, AskForget(tuple(sorted({self.names.producers[name] for name in names})))),
@@ -188,7 +191,7 @@ class Requests:
     def _ask(self, session: int, number: int, ask: Ask) -> None:
         waiting = self._waiting.get(_key(ask), ())
         if any((one.session, one.number, one.ask) == (session, number, ask) for one in waiting):
-            return  # the client asks again what is under way
+            return  # the client repeats a request that is in progress
         if self._full(session, number):
             return
         self.count += 1
@@ -198,19 +201,21 @@ class Requests:
             self._send(request)
 
     def _full(self, session: int, number: int) -> bool:
-        """Deny a request for which there is no room."""
+        """Deny a request above the limit. Return True if it was denied."""
         full = self.count >= limits.REQUESTS_MAX
         if full:
             self.deny(session, number, "limit", f"{self.count} requests wait at this gateway; ask again later", retry=True)
         return full
 
     def deny(self, session: int, number: int, code: str, reason: str, retry: bool) -> None:
-        """Answer that it cannot be done."""
+        """Deny a request of a client."""
         self._outbox.answers(session).append(Denied(number, code, reason, retry))
 
     def session_closed(self, session: int) -> None:
-        """What it asked for goes on, and nobody is told. But an offset commit is not asked again: the reader may go on at another
-        gateway from where it was. Nor is a request asked that waits for `confirm`: the reader may have committed elsewhere since.
+        """Stop answering a session that has ended. The session's requests continue, with two exceptions.
+
+        An offset commit is not sent again, because the reader may continue at another gateway. A request that waits for `confirm`
+        is dropped, because the reader may have committed elsewhere since.
         """
         left = {key for key in self._unconfirmed if key[0] != session}
         self.count -= len(self._unconfirmed) - len(left)
@@ -224,7 +229,7 @@ class Requests:
     # From the coordinator and the log
 
     def on_deny(self, message: Deny) -> None:
-        """The coordinator cannot do it."""
+        """Take a denial of the coordinator."""
         ask = message.ask
         if isinstance(ask, AskOffsets):
             first = next(iter(self._commits(ask.reader)), None)
@@ -235,7 +240,7 @@ class Requests:
             self.deny(request.session, request.number, message.code, message.reason, message.retry)
 
     def _commits_end(self, reader: str, ends: Callable[[Request], bool], denied: Deny | None = None) -> None:
-        """An offset commit is not asked any more: those behind it came in the hope of it, and their clients ask again."""
+        """Remove an offset commit. Later commits relied on it, so their clients must ask again."""
         waiting = self._commits(reader)
         first = next((place for place, (request, _) in enumerate(waiting) if ends(request)), None)
         if first is None:
@@ -244,12 +249,12 @@ class Requests:
             if denied is not None and ends(request):
                 self.deny(request.session, request.number, denied.code, denied.reason, denied.retry)
             elif not ends(request):
-                reason = f"an earlier commit of reader {reader!r} was given up; ask again"
+                reason = f"an earlier commit of reader {reader!r} failed; commit again"
                 self.deny(request.session, request.number, "busy", reason, retry=True)
         self._keep((AskOffsets, reader), [request for request, _ in waiting[:first]])
 
     def _take(self, ask: Ask) -> list[Request]:
-        """The requests that ask for exactly this, no longer waiting."""
+        """Remove and return the requests that ask for exactly this."""
         key = _key(ask)
         waiting = self._waiting.get(key, [])
         taken = [request for request in waiting if request.ask == ask]
@@ -267,7 +272,7 @@ class Requests:
             del self._waiting[key]
 
     def decided(self, frame: Frame) -> None:
-        """An EPOCH, TOPIC, FORGET or OFFSETS frame is decided; `window.state` may be further already."""
+        """Take a decided EPOCH, TOPIC, FORGET or OFFSETS frame; `window.state` may be further already."""
         self.names.apply(frame)
         if frame.kind == Kind.EPOCH:
             self._epoch_decided(frame, decode_body(EpochBody, frame.body))
@@ -288,6 +293,7 @@ class Requests:
             if not isinstance(ask, AskEpoch) or ask.epoch > frame.epoch:
                 left.append(request)
                 continue
+            # The first instance of an epoch wins (order, O20).
             mine = ask.epoch == frame.epoch and ask.instance == body.instance
             opened = EpochOpened(request.number, frame.producer, frame.epoch, body.sequence, body.progress)
             fenced = EpochFenced(request.number, frame.epoch)
@@ -295,9 +301,9 @@ class Requests:
         self._keep(key, left)
 
     def _offset_decided(self, reader: str, offset: int, position: int) -> None:
-        """An offset commit of the reader is decided, through whichever gateway it came.
+        """Take a decided offset commit of the reader, whichever gateway it came through.
 
-        Whoever comes next is asked from its position: the frontier may be further, and what lies between is told after this.
+        The next commit is sent with this position as its frontier, because frames up to the frontier may not be handled here yet.
         """
         waiting = self._commits(reader)
         reached = 0
@@ -306,11 +312,12 @@ class Requests:
             reached += 1
         left = [request for request, _ in waiting[reached:]]
         self._keep((AskOffsets, reader), left if reached else [])
+        # The next commit of the reader may leave now.
         if reached and left:
             self._send(left[0], position)
         elif not reached:
             for request, ask in waiting:
-                # Going on from there is what the reader wants. Going back may be the word of a reader that is no more.
+                # A later offset is what the reader wants. A lower one may come from a reader that has ended.
                 again = ask.offset >= offset
                 reason = f"reader {reader!r} committed offset {offset} elsewhere meanwhile; commit {ask.offset} again"
                 self.deny(
@@ -331,7 +338,7 @@ class Requests:
                         self._outbox.answers(fenced.session).append(EpochFenced(fenced.number, floor))
 
     def relearned(self) -> None:
-        """The decided log went on without telling of each frame: what it holds is answered from what it says now."""
+        """Answer requests from the new state after a snapshot replaced the log."""
         self.names = Names(self._window.state)
         for request in list(self._all()):
             ask = request.ask
@@ -345,8 +352,8 @@ class Requests:
                 key = _key(ask)
                 self._keep(key, [other for other in self._waiting[key] if other is not request])
             elif isinstance(ask, AskOffsets):
-                # Whether it is among what was decided is not known; its client looks, and commits again.
-                reason = f"the log here went on without telling of each commit; commit {ask.offset} again"
+                # It is unknown if the snapshot includes this commit, so its client must commit again.
+                reason = f"this gateway installed a snapshot and does not know if this commit is in it; commit {ask.offset} again"
                 self.deny(request.session, request.number, "busy", reason, retry=True)
                 key = _key(ask)
                 self._keep(key, [other for other in self._waiting[key] if other is not request])
@@ -355,22 +362,22 @@ class Requests:
     # Time and views
 
     def installed(self) -> None:
-        """A new coordinator: it is asked everything again."""
+        """Send all requests to a new coordinator."""
         for request in self._asked():
             self._send(request, self._window.frontier)
 
     def beat(self) -> None:
-        """Ask again what had no answer for a while."""
+        """Send requests again that had no answer for a while."""
         for request in self._asked():
             if self._outbox.now.mono_us - request.sent_us >= self._resend_us:
                 self._send(request, self._window.frontier)
 
     def _send(self, request: Request, frontier: int | None = None) -> None:
-        """Ask the coordinator; up to the frontier the log here does not hold what is asked for."""
+        """Send a request to the coordinator. The log up to the frontier does not hold its answer."""
         request.sent_us = self._outbox.now.mono_us
         if isinstance(request.ask, AskOffsets) and frontier is not None:
             request.ask = msgspec.structs.replace(request.ask, frontier=frontier)
-        if self._standing.primary:  # else the next coordinator is asked when it begins
+        if self._standing.primary:  # without a primary view, the next coordinator gets it
             self._outbox.send(self._standing.coordinator, Asking(self._standing.view, request.ask))
 
     def _asked(self) -> Iterator[Request]:
@@ -384,7 +391,7 @@ class Requests:
 
 def _overtaken(reader: str, before: int, offset: int) -> str:
     return (
-        f"reader {reader!r} has committed offset {before}, and {offset} lies below: another reader of that name is further. Open "
+        f"reader {reader!r} has committed offset {before}, and {offset} lies below: another reader of that name is ahead. Open "
         f"it again without `start` to continue at {before}. Give start={offset} only to read {offset} to {before - 1} again"
     )
 

@@ -1,4 +1,4 @@
-"""The coordinator's half of *order*: one place for every frame (Sambhu 1999; Ban 2005; design, section 4, layer 3)."""
+"""The coordinator's half of *order*: it assigns one position to every frame (Sambhu 1999; Ban 2005; protocol/order, O8)."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from tutti_gateway.core.window import weight
 
 
 class Below(Protocol):
-    """Where placed frames go."""
+    """The layer that takes ordered frames."""
 
     @property
     def low(self) -> str:
-        """Why no batch can be taken, empty if it can."""
+        """Why no batch can be taken; empty if one can."""
 
     def take(self, frames: Sequence[Frame]) -> None:
-        """Take the next frames of the log."""
+        """Append the next frames of the log."""
 
 
 class Sequencer:
-    """Orders what origins forward and ask for."""
+    """Orders batches and requests of all origins."""
 
     def __init__(self, context: Context, received: Received, below: Below) -> None:
         self._config = context.config
@@ -43,23 +43,24 @@ class Sequencer:
         self._received = received
         self._below = below
         self._placed: list[Frame] = []
-        self._refused: dict[int, dict[int, int]] = {}  # producer -> origin -> epoch: asked to send again when all is decided
-        self._epochs: dict[int, list[tuple[int, AskEpoch]]] = {}  # producer -> (origin, ask) that wait for its frames
+        # producer -> origin -> epoch: asked to send again when everything of the producer is decided
+        self._refused: dict[int, dict[int, int]] = {}
+        self._epochs: dict[int, list[tuple[int, AskEpoch]]] = {}  # producer -> (origin, ask) that wait until its frames are decided
         self._epochs_count = 0
         self._full = False
 
     def installed(self) -> None:
-        """A view began, or ended: what waited for the last coordinator is sent again by its origin."""
+        """Begin or end a view. Origins send everything again that waited for the last coordinator."""
         self._placed, self._refused, self._epochs, self._epochs_count, self._full = [], {}, {}, 0, False
 
     def busy(self, number: int) -> bool:
-        """Whether something of the producer is undecided, or was turned away and is to come again."""
+        """True if something of the producer is undecided, or was rejected and will come again."""
         return number in self._received.lines or number in self._refused
 
     # Batches
 
     def on_forward(self, origin: int, frames: tuple[Frame, ...]) -> None:
-        """Order batches, or do with them what the table says."""
+        """Order batches, or handle them as the decision table says."""
         window, received = self._window, self._received
         if self._below.low:
             self._no_space(origin, frames, self._below.low)
@@ -71,7 +72,7 @@ class Sequencer:
         number = -1
         line: Line | None = None
         awaited = False
-        if origin != self._standing.me:  # own frames were checked when they came in
+        if origin != self._standing.me:  # own batches were validated at ingest
             frames = tuple(filter(self._is_good, frames))
         for frame in frames:
             if frame.producer != number:
@@ -109,13 +110,14 @@ class Sequencer:
             self._placed += taken
 
     def _is_good(self, frame: Frame) -> bool:
-        """Whether a batch of another gateway may have a place, if it follows."""
+        """True if a batch of another gateway is valid and may get a position when it is next."""
         return not batch(frame) and self._received.topic_known(frame.topic) and whole(frame)
 
     def _may_stage(self, origin: int, frame: Frame, line: Line) -> bool:
-        """Whether a staged batch, or the TXN that makes such visible, may be ordered.
+        """True if a staged batch, or the TXN that makes staged batches visible, may be ordered.
 
-        A TXN waits until everything of its producer is decided, and names what is: so no ABORT ever voids one, or a part of one.
+        A TXN waits until everything of its producer is decided, and names only decided batches. So no ABORT ever voids a TXN or a
+        part of it (protocol/order, O31).
         """
         received, code, reason = self._received, "", ""
         if frame.kind != Kind.TXN:
@@ -142,13 +144,13 @@ class Sequencer:
     def _no_space(self, origin: int, frames: tuple[Frame, ...], low: str) -> None:
         view = self._standing.view
         for frame in frames:
-            reason = f"no space for new messages: {low}; reads go on, send again when there is room"
+            reason = f"no space for new messages: {low}; reads continue; send again when the disk has free space"
             self._outbox.send(origin, Refuse(view, frame.producer, frame.epoch, frame.first_sequence, "space", reason, True))
 
     def _judge(self, origin: int, frame: Frame, line: Line | None) -> None:
-        """A batch that is not ordered now."""
+        """Handle a batch that is not ordered now."""
         if line is None:
-            return  # forgotten: the log answers
+            return  # the producer was forgotten: the log answers
         how = relation(frame.epoch, frame.first_sequence, frame.last_sequence, line.epoch, line.sequence)
         verdict = VERDICT[seen(line.state, line.number in self._epochs), how]
         if verdict is Verdict.REFUSE:
@@ -158,16 +160,20 @@ class Sequencer:
                 Refuse(self._standing.view, frame.producer, frame.epoch, frame.first_sequence, "epoch", reason, False),
             )
         elif verdict is not Verdict.LEAVE:
-            # A gap, an overlap, or no room in the window (TAKE): it has to come again.
+            # A gap, an overlap, or a full window (TAKE): the batch must come again.
             self._full = self._full or verdict is Verdict.TAKE
             self._refused.setdefault(frame.producer, {})[origin] = frame.epoch
             if not line.undecided:
                 self._answer_refused(line)
 
     def _answer_refused(self, line: Line) -> None:
-        """Everything of the producer is decided: tell the origins from where to send again, if there is room."""
+        """Ask the origins to send rejected batches again, because everything of the producer is decided,
+        unless the window is full.
+        """
+        # Only an open epoch can take the batches again.
         if line.state is not LineState.OPEN:
             self._refused.pop(line.number, None)  # the log answers
+        # Batches that would be rejected again are not requested yet.
         elif self._window.full or self._below.low:
             self._full = True
         else:
@@ -181,7 +187,7 @@ class Sequencer:
     def place(
         self, kind: Kind, body: msgspec.Struct, *, origin: int = 0, producer: int = 0, epoch: int = 0, topic: int = 0
     ) -> Frame:
-        """Order a frame that is no batch; `origin` is whoever asked for it (default: this member)."""
+        """Order a frame that is not a batch. `origin` is the gateway that asked for it (default: this member)."""
         invariant(self._standing.coordinating, f"a {kind.name} is ordered by a member that does not coordinate")
         frame = Frame(
             kind,
@@ -198,15 +204,15 @@ class Sequencer:
         return frame
 
     def abort(self, frame: Frame, body: AbortBody) -> None:
-        """Void a batch and close its epoch."""
+        """Order an ABORT that voids a batch and closes its epoch."""
         self.place(Kind.ABORT, body, producer=frame.producer, epoch=frame.epoch)
 
     # Requests
 
     def on_ask(self, origin: int, ask: Ask) -> None:
-        """Order the frame that answers a request, unless the log already holds it or will, or has no room: it is asked again."""
+        """Order the frame that answers a request, unless the log holds it already or the window is full; the origin asks again."""
         if self._below.low:
-            self._deny(origin, ask, "space", f"no space for anything new: {self._below.low}; reads go on", True)
+            self._deny(origin, ask, "space", f"no space for new messages: {self._below.low}; reads continue", True)
         elif self._window.crowded:
             return
         elif isinstance(ask, AskEpoch):
@@ -230,39 +236,50 @@ class Sequencer:
         received = self._received
         number = received.names.producers.get(ask.name)
         if number is None:
+            # A first epoch must exceed the floor, so that no late copy of a forgotten producer returns (order, O26).
             if ask.epoch <= received.floor:
                 return  # the FORGET that raised the floor answers
             if self._skips(origin, ask, received.floor):
                 return
             if len(received.names.producers) >= self._config.producers_max:
-                reason = f"the group knows {self._config.producers_max} producers; forget some with `tutti producers forget`"
+                reason = f"the group has {self._config.producers_max} producers; remove some with `tutti producers forget`"
                 self._deny(origin, ask, "limit", reason)
                 return
             body = EpochBody(ask.name, ask.instance, 0, b"")
             self.place(Kind.EPOCH, body, origin=origin, producer=received.next_producer, epoch=ask.epoch)
             return
         line = received.line(number)
-        invariant(line is not None, f"producer {number} ({ask.name!r}) has a name and no line")
+        invariant(line is not None, f"producer {number} ({ask.name!r}) has a name but no entry")
         if line is None or line.epoch >= ask.epoch:
-            return  # the log answers: opened by this instance, or by another one
+            return  # the log answers: this instance, or another one, has opened the epoch
         if self._skips(origin, ask, max(line.epoch, received.floor)):
             return
         if not line.undecided:
             self._place_epoch(origin, line, ask)
             return
         waiting = self._epochs.setdefault(number, [])
+        # A repeated request must not wait twice.
         if (origin, ask) in waiting:
             return
         if self._epochs_count >= limits.WAITING_EPOCHS_MAX:
             if not waiting:
                 del self._epochs[number]
-            self._deny(origin, ask, "limit", f"{self._epochs_count} epochs wait for earlier messages; ask later", True)
+            self._deny(
+                origin,
+                ask,
+                "limit",
+                f"{self._epochs_count} epochs wait for earlier messages, which is the limit; ask again later",
+                True,
+            )
             return
+        # From now on nothing of the old epoch is taken, so a busy old instance cannot starve the new one (order, O19).
         waiting.append((origin, ask))
         self._epochs_count += 1
 
     def _skips(self, origin: int, ask: AskEpoch, before: int) -> bool:
-        """Epochs follow one another: nobody can use them up, and with them the floor that a FORGET raises for all."""
+        """Refuse an epoch that skips ahead, so that no client can use up epochs and the floor that a FORGET raises (protocol/order,
+        O21).
+        """
         if ask.epoch <= before + limits.EPOCHS_AHEAD_MAX:
             return False
         reason = f"epoch {ask.epoch} of producer {ask.name!r} does not follow: the next one is {before + 1}"
@@ -270,17 +287,18 @@ class Sequencer:
         return True
 
     def _place_epoch(self, origin: int, line: Line, ask: AskEpoch) -> None:
-        invariant(not line.undecided, f"an EPOCH of producer {line.number} comes before its earlier frames are decided")
+        invariant(not line.undecided, f"an EPOCH of producer {line.number} is ordered before its earlier frames are decided")
         body = EpochBody(line.name, ask.instance, line.sequence, line.progress)
         self.place(Kind.EPOCH, body, origin=origin, producer=line.number, epoch=ask.epoch)
 
     def _ask_offsets(self, origin: int, ask: AskOffsets) -> None:
         state = self._window.state
         if ask.offset > state.next_offset or ask.frontier > state.position:
-            return  # nobody has seen decided what is not decided at the coordinator
+            return  # an origin cannot have seen as decided what is undecided at the coordinator
         known, new = state.readers, self._received.new_readers
         if self._received.commit(ask.reader) > ask.frontier:
-            return  # the log answers: it holds this commit, or one that came before it through another gateway
+            return  # the log answers: it holds this commit, or a later one through another gateway
+        # A new reader needs an entry in the log state, and their number is limited.
         if ask.reader not in known and ask.reader not in new and len(known) + len(new) >= limits.READERS_MAX:
             self._deny(origin, ask, "limit", f"the log has the offsets of {limits.READERS_MAX} named readers; use one of them")
             return
@@ -292,7 +310,8 @@ class Sequencer:
         for number in ask.producers:
             line = received.line(number)
             if line is None:
-                continue  # forgotten already: the log answers when it is so for all of them
+                continue  # forgotten already: the log answers when this is decided for all of them
+            # Undecided frames of a forgotten producer would have no entry.
             if self.busy(number):
                 self._deny(origin, ask, "busy", f"producer {line.name!r} still sends; fence it first", True)
                 return
@@ -312,7 +331,7 @@ class Sequencer:
     # What is decided
 
     def settled(self, line: Line) -> None:
-        """The last undecided frame of the producer is decided: an epoch that waited can begin, refused batches can come again."""
+        """Continue after the last undecided frame of a producer: a waiting epoch can begin, or rejected batches can come again."""
         waiting = self._epochs.pop(line.number, None)
         if waiting:
             self._epochs_count -= len(waiting)
@@ -323,28 +342,31 @@ class Sequencer:
             self._answer_refused(line)
 
     def room(self) -> None:
-        """Something was decided: if batches were turned away for lack of room, they can come again."""
+        """Request rejected batches again when the window has space."""
         if self._full and not self._window.full and not self._below.low:
             self._full = False
             for number in list(self._refused):
                 line = self._received.line(number)
                 if line is None:
-                    del self._refused[number]  # forgotten: the log answers
+                    del self._refused[number]  # the producer was forgotten: the log answers
                 elif not line.undecided:
                     self._answer_refused(line)
 
     # End of a step
 
     def publish(self) -> bool:
-        """Multicast what was placed in this step, if anything was; an origin gets only the headers of its own batches."""
+        """Send the frames of this step to all members. Return True if there were any. An origin gets only the headers of its own
+        batches.
+        """
         if not self._placed:
             return False
         placed, self._placed = self._placed, []
-        orders: dict[tuple[int, int], list[Order]] = {}  # what several get is one message, so that it is made into bytes once
+        orders: dict[tuple[int, int], list[Order]] = {}  # several members share one message, so that it is encoded once
         for member in self._standing.others:
             first = 0
             echoed = False
             for place, frame in enumerate(placed):
+                # The origin has the bodies of its own batches in its forward-table (order, O10).
                 own = frame.kind in SEQUENCED and frame.origin == member
                 if own is not echoed:
                     self._multicast(member, placed, (first, place), echoed, orders)

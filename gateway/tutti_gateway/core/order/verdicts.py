@@ -1,8 +1,8 @@
-"""What becomes of a batch, as two decision tables: at the gateway that it came to, and at the coordinator.
+"""Decision tables for a batch: one at the origin, one at the coordinator.
 
-The principle behind both: **the log answers**. The coordinator takes a batch or does not; what it does not take for a reason that
-is in the log (a duplicate, a newer epoch, an abort) is answered by the origin when *its* log decides that reason, never before.
-Only a gap and an overlap have to be told, and that waits until everything of the producer is decided.
+The principle of both: **the log answers** (protocol/order, O12). When the log holds the reason against a batch (a duplicate, a
+newer epoch, an abort), the coordinator ignores the batch. The origin answers its client when *its* log decides that reason, never
+before. Only a gap and an overlap need a message, and it waits until everything of the producer is decided.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from tutti_gateway.core.order.received_table import LineState
 
 
 class Relation(enum.Enum):
-    """How a batch stands to its producer's line."""
+    """Relation of a batch to its producer's entry."""
 
     OLDER = "of an older epoch"
     NEWER = "of an epoch that has not begun"
-    COVERED = "all of it is there"
-    OVERLAP = "part of it is there"
-    NEXT = "it follows"
-    GAP = "something before it is missing"
+    COVERED = "already in the log"
+    OVERLAP = "partly in the log"
+    NEXT = "next in sequence"
+    GAP = "after a gap"
 
 
 def relation(epoch: int, first: int, last: int, line_epoch: int, line_sequence: int) -> Relation:
-    """How the batch (epoch, first and last sequence) stands to a line at (epoch, highest sequence)."""
+    """Return the relation of a batch (epoch, first and last sequence) to an entry at (epoch, highest sequence)."""
     if epoch != line_epoch:
         return Relation.OLDER if epoch < line_epoch else Relation.NEWER
     if last <= line_sequence:
@@ -35,7 +35,7 @@ def relation(epoch: int, first: int, last: int, line_epoch: int, line_sequence: 
 
 
 class Entrance(enum.Enum):
-    """What the origin does with a batch that a client submits."""
+    """Action of the origin for a batch that a client submits."""
 
     FORWARD = "forward it"
     DUPLICATE = "Duplicate"
@@ -45,7 +45,7 @@ class Entrance(enum.Enum):
     REFUSED = "Refused"
 
 
-#: By what is *decided* here: (epoch closed by an abort, relation).
+#: Decided by the log up to the frontier: (epoch closed by an abort, relation).
 ENTRANCE: dict[tuple[bool, Relation], Entrance] = {
     (False, Relation.OLDER): Entrance.FENCED,
     (False, Relation.NEWER): Entrance.REFUSED,
@@ -63,29 +63,29 @@ ENTRANCE: dict[tuple[bool, Relation], Entrance] = {
 
 
 class Verdict(enum.Enum):
-    """What the coordinator does with a batch that was forwarded."""
+    """Action of the coordinator for a forwarded batch."""
 
     TAKE = "order it"
-    LEAVE = "leave it, the log answers"
-    RESEND = "ask for it again, once all of the producer is decided"
+    LEAVE = "ignore it; the log answers"
+    RESEND = "request it again when all frames of the producer are decided"
     REFUSE = "refuse it"
 
 
 class Seen(enum.Enum):
-    """How the coordinator sees an epoch: as the log says (`LineState`), or awaited, which it alone knows while it coordinates."""
+    """State of an epoch at the coordinator: as in the log (`LineState`), or awaited, which only the coordinator knows."""
 
     OPEN = "open"
-    AWAITED = "awaited"  # the next epoch was asked for and waits until everything of this one is decided
+    AWAITED = "awaited"  # the next epoch was requested and waits until everything of this one is decided
     OPENING = "opening"
     CLOSED = "closed"
 
 
 def seen(state: LineState, awaited: bool) -> Seen:
-    """How the coordinator sees a line; `awaited` says that an EPOCH waits for its frames."""
+    """Return the coordinator's state of an entry; `awaited` is True if an EPOCH waits for its frames."""
     return Seen.AWAITED if awaited and state is LineState.OPEN else Seen[state.name]
 
 
-#: By the line at the log's end.
+#: Decided by the entry at the end of the log.
 VERDICT: dict[tuple[Seen, Relation], Verdict] = {
     (Seen.OPEN, Relation.OLDER): Verdict.LEAVE,
     (Seen.OPEN, Relation.NEWER): Verdict.REFUSE,

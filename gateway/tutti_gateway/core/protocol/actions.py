@@ -1,10 +1,11 @@
-"""What a stack wants done.
+"""Actions of a stack.
 
-The actions of one step are one batch in the order in which they must be carried out (design, section 4): persist, read (the log,
-with what mends it, then lanes), send, deliver (likewise), reply (a reader asked after a receipt finds the record), read index, view
-installed, suspect, peers, dropped, set timer, halt or stopped. Persist is asynchronous: the driver goes on at once, and its
-completion comes back as `Persisted`, that of lanes as `LanePersisted`. Nothing that promises durability is in a batch before that
-event.
+The actions of one step are one batch, and the driver must carry them out in order (protocol/lifecycle, L2): persist, read (the log
+with its repair, then lanes), send, deliver (the log, then lanes), reply, read index, view installed, suspect, peers, dropped, set
+timer, halt or stopped. Delivery precedes the reply, so a reader that asks after a receipt finds the record.
+
+Persist is asynchronous: the driver continues at once, and the completion comes back as `Persisted`, or as `LanePersisted` for
+lanes. No action that promises durability precedes that event.
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ from tutti_gateway.core.protocol.messages import LaneBegin, Message
 
 
 class Persist(msgspec.Struct, frozen=True, tag="Persist"):
-    """Cut the log behind position `cut` if given, write the frames (placed, in order) behind it, and the scalars if given; then
-    report `Persisted(token)`. With a `snapshot` (a LogState as bytes, which is decided) the log is replaced first: nothing of
-    it stays, it begins anew behind the snapshot's position, and a crash leaves the old log or the new one.
+    """Truncate the log after position `cut` if given, append the frames, and write the hard state if given; then report
+    `Persisted(token)`.
 
-    A cut is durable (the vote mark lowered first) before anything later is written. Scalars are durable before frames of the
-    same or a later Persist are written, and not before frames of an earlier one are. They are written with the frontier that
-    the actions of earlier steps delivered. One sync may serve many Persists.
+    With a `snapshot` (a decided LogState as bytes) the log is replaced first: it begins again after the snapshot's position. A
+    crash leaves the old log or the new one.
+
+    A truncation is durable (with the vote mark lowered first) before anything later is written. Hard state is durable before
+    frames of the same or a later Persist are written, and not before frames of an earlier one. Hard state is written with the
+    frontier that the actions of earlier steps delivered. One sync may serve many Persists.
     """
 
     token: int
@@ -35,8 +38,9 @@ class Persist(msgspec.Struct, frozen=True, tag="Persist"):
 
 
 class ReadLog(msgspec.Struct, frozen=True, tag="ReadLog"):
-    """Read the frames `first` to `last` from the log, which holds them durably; then report `LogRead(token)`. As many as
-    `limits.FETCH_BYTES` allows will do, one at least.
+    """Read the durable frames `first` to `last` from the log; then report `LogRead(token)`.
+
+    The result may end at `limits.FETCH_BYTES` bytes, after at least one frame.
     """
 
     token: int
@@ -45,8 +49,10 @@ class ReadLog(msgspec.Struct, frozen=True, tag="ReadLog"):
 
 
 class ReadSnapshot(msgspec.Struct, frozen=True, tag="ReadSnapshot"):
-    """Read the state with which the log here begins, at a place where a decision may stop: the one up to `position`, or whichever
-    it is if that is 0. As many bytes as `limits.FETCH_BYTES` allows, from byte `at` on; then report `SnapshotRead(token)`.
+    """Read the state with which the local log begins, at a position where a decision may stop; then report `SnapshotRead(token)`.
+
+    `position` names the state, or is 0 for the current one. The result begins at byte `at` and has at most `limits.FETCH_BYTES`
+    bytes.
     """
 
     token: int
@@ -55,17 +61,21 @@ class ReadSnapshot(msgspec.Struct, frozen=True, tag="ReadSnapshot"):
 
 
 class Mend(msgspec.Struct, frozen=True, tag="Mend"):
-    """Frames of another gateway's log, decided there and here, in order from the first position on that `Rotted` told: write them
-    where they must stand if they continue what stands before, durably, and tell by another `Rotted` what is still to be mended.
+    """Write decided frames of another gateway's log where this disk lost them, in order from the position that `Rotted` named.
+
+    The disk writes them durably if they continue the frames before them, and reports with another `Rotted` which positions are
+    still lost.
     """
 
     frames: tuple[Frame, ...]
 
 
 class PersistLane(msgspec.Struct, frozen=True, tag="PersistLane"):
-    """Cut the lane's log behind position `cut` if given, write the frames behind it, and the own lane's `attempt` if given; then
-    report `LanePersisted(token)`. A cut is durable before anything later is written; one lane is written in order. With `begin` the
-    lane is first replaced by what that says: it was let go elsewhere up to there.
+    """Truncate the lane's log after position `cut` if given, append the frames, write the own lane's `attempt` if given; then
+    report `LanePersisted(token)`.
+
+    A truncation is durable before anything later is written, and each lane is written in order. With `begin` the lane is first
+    replaced by an empty one at that position, because the earlier part was trimmed elsewhere.
     """
 
     token: int
@@ -78,7 +88,7 @@ class PersistLane(msgspec.Struct, frozen=True, tag="PersistLane"):
 
 
 class LaneHeld(msgspec.Struct, frozen=True, tag="LaneHeld"):
-    """Every gateway of the roster has the lane decided, durably, up to the position: retention may let it go up to there."""
+    """Allow retention to trim a lane up to the position: every gateway of the roster has it decided and durable up to there."""
 
     origin: int
     incarnation: bytes
@@ -86,7 +96,9 @@ class LaneHeld(msgspec.Struct, frozen=True, tag="LaneHeld"):
 
 
 class MendLane(msgspec.Struct, frozen=True, tag="MendLane"):
-    """Frames of a lane, decided elsewhere and here, in order from the first position on that `LaneRotted` told: as `Mend`."""
+    """Write decided frames of a lane where this disk lost them, in order from the position that `LaneRotted`
+    named, as with `Mend`.
+    """
 
     origin: int
     incarnation: bytes
@@ -94,8 +106,9 @@ class MendLane(msgspec.Struct, frozen=True, tag="MendLane"):
 
 
 class ReadLane(msgspec.Struct, frozen=True, tag="ReadLane"):
-    """Read frames `first` to `last` of a lane's log, which holds them durably; then report `LaneRead(token)`. As many as
-    `limits.FETCH_BYTES` allows will do, one at least.
+    """Read the durable frames `first` to `last` of a lane's log; then report `LaneRead(token)`.
+
+    The result may end at `limits.FETCH_BYTES` bytes, after at least one frame.
     """
 
     token: int
@@ -106,15 +119,17 @@ class ReadLane(msgspec.Struct, frozen=True, tag="ReadLane"):
 
 
 class Send(msgspec.Struct, frozen=True, tag="Send"):
-    """A message to another member (gateway number)."""
+    """Send a message to another member (gateway number)."""
 
     to: int
     message: Message
 
 
 class Deliver(msgspec.Struct, frozen=True, tag="Deliver"):
-    """A decided run, in order: the frontier passes it. `offsets[i]` is the offset of `frames[i]`'s first record (of the next record
-    for a frame without any); `aborted` are the positions of void batches in it, which have no records.
+    """Deliver a decided run, in order: the frontier passes it.
+
+    `offsets[i]` is the offset of the first record in `frames[i]` (of the next record if the frame has none). `aborted` are the
+    positions of void batches in the run, which have no records.
     """
 
     frames: tuple[Frame, ...]
@@ -124,8 +139,9 @@ class Deliver(msgspec.Struct, frozen=True, tag="Deliver"):
 
 
 class Relearned(msgspec.Struct, frozen=True, tag="Relearned"):
-    """The log was replaced by a snapshot, durably: the frontier goes to `position`, and `next_offset` follows. What was decided up
-    to there and not delivered is not delivered here.
+    """Report that a snapshot durably replaced the log: the frontier moves to `position`, and `next_offset` follows.
+
+    Frames that were decided up to there and not delivered are never delivered here.
     """
 
     position: int
@@ -133,7 +149,7 @@ class Relearned(msgspec.Struct, frozen=True, tag="Relearned"):
 
 
 class DeliverUnordered(msgspec.Struct, frozen=True, tag="DeliverUnordered"):
-    """A decided run of a lane, in order: its frontier passes it. `first_offset` is the offset of the first record in the lane."""
+    """Deliver a decided run of a lane, in order. `first_offset` is the offset of the first record in the lane."""
 
     origin: int
     incarnation: bytes
@@ -142,15 +158,17 @@ class DeliverUnordered(msgspec.Struct, frozen=True, tag="DeliverUnordered"):
 
 
 class Reply(msgspec.Struct, frozen=True, tag="Reply"):
-    """Answers to a client's session, in order."""
+    """Send answers to a client's session, in order."""
 
     session: int
     answers: tuple[Answer, ...]
 
 
 class ReadIndex(msgspec.Struct, frozen=True, tag="ReadIndex"):
-    """Answer to `ReadIndexAsked(number)`. `confirmed`: the frontier that was delivered holds all that was decided when the question
-    came. Otherwise that is not known here.
+    """Answer `ReadIndexAsked(number)`.
+
+    If `confirmed` is True, the delivered frontier holds everything that was decided when the question came. Otherwise this is
+    unknown here.
     """
 
     number: int
@@ -158,7 +176,7 @@ class ReadIndex(msgspec.Struct, frozen=True, tag="ReadIndex"):
 
 
 class ViewInstalled(msgspec.Struct, frozen=True, tag="ViewInstalled"):
-    """A view: its id, members (gateway numbers, oldest first), coordinator, and whether it decides (its VIEW is decided)."""
+    """Report a view: its id, members (gateway numbers, oldest first), coordinator, and whether it decides (its VIEW is decided)."""
 
     view: int
     members: tuple[int, ...]
@@ -167,13 +185,15 @@ class ViewInstalled(msgspec.Struct, frozen=True, tag="ViewInstalled"):
 
 
 class Peers(msgspec.Struct, frozen=True, tag="Peers"):
-    """Whom this gateway talks to: (number, name, address) of each, this one left out. It replaces what was told before."""
+    """Report the gateways that this one talks to: (number, name, address) of each other one. It replaces the previous report."""
 
     peers: tuple[tuple[int, str, str], ...]
 
 
 class Dropped(msgspec.Struct, frozen=True, tag="Dropped"):
-    """Messages of `kind` from `sender` were not taken: the reason, and how many since this was told last (for the log; rare)."""
+    """Report messages of `kind` from `sender` that were dropped: the reason, and their number since the last report (for the log;
+    rare).
+    """
 
     kind: str
     sender: int
@@ -182,8 +202,10 @@ class Dropped(msgspec.Struct, frozen=True, tag="Dropped"):
 
 
 class Suspect(msgspec.Struct, frozen=True, tag="Suspect"):
-    """A member holds the group up: no vote progress for the atomic period, or it cannot take what it must. For the operator and the
-    status; in a group of one it means that the disk does not answer.
+    """Report a member that holds the group up: its votes make no progress for the atomic period, or it cannot take a frame that it
+    must.
+
+    The report is for the operator and the status. In a group of one it means that the disk does not answer.
     """
 
     member: int
@@ -191,14 +213,16 @@ class Suspect(msgspec.Struct, frozen=True, tag="Suspect"):
 
 
 class SetTimer(msgspec.Struct, frozen=True, tag="SetTimer"):
-    """Send TimeAdvanced at this time (`Now.mono_us`), or soon after; it replaces the timer set before."""
+    """Send TimeAdvanced at this time (`Now.mono_us`), or soon after; it replaces the previous timer."""
 
     at_us: int
 
 
 class Halt(msgspec.Struct, frozen=True, tag="Halt"):
-    """Stop taking part; stay up for reads. `reason` is for the operator. `out`: the group went on without this gateway, by force:
-    its log may differ from the group's, so that nobody is to read it as that any more, nor is it to start on this disk again.
+    """Stop taking part, and continue to serve reads. `reason` is for the operator.
+
+    `out` is True after a forced roster without this gateway. The gateway's log may then differ from the group's, so readers
+    must not read it as the group's log, and the gateway must never start on this disk again.
     """
 
     reason: str
@@ -206,7 +230,7 @@ class Halt(msgspec.Struct, frozen=True, tag="Halt"):
 
 
 class Stopped(msgspec.Struct, frozen=True, tag="Stopped"):
-    """The orderly stop is done: nothing is under way."""
+    """Report that the orderly stop is complete: nothing is in progress."""
 
 
 Action = (

@@ -1,8 +1,9 @@
-"""Events and actions as bytes, so that a run can be recorded and replayed, and messages can travel.
+"""Encoding of events, actions and messages as bytes, for recorded runs and for the transport.
 
-Frames are written as they are on disk; one without a place has view, position and header CRC zero. In a recorded run the bodies of
-batches are left out (*lean*): of them a stack looks at nothing but length and CRC, and other bytes of the same length and CRC stand
-for them.
+Frames are written as on disk. A frame without a position has zero as view, position and header CRC.
+
+A recorded run leaves out the bodies of batches (*lean* encoding). A stack reads only length and CRC of such a body, so a replay
+uses other bytes with the same length and CRC.
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ Value = TypeVar("Value")
 def _to_plain(value: Any) -> Any:
     if isinstance(value, Frame):
         return value.to_bytes()
-    raise NotImplementedError(f"{type(value).__name__} is part of no event, action or message")
+    raise NotImplementedError(f"{type(value).__name__} is not part of an event, action or message")
 
 
 def _from_plain(kind: type, value: Any) -> Any:
     if kind is Frame:
         frame = decode_frame(value)
         if frame.size != len(value):
-            raise FormatError(f"a frame of {frame.size} bytes comes with {len(value)}")
+            raise FormatError(f"a frame of {frame.size} bytes was given {len(value)} bytes")
         return frame
-    raise NotImplementedError(f"{kind.__name__} is part of no event, action or message")
+    raise NotImplementedError(f"{kind.__name__} is not part of an event, action or message")
 
 
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=_to_plain)
@@ -56,14 +57,14 @@ _MESSAGES: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message, d
 
 def _to_lean(value: Any) -> Any:
     if not isinstance(value, Frame):
-        raise NotImplementedError(f"{type(value).__name__} is part of no event, action or message")
+        raise NotImplementedError(f"{type(value).__name__} is not part of an event, action or message")
     header = value.packed_header()
     left_out = value.kind == Kind.BATCH and len(value.body) == value.body_length >= BYTES_MIN
     return header + value.progress if left_out else b"".join((header, value.progress, value.body))
 
 
 def _to_lean_whole(value: Any) -> Any:
-    """Like `_to_lean`, but a body that is not the one which the header names is kept: a stack sees that."""
+    """Like `_to_lean`, but keep a body that does not match its header, because a stack detects that."""
     if isinstance(value, Frame) and value.kind == Kind.BATCH and payload_crc(value.progress, value.body) != value.body_crc:
         return b"".join((value.packed_header(), value.progress, value.body))
     return _to_lean(value)
@@ -71,12 +72,12 @@ def _to_lean_whole(value: Any) -> Any:
 
 def _from_lean(kind: type, value: Any) -> Any:
     if kind is not Frame:
-        raise NotImplementedError(f"{kind.__name__} is part of no event, action or message")
+        raise NotImplementedError(f"{kind.__name__} is not part of an event, action or message")
     frame = decode_header(value)
     body_at = HEADER_SIZE + progress_length_at(value)
     length = frame.body_length
     if len(value) < body_at or length > limits.MESSAGE_BYTES_MAX:
-        raise FormatError(f"{len(value)} bytes are no frame with a body of {length} bytes")
+        raise FormatError(f"{len(value)} bytes are not a frame with a body of {length} bytes")
     frame.progress = bytes(value[HEADER_SIZE:body_at])
     if frame.kind == Kind.BATCH and len(value) == body_at and length >= BYTES_MIN:
         frame.body = stand_in(length, frame.body_crc, crc32c(frame.progress))
@@ -86,68 +87,68 @@ def _from_lean(kind: type, value: Any) -> Any:
 
 
 _LEAN_EVENT_ENCODER = msgspec.msgpack.Encoder(enc_hook=_to_lean_whole)
-# Sets are written sorted: two that are equal may be walked in different orders, and what a replay does is compared as bytes.
+# Sets are written sorted, because equal sets may iterate in different orders and a replay compares its actions as bytes.
 _LEAN_ENCODER = msgspec.msgpack.Encoder(enc_hook=_to_lean, order="deterministic")
 _LEAN_EVENTS: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event, dec_hook=_from_lean)
 _LEAN_ACTIONS: msgspec.msgpack.Decoder[list[Action]] = msgspec.msgpack.Decoder(list[Action], dec_hook=_from_lean)
 
 
 def encode(value: Event | Message | list[Action]) -> bytes:
-    """An event, a message, or the actions of a step."""
+    """Return an event, a message, or the actions of a step as bytes."""
     return _ENCODER.encode(value)
 
 
 def decode_event(data: bytes) -> Event:
-    """The event in `data`.
+    """Return the event in `data`.
 
     Raises:
-        FormatError: the bytes are no event.
+        FormatError: the bytes are not an event.
     """
     return _decode(_EVENTS, data)
 
 
 def decode_actions(data: bytes) -> list[Action]:
-    """The actions of a step in `data`.
+    """Return the actions of a step in `data`.
 
     Raises:
-        FormatError: the bytes are no actions.
+        FormatError: the bytes are not actions.
     """
     return _decode(_ACTIONS, data)
 
 
 def decode_message(data: bytes) -> Message:
-    """The message in `data`.
+    """Return the message in `data`.
 
     Raises:
-        FormatError: the bytes are no message.
+        FormatError: the bytes are not a message.
     """
     return _decode(_MESSAGES, data)
 
 
 def encode_lean_event(event: Event) -> bytes:
-    """An event without the bodies of batches."""
+    """Return an event as bytes, without the bodies of batches."""
     return _LEAN_EVENT_ENCODER.encode(event)
 
 
 def encode_lean_actions(actions: Sequence[Action]) -> bytes:
-    """The actions of a step without the bodies of batches."""
+    """Return the actions of a step as bytes, without the bodies of batches."""
     return _LEAN_ENCODER.encode(actions)
 
 
 def decode_lean_event(data: Buffer) -> Event:
-    """The event in `data`; bodies that were left out have their length and their CRC, and nothing else of what they were.
+    """Return the event in `data`. A body that was left out is replaced by bytes of the same length and CRC.
 
     Raises:
-        FormatError: the bytes are no event that `encode_lean_event` wrote.
+        FormatError: the bytes are not an event of `encode_lean_event`.
     """
     return _decode(_LEAN_EVENTS, data)
 
 
 def decode_lean_actions(data: Buffer) -> list[Action]:
-    """The actions in `data`, with such bodies.
+    """Return the actions in `data`. A body that was left out is replaced by bytes of the same length and CRC.
 
     Raises:
-        FormatError: the bytes are no actions that `encode_lean_actions` wrote.
+        FormatError: the bytes are not actions of `encode_lean_actions`.
     """
     return _decode(_LEAN_ACTIONS, data)
 

@@ -1,4 +1,4 @@
-"""What can happen to a stack. Events are frozen values that serialise, so that a recorded run replays (design, section 4)."""
+"""Events of a stack. Events are frozen values that serialise, so a recorded run replays (protocol/lifecycle, L1)."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Now(NamedTuple):
 
 
 class StackConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What a stack can be told: times in microseconds, periods in heartbeats, and the bounds that a configuration may move.
+    """Settings of a stack: times in microseconds, periods in heartbeats, and the limits that a configuration may set.
 
-    `lanes` is whether the disk keeps lanes (design, section 7); a gateway whose disk does not takes no part in them.
+    `lanes` is True if the disk keeps lanes (protocol/lanes). A gateway without lanes takes no part in unordered sends.
     """
 
     heartbeat_us: int = limits.HEARTBEAT_US
@@ -39,7 +39,9 @@ class StackConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Who this gateway is: its name, its disk's incarnation (16 bytes), its group, and the configured members (name -> HOST:P)."""
+    """Identity of this gateway: its name, its disk's incarnation (16 bytes), its group, and the configured members (name ->
+    HOST:P).
+    """
 
     gateway: str
     incarnation: bytes
@@ -51,16 +53,17 @@ Lines = dict[int, tuple[int, int]]  # producer -> (epoch, highest sequence in it
 
 
 class LostEnd(msgspec.Struct, frozen=True):
-    """What a disk lost of the end of the lane that is its own.
+    """The lost end of this disk's own lane (protocol/lanes, U29).
 
     Attributes:
-        first: the first position that is gone; last: the last one that was durable for certain (below `first` where all of it is
-            here again, and only what stood behind may be missing).
+        first: the first lost position.
+        last: the last position that was durable for certain. It is below `first` if everything up to it is here and only later
+            frames may be missing.
         attempt, chain: of the frame at `last`.
         promised: the last attempt that this gateway may have begun.
-        members: of the attempt of the frame before `first`, oldest first; empty if that is not known.
-        shown: up to where clients or readers were shown it; 0 if that is not more than `last`.
-        disks: of `members`, in their order; empty where the VIEW does not name them.
+        members: of the attempt of the frame before `first`, oldest first; empty if unknown.
+        shown: last position that clients or readers have seen; 0 if it is not above `last`.
+        disks: of `members`, in their order; empty if the VIEW does not name them.
     """
 
     first: int
@@ -74,17 +77,17 @@ class LostEnd(msgspec.Struct, frozen=True):
 
 
 class LaneLog(msgspec.Struct, frozen=True, kw_only=True):
-    """What a start found of one lane; all of it is durable.
+    """One lane as a start found it; all of it is durable.
 
     Attributes:
-        origin, incarnation: whose lane it is.
-        attempt: of the own lane the highest attempt ever written; of another the attempt of the last frame. 0 before any.
-        position, chain, offset: last position that was delivered, its chain value, and the offset of the next record behind it.
-        tail: the frames behind it.
+        origin, incarnation: the origin of the lane and its disk.
+        attempt: of the own lane the highest attempt ever written; of another lane the attempt of its last frame. 0 before any.
+        position, chain, offset: last position that was delivered, its chain value, and the offset of the next record.
+        tail: the frames after that position.
         lines: of the own lane, the producers up to `position`.
-        halted: of the own lane, why nothing can follow in it: something that was decided is gone, and all else here is empty.
-        lost: of the own lane, what is gone behind the tail, and is to be had from the others; None if nothing is. `attempt` is that
-            of the last frame then.
+        halted: of the own lane, why nothing can follow in it: decided frames are lost. All other fields are then empty.
+        lost: of the own lane, the lost range after the tail that other gateways may have; None if nothing is lost. `attempt` is
+            then that of the last frame.
     """
 
     origin: int
@@ -100,15 +103,15 @@ class LaneLog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recovered(msgspec.Struct, frozen=True):
-    """What a start found on the disk (design, section 6).
+    """The disk's content at a start (protocol/log).
 
     Attributes:
         log: uuid of the log (16 bytes), empty on a blank disk.
         scalars: promised and accepted views.
-        state: the log up to the frontier watermark; this state is the stack's to change.
-        tail: frames above the watermark, in order, durable; their outcome is to be learned.
-        damage: positions behind `tail` that were durable and cannot be read, up to the vote mark; None if there are none.
-        lanes: the lanes that the disk holds (design, section 7).
+        state: the log up to the frontier watermark; the stack may change this object.
+        tail: durable frames above the watermark, in order; their outcome is not known yet.
+        damage: positions after `tail` that were durable and cannot be read, up to the vote mark; None if there are none.
+        lanes: the lanes on the disk.
     """
 
     log: bytes
@@ -128,15 +131,16 @@ class Started(msgspec.Struct, frozen=True, tag="Started"):
 
 
 class Submitted(msgspec.Struct, frozen=True, tag="Submitted"):
-    """Batches of a client, validated and unplaced, in the order in which the client sent them."""
+    """Batches of a client, validated, without positions, in the order in which the client sent them."""
 
     session: int
     frames: tuple[Frame, ...]
 
 
 class SubmittedUnordered(msgspec.Struct, frozen=True, tag="SubmittedUnordered"):
-    """Batches of a client for this gateway's lane, in the order in which the client sent them. Sequences of a lane are its own,
-    from 1 in each epoch, so that a session sends either into the ordered log or into a lane.
+    """Batches of a client for this gateway's lane, in the order in which the client sent them.
+
+    A lane has its own sequences, from 1 in each epoch. A session therefore sends either into the ordered log or into a lane.
     """
 
     session: int
@@ -144,7 +148,7 @@ class SubmittedUnordered(msgspec.Struct, frozen=True, tag="SubmittedUnordered"):
 
 
 class EpochAsked(msgspec.Struct, frozen=True, tag="EpochAsked"):
-    """A client wants to begin `epoch` of the producer `name` for `instance`."""
+    """A client asks to begin `epoch` of the producer `name` for `instance`."""
 
     session: int
     request: int
@@ -154,7 +158,7 @@ class EpochAsked(msgspec.Struct, frozen=True, tag="EpochAsked"):
 
 
 class TopicAsked(msgspec.Struct, frozen=True, tag="TopicAsked"):
-    """A client wants a topic's number."""
+    """A client asks for a topic's number."""
 
     session: int
     request: int
@@ -162,7 +166,7 @@ class TopicAsked(msgspec.Struct, frozen=True, tag="TopicAsked"):
 
 
 class OffsetsAsked(msgspec.Struct, frozen=True, tag="OffsetsAsked"):
-    """A named reader commits its offset; one below what it committed before only if it wants to go `back`."""
+    """A named reader commits its offset. The offset may be below the last commit only if `back` is True."""
 
     session: int
     request: int
@@ -172,7 +176,7 @@ class OffsetsAsked(msgspec.Struct, frozen=True, tag="OffsetsAsked"):
 
 
 class ForgetAsked(msgspec.Struct, frozen=True, tag="ForgetAsked"):
-    """An operator wants producers out of the received-table."""
+    """An operator asks to remove producers from the received-table."""
 
     session: int
     request: int
@@ -180,8 +184,10 @@ class ForgetAsked(msgspec.Struct, frozen=True, tag="ForgetAsked"):
 
 
 class RosterAsked(msgspec.Struct, frozen=True, tag="RosterAsked"):
-    """An operator wants one gateway of the roster changed: `change` is "add", "remove" or "replace" (`AskRoster`).
-    `incarnation` is the one to be replaced, so that asking twice is asking once; empty: the one that the roster names now.
+    """An operator asks to change one gateway of the roster: `change` is "add", "remove" or "replace" (`AskRoster`).
+
+    `incarnation` is the one to replace, so that a repeated request changes nothing. If it is empty, the one that the roster names
+    now counts.
     """
 
     session: int
@@ -193,8 +199,9 @@ class RosterAsked(msgspec.Struct, frozen=True, tag="RosterAsked"):
 
 
 class RosterForced(msgspec.Struct, frozen=True, tag="RosterForced"):
-    """An operator says that a majority of the roster is gone for good, and that the gateways `names`, this one among them, are all
-    that remains. What only the others had is lost; they are never to come back with their disks.
+    """An operator declares a majority of the roster lost for good: only the gateways `names` remain, this one included.
+
+    Records that only the lost gateways held are lost. The lost gateways must never come back with their disks.
     """
 
     session: int
@@ -203,19 +210,19 @@ class RosterForced(msgspec.Struct, frozen=True, tag="RosterForced"):
 
 
 class ReadIndexAsked(msgspec.Struct, frozen=True, tag="ReadIndexAsked"):
-    """A reader wants to act on what the log here says: does it hold all that was decided by now? `ReadIndex(number)` answers."""
+    """A reader asks if this log holds everything that is decided by now. The action `ReadIndex(number)` answers."""
 
     number: int
 
 
 class SessionClosed(msgspec.Struct, frozen=True, tag="SessionClosed"):
-    """A client's session is over: nothing more is answered to it. What it submitted goes on."""
+    """A client's session has ended: it gets no more answers. Its submitted batches continue."""
 
     session: int
 
 
 class Received(msgspec.Struct, frozen=True, tag="Received"):
-    """A message of another gateway (its number, and the incarnation of its disk as the transport was told at the handshake)."""
+    """A message of another gateway: its number, and the incarnation of its disk from the transport's handshake."""
 
     sender: int
     message: Message
@@ -223,17 +230,17 @@ class Received(msgspec.Struct, frozen=True, tag="Received"):
 
 
 class LinkChanged(msgspec.Struct, frozen=True, tag="LinkChanged"):
-    """The connection to a gateway broke (`up` False), or is there again."""
+    """The connection to a gateway broke (`up` is False), or is restored."""
 
     peer: int
     up: bool
 
 
 class LogRead(msgspec.Struct, frozen=True, tag="LogRead"):
-    """What `ReadLog(token)` found: frames from its `first` on; none if they cannot be read.
+    """Result of `ReadLog(token)`: frames from its `first` on; none if they cannot be read.
 
-    `stop` is the last position of `frames` that no ABORT up to the asked `last` reaches over: no BATCH up to `stop` is voided by an
-    ABORT behind it. It is below the first frame's position if there is none.
+    `stop` is the last position of `frames` that no ABORT up to the requested `last` reaches over: no later ABORT voids a BATCH
+    up to `stop`. `stop` is below the first frame's position if there is no such position.
     """
 
     token: int
@@ -242,8 +249,9 @@ class LogRead(msgspec.Struct, frozen=True, tag="LogRead"):
 
 
 class SnapshotRead(msgspec.Struct, frozen=True, tag="SnapshotRead"):
-    """What `ReadSnapshot(token)` found: a piece of the state of the log up to `position`, and how many bytes that has in all;
-    `size` 0 if there is none, or none any more.
+    """Result of `ReadSnapshot(token)`: a piece of the state of the log up to `position`, and the size of the whole state in bytes.
+
+    `size` is 0 if there is no such state, or no longer.
     """
 
     token: int
@@ -253,8 +261,9 @@ class SnapshotRead(msgspec.Struct, frozen=True, tag="SnapshotRead"):
 
 
 class Rotted(msgspec.Struct, frozen=True, tag="Rotted"):
-    """The log holds the decided positions `first` to `last` no more: they cannot be read, and are wanted from another gateway. It
-    replaces what was told before, and is told again after each `Mend`; `first` 0 says that nothing is wanted.
+    """The log lost the decided positions `first` to `last`: they cannot be read and must be fetched from another gateway.
+
+    This report replaces the previous one, and each `Mend` is followed by a new one. `first` 0 means that nothing is lost.
     """
 
     first: int
@@ -274,8 +283,9 @@ class LanePersisted(msgspec.Struct, frozen=True, tag="LanePersisted"):
 
 
 class LaneRead(msgspec.Struct, frozen=True, tag="LaneRead"):
-    """What `ReadLane(token)` found: frames from its `first` on; none if they cannot be read, or were let go: `begin` then says how
-    the lane begins here.
+    """Result of `ReadLane(token)`: frames from its `first` on; none if they cannot be read or were trimmed.
+
+    For trimmed frames `begin` describes the begin of the lane on this disk.
     """
 
     token: int
@@ -284,9 +294,7 @@ class LaneRead(msgspec.Struct, frozen=True, tag="LaneRead"):
 
 
 class LaneRotted(msgspec.Struct, frozen=True, tag="LaneRotted"):
-    """As `Rotted`, of a lane: its decided positions `first` to `last` cannot be read here, and are wanted from another gateway.
-    `first` 0 says that nothing of this lane is wanted.
-    """
+    """A lane lost its decided positions `first` to `last`, as in `Rotted`. `first` 0 means that nothing of this lane is lost."""
 
     origin: int
     incarnation: bytes
@@ -295,20 +303,21 @@ class LaneRotted(msgspec.Struct, frozen=True, tag="LaneRotted"):
 
 
 class TimeAdvanced(msgspec.Struct, frozen=True, tag="TimeAdvanced"):
-    """A timer asked for by SetTimer may have come due."""
+    """A timer of SetTimer may be due."""
 
 
 class SpaceChanged(msgspec.Struct, frozen=True, tag="SpaceChanged"):
-    """The disk runs low (`low`), or has room again."""
+    """The disk runs low (`low`), or has free space again."""
 
     low: bool
     reason: str
 
 
 class TrimProposed(msgspec.Struct, frozen=True, tag="TrimProposed"):
-    """Retention lets the oldest part of the log go. `places` are the starts of segments here that it may begin with, in order:
-    (position, offset of its first record), all decided. Up to position `forced` it is to go though a voter does not hold it yet,
-    which will then have to learn anew.
+    """Retention proposes to trim the oldest part of the log.
+
+    `places` are starts of local segments at which the log may begin, in order: (position, offset of its first record), all decided.
+    Up to position `forced` the log is trimmed even if a voter does not hold it yet; that voter must then install a snapshot.
     """
 
     places: tuple[tuple[int, int], ...]
@@ -316,22 +325,23 @@ class TrimProposed(msgspec.Struct, frozen=True, tag="TrimProposed"):
 
 
 class WriteFailed(msgspec.Struct, frozen=True, tag="WriteFailed"):
-    """A write or an fsync failed: stop voting at once, stay up for reads."""
+    """A write or an fsync failed: stop voting at once, and continue to serve reads."""
 
     reason: str
 
 
 class Several(msgspec.Struct, frozen=True, tag="Several"):
-    """Events that came at once, in this order, as one step: what follows from them leaves, and is written, together.
+    """Events that arrived together, as one step in this order. The results of these events are sent and written together
+    (protocol/lifecycle, L4).
 
-    Of the ordinary course alone (`ordinary`): at least two of them.
+    `events` holds at least two events, and only those for which `ordinary` is True.
     """
 
     events: tuple[Submitted | Received, ...]
 
 
 class LeaveAsked(msgspec.Struct, frozen=True, tag="LeaveAsked"):
-    """Stop in order: take nothing new, decide what is under way, then Stopped."""
+    """Stop in order: take nothing new, decide everything in progress, then send Stopped."""
 
 
 Event = (
@@ -365,7 +375,7 @@ Event = (
 
 
 def ordinary(event: object) -> TypeGuard[Submitted | Received]:
-    """Whether an event may be one of `Several`: nothing but a batch on its way through a view, at whichever end of it."""
+    """True if an event may be part of `Several`: only the messages of a batch on its way through a view may."""
     return type(event) is Submitted or (type(event) is Received and type(event.message) in _ORDINARY)
 
 
@@ -373,7 +383,7 @@ _ORDINARY = frozenset((Forward, Order, Echo, Vote, Confirm))
 
 
 def at_once(events: Iterable[Event]) -> list[Event]:
-    """Events that came at once as the steps that they are: those of the ordinary course that follow on one another are one."""
+    """Return events that arrived together as steps: consecutive ordinary events form one step."""
     steps: list[Event] = []
     run: list[Submitted | Received] = []
     for event in events:

@@ -1,8 +1,8 @@
-"""What a message has to look like, whoever sent it: one validator for each kind, in one table (design, section 11).
+"""Validation of messages: one validator for each message type, in one table.
 
-Only what a message alone can tell is looked at here: types, ranges, order, lengths within `limits`. Whether it fits what this
-gateway knows is for the layer that it goes to. Runs of frames are looked at by their ends and their number, in constant time; that
-they follow one another, and that each came whole, is seen where they are taken one by one (*order*, *flush*).
+A validator checks only what the message alone shows: types, ranges, order, and lengths within `limits`. The layer that takes the
+message compares it with its own state. Runs of frames are checked by their ends and their number, in constant time. Order, chain
+and payloads are checked where frames are taken one by one (*order*, *flush*).
 """
 
 from __future__ import annotations
@@ -67,22 +67,23 @@ _CRC_MAX = 2**32 - 1
 _LOW_MAX = limits.SPACE_CHARACTERS_MAX
 _NAME_MAX = NAME_BYTES_MAX + len(NAMELESS)
 
-#: Messages of one view between its members; all others are between gateways, whatever view they are in.
+#: Messages of one view between its members. All other messages are exchanged whatever view the gateways are in.
 OF_A_VIEW = frozenset(
     {Forward, Asking, Order, Echo, Resend, Refuse, Deny, Vote, No, Confirm, Missing, Repairing, Repair},
 )
 
 
 def fault(message: Message) -> str:
-    """Why no gateway can have meant the message; empty if it is well formed."""
+    """Return why no gateway can have meant the message; empty if it is well formed."""
     check = _CHECKS.get(type(message))
-    return check(message) if check is not None else f"{type(message).__name__} is no message between gateways"
+    return check(message) if check is not None else f"{type(message).__name__} is not a message between gateways"
 
 
 def far_ahead(message: Message, promised: int) -> str:
-    """Why a view that the message would make this gateway note cannot be, seen from the promised one (0: none yet, all can be).
+    """Return why the view in a message cannot exist, compared with the promised view; empty if it can, or if no view is promised
+    yet.
 
-    Whoever notes a view goes above it when it proposes one: a single absurd one would use the ids up.
+    A gateway proposes a view above all that it has seen, so one absurd view would use up the ids.
     """
     highest = _NOTED.get(type(message))
     if highest is None or not promised:
@@ -103,20 +104,20 @@ _NOTED: dict[type, Callable[[Any], int]] = {
 
 
 def _is_view(view: int) -> bool:
-    """A counter, and the number of the gateway that proposed it."""
+    """True if the view has a counter and the number of the gateway that proposed it."""
     return counter_of(view) > 0 and view <= _VIEW_MAX and coordinator_of(view) > 0
 
 
 def _view(view: int) -> str:
-    return "" if _is_view(view) else f"{view} is no view"
+    return "" if _is_view(view) else f"{view} is not a view id"
 
 
 def _view_or_none(view: int) -> str:
-    return "" if not view or _is_view(view) else f"{view} is no view"
+    return "" if not view or _is_view(view) else f"{view} is not a view id"
 
 
 def _position(position: int) -> str:
-    return "" if 0 < position <= _POSITION_MAX else f"{position} is no position"
+    return "" if 0 < position <= _POSITION_MAX else f"{position} is not a position"
 
 
 def _text(text: str, most: int = limits.REASON_CHARACTERS_MAX) -> str:
@@ -128,16 +129,16 @@ def _name(name: str) -> str:
 
 
 def _members(members: Sequence[int]) -> str:
-    """Numbers of gateways, each once."""
+    """Return why these are not distinct gateway numbers."""
     if len(members) > common_limits.ROSTER_MAX:
         return f"{len(members)} gateways are over the limit of {common_limits.ROSTER_MAX}"
     if len(set(members)) != len(members) or not all(0 < member <= _GATEWAY_MAX for member in members):
-        return f"{members} are no different gateways"
+        return f"{members} are not distinct gateway numbers"
     return ""
 
 
 def _table(table: Sequence[tuple[int, int]], end: int) -> str:
-    """(view, first position) of runs of frames: both grow."""
+    """Return why these are not (view, first position) of consecutive runs: both must increase."""
     if len(table) > limits.VIEW_RUNS_MAX:
         return f"{len(table)} runs of frames are over the limit of {limits.VIEW_RUNS_MAX}"
     view = first = 0
@@ -149,26 +150,26 @@ def _table(table: Sequence[tuple[int, int]], end: int) -> str:
 
 
 def _log(end: int, chain: int, base: int, table: Sequence[tuple[int, int]]) -> str:
-    """What a gateway says of a log."""
+    """Return why this cannot describe a log."""
     if not (0 <= end <= _POSITION_MAX and 0 <= base <= _POSITION_MAX and 0 <= chain <= _CRC_MAX):
-        return f"no log ends at {end} with chain value {chain} and is told of behind {base}"
+        return f"a log cannot end at {end} with chain value {chain} and a table that begins after {base}"
     return _table(table, end)
 
 
 def _ranges(ranges: Sequence[tuple[int, int]]) -> str:
-    """Some ranges of positions, in order and apart."""
+    """Return why these are not ordered, disjoint ranges of positions."""
     if not 0 < len(ranges) <= limits.REPAIR_RANGES_MAX:
         return f"{len(ranges)} ranges are not 1 to {limits.REPAIR_RANGES_MAX}"
     end = 0
     for first, last in ranges:
         if not end < first <= last <= _POSITION_MAX:
-            return f"{first} to {last} is no range behind {end}"
+            return f"{first} to {last} is not a range after {end}"
         end = last
     return ""
 
 
 def _run(frames: Sequence[Frame], most: int = _FRAMES_MAX) -> str:
-    """Placed frames without a gap, as their ends show."""
+    """Return why these cannot be ordered frames without a gap, judged by the two ends."""
     count = len(frames)
     if not 0 < count <= most:
         return f"{count} frames are not 1 to {most}"
@@ -185,7 +186,9 @@ def _run_or_none(frames: Sequence[Frame]) -> str:
 def _size(frame: Frame) -> str:
     length = len(frame.body)
     if length > common_limits.BODY_BYTES_MAX or length != frame.body_length:
-        return f"a body of {length} bytes is over {common_limits.BODY_BYTES_MAX}, or not the {frame.body_length} announced"
+        return (
+            f"a body of {length} bytes is over the limit of {common_limits.BODY_BYTES_MAX}, or its header names {frame.body_length}"
+        )
     return ""
 
 
@@ -200,11 +203,11 @@ def _forward(message: Forward) -> str:
 
 
 def batch(frame: Frame) -> str:
-    """Why the frame is no batch or TXN that an origin may have forwarded; empty if it is."""
+    """Return why no origin may have forwarded the frame as a batch or TXN; empty if one may."""
     if frame.kind not in SEQUENCED or frame.position or frame.view:
-        return f"{frame!r} is no batch without a place"
+        return f"{frame!r} is not a batch without a position"
     if not frame.count or not 0 < frame.first_sequence <= _POSITION_MAX - frame.count:
-        return f"{frame!r} has no sequences"
+        return f"{frame!r} has no valid sequences"
     if frame.raw_length > common_limits.RAW_BYTES_MAX:
         return f"a batch of {frame.raw_length} bytes is over the limit of {common_limits.RAW_BYTES_MAX}"
     return _size(frame)
@@ -212,13 +215,13 @@ def batch(frame: Frame) -> str:
 
 def _epoch(ask: AskEpoch) -> str:
     if len(ask.instance) != _ID_BYTES or not 0 < ask.epoch <= limits.EPOCH_MAX:
-        return f"epoch {ask.epoch} of an instance of {len(ask.instance)} bytes cannot be asked for"
+        return f"epoch {ask.epoch} of an instance of {len(ask.instance)} bytes is invalid"
     return _name(ask.name)
 
 
 def _offsets(ask: AskOffsets) -> str:
     if not (0 <= ask.offset <= _POSITION_MAX and 0 <= ask.frontier <= _POSITION_MAX):
-        return f"offset {ask.offset} with frontier {ask.frontier} cannot be committed"
+        return f"offset {ask.offset} with frontier {ask.frontier} is not a valid commit"
     return _name(ask.reader)
 
 
@@ -227,15 +230,15 @@ def _forget(ask: AskForget) -> str:
     if not 0 < len(numbers) <= common_limits.FORGET_PRODUCERS_MAX:
         return f"{len(numbers)} producers are not 1 to {common_limits.FORGET_PRODUCERS_MAX}"
     if len(set(numbers)) != len(numbers) or not all(0 < number <= _POSITION_MAX for number in numbers):
-        return "these are no different producers"
+        return "the producer numbers are not distinct"
     return ""
 
 
 def _roster(ask: AskRoster) -> str:
     if ask.change not in _CHANGES:
-        return f"{ask.change[:40]!r} is no change of a roster"
+        return f"{ask.change[:40]!r} is not a change of a roster"
     if not 0 <= ask.frontier <= _POSITION_MAX:
-        return f"frontier {ask.frontier} is no position"
+        return f"frontier {ask.frontier} is not a position"
     if len(ask.incarnation) not in (0, _ID_BYTES):
         return f"a disk is named by {_ID_BYTES} bytes, not {len(ask.incarnation)}"
     return _name(ask.name) or _text(ask.address, limits.ADDRESS_CHARACTERS_MAX)
@@ -263,13 +266,13 @@ def _echo(message: Echo) -> str:
 
 def _resend(message: Resend) -> str:
     if not (0 < message.producer <= _POSITION_MAX and 0 < message.epoch <= limits.EPOCH_MAX):
-        return f"epoch {message.epoch} of producer {message.producer} cannot be"
+        return f"epoch {message.epoch} of producer {message.producer} is invalid"
     return _view(message.view) or _position(message.sequence)
 
 
 def _refuse(message: Refuse) -> str:
     if not (0 < message.producer <= _POSITION_MAX and 0 <= message.epoch <= limits.EPOCH_MAX):
-        return f"epoch {message.epoch} of producer {message.producer} cannot be"
+        return f"epoch {message.epoch} of producer {message.producer} is invalid"
     return _view(message.view) or _position(message.first_sequence) or _verdict(message)
 
 
@@ -283,12 +286,12 @@ def _verdict(message: Refuse | Deny) -> str:
 def _vote(message: Vote) -> str:
     low, place = len(message.low), _is_view(message.view) and 0 <= message.up_to <= _POSITION_MAX
     good = place and low <= limits.SPACE_CHARACTERS_MAX
-    return "" if good else f"a YES up to {message.up_to} in {message.view} with {low} characters cannot be"
+    return "" if good else f"a YES up to {message.up_to} in {message.view} with {low} characters is invalid"
 
 
 def _confirm(message: Confirm) -> str:
     good = _is_view(message.view) and 0 <= message.up_to <= _POSITION_MAX
-    return "" if good else f"a decision up to {message.up_to} in {message.view} cannot be"
+    return "" if good else f"a decision up to {message.up_to} in {message.view} is invalid"
 
 
 def _no(message: No) -> str:
@@ -303,32 +306,34 @@ def _heartbeat(message: Heartbeat) -> str:
         return f"a log's uuid has {_ID_BYTES} bytes, not {len(message.log)}; a configuration's CRC is not {message.config}"
     times = (message.sent_us, message.echo_us, message.held_us, message.wall_us)
     if not all(0 <= time_us <= _POSITION_MAX for time_us in times):
-        return f"not all of {times} are times"
+        return f"not all of {times} are valid times"
     if not 0 <= message.watermark <= message.frontier <= message.end <= _POSITION_MAX:
-        return f"no log ends at {message.end} with frontier {message.frontier} and watermark {message.watermark}"
+        return f"a log cannot end at {message.end} with frontier {message.frontier} and watermark {message.watermark}"
     if bool(message.members) != bool(message.view) or not max(message.view, message.accepted) <= message.promised:
-        return f"view {message.view} of {message.members} and accepted {message.accepted} cannot be, promised is {message.promised}"
+        return f"view {message.view} of {message.members} and accepted {message.accepted} exceed promised {message.promised}"
     if bool(message.forced) != bool(message.forced_at) or not 0 <= message.forced_at <= message.frontier:
-        return f"no roster was forced at {message.forced_at} in view {message.forced} of a log decided to {message.frontier}"
+        return (
+            f"a roster cannot be forced at {message.forced_at} in view {message.forced} of a log decided up to {message.frontier}"
+        )
     views = _view_or_none(message.view) or _view_or_none(message.promised) or _view_or_none(message.accepted)
     views = views or _view_or_none(message.forced)
     return views or _view_or_none(message.claim) or _members(message.members) or _members(message.hears)
 
 
 def _proposed(view: int, members: Sequence[int]) -> str:
-    """A candidate is a member of what it proposes."""
-    return _members(members) or ("" if coordinator_of(view) in members else f"view {view} is without its coordinator")
+    """Return why these cannot be the members of a proposed view: the candidate must be one of them."""
+    return _members(members) or ("" if coordinator_of(view) in members else f"view {view} does not include its coordinator")
 
 
 def _damage(damage: Damage | None, end: int) -> str:
     if damage is None or (0 < damage.first <= damage.last == end and _is_view(damage.view) and 0 <= damage.chain <= _CRC_MAX):
         return ""
-    return f"{damage} is no end of a log that ends at {end}"
+    return f"{damage} is not the end of a log that ends at {end}"
 
 
 def _state(message: State) -> str:
     if not 0 <= message.frontier <= message.end or message.accepted > message.view:
-        return f"a log of {message.accepted} that ends at {message.end} with frontier {message.frontier} cannot be"
+        return f"a log of {message.accepted} that ends at {message.end} with frontier {message.frontier} is invalid"
     log = _log(message.end, message.chain, message.base, message.table)
     return _view(message.view) or _view_or_none(message.accepted) or log or _damage(message.damage, message.end)
 
@@ -349,23 +354,23 @@ def _fetch(message: Fetch) -> str:
 def _fetched(message: Fetched) -> str:
     frames = message.frames
     if frames and frames[0].position != message.first:
-        return f"frames from {frames[0].position} on are told as from {message.first} on"
+        return f"frames from {frames[0].position} on are announced as from {message.first} on"
     if not 0 <= message.stop <= _POSITION_MAX:
-        return f"{message.stop} is no position"
+        return f"{message.stop} is not a position"
     run = _run(frames, limits.FETCHED_FRAMES_MAX) if frames else _position(message.first)
     return _view_or_none(message.view) or _view_or_none(message.source) or run
 
 
 def _fetch_snapshot(message: FetchSnapshot) -> str:
     if not 0 <= message.at <= limits.SNAPSHOT_BYTES_MAX:
-        return f"no snapshot has a byte {message.at}"
+        return f"a snapshot cannot have a byte {message.at}"
     return _view_or_none(message.view) or _position(message.position)
 
 
 def _fetched_snapshot(message: FetchedSnapshot) -> str:
     size, end = message.size, message.at + len(message.data)
     if len(message.data) > limits.FETCH_BYTES or not 0 <= message.at <= end <= size <= limits.SNAPSHOT_BYTES_MAX:
-        return f"bytes {message.at} to {end} are no piece of a snapshot of {size}"
+        return f"bytes {message.at} to {end} are not a piece of a snapshot of {size} bytes"
     if size and not message.data:
         return f"an empty piece of a snapshot of {size} bytes"
     return _view_or_none(message.view) or _view_or_none(message.source) or _position(message.position)
@@ -375,7 +380,7 @@ def _fetched_snapshot(message: FetchedSnapshot) -> str:
 
 
 def _missing(message: Missing) -> str:
-    of = "" if 0 <= message.of <= _GATEWAY_MAX else f"{message.of} is no gateway"
+    of = "" if 0 <= message.of <= _GATEWAY_MAX else f"{message.of} is not a gateway number"
     return of or _view(message.view) or _ranges(message.ranges)
 
 
@@ -384,13 +389,13 @@ def _missing(message: Missing) -> str:
 
 def _lane(incarnation: bytes, origin: int = 1) -> str:
     if len(incarnation) != _ID_BYTES or not 0 < origin <= _GATEWAY_MAX:
-        return f"no gateway is number {origin} with a disk of {len(incarnation)} bytes"
+        return f"gateway number {origin} or an incarnation of {len(incarnation)} bytes is invalid"
     return ""
 
 
 def _lane_vote(message: Posted | Settled | LaneAsk | LaneTail) -> str:
     if not (0 <= message.attempt <= _VIEW_MAX and 0 <= message.up_to <= _POSITION_MAX):
-        return f"attempt {message.attempt} does not come to position {message.up_to}"
+        return f"attempt {message.attempt} with position {message.up_to} is invalid"
     return _lane(message.incarnation) or (_text(message.low, _LOW_MAX) if isinstance(message, Posted) else "")
 
 
@@ -399,7 +404,7 @@ def _lane_ends(message: LaneEnds) -> str:
         return f"{len(message.ends)} lanes are over the limit of {limits.LANES_MAX}"
     wrong = (_lane(end.incarnation, end.origin) for end in message.ends)
     return next(filter(None, wrong), "") or next(
-        (f"{end.decided} is no position" for end in message.ends if not 0 <= end.decided <= _POSITION_MAX), ""
+        (f"{end.decided} is not a position" for end in message.ends if not 0 <= end.decided <= _POSITION_MAX), ""
     )
 
 
@@ -407,7 +412,7 @@ def _lane_begin(begin: LaneBegin) -> str:
     numbers = all(0 < member <= _GATEWAY_MAX for member in begin.members) and len(begin.members) <= common_limits.ROSTER_MAX
     places = 0 < begin.position <= _POSITION_MAX and 0 <= begin.offset <= _POSITION_MAX
     names = 0 < begin.attempt <= _VIEW_MAX and 0 <= begin.chain <= _CRC_MAX
-    return "" if numbers and places and names else f"no lane begins so: {begin}"
+    return "" if numbers and places and names else f"invalid begin of a lane: {begin}"
 
 
 def _lane_fetched(message: LaneFetched) -> str:

@@ -1,7 +1,7 @@
-"""What members say to each other. Every message names its view; one of another view is ignored (design, sections 4 and 5). Those of
-lanes name an attempt instead (section 7).
+"""Messages between gateways. A message of a view names it, and members of another view ignore it. Messages of lanes name an attempt
+instead.
 
-Messages carry frames by reference; the transport turns them into bytes (`codec` does, for tests and recorded runs).
+Messages hold frames by reference; the transport encodes them (`codec` does it for tests and recorded runs).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tutti.data.frames.frame import Frame
 
 
 class Forward(msgspec.Struct, frozen=True, tag="Forward"):
-    """Origin to coordinator: batches to be ordered, unplaced, in the order of their producers."""
+    """Origin to coordinator: batches to order, without positions, in the order of their producers."""
 
     view: int
     frames: tuple[Frame, ...]
@@ -33,8 +33,9 @@ class AskTopic(msgspec.Struct, frozen=True, tag="AskTopic"):
 
 
 class AskOffsets(msgspec.Struct, frozen=True, tag="AskOffsets"):
-    """Log the offset commit of a named reader, unless the log holds one of that reader behind position `frontier`: the asker's own
-    frontier, where it knew what the reader had committed and that this is not among it.
+    """Log the offset commit of a named reader, unless the log holds a commit of that reader after position `frontier`.
+
+    `frontier` is the origin's own frontier at a time when it knew that the log up to there does not hold this commit.
     """
 
     reader: str
@@ -43,15 +44,18 @@ class AskOffsets(msgspec.Struct, frozen=True, tag="AskOffsets"):
 
 
 class AskForget(msgspec.Struct, frozen=True, tag="AskForget"):
-    """Take producers (numbers, which nobody else ever gets) out of the received-table."""
+    """Remove producers from the received-table. Their numbers are never used again."""
 
     producers: tuple[int, ...]
 
 
 class AskRoster(msgspec.Struct, frozen=True, tag="AskRoster"):
-    """Change one gateway of the roster: `change` is "add" (`name` at `address`, as a learner that votes once it has caught up),
-    "remove", or "replace" (`name` lost its disk: its new incarnation votes instead of `incarnation`, the one that the roster
-    names). `frontier` is the asker's: a copy that comes behind a later ROSTER may ask for what was undone meanwhile, and is left.
+    """Change one gateway of the roster.
+
+    `change` is "add" (`name` at `address`, as a learner that votes once it has caught up), "remove", or "replace". The last one is
+    for a lost disk: the gateway's new incarnation votes instead of `incarnation`, the one that the roster names. `frontier` is the
+    origin's. The coordinator ignores a copy that is older than a later ROSTER, because it may ask for a change that was undone
+    meanwhile.
     """
 
     change: str
@@ -65,28 +69,28 @@ Ask = AskEpoch | AskTopic | AskOffsets | AskForget | AskRoster
 
 
 class Asking(msgspec.Struct, frozen=True, tag="Asking"):
-    """Origin to coordinator: order the frame that answers this, unless the log has it."""
+    """Origin to coordinator: order the frame that answers this request, unless the log holds it already."""
 
     view: int
     ask: Ask
 
 
 class Order(msgspec.Struct, frozen=True, tag="Order"):
-    """Coordinator to members: placed frames, positions dense and increasing."""
+    """Coordinator to members: ordered frames, positions dense and increasing."""
 
     view: int
     frames: tuple[Frame, ...]
 
 
 class Echo(msgspec.Struct, frozen=True, tag="Echo"):
-    """Coordinator to the origin of a run: packed headers (96 bytes each) of its own frames, which it has in its forward-table."""
+    """Coordinator to the origin of a run: packed headers (96 bytes each) of its own frames, which are in its forward-table."""
 
     view: int
     headers: bytes
 
 
 class Resend(msgspec.Struct, frozen=True, tag="Resend"):
-    """Coordinator to origin: batches of the producer were not taken; send again from `sequence`, the next one that will be."""
+    """Coordinator to origin: batches of the producer were not taken; send again from `sequence`, the next one that it will take."""
 
     view: int
     producer: int
@@ -107,7 +111,7 @@ class Refuse(msgspec.Struct, frozen=True, tag="Refuse"):
 
 
 class Deny(msgspec.Struct, frozen=True, tag="Deny"):
-    """Coordinator to origin: what was asked cannot be done, and why."""
+    """Coordinator to origin: a request cannot be fulfilled, and why."""
 
     view: int
     ask: Ask
@@ -117,8 +121,9 @@ class Deny(msgspec.Struct, frozen=True, tag="Deny"):
 
 
 class Vote(msgspec.Struct, frozen=True, tag="Vote"):
-    """Member to coordinator, YES: everything up to the position is durable here. Cumulative. `low` says why the disk takes nothing
-    new, empty if it does.
+    """Member to coordinator, YES: everything up to the position is durable here. Cumulative.
+
+    `low` is the reason why the disk takes nothing new, empty if it does.
     """
 
     view: int
@@ -127,7 +132,7 @@ class Vote(msgspec.Struct, frozen=True, tag="Vote"):
 
 
 class No(msgspec.Struct, frozen=True, tag="No"):
-    """Member to coordinator, NO: the batch at the position is not taken here."""
+    """Member to coordinator, NO: this member does not take the batch at the position."""
 
     view: int
     position: int
@@ -135,8 +140,9 @@ class No(msgspec.Struct, frozen=True, tag="No"):
 
 
 class Confirm(msgspec.Struct, frozen=True, tag="Confirm"):
-    """Coordinator to members: all of them voted YES up to the position, it is decided. Cumulative and repeated: none is cached. Who
-    waits for nothing of it may hear it a little later, with what is ordered next.
+    """Coordinator to members: all of them voted YES up to the position, so it is decided. Cumulative and repeated, never cached.
+
+    A member that waits for nothing in the run may get it a little later, with the next ORDER (protocol/atomic, A5).
     """
 
     view: int
@@ -144,26 +150,26 @@ class Confirm(msgspec.Struct, frozen=True, tag="Confirm"):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="Heartbeat", kw_only=True):
-    """What a gateway says of itself to every peer, in each heartbeat. It is soft state: a lost, late or doubled one does no harm.
+    """Soft state of a gateway, sent to every peer in each heartbeat. A lost, late or duplicated one does no harm.
 
     Attributes:
         sent_us: the sender's clock; it comes back in `echo_us`.
-        echo_us, held_us: the last `sent_us` that came from the receiver of this message, and how long ago; 0 before any.
+        echo_us, held_us: the last `sent_us` that came from the receiver of this message, and its age; 0 before any.
         log: uuid of the log, empty on a blank disk.
-        config: what the sender is configured with (CRC of names and addresses of the members); all must agree for a genesis.
+        config: CRC of names and addresses of the configured members; all must agree for a genesis.
         view, members: the installed view; 0 and () without one.
         promised, accepted: as in `Scalars`, durable.
-        claim: the view that the sender coordinates, or is bringing about, backed by echoes of a majority; 0 otherwise.
-        end: last position of its log; of a coordinator, the last that is ordered (a lost last message shows).
-        frontier, watermark: last position that is decided here, and that is known durably as decided.
-        misses: it hears no coordinator.
+        claim: the view that the sender coordinates or brings about, confirmed by echoes of a majority; 0 otherwise.
+        end: last position of its log; of a coordinator, the last ordered position, so a lost last message shows.
+        frontier, watermark: last position that is decided here, and the last one that is durably known as decided.
+        misses: True if it hears no coordinator.
         hears: the gateways that it hears.
-        ready: a learner that holds everything that is decided, but for what is under way.
-        low: its disk takes no batches: it is taken into a view only where there is no majority without it.
-        leaving: it stops in order; a coordinator that says so has decided everything and coordinates no more.
-        forced, forced_at: view and position of the last roster that was made by force and is decided here, 0 if there is none.
-        out: that roster, or a later one, does not name the receiver.
-        wall_us: the sender's wall clock (us, UTC); 0: a release that does not say.
+        ready: True for a learner that holds everything decided except frames in progress.
+        low: True if its disk takes no batches: it joins a view only where there is no majority without it.
+        leaving: True if it stops in order; a coordinator that reports this has decided everything and coordinates no more.
+        forced, forced_at: view and position of the last forced roster that is decided here, 0 if there is none.
+        out: True if that roster, or a later one, does not name the receiver.
+        wall_us: the sender's wall clock (us, UTC); 0 from a release that does not send it.
     """
 
     sent_us: int
@@ -191,12 +197,13 @@ class Heartbeat(msgspec.Struct, frozen=True, tag="Heartbeat", kw_only=True):
 
 
 class Probe(msgspec.Struct, frozen=True, tag="Probe"):
-    """Answer with a heartbeat at once: to a suspect before it is booted, and to voters that are to confirm a frontier."""
+    """Answer with a heartbeat at once: sent to a suspect before it is booted, and to voters that confirm a frontier."""
 
 
 class Propose(msgspec.Struct, frozen=True, tag="Propose"):
-    """Candidate to those whom it wants in `view`: promise it, and say what your log holds (design, 5.1). `forced`: an operator
-    says that they are all that remains.
+    """Candidate to the members that it wants in `view`: promise it, and report your log (protocol/flush, F1).
+
+    `forced` is True if an operator declares that only these gateways remain.
     """
 
     view: int
@@ -214,13 +221,13 @@ class Damage(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct, frozen=True, tag="State", kw_only=True):
-    """Answer to Propose: the view is promised durably, nothing older will leave (design, 5.2).
+    """Answer to Propose: the view is durably promised, and no older message will leave (protocol/flush, F4).
 
     Attributes:
         accepted: the accepted view.
-        end, chain: last position of the durable log and its chain value; of a damaged one as its vote mark says.
+        end, chain: last position of the durable log and its chain value; of a corrupt log as in its vote mark.
         frontier: last position known as decided here.
-        base, table: (view, first position) of the runs of frames of one view behind position `base`, in order.
+        base, table: (view, first position) of each run of frames of one view after position `base`, in order.
         damage: the end of the log that cannot be read, or None.
     """
 
@@ -235,7 +242,7 @@ class State(msgspec.Struct, frozen=True, tag="State", kw_only=True):
 
 
 class Reject(msgspec.Struct, frozen=True, tag="Reject"):
-    """Answer to Propose, Install or Fetch: not taken. `promised` is what a higher view has to be above."""
+    """Answer to Propose, Install or Fetch: refused. A higher view must be above `promised`."""
 
     view: int
     promised: int
@@ -243,10 +250,10 @@ class Reject(msgspec.Struct, frozen=True, tag="Reject"):
 
 
 class Install(msgspec.Struct, frozen=True, tag="Install", kw_only=True):
-    """Candidate to the members of `view`: make your log this one, and accept the view (design, 5.4).
+    """Candidate to the members of `view`: make your log equal to this one, and accept the view (protocol/flush, F9).
 
-    `table` is that of the adopted log behind position `base`, which is decided; where a frame has another view there, the log
-    differs.
+    `table` describes the adopted log after position `base`, which is decided. Where a frame has another view there, the logs
+    differ.
     """
 
     view: int
@@ -258,13 +265,13 @@ class Install(msgspec.Struct, frozen=True, tag="Install", kw_only=True):
 
 
 class Installed(msgspec.Struct, frozen=True, tag="Installed"):
-    """Answer to Install: the log is that one, durably, and the view is accepted."""
+    """Answer to Install: the log is durably equal, and the view is accepted."""
 
     view: int
 
 
 class Fetch(msgspec.Struct, frozen=True, tag="Fetch"):
-    """Frames `first` to `last` are wanted: for the view that is promised, or (view 0) by a learner, who takes only decided ones."""
+    """Request for frames `first` to `last`: for the promised view, or with view 0 by a learner, which takes only decided frames."""
 
     view: int
     first: int
@@ -272,9 +279,10 @@ class Fetch(msgspec.Struct, frozen=True, tag="Fetch"):
 
 
 class Fetched(msgspec.Struct, frozen=True, tag="Fetched", kw_only=True):
-    """Answer to Fetch: frames from `first` on, as many as fit; none if the source does not hold them. To a learner all of them are
-    decided, in the sender's installed view `source`, and `stop` is the last of their positions where a decision may stop. No frames
-    with `stop` 0 mean that the source cannot read them.
+    """Answer to Fetch: frames from `first` on, as many as fit; none if the source does not hold them.
+
+    For a learner all frames are decided in the sender's installed view `source`, and `stop` is their last position where a decision
+    may stop. No frames with `stop` 0 mean that the source cannot read them.
     """
 
     view: int
@@ -285,8 +293,9 @@ class Fetched(msgspec.Struct, frozen=True, tag="Fetched", kw_only=True):
 
 
 class FetchSnapshot(msgspec.Struct, frozen=True, tag="FetchSnapshot"):
-    """The next piece, from byte `at` on, of the state up to `position` is wanted, as it was offered in answer to a Fetch of frames
-    that were trimmed at the source; `view` as there.
+    """Request for the next piece, from byte `at` on, of the state up to `position`.
+
+    The source offered that state in answer to a Fetch of frames that it has trimmed. `view` is that of the Fetch.
     """
 
     view: int
@@ -295,8 +304,10 @@ class FetchSnapshot(msgspec.Struct, frozen=True, tag="FetchSnapshot"):
 
 
 class FetchedSnapshot(msgspec.Struct, frozen=True, tag="FetchedSnapshot", kw_only=True):
-    """Bytes of the state (LogState) of the log up to `position`, decided, with which the sender's own log begins: the piece from
-    `at` on, of `size` bytes in all. In answer to Fetch it is the first piece. `size` 0: the sender does not have it any more.
+    """A piece of the state (LogState) of the decided log up to `position`, with which the sender's own log begins.
+
+    `data` begins at byte `at` of `size` bytes. The answer to Fetch is the first piece. `size` 0 means that the sender no longer has
+    the state.
     """
 
     view: int
@@ -308,8 +319,9 @@ class FetchedSnapshot(msgspec.Struct, frozen=True, tag="FetchedSnapshot", kw_onl
 
 
 class Missing(msgspec.Struct, frozen=True, tag="Missing"):
-    """Repair is asked for: ranges (first, last) of positions of `view` that were heard of and are not here (design, 4.1). All
-    members hear it; the member `of` is to repair, any that has them if it is 0.
+    """Repair request: ranges (first, last) of positions of `view` that were announced and are not here (protocol/repair, R1).
+
+    All members receive it. The member `of` repairs, or any holder if it is 0.
     """
 
     view: int
@@ -318,25 +330,25 @@ class Missing(msgspec.Struct, frozen=True, tag="Missing"):
 
 
 class Repairing(msgspec.Struct, frozen=True, tag="Repairing"):
-    """A holder repairs these ranges; others hold back."""
+    """A holder announces that it repairs these ranges, so that other holders do not."""
 
     view: int
     ranges: tuple[tuple[int, int], ...]
 
 
 class Repair(msgspec.Struct, frozen=True, tag="Repair"):
-    """Placed frames from any member that holds them, positions dense and increasing."""
+    """Ordered frames from any member that holds them, positions dense and increasing."""
 
     view: int
     frames: tuple[Frame, ...]
 
 
-# Of lanes: a lane is the stream of one origin's disk (gateway number, incarnation). Frames of a lane are frames as everywhere:
-# `position` counts in the lane, `view` is the attempt, the chain is the lane's own. None of these messages has a view.
+# Messages of lanes name an attempt instead of a view. A lane is the stream of one origin's disk (gateway number, incarnation).
+# In frames of a lane `position` counts in the lane, `view` is the attempt, and the chain is the lane's own.
 
 
 class Post(msgspec.Struct, frozen=True, tag="Post"):
-    """Origin to the members of its attempt: the next frames of its lane. An attempt begins with a VIEW that names them."""
+    """Origin to the members of its attempt: the next frames of its lane. An attempt begins with a VIEW that names these members."""
 
     incarnation: bytes
     frames: tuple[Frame, ...]
@@ -345,7 +357,8 @@ class Post(msgspec.Struct, frozen=True, tag="Post"):
 class Posted(msgspec.Struct, frozen=True, tag="Posted"):
     """Member to origin, YES: the lane is durable here up to the position, its end in this attempt. Cumulative.
 
-    `low` says why the disk takes no batch behind it (NO), empty if it does. `again`: what is behind it came with a gap.
+    `low` is the reason why the disk takes no batch after it (NO), empty if it does. `again` is True if later frames arrived with a
+    gap.
     """
 
     incarnation: bytes
@@ -364,7 +377,7 @@ class Settled(msgspec.Struct, frozen=True, tag="Settled"):
 
 
 class LaneEnd(msgspec.Struct, frozen=True, array_like=True):
-    """How far a lane is decided at the sender."""
+    """The last position of a lane that is decided at the sender."""
 
     origin: int
     incarnation: bytes
@@ -372,13 +385,15 @@ class LaneEnd(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LaneEnds(msgspec.Struct, frozen=True, tag="LaneEnds"):
-    """Every gateway to its part, in heartbeat time: all lanes that it knows. Who is behind asks for the rest."""
+    """Every gateway to its part, in heartbeat time: how far each known lane is decided here. A gateway that
+    lags fetches the rest.
+    """
 
     ends: tuple[LaneEnd, ...]
 
 
 class LaneFetch(msgspec.Struct, frozen=True, tag="LaneFetch"):
-    """Decided frames of a lane are wanted, from this position on."""
+    """Request for decided frames of a lane, from this position on."""
 
     origin: int
     incarnation: bytes
@@ -386,11 +401,11 @@ class LaneFetch(msgspec.Struct, frozen=True, tag="LaneFetch"):
 
 
 class LaneBegin(msgspec.Struct, frozen=True, array_like=True):
-    """What a lane was at a decided position before which the sender has let it go.
+    """State of a lane at a decided position before which the sender has trimmed it.
 
     Attributes:
         position, attempt, chain: of that frame.
-        offset: of the next record behind it.
+        offset: of the next record after it.
         members: of the attempt, oldest first.
     """
 
@@ -402,8 +417,8 @@ class LaneBegin(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LaneFetched(msgspec.Struct, frozen=True, tag="LaneFetched"):
-    """Answer to LaneFetch: decided frames, as many as one read gives; none where the lane begins further on at the sender:
-    as `begin` says.
+    """Answer to LaneFetch: decided frames, as many as one read returns; none if the lane begins later at the
+    sender, as in `begin`.
     """
 
     origin: int
@@ -413,13 +428,13 @@ class LaneFetched(msgspec.Struct, frozen=True, tag="LaneFetched"):
 
 
 class LaneAsk(msgspec.Struct, frozen=True, tag="LaneAsk"):
-    """Origin to everybody, when its disk lost the end of its lane: how far do you have it?
+    """Origin to all gateways after its disk lost the end of its lane: report how far you have the lane (protocol/lanes, U31).
 
     Attributes:
         incarnation: of the lane.
-        token: of the run that asks.
+        token: of the origin's run that asks.
         attempt, up_to: of the last frame that was durable at the origin: it is decided, with all before it.
-        behind: the undecided frames behind this position are wanted; 0: none.
+        behind: the undecided frames after this position are wanted; 0 for none.
     """
 
     incarnation: bytes
@@ -430,8 +445,9 @@ class LaneAsk(msgspec.Struct, frozen=True, tag="LaneAsk"):
 
 
 class LaneTail(msgspec.Struct, frozen=True, tag="LaneTail"):
-    """Answer to LaneAsk, with its token: the lane is durable here up to the position, its end in this attempt; and the frames that
-    were wanted, as many as one message takes.
+    """Answer to LaneAsk, with its token: the lane is durable here up to the position, its end in this attempt.
+
+    `frames` are the wanted frames, as many as one message holds.
     """
 
     incarnation: bytes

@@ -1,1 +1,1 @@
-"""*repair*: what is lost comes again from the nearest that has it (design, section 4, layer 1). See NOTES.md."""
+"""*repair*: lost messages are fetched from the nearest member that holds them (protocol/repair). See NOTES.md."""

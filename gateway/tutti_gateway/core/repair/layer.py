@@ -1,4 +1,4 @@
-"""*repair* as one layer: a member misses something, asks, and another one that has it repairs it (see NOTES.md)."""
+"""The *repair* layer: a member requests missing frames, and another one that holds them repairs (protocol/repair; see NOTES.md)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tutti_gateway.core.repair.timing import Timing
 
 
 class Repair:
-    """The layer.
+    """The repair layer.
 
-    `receiver` is where the ordered stream comes in, `distances` tells how far a member is, one way, microseconds.
+    `receiver` takes the ordered stream. `distances` returns the one-way distance to a member in microseconds.
 
     Attributes:
-        asker, holder: its two halves, with what each counted.
+        asker, holder: its two roles, with their counters.
     """
 
     def __init__(self, context: Context, receiver: Receiving, distances: Callable[[int], int], random: Chance) -> None:
@@ -31,18 +31,18 @@ class Repair:
         self.holder = Holder(context, timing)
 
     def installed(self) -> None:
-        """A view began: what was missing, asked for or repaired was of the last one."""
+        """Begin a view: all repair state belongs to the last one (protocol/repair, R13)."""
         self.asker.forget()
         self.holder.forget()
 
     def heard(self, member: int, end: int) -> None:
-        """A heartbeat of a member of this view says that its log goes up to `end`: so a last message that was lost shows too."""
+        """Note that the log of a member of this view reaches `end`, so that a lost last message shows too."""
         if member in self._standing.others:
             self.holder.heard(member, end)
             self._receiver.heard(member, end)
 
     def on_missing(self, sender: int, message: messages.Missing) -> None:
-        """A member misses something."""
+        """Take a repair request of a member."""
         if self._counts(sender, message.view, message.ranges):
             self.asker.others_asked(message.ranges)
             if message.of in (0, self._standing.me):
@@ -50,21 +50,21 @@ class Repair:
                 self.holder.time()
 
     def on_repairing(self, sender: int, message: messages.Repairing) -> None:
-        """Another member repairs."""
+        """Note that another member repairs."""
         if self._counts(sender, message.view, message.ranges):
             self.asker.others_repair(sender, message.ranges)
             for first, last in message.ranges:
                 self.holder.others_repair(first, last)
 
     def on_repair(self, sender: int, message: messages.Repair) -> None:
-        """A repair: whoever sees it does not repair the same."""
+        """Take a repair. A member that receives the repair does not repair the same frames."""
         frames = message.frames
         if frames and self._counts(sender, message.view, ((frames[0].position, frames[-1].position),)):
             self.holder.others_repair(frames[0].position, frames[-1].position)
             self._receiver.on_repair(sender, message)
 
     def on_log_read(self, event: LogRead) -> bool:
-        """The log was read; whether it was for this layer."""
+        """Take frames that the disk read. Return True if they were for this layer."""
         return self.holder.on_read(event.token, event.frames)
 
     def _counts(self, sender: int, view: int, ranges: tuple[tuple[int, int], ...]) -> bool:
@@ -73,13 +73,13 @@ class Repair:
         return len(ranges) <= limits.REPAIR_RANGES_MAX and all(0 < first <= last for first, last in ranges)
 
     def looked(self) -> None:
-        """End of a step: something may be missing, or be here at last."""
+        """End a step: check for frames that are missing, or have arrived."""
         standing = self._standing
         if standing.others and standing.current(standing.view):
             self.asker.look()
 
     def time(self) -> None:
-        """Ask and repair as far as it is due; nothing of a view that is no longer promised."""
+        """Send the requests and repairs that are due; in no view, delete all state."""
         standing = self._standing
         if standing.current(standing.view):
             self.asker.time()
@@ -89,7 +89,7 @@ class Repair:
 
     @property
     def due_us(self) -> int | None:
-        """When `time` is wanted next, None for never."""
+        """Next time for `time`, None without one."""
         asker_us, holder_us = self.asker.due_us, self.holder.due_us
         if asker_us is None or (holder_us is not None and holder_us < asker_us):
             return holder_us

@@ -1,4 +1,6 @@
-"""Who has what another misses: waits, hears whether another repairs it, claims it and repairs."""
+"""Repairer: a member that holds frames which another one misses waits, watches for repairs of others, claims the repair and sends
+it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from tutti_gateway.core.window import weight
 
 
 class Want(NamedTuple):
-    """Positions that were asked for: when they are repaired, for whom, and whether they are `late`: the log is read for them."""
+    """Requested positions: the time of their repair, the members that asked, and True if `late`: then the log is read for them."""
 
     due_us: int
     askers: tuple[int, ...]
@@ -24,8 +26,10 @@ class Want(NamedTuple):
 
 
 class Hold(NamedTuple):
-    """Positions that are repaired: they are left alone until `until_us`. `to`: whom this member sent them, None if another member
-    repairs, who answers all that want them too.
+    """Positions that are being repaired and are held down until `until_us` (protocol/repair, R9).
+
+    `to` are the members that got the repair from this one. `to` is None if another member repairs, which then answers all
+    further requests.
     """
 
     until_us: int
@@ -33,17 +37,17 @@ class Hold(NamedTuple):
 
 
 class Holder:
-    """The other half of the layer.
+    """The repairer's role of the layer.
 
     Attributes:
-        due_us: when `time` is wanted next, None for never.
-        claims: times that this member told all others that it repairs.
-        repairs: runs that were repaired, each in one message to one member or to all.
-        repaired: frames that were sent, once for each member that they went to.
+        due_us: next time for `time`, None without one.
+        claims: claims that this member sent to all others.
+        repairs: repaired runs, each in one message to one member or to all.
+        repaired: frames that were sent, counted once for each receiver.
         suppressed: ranges that another member repaired first.
-        held_down: ranges that were asked for again while their repair was on its way.
-        refused: ranges that were not repaired: out of tokens, or more than is remembered.
-        bucket: bytes that may leave.
+        held_down: ranges that were requested again while their repair was on its way.
+        refused: ranges that were not repaired, for lack of tokens or above the limit.
+        bucket: budget of bytes to send.
     """
 
     def __init__(self, context: Context, timing: Timing) -> None:
@@ -52,30 +56,33 @@ class Holder:
         self._window = context.window
         self._late_us = limits.REPAIR_LATE_HEARTBEATS * context.config.heartbeat_us
         self._timing = timing
-        self._ends: dict[int, int] = {}  # of members' logs, as far as it was heard
+        self._ends: dict[int, int] = {}  # last known position of each member's log
         self._wants: RangeMap[Want] = RangeMap()
         self._holds: RangeMap[Hold] = RangeMap()
-        self._reads: dict[int, tuple[int, ...]] = {}  # token -> who asked
+        self._reads: dict[int, tuple[int, ...]] = {}  # token -> members that asked
         self.due_us: int | None = None
         self.claims = self.repairs = self.repaired = self.suppressed = self.held_down = self.refused = 0
         self.bucket = Bucket(limits.REPAIR_BYTES_A_SECOND, limits.REPAIR_BYTES_BURST)
 
     def forget(self) -> None:
-        """Another view begins: nobody asked for anything of it."""
+        """Delete all repair state when another view begins."""
         self._ends, self._reads = {}, {}
         self._wants.clear()
         self._holds.clear()
         self.due_us = None
 
     def heard(self, member: int, end: int) -> None:
-        """The member's log goes up to `end`: what it asked for below came meanwhile."""
+        """Note that the member's log reaches `end`, so its requests up to there are met."""
         self._ends[member] = max(end, self._ends.get(member, 0))
 
     def asked(self, sender: int, ranges: tuple[Range, ...], of: int) -> None:
-        """A member misses the ranges, and wants them of the member `of`, who is this one: at once. Of anybody (0): who is first."""
+        """Take a request of a member for ranges. If `of` names this member, it repairs at once. If it is 0, the nearest holder
+        repairs first.
+        """
         now_us = self._outbox.now.mono_us
         due_us = now_us if of else now_us + self._timing.answer_us(sender)
         for first, last in ranges:
+            # Positions up to the member's reported end have arrived there since its request.
             for low, high, hold in self._holds.over(max(first, self._ends.get(sender, 0) + 1), min(last, self._window.end)):
                 if hold is None or hold.until_us <= now_us:
                     self._want(low, high, sender, due_us)
@@ -99,7 +106,7 @@ class Holder:
         self.due_us = min((want.due_us for _, _, want in self._wants), default=None)
 
     def others_repair(self, first: int, last: int) -> None:
-        """Another member repairs the range. Of two that do, each goes on answering who wants it of that one."""
+        """Note that another member repairs the range. If two members repair, each continues to answer its own requests."""
         now_us = self._outbox.now.mono_us
         first, last = max(first, self._window.frontier + 1), min(last, self._window.end + limits.HELD_FRAMES_MAX)
         hold = Hold(now_us + self._timing.round_us(), None)
@@ -118,12 +125,12 @@ class Holder:
             for low, high, old in self._holds:
                 if old.until_us <= now_us:
                     self._holds.cut(low, high)
-        # What is not remembered may be repaired twice, which does no harm.
+        # A range that is not remembered may be repaired twice, which does no harm.
         if len(self._holds) < limits.REPAIR_RANGES_KEPT_MAX:
             self._holds.put(first, last, hold)
 
     def time(self) -> None:
-        """Repair what is due, from memory, or from the log."""
+        """Send the repairs that are due, from memory or from the log."""
         now_us = self._outbox.now.mono_us
         if self.due_us is None or now_us < self.due_us:
             return
@@ -140,8 +147,9 @@ class Holder:
         self._arm()
 
     def _late(self, first: int, last: int, want: Want) -> None:
-        """What is decided, all have voted for: who asked for it has it by now, and its next heartbeat says so. Only if none does is
-        it read from the log.
+        """Handle requested positions that are decided. Such requests are most likely old, because every member has voted for them.
+
+        The log is read only if the next heartbeats do not show that the member has the frames (protocol/repair, R12).
         """
         askers = tuple(asker for asker in want.askers if self._ends.get(asker, 0) < last)
         if not want.late and askers:
@@ -152,7 +160,7 @@ class Holder:
             self.refused += 1
 
     def on_read(self, token: int, frames: tuple[Frame, ...]) -> bool:
-        """The log was read; whether it was for this layer."""
+        """Send frames that the disk read. Return True if they were for this layer."""
         askers = self._reads.pop(token, None)
         if askers is None:
             return False
@@ -162,9 +170,10 @@ class Holder:
         return True
 
     def _repair(self, first: int, last: int, askers: tuple[int, ...], before: frozenset[int] = frozenset()) -> list[Range]:
-        """Send undecided frames to who asked, small ones to all that may miss them; what a claim has to name is returned.
+        """Send undecided frames to the members that asked, and small ones to all that may miss them. Return the ranges that a claim
+        must name.
 
-        `before` are those to whom they were sent before, and who asked now heard the claim.
+        `before` are the members that got these frames earlier; the present ones asked after the claim.
         """
         window = self._window
         until_us = self._outbox.now.mono_us + max(map(self._timing.round_us, askers))
@@ -172,6 +181,7 @@ class Holder:
         frames = [window.frames[position - start] for position in range(first, last + 1)]
         for run in parts(frames, limits.REPAIR_MESSAGE_BYTES):
             low, high = run[0].position, run[-1].position
+            # A claim would cost as many messages as a small repair to all (repair, R8).
             small = _bytes(run) <= limits.REPAIR_TO_ALL_BYTES and not before
             targets = tuple(member for member in self._standing.others if self._ends.get(member, 0) < high) if small else askers
             if not self._send(run, targets):
@@ -183,7 +193,7 @@ class Holder:
         return unknown
 
     def _send(self, run: tuple[Frame, ...], targets: tuple[int, ...]) -> bool:
-        """Send the frames if there are tokens for them; who asked asks again."""
+        """Send the frames if there are tokens for them. Without tokens the members ask again."""
         if not self.bucket.take(_bytes(run) * len(targets), self._outbox.now.mono_us):
             self.refused += 1
             return False
@@ -195,7 +205,9 @@ class Holder:
         return True
 
     def _claim(self, ranges: list[Range]) -> None:
-        """Tell the others, so that nobody else repairs the same; who misses it too says so to this member."""
+        """Send a claim to all other members, so that no other one repairs the same. A member that misses the frames too asks this
+        one alone.
+        """
         others = self._standing.others
         if not ranges or len(others) < 2:
             return

@@ -1,4 +1,4 @@
-"""Who misses something: waits, hears whether others ask for the same, asks."""
+"""Requester: a member that misses frames waits, watches for requests of others, and then asks (protocol/repair, R3 to R5)."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from tutti_gateway.core.repair.token_bucket import Bucket
 
 
 class Receiving(Protocol):
-    """Where frames come in, and what is missing is known."""
+    """The receiver of frames, which knows the missing ones."""
 
     @property
     def streamed(self) -> int:
         """The highest position that the coordinator itself sent in this view."""
 
     def missing(self) -> list[Range]:
-        """Ranges of positions that were heard of and are not here, the lowest ones."""
+        """Return the lowest ranges of positions that were announced and are not here."""
 
     def heard(self, sender: int, end: int) -> None:
-        """A member of the view says that its log goes up to `end`."""
+        """Note that the log of a member of the view reaches `end`."""
 
     def on_repair(self, sender: int, message: Repair) -> None:
-        """Frames of a member that has them; nothing of it is trusted."""
+        """Take frames of a member that holds them, and check them like the stream."""
 
 
 class Wait(NamedTuple):
-    """What is known of missing positions.
+    """State of missing positions.
 
     Attributes:
-        due_us: when they are asked for.
-        deaf_us: requests of others before then belong to a round that this wait has counted.
-        sure_us: they were asked for of all, or of who repairs them, who is not told again before then.
+        due_us: time of their request.
+        deaf_us: requests of others before this time belong to a round that this wait has counted.
+        sure_us: a request went to all members, or to the repairer, and is not repeated to the repairer before this time.
         tries: rounds so far; each doubles the wait.
-        streamed: where the coordinator's stream stood, for positions beyond it that only others told of; None for all others.
+        streamed: position of the coordinator's stream, for positions beyond it that only other members announced; else None.
     """
 
     due_us: int
@@ -48,14 +48,14 @@ class Wait(NamedTuple):
 
 
 class Asker:
-    """The one half of the layer.
+    """The requester's role of the layer.
 
     Attributes:
-        due_us: when `time` is wanted next, None for never.
-        requests: requests that were multicast.
-        joined: requests that went to one member, who had said that it repairs.
-        suppressed: ranges that were not asked for because another member did.
-        bucket: requests that may leave.
+        due_us: next time for `time`, None without one.
+        requests: requests to all members.
+        joined: requests to one member that had claimed the repair.
+        suppressed: ranges that were not requested because another member asked for them.
+        bucket: budget of requests to send.
     """
 
     def __init__(self, context: Context, receiver: Receiving, timing: Timing) -> None:
@@ -64,36 +64,37 @@ class Asker:
         self._receiver = receiver
         self._timing = timing
         self._waits: RangeMap[Wait] = RangeMap()
-        self._looked: tuple[list[Range], int] = ([], 0)
+        self._last_missing: tuple[list[Range], int] = ([], 0)
         self.due_us: int | None = None
         self.requests = self.joined = self.suppressed = 0
         self.bucket = Bucket(limits.REPAIR_ASKS_A_SECOND, limits.REPAIR_ASKS_BURST)
 
     def forget(self) -> None:
-        """Nothing is missing any more, or of this view."""
+        """Delete all waits: nothing is missing, or another view begins."""
         self._waits.clear()
-        self._looked, self.due_us = ([], 0), None
+        self._last_missing, self.due_us = ([], 0), None
 
     def look(self) -> None:
-        """See what is missing now: what is new waits, what is here is forgotten."""
+        """Update the waits: a newly missing range waits, and one that has arrived is removed."""
         missing, streamed = self._receiver.missing(), self._receiver.streamed
         if not missing:
             if self.due_us is not None:
                 self.forget()
-        elif (missing, streamed) != self._looked:
-            self._looked = (missing, streamed)
+        elif (missing, streamed) != self._last_missing:
+            self._last_missing = (missing, streamed)
             self._update(missing, streamed)
 
     def _update(self, missing: list[Range], streamed: int) -> None:
         now_us = self._outbox.now.mono_us
         after_us = self._timing.ask_us()
         lost = Wait(now_us + after_us, 0, 0, 0, None)
-        # What only others told of may be on its way: it waits as long as the stream goes on, and for the way that it has then.
+        # A position that only other members announced may still be on its way from the coordinator (repair, R2).
+        # Such a position waits while the stream continues, and one way to the coordinator more.
         late = Wait(now_us + after_us + self._timing.source_us(), 0, 0, 0, streamed)
         waits: RangeMap[Wait] = RangeMap()
         for first, last in missing:
             for low, high, wait in self._waits.over(first, last):
-                # What was asked for already is lost, as far as this member can know.
+                # A range that was requested once is lost, as far as this member can know.
                 if wait is not None and wait.streamed in (None, streamed):
                     waits.put(low, high, wait)
                 else:
@@ -108,13 +109,14 @@ class Asker:
         self.due_us = min((wait.due_us for _, _, wait in self._waits), default=None)
 
     def others_asked(self, ranges: tuple[Range, ...]) -> None:
-        """Another member asked: who misses the same lets it, and waits twice as long; a request that crossed doubles nothing."""
+        """Note a request of another member: double the wait for the same frames, once for all requests that cross in one round."""
         if self.due_us is None:
             return
         now_us = self._outbox.now.mono_us
         after_us = self._timing.ask_us()
         for first, last in ranges:
             for low, high, wait in self._waits.over(first, last):
+                # Requests that cross in one round double the wait once.
                 if wait is not None and now_us >= wait.deaf_us:
                     self._waits.put(
                         low, high, self._again(wait, after_us << min(wait.tries + 1, limits.REPAIR_BACKOFF_MAX), wait.sure_us)
@@ -127,7 +129,7 @@ class Asker:
         return Wait(now_us + after_us, now_us + after_us // 2, sure_us, tries, None)
 
     def others_repair(self, sender: int, ranges: tuple[Range, ...]) -> None:
-        """Another member repairs: who misses the same says so to it, and to nobody else, and waits until that has come."""
+        """Note a claim of another member: ask it alone for the same frames, and wait until they have come."""
         if self.due_us is None:
             return
         now_us = self._outbox.now.mono_us
@@ -146,7 +148,7 @@ class Asker:
             self._arm()
 
     def time(self) -> None:
-        """Ask for what is due, in one request to all members of the view; what would soon be goes along."""
+        """Send one request for all ranges that are due, or soon will be, to all members of the view."""
         now_us = self._outbox.now.mono_us
         if self.due_us is None or now_us < self.due_us:
             return
@@ -157,11 +159,12 @@ class Asker:
             if wait.due_us <= now_us or (wait.due_us <= soon_us and wait.sure_us <= now_us and wait.streamed is None)
         ]
         ranges, of = _ranges(due), self._whom(max(wait.tries for _, _, wait in due))
+        # The bucket bounds the requests of a member, whatever is lost (repair, R11).
         if self.bucket.take(1, now_us):
             self.requests += 1
             for member in self._standing.others:
                 self._outbox.send(member, Missing(self._standing.view, ranges, of))
-        # Also when the bucket is empty: it waits for its next round, as if the request had been lost.
+        # An empty bucket has the effect of a lost request: the ranges wait for their next round.
         after_us, round_us = self._timing.ask_us(), self._timing.round_us(of)
         for low, high, wait in due:
             if low <= ranges[-1][1]:
@@ -169,14 +172,14 @@ class Asker:
         self._arm()
 
     def _whom(self, tries: int) -> int:
-        """Who is to repair: the nearest; then the coordinator, who has everything unless it is gone; then anybody."""
+        """Return the member that must repair: the nearest, then the coordinator, then any holder (0)."""
         if tries == 0:
             return self._timing.nearest()
         return self._standing.coordinator if tries == 1 else 0
 
 
 def _ranges(pieces: list[tuple[int, int, Wait]]) -> tuple[Range, ...]:
-    """The pieces as ranges, as many as a request may have; neighbours are one."""
+    """Return the pieces as ranges, as many as a request may have. Neighbours form one range."""
     ranges: list[Range] = []
     for low, high, _ in pieces:
         if ranges and ranges[-1][1] + 1 == low:

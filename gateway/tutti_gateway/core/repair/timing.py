@@ -1,4 +1,4 @@
-"""How long a member waits before it asks or answers: so that one does and the others hear it."""
+"""Random waits before a request or a repair, so that one member acts and the others notice it (protocol/repair, R3)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tutti_gateway.core.view.view_state import Standing
 
 
 class Timing:
-    """Waits in microseconds, drawn anew each time.
+    """Random waits in microseconds.
 
-    All who may do the same draw from one interval, whose length grows with the logarithm of their number, and most of them late in
-    it: density rising by e^(log n + 1) from one end to the other. Where all n want the same, the first of them is early and the
-    next ones hear it; where only one does, it waits no longer than the interval (Nonnenmacher and Biersack 1999).
+    All members that may act draw from one interval. The interval's length grows with the logarithm of their number, and the
+    density rises by e^(log n + 1) from begin to end. If all n members act, the first one is early and the others notice it. A
+    single member waits no longer than the interval (Nonnenmacher and Biersack 1999).
     """
 
     def __init__(self, standing: Standing, distances: Callable[[int], int], random: Chance) -> None:
@@ -24,35 +24,37 @@ class Timing:
         self._random = random
 
     def typical_us(self) -> int:
-        """One way to a typical member of the view: the median, so that neither one that is far off nor one that is near counts."""
+        """Return the one-way distance to the median member of the view, so that single far or near members do not count."""
         distances = sorted(map(self._distances, self._standing.others))
         return _within(distances[(len(distances) - 1) // 2]) if distances else limits.DISTANCE_US_MIN
 
     def source_us(self) -> int:
-        """One way from the coordinator, whose stream it is."""
+        """Return the one-way distance to the coordinator, the source of the stream."""
         return _within(self._distances(self._standing.coordinator))
 
     def nearest(self) -> int:
-        """The nearest member of the view; 0 in a view of one."""
+        """Return the nearest member of the view; 0 in a view of one."""
         return min(self._standing.others, key=self._distances, default=0)
 
     def round_us(self, member: int = 0) -> int:
-        """From a request to the repair by the member (0: by a typical one), and some: how long one is waited for, and held down."""
+        """Return the time from a request to the repair by the member (0: the median one), with some reserve; it is also the
+        hold-down.
+        """
         return limits.REPAIR_ROUND_DISTANCES * (_within(self._distances(member)) if member else self.typical_us())
 
     def ask_us(self) -> int:
-        """Before the first request, and the unit of what is waited before later ones."""
+        """Return the wait before the first request, which is also the unit of later waits."""
         spread = limits.REPAIR_ASK_SPREAD * self._late()
         return round(self.typical_us() * (limits.REPAIR_ASK_AFTER + spread))
 
     def answer_us(self, asker: int) -> int:
-        """Before the repair of what `asker` misses: the nearest is first, and they hear it who are further away."""
+        """Return the wait before a repair for `asker`: the nearest holder is first, and others notice its repair."""
         distance_us = _within(self._distances(asker))
         spread = limits.REPAIR_ANSWER_SPREAD * self._late()
         return round(distance_us - limits.DISTANCE_US_MIN + distance_us * spread)
 
     def _late(self) -> float:
-        """A place in the interval, whose length is log2 of how many members there are beside the source, or beside the asker."""
+        """Return a random part of the interval, whose length is log2 of the number of other members."""
         rivals = len(self._standing.others)
         if rivals < 2:
             return 0.0

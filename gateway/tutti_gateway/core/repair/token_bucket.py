@@ -1,4 +1,4 @@
-"""A token bucket: what it lets through is bounded, whatever the others ask for."""
+"""Token bucket: it limits a rate, however much others request."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ SECOND_US = 1_000_000
 
 
 class Bucket:
-    """Fills up by `a_second` units a second, up to `burst`; it begins full.
+    """A bucket that gains `a_second` units a second, up to `burst`; it begins full.
 
     Attributes:
-        refused: how many wanted something that was not there.
+        refused: number of requests for more than the bucket held.
     """
 
     __slots__ = ("_a_second", "_filled_us", "_level", "_most", "refused")
 
     def __init__(self, a_second: int, burst: int) -> None:
         self._a_second = a_second
-        self._most = self._level = burst * SECOND_US  # in millionths of a unit: nothing is lost to rounding
+        self._most = self._level = burst * SECOND_US  # in millionths of a unit, so that rounding loses nothing
         self._filled_us = 0
         self.refused = 0
 
     def holds(self, amount: int, now_us: int) -> bool:
-        """Whether `amount` is there at the time."""
+        """True if the bucket holds `amount` at the time."""
         self._level = min(self._most, self._level + max(0, now_us - self._filled_us) * self._a_second)
         self._filled_us = max(now_us, self._filled_us)
         return amount * SECOND_US <= self._level
 
     def take(self, amount: int, now_us: int) -> bool:
-        """Take `amount`, if it is there."""
+        """Take `amount` out of the bucket. Return False if it does not hold that much."""
         if not self.holds(amount, now_us):
             self.refused += 1
             return False

@@ -1,1 +1,1 @@
-"""View."""
+"""State of the current view, the peers and the rosters, shared by all layers."""

@@ -1,6 +1,6 @@
-"""What a gateway knows of itself and of the others, for those who ask how the group is. It looks and changes nothing.
+"""Read-only status of this gateway and of the others, for the status document.
 
-Others are known by their heartbeats, so what is told of them is a heartbeat old, and of one that is silent it is its last word.
+Other gateways are known by their heartbeats, so their data is one heartbeat old. For a silent gateway it is the last heartbeat.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from tutti_gateway.core.view.peers import Peer, Peers
 
 PRIMARY, MINORITY, JOINING, LEARNER, SILENT, LEAVING, HALTED = (
     "primary",  # in the view that decides
-    "minority",  # out of reach of a majority: it serves what it has and takes nothing new
+    "minority",  # cut off from a majority: it serves its log and takes nothing new
     "joining",  # between views, or catching up
-    "learner",  # added, and has no vote before it has caught up
-    "silent",  # not heard of lately
+    "learner",  # added, without a vote until it has caught up
+    "silent",  # not heard within the boot period
     "leaving",  # it stops in order
-    "halted",  # its disk failed, or it may not go on: it serves what it has
+    "halted",  # its disk failed, or it may not continue: it serves its log
 )
 
 
 class Member(NamedTuple):
-    """One gateway as this one knows it.
+    """Status of one gateway, as this gateway knows it.
 
     Attributes:
-        number, name, address: as in the roster, or the configuration before there is one.
-        incarnation: of its disk, empty when it is not known.
-        state: one of this module's words.
-        voter: whether the roster counts it, with the disk that it has.
-        coordinator: whether it coordinates the view.
-        age: its place in the view by age, 1 is the oldest and coordinates next; 0 outside of the view.
-        frontier: last position that it has decided, as it said.
-        lag: decided positions that it lacked when it said so, or lacks now when it is silent.
-        heard_us: how long ago it was heard of, -1 if never.
-        round_trip_us: measured, 0 before it is.
-        reason: why it takes nothing new, or has no vote, where that is known; empty otherwise.
+        number, name, address: as in the roster, or in the configuration before there is one.
+        incarnation: of its disk, empty if unknown.
+        state: one of this module's constants.
+        voter: True if the roster counts it with the disk that it has.
+        coordinator: True if it coordinates the view.
+        age: its rank in the view by age; 1 is the oldest and coordinates next; 0 outside of the view.
+        frontier: last position that it has reported as decided.
+        lag: decided positions that it lacked at its last heartbeat, or lacks now if it is silent.
+        heard_us: time since its last heartbeat, -1 if there was none.
+        round_trip_us: measured round trip, 0 before the first.
+        reason: why it takes nothing new or has no vote, if known; else empty.
     """
 
     number: int
@@ -60,15 +60,15 @@ class Member(NamedTuple):
 
 
 class Survey:
-    """Looks at one stack."""
+    """Reads the status of one stack."""
 
     def __init__(self, stack: Stack) -> None:
-        """Nothing is kept: every answer is that of its moment."""
+        """Keep the stack. Every answer is computed when it is asked for."""
         self._stack = stack
 
     @property
     def state(self) -> str:
-        """Where this gateway is: `primary`, `minority`, `joining`, `leaving` or `halted`."""
+        """State of this gateway: `primary`, `minority`, `joining`, `leaving` or `halted`."""
         phase = self._stack.phase
         if phase is Phase.BORN:
             return JOINING
@@ -76,40 +76,39 @@ class Survey:
 
     @property
     def reason(self) -> str:
-        """Why it takes nothing new where the operator has to act, empty otherwise."""
+        """Why this gateway takes nothing new, if the operator must act; else empty."""
         if self._stack.phase is not Phase.BORN and self._stack.layers.peers.removed:
             return "this gateway was removed from the group: it can be stopped, or added again with `tutti members add`"
         if self._stack.phase is not Phase.BORN and (other := _other_disk(self._stack.layers)):
             return other
         low = "" if self._stack.phase is Phase.BORN else self._stack.layers.atomic.low
-        return f"nothing new is taken for the moment, a member's disk has no room: {low}" if low else ""
+        return f"new messages are refused because a member's disk has no free space: {low}" if low else ""
 
     @property
     def waits(self) -> str:
-        """What it waits for where it leaves, or takes nothing new and others have to act or to come, empty otherwise."""
+        """What this gateway waits for while it leaves, or until other gateways act or come back; else empty."""
         if self.state == LEAVING:
             return self._stack.layers.membership.leaving.waits
         if self._stack.phase is Phase.BORN or self.state not in (JOINING, MINORITY) or self._stack.layers.peers.removed:
-            return ""  # who was removed waits for nothing
+            return ""  # a removed gateway waits for nothing
         return _waits(self._stack.layers)
 
     @property
     def clock_ahead_us(self) -> int:
-        """How far the wall clock here is ahead of the time that the voters' clocks agree on, negative if it is behind."""
+        """Lead of the local wall clock over the group's clock in microseconds; negative if it lags."""
         return 0 if self._stack.phase is Phase.BORN else self._stack.layers.clocks.ahead_us
 
     def group_time_us(self, mono_us: int) -> int:
-        """Return the wall time (us, UTC) that the voters' clocks agree on, when the monotonic clock shows `mono_us`.
+        """Return the wall time (us, UTC) of the group's clock when the monotonic clock shows `mono_us`; 0 before the first reading.
 
-        It runs with the monotonic clock from the last reading on, so a leap of the host's wall clock does not move it. 0 before the
-        first reading.
+        The time follows the monotonic clock from the last reading on, so a leap of the host's wall clock does not move it.
         """
         offset_us = None if self._stack.phase is Phase.BORN else self._stack.layers.clocks.offset_us
         return 0 if offset_us is None else mono_us + offset_us
 
     @property
     def view(self) -> tuple[int, tuple[int, ...], int]:
-        """The installed view: its id, members (numbers, oldest first) and coordinator; 0, () and 0 while there is none."""
+        """The installed view: its id, members (numbers, oldest first) and coordinator; 0, () and 0 without one."""
         if self._stack.phase is Phase.BORN:
             return 0, (), 0
         standing = self._stack.layers.context.standing
@@ -117,7 +116,7 @@ class Survey:
 
     @property
     def repair(self) -> dict[str, int]:
-        """What was counted of lost, late and wrong messages between gateways since the start (see *repair*, and `Receiver`)."""
+        """Counters of lost, late and invalid messages between gateways since the start (see *repair* and `Receiver`)."""
         layers = None if self._stack.phase is Phase.BORN else self._stack.layers
         if layers is None:
             return {}
@@ -137,7 +136,7 @@ class Survey:
         }
 
     def members(self) -> list[Member]:
-        """Every gateway that the log or the configuration names, this one included, by number."""
+        """Return every gateway that the log or the configuration names, this one included, by number."""
         if self._stack.phase is Phase.BORN:
             return []
         layers = self._stack.layers
@@ -147,19 +146,19 @@ class Survey:
 
 
 def _other_disk(layers: Layers) -> str:
-    """What to do about a disk that is not the one that the roster names; empty if it is."""
+    """Return the remedy if the roster names another disk for this gateway; empty if it names this one."""
     identity, rosters = layers.context.identity, layers.peers.rosters
     voter = rosters.named.get(layers.context.standing.me)
     if voter is None or not voter.voting or voter.name != identity.gateway or voter.incarnation == identity.incarnation:
         return ""
     return (
-        f"the group knows {identity.gateway} by another disk, so this one learns and does not vote: if the other is lost for good, "
-        f"{_disk_remedy(layers.peers, voter)}"
+        f"the roster names another disk for {identity.gateway}, so this one catches up and does not vote: "
+        f"if the other is lost for good, {_disk_remedy(layers.peers, voter)}"
     )
 
 
 def _disk_remedy(peers: Peers, voter: Voter) -> str:
-    """Return what to do about a voter that has another disk than the roster names, by what is heard of the others."""
+    """Return the remedy for a voter whose disk is not the one in the roster, according to which other gateways are heard."""
     if peers.hears_majority():
         return disk_remedy(voter.name, others_decide=True)
     never = peers.rosters.blocks({voter.number: voter.incarnation})
@@ -167,25 +166,25 @@ def _disk_remedy(peers: Peers, voter: Voter) -> str:
 
 
 def _waits(layers: Layers) -> str:
-    """What a gateway waits for that neither leaves nor halted."""
+    """Return what a gateway waits for that is neither leaving nor halted."""
     peers, standing = layers.peers, layers.context.standing
     if peers.rosters.blank:
         return _founding(peers)
     if not peers.hears_majority():
         return _lacking(peers, standing.me)
     if layers.membership.misses:
-        return "a majority is heard, and agrees on a view"
+        return "a majority is heard, and a view change is in progress"
     leader = next((peer.name for peer in peers if peer.beat and peer.beat.view and _leads(peer.number, peer.beat.view)), "")
     view = f"the view that {leader} coordinates" if leader else "the view that decides"
     furthest = max((peer.beat.frontier for peer in peers if peer.beat is not None), default=0)
     voter = peers.rosters.named.get(standing.me)
     added = "was added, and votes when it has caught up: " if voter is not None and not voter.voting else ""
     if furthest > layers.context.window.frontier:
-        return f"{added}learns from {view}"
+        return f"{added}copies the log from {view}"
     if voter is None:
         name = layers.context.identity.gateway
-        return f"{name} is no member in its own log, which it has whole: it was removed; `tutti members add {name}` takes it in"
-    return f"{added}is about to be taken into {view}"
+        return f"{name} was removed, as its own complete log shows; `tutti members add {name}` adds it again"
+    return f"{added}is about to join {view}"
 
 
 def _leads(number: int, view: int) -> bool:
@@ -193,24 +192,26 @@ def _leads(number: int, view: int) -> bool:
 
 
 def _founding(peers: Peers) -> str:
-    """Why a gateway whose log has not begun founds no group, empty if it is about to."""
+    """Return why a gateway with an empty log founds no group; empty if it is about to found one."""
     others = [peer for peer in peers if peer.name]
     there = [(peer.name, peer.beat) for peer in others if peers.fresh(peer.number) and peer.beat is not None]
     absent = [peer.name for peer in others if not peers.fresh(peer.number) or peer.beat is None]
     begun = [name for name, beat in there if beat.log]
     differing = [name for name, beat in there if not beat.log and beat.config != peers.config_crc]
     if begun:
-        return f"{_listed(begun)} {_has(begun)} a log already and this gateway has none: nothing is founded, it learns from a view"
+        return f"{_listed(begun)} {_has(begun)} a log already and this gateway has none: it waits to copy the log from a view"
     if differing:
-        return f"{_listed(differing)} {_has(differing)} other `group.members` than this gateway: make them the same everywhere"
+        return (
+            f"{_listed(differing)} {_has(differing)} other `group.members` than this gateway: configure the same members everywhere"
+        )
     if not absent:
         return ""
-    where = "" if there else "; where the group has begun already, `tutti members add` lets this one in"
-    return f"the group is founded when {_listed(absent)} {'is' if len(absent) == 1 else 'are'} here too: not heard of{where}"
+    where = "" if there else "; if the group exists already, `tutti members add` adds this gateway"
+    return f"the group is founded when {_listed(absent)} {'is' if len(absent) == 1 else 'are'} running too: not heard of{where}"
 
 
 def _lacking(peers: Peers, me: int) -> str:
-    """Who is missing for a majority."""
+    """Return the voters that are missing for a majority."""
     voters = {number: voter for number, voter in peers.rosters.known.items() if voter.voting}
     absent = [voter.name for number, voter in voters.items() if number != me and not peers.fresh(number)]
     wiped = [
@@ -219,8 +220,8 @@ def _lacking(peers: Peers, me: int) -> str:
         if (number == me or peers.fresh(number)) and peers.incarnation(number) != voter.incarnation
     ]
     said = [f"not heard of {_listed(absent)}"] if absent else []
-    said += [f"{_listed(wiped)} {_has(wiped)} another disk than the roster names, which does not count"] if wiped else []
-    needed = " and ".join(f"{size // 2 + 1} of the {size} that vote" for size in peers.rosters.sizes)
+    said += [f"{_listed(wiped)} {_has(wiped)} another disk than the roster names, and so no vote"] if wiped else []
+    needed = " and ".join(f"{size // 2 + 1} of {size} voters" for size in peers.rosters.sizes)
     undecided = ": a change of the roster is undecided" if len(peers.rosters.sizes) > 1 else ""
     return "; ".join([*said, f"{needed} are needed{undecided}"])
 
@@ -238,7 +239,7 @@ def _state(layers: Layers) -> str:
     if layers.membership.leaving.asked:
         return LEAVING
     if standing.primary:
-        return JOINING if misses else PRIMARY  # a view that hears nobody of its majority any more is about to end
+        return JOINING if misses else PRIMARY  # a view that no longer hears a majority is about to end
     lost = bool(layers.context.window.log()) and not standing.pausing and (misses or layers.peers.removed)
     return MINORITY if lost else JOINING
 
@@ -286,13 +287,13 @@ def _other(layers: Layers, peer: Peer) -> Member:
 
 
 def _reason_of(layers: Layers, peer: Peer) -> str:
-    """Why another one that is heard takes nothing new or has no vote, as its heartbeats tell."""
+    """Return why another live gateway takes nothing new or has no vote, according to its heartbeats."""
     peers, beat, voter = layers.peers, peer.beat, layers.peers.rosters.named.get(peer.number)
     if beat is None or beat.leaving:
         return ""
-    low = "its disk has no room; " if beat.low else ""  # which may be why the rest lasts
+    low = "its disk has no free space; " if beat.low else ""  # a low disk may delay the catching up that the next sentence names
     if voter is not None and voter.voting and voter.name == peer.name and voter.incarnation != peer.incarnation:
-        return f"{low}has another disk than the roster names, and no vote: if that is lost, {_disk_remedy(peers, voter)}"
+        return f"{low}has another disk than the roster names, and no vote: if the named disk is lost, {_disk_remedy(peers, voter)}"
     if voter is not None and not voter.voting:
         return f"{low}was added, and votes when it has caught up"
     if beat.low:

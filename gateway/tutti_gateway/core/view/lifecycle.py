@@ -1,4 +1,4 @@
-"""A member's life as a table: from start to stop, and through every view change (design, section 5)."""
+"""Phases of a member as a state table: from start to stop, and through every view change (protocol/lifecycle)."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import enum
 
 
 class Phase(enum.Enum):
-    """Where this member is."""
+    """Phase of a member."""
 
     BORN = "born"
-    SEARCHING = "searching"  # in no view: it looks for one, learns what others decide, or waits for its turn to propose
-    PROMISING = "promising"  # a view above all that were seen is being promised
-    COLLECTING = "collecting"  # candidate: what do the others' logs hold?
-    PROMISED = "promised"  # member: said what its log holds, waits for the log to take
-    ADOPTING = "adopting"  # the log is being made that of the view
-    ACCEPTING = "accepting"  # the log is that of the view; that it is accepted is being written
-    GATHERING = "gathering"  # candidate: waits until all members have accepted
-    INSTALLING = "installing"  # the view is installed, its VIEW frame is not decided
-    PRIMARY = "primary"  # everything before the VIEW frame is decided, new messages are taken
+    SEARCHING = "searching"  # in no view: it searches for one, copies decided frames, or waits for its turn to propose
+    PROMISING = "promising"  # the promise of a higher view is being written
+    COLLECTING = "collecting"  # candidate: it gathers the state of the other logs
+    PROMISED = "promised"  # member: it has reported its log and waits for the choice
+    ADOPTING = "adopting"  # the log is being made equal to the chosen one
+    ACCEPTING = "accepting"  # the log is equal to the chosen one; the acceptance is being written
+    GATHERING = "gathering"  # candidate: it waits until all members have accepted
+    INSTALLING = "installing"  # the view is installed, and its VIEW frame is undecided
+    PRIMARY = "primary"  # everything before the VIEW frame is decided, and new messages are taken
     STOPPED = "stopped"
-    HALTED = "halted"  # takes no part any more, stays up for reads
+    HALTED = "halted"  # takes no part any more and serves reads only
 
 
 class Step(enum.Enum):
-    """What moves a member."""
+    """Input that moves a member to another phase."""
 
     STARTED = "started"
     UNFIT = "started, and may not take part"
@@ -38,7 +38,7 @@ class Step(enum.Enum):
     GATHERED = "all members have accepted"
     DECIDED = "VIEW decided"
     LOST = "view given up"
-    STOP = "nothing under way, or nobody to wait for"
+    STOP = "nothing in progress, or no member to wait for"
     FAILED = "write failed"
 
 
@@ -54,7 +54,7 @@ _ACTIVE = (
     Phase.PRIMARY,
 )
 
-#: What is absent cannot happen. A higher view may be promised wherever a member is; nothing else interrupts.
+#: A transition that is absent cannot happen. A higher view may be promised in every active phase; nothing else interrupts a phase.
 LIFE: dict[tuple[Phase, Step], Phase] = {
     (Phase.BORN, Step.STARTED): Phase.SEARCHING,
     (Phase.BORN, Step.UNFIT): Phase.HALTED,

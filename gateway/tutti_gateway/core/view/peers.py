@@ -1,4 +1,4 @@
-"""The other gateways, and what is known of each: soft state, all of it learned again from heartbeats."""
+"""The other gateways and their soft state. All of it is rebuilt from heartbeats after a start."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class Peer:
     """One other gateway.
 
     Attributes:
-        number, name, address: as in the roster, or the configuration before there is one.
-        incarnation: of its disk, as its last message said.
+        number, name, address: as in the roster, or in the configuration before there is one.
+        incarnation: of its disk, as in its last message.
         beat: its last heartbeat, None before any.
-        came_us: when that came.
-        behind: positions that it had not decided then and this gateway had.
-        missed: heartbeats of this gateway since anything came from it.
-        up: whether its connection stands, as far as the transport says.
-        echoed_us: the latest own `sent_us` that it has sent back.
+        came_us: arrival time of that heartbeat.
+        behind: positions that this gateway had decided then and the peer had not.
+        missed: heartbeats of this gateway since the last message of the peer.
+        up: False if the transport reports a broken connection.
+        echoed_us: the latest own `sent_us` that the peer has sent back.
         rtt_us, spread_us: measured round trip and its spread (RFC 6298); 0 before any.
-        probed: heartbeats since it was asked for a sign of life, -1 if it was not.
+        probed: heartbeats since the peer was probed, -1 without a probe.
     """
 
     __slots__ = (
@@ -63,24 +63,28 @@ class Peer:
         self.probed = -1
 
     def boot_us(self, heartbeat_us: int) -> int:
-        """Silence after which it is suspected: so many heartbeats, and the time that its answers are known to take."""
+        """Return the silence after which the peer is suspected: some heartbeats, and the time that its answers take (membership,
+        M6).
+        """
         return limits.BOOT_HEARTBEATS * heartbeat_us + 2 * self.rtt_us + 4 * self.spread_us
 
     def boot_beats(self, heartbeat_us: int) -> int:
-        """The same in own heartbeats. Less than a quarter of one is none: answers of a near gateway take no heartbeat."""
+        """Return `boot_us` in own heartbeats. A remainder below a quarter does not count, because answers of a near peer take no
+        heartbeat.
+        """
         silence_us = self.boot_us(heartbeat_us) - heartbeat_us // 4
         return min(-(-silence_us // heartbeat_us), limits.BOOT_HEARTBEATS_MAX)
 
     def fresh(self, heartbeat_us: int) -> bool:
-        """Whether it was heard of lately."""
+        """True if the peer was heard within the boot period."""
         return self.up and self.beat is not None and self.missed < self.boot_beats(heartbeat_us)
 
     def measured(self, sample_us: int) -> None:
-        """One more round trip was measured."""
+        """Take one more measured round trip."""
         if not 0 <= sample_us <= limits.ROUND_TRIP_US_MAX:
             return
-        # One that is far from what was measured tells of a process that stood still rather than of the network; a network that
-        # did become slow is believed step by step.
+        # A sample far above the estimate usually means a paused process.
+        # The limit still lets the estimate follow a network that became slow (membership, M6).
         sample_us = min(sample_us, 2 * self.rtt_us + limits.ROUND_TRIP_STEP_US)
         if not self.rtt_us:
             self.rtt_us, self.spread_us = max(sample_us, 1), sample_us // 2
@@ -90,11 +94,11 @@ class Peer:
 
 
 class Peers:
-    """All of them, by number, and who this gateway is among them.
+    """All peers by number, and the number of this gateway.
 
     Attributes:
-        rosters: who counts, as this gateway's log has it.
-        configured: (number, name, address) of the configured members: in the order of their names, from 1.
+        rosters: the rosters that count, by this gateway's log.
+        configured: (number, name, address) of the configured members, numbered from 1 in the order of their names.
     """
 
     def __init__(self, context: Context) -> None:
@@ -104,12 +108,12 @@ class Peers:
         self.configured = [(place, name, identity.members[name]) for place, name in enumerate(sorted(identity.members), 1)]
         self.rosters = Rosters([])
         self._changes = 0
-        self._rostered = False  # whether the own number is one that a ROSTER gave
+        self._rostered = False  # True if the own number comes from a ROSTER
         self._peers: dict[int, Peer] = {}
         self._guests: dict[int, Peer] = {}
 
     def refresh(self) -> None:
-        """Where the log's rosters changed, see who is there, and who this gateway is."""
+        """Rebuild the peers and the own number if the rosters of the log have changed."""
         window = self._context.window
         if self._changes != window.roster_changes:
             self._changes = window.roster_changes
@@ -122,6 +126,7 @@ class Peers:
         me = next((number for number, name, _ in named if name == identity.gateway), 0)
         # A removed voter keeps its number, also after a restart: peers that do not know its removal durably still count its answer.
         me = me or context.window.state.gateway_number(identity.incarnation)
+        # A gateway that had a number in a ROSTER keeps it until the log gives another one.
         if me or not self._rostered:
             context.standing.me = me  # no other gateway ever gets the number
         self._rostered = self._rostered or (bool(me) and bool(self.rosters.known))
@@ -139,93 +144,96 @@ class Peers:
         context.outbox.peers(tuple(others))
 
     def admit(self, number: int) -> None:
-        """A gateway that this log does not name says that it has the same log: a later roster, not here yet, may name it.
+        """Add a gateway that this log does not name but that has the same log: a later roster, not here yet, may name it.
 
-        It is heard and learned from like all others, and counts for nothing here.
+        The added gateway's messages are taken and its log may be copied, but it counts in no majority here.
         """
         if number not in self._peers and number != self._context.standing.me and len(self._peers) < common_limits.ROSTER_MAX:
             self._peers[number] = self._guests[number] = Peer(number, "", "")
 
     def __iter__(self) -> Iterator[Peer]:
-        """Every other gateway."""
+        """Iterate over all other gateways."""
         return iter(self._peers.values())
 
     def get(self, number: int) -> Peer | None:
-        """The gateway of that number, None if it is not known, or is this one."""
+        """Return the gateway of that number, None if it is unknown or is this one."""
         return self._peers.get(number)
 
     @property
     def config_crc(self) -> int:
-        """Of the configured members, which all who found a group have to agree on."""
+        """CRC of the configured members. All founders of a group must have the same value."""
         text = "\n".join(f"{name}={address}" for _, name, address in self.configured)
         return int(google_crc32c.value(text.encode()))
 
     def low(self, number: int) -> bool:
-        """Whether the gateway says that its disk takes no batches."""
+        """True if the gateway reports that its disk takes no batches."""
         peer = self._peers.get(number)
         return peer is not None and peer.beat is not None and peer.beat.low
 
     @property
     def alone(self) -> bool:
-        """Whether there is nobody else."""
+        """True if there is no other gateway."""
         return not self._peers
 
     def fresh(self, number: int) -> bool:
-        """Whether this gateway hears that one, which may be itself."""
+        """True if this gateway hears that one, which may be itself."""
         if number == self._context.standing.me:
             return True
         peer = self._peers.get(number)
         return peer is not None and peer.fresh(self._heartbeat_us)
 
     def incarnation(self, number: int) -> bytes:
-        """Of the gateway's disk, as it says."""
+        """Return the incarnation of the gateway's disk, as it reports it."""
         if number == self._context.standing.me:
             return self._context.identity.incarnation
         peer = self._peers.get(number)
         return peer.incarnation if peer is not None else b""
 
     def incarnations(self, numbers: Iterable[int]) -> dict[int, bytes]:
-        """The incarnations of several."""
+        """Return the incarnations of several gateways."""
         return {number: self.incarnation(number) for number in numbers}
 
     def voter(self, number: int) -> bool:
-        """Whether the gateway, with the disk that it has, votes."""
+        """True if the gateway votes with the disk that it has."""
         return self.rosters.voter(number, self.incarnation(number))
 
     @property
     def removed(self) -> bool:
-        """Whether it is decided that this gateway is no member any more."""
+        """True if the removal of this gateway from the group is decided."""
         return self._rostered and self._context.identity.gateway not in {voter.name for voter in self.rosters.known.values()}
 
     def member(self, number: int) -> bool:
-        """Whether the gateway, with the disk that it has, may be a member of a view."""
+        """True if the gateway may be a member of a view with the disk that it has."""
         return self.rosters.member(number, self.incarnation(number))
 
     def counts(self, number: int) -> bool:
-        """Whether the gateway, with the disk that it has, is counted by any roster: its answer is wanted."""
+        """True if any roster counts the gateway with the disk that it has, so that its answer is needed."""
         return self.rosters.votes(number, self.incarnation(number))
 
     def hears(self) -> tuple[int, ...]:
-        """The gateways that this one hears."""
+        """Return the gateways that this one hears."""
         return tuple(peer.number for peer in self if peer.fresh(self._heartbeat_us))
 
     def hears_majority(self) -> bool:
-        """Whether this gateway and those that it hears are a majority of the roster."""
+        """True if this gateway and those that it hears are a majority of the roster."""
         return self.rosters.majority(self.incarnations([self._context.standing.me, *self.hears()]))
 
     def part(self) -> list[int]:
-        """This gateway and the members that it hears and that hear it, if it is a member itself; nobody otherwise. Who leaves, was
-        removed, or has another disk than the roster says is not among them.
+        """Return this gateway and the members that it hears and that hear it; an empty list if it is not a member itself.
+
+        Gateways that leave, were removed, or have another disk than the roster names are not in the list.
         """
         me = self._context.standing.me
         if not self.member(me):
             return []
+        # A lane needs both directions of a link (lanes, U8).
         hearing = [peer for peer in self if peer.fresh(self._heartbeat_us) and peer.beat is not None and me in peer.beat.hears]
         return [me, *(peer.number for peer in hearing if peer.beat and not peer.beat.leaving and self.member(peer.number))]
 
     def held(self) -> int:
-        """Up to which position every other voter holds the decided log, durably, as far as it said: what is decided was durable
-        there first. Nobody knows it of one that was not heard with the disk that the roster names: then 0.
+        """Return the position up to which every other voter has reported the log as decided, and so holds it durably.
+
+        The result is 0 while a voter was not heard with the disk that the roster names.
         """
         self.refresh()
         me = self._context.standing.me
@@ -234,20 +242,22 @@ class Peers:
             peer.beat if (peer := self._peers.get(voter.number)) and peer.incarnation == voter.incarnation else None
             for voter in voters
         ]
+        # A reported frontier is durable there (repair, R15).
         return min((beat.frontier if beat is not None else 0 for beat in beats), default=limits.POSITION_MAX)
 
     def distance_us(self, number: int) -> int:
-        """One-way distance to the gateway, as far as it is known."""
+        """Return the one-way distance to the gateway, as far as it is measured."""
         peer = self._peers.get(number)
         return max(peer.rtt_us // 2 if peer is not None else 0, limits.DISTANCE_US_MIN)
 
     def round_beats(self) -> int:
-        """Heartbeats in a round trip to the furthest gateway that is heard; 0 where it takes less than one."""
+        """Return the heartbeats in a round trip to the furthest gateway that is heard; 0 if it takes less than one."""
         return self._furthest_us() // self._heartbeat_us
 
     def answer_beats(self) -> int:
-        """Heartbeats in which two round trips to it are over. Less than a quarter of one is none: answers of a near gateway take no
-        heartbeat.
+        """Return the heartbeats in which two round trips to the furthest gateway end.
+
+        A remainder below a quarter does not count, because answers of a near gateway take no heartbeat.
         """
         return max(0, -(-(2 * self._furthest_us() - self._heartbeat_us // 4) // self._heartbeat_us))
 
@@ -255,5 +265,5 @@ class Peers:
         return max((peer.rtt_us for peer in self if peer.fresh(self._heartbeat_us)), default=0)
 
     def seen_view(self) -> int:
-        """The highest view that any of them spoke of."""
+        """Return the highest view that any heartbeat named."""
         return max((max(peer.beat.promised, peer.beat.view, peer.beat.claim) for peer in self if peer.beat), default=0)

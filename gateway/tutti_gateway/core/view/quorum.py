@@ -1,8 +1,8 @@
-"""Majorities: which sets of gateways may decide who decides (design, section 5, roster change).
+"""Majorities: the sets of gateways that may decide on a view (protocol/membership, M21).
 
-A log may hold several ROSTER frames that count: the last decided one and every later one, decided or not. A set of gateways counts
-when it holds a majority of each, by number *and incarnation*: a wiped disk is nobody's voter. One that was made by force ends what
-counted before it: those who were counted there are gone.
+A log may hold several ROSTER frames that count: the last decided one and every later one, decided or not. A set of gateways is a
+majority when it holds a majority of each roster, by number *and incarnation*. A wiped disk therefore has no vote. A forced ROSTER
+replaces every earlier one, because the voters that it leaves out are lost.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ class Rosters:
     """The rosters that count for one log.
 
     Attributes:
-        named: everybody that the last of them names, by number; learners that do not vote yet too.
-        known: everybody that any of them names: who was removed still answers while that is not decided.
-        blank: whether the log does not name anybody yet (it has not begun).
+        named: gateways in the last roster, by number, including learners without a vote.
+        known: gateways in any of the rosters. A removed gateway still answers until its removal is decided.
+        blank: True while the log has not begun and names no gateway.
     """
 
     __slots__ = ("_all", "blank", "known", "named")
@@ -38,14 +38,14 @@ class Rosters:
         self.blank = not self._all
 
     def majority(self, gateways: Mapping[int, bytes]) -> bool:
-        """Whether the gateways (number -> incarnation) hold a majority of every roster that counts. Never of a blank log."""
+        """True if the gateways (number -> incarnation) hold a majority of every roster that counts. False for a blank log."""
         return bool(self._all) and all(
             2 * sum(gateways.get(number) == incarnation for number, incarnation in roster.items()) > len(roster)
             for roster in self._all
         )
 
     def blocks(self, gateways: Mapping[int, bytes]) -> bool:
-        """Whether no majority of any roster that counts is without one of the gateways."""
+        """True if every majority of each roster that counts includes one of the gateways."""
         return bool(self._all) and all(
             2 * sum(gateways.get(number) != incarnation for number, incarnation in roster.items()) <= len(roster)
             for roster in self._all
@@ -53,30 +53,33 @@ class Rosters:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """How many voters each roster that counts has."""
+        """Number of voters in each roster that counts."""
         return tuple(map(len, self._all))
 
     def votes(self, number: int, incarnation: bytes) -> bool:
-        """Whether any of the rosters counts this gateway with this disk."""
+        """True if any of the rosters counts this gateway with this disk."""
         return any(roster.get(number) == incarnation for roster in self._all)
 
     def voter(self, number: int, incarnation: bytes) -> bool:
-        """Whether the last roster counts this gateway with this disk."""
+        """True if the last roster counts this gateway with this disk."""
         return bool(self._all) and self._all[-1].get(number) == incarnation
 
     def member(self, number: int, incarnation: bytes) -> bool:
-        """Whether the gateway may be a member of a view: whoever any of the rosters counts, until it is decided that it is removed;
-        and one that is to vote, which has to be in the view before its vote counts, or a group of one could never become two.
+        """True if the gateway may be a member of a view.
+
+        Every voter of any roster may be one until its removal is decided. A learner may be one too: it must be in the view before
+        its vote counts, or a group of one could never become two.
         """
         voter = self.named.get(number)
         return self.votes(number, incarnation) or (voter is not None and not voter.voting)
 
 
 def rosters_of(state: LogState, undecided: Iterable[Frame]) -> Rosters:
-    """The rosters that count for the log that `state` and the undecided ROSTER frames behind it make."""
+    """Return the rosters that count for the log of `state` and the undecided ROSTER frames after it."""
     counting = [state.roster]
     for frame in undecided:
         body = decode_body(RosterBody, frame.body)
         roster = {voter.number: voter for voter in body.voters}
+        # A forced ROSTER ends all earlier ones, decided or not (membership, M25).
         counting = [roster] if body.forced else [*counting, roster]
     return Rosters(counting)

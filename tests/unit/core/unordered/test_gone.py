@@ -52,7 +52,7 @@ def alone_since(first: int, *, also: int = 0) -> Group:
 @pytest.mark.parametrize("first", [3, 4])
 def test_an_end_that_only_the_lost_disk_could_decide_is_named_with_who_holds_it(first: int) -> None:
     made = alone_since(first)
-    assert "position 4 of 7 is not at those that answer (gateway 2 holds position 4 undecided" in halted(made)
+    assert "position 4 of 7 is at no gateway that has answered (gateway 2 holds position 4 undecided" in halted(made)
     assert halted(made).endswith("it waits for gateway 3")
     assert not made.suspects
     made.start(3)
@@ -74,7 +74,7 @@ def test_an_end_that_only_the_lost_disk_could_decide_is_named_with_who_holds_it(
 def test_an_end_that_got_a_no_is_not_named() -> None:
     """The later attempt is still here, so that what gateway 2 holds in its place was never decided."""
     made = alone_since(6, also=3)
-    assert "position 6 of 7 is at no other gateway; where it cannot be restored" in halted(made)
+    assert "position 6 of 7 is at no other gateway; if it cannot be restored" in halted(made)
     assert "gateway 2 holds" not in halted(made)
 
 
@@ -98,7 +98,7 @@ def test_a_gateway_that_has_it_and_is_away_is_waited_for() -> None:
     made[3].disks[key] = type(made[1].disks[key])(frames=frames, attempt=3, delivered=7)
     made.start(3)
     beats(made, _LONG, LaneFetched, sender=3)
-    assert "gateway 3 has position 4 of 7 and does not give it: see `damaged` in `lanes` of its status" in halted(made)
+    assert "gateway 3 has position 4 of 7 but cannot read it: see `damaged` in `lanes` of its status" in halted(made)
     made.crash(3)
     made.settle(_LONG)
     assert halted(made).endswith("it waits for gateway 3, which has position 4 of 7")

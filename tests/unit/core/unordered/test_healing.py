@@ -53,7 +53,7 @@ def test_what_only_the_origin_had_decided_is_so_again_and_the_lane_goes_on() -> 
 @pytest.mark.parametrize("marked", [3, 4])
 def test_it_waits_for_every_member_of_the_last_attempt(marked: int) -> None:
     made = lost(3, marked=marked)
-    assert halted(made).endswith("it waits for gateway 3, which may have more of it")
+    assert halted(made).endswith("it waits for gateway 3, which may have more of the frames")
     made.submit(1, (1, 4, b"4"))
     (refused,) = answers(made, 1)
     assert isinstance(refused, RefusedAnswer)
@@ -65,7 +65,7 @@ def test_it_waits_for_every_member_of_the_last_attempt(marked: int) -> None:
 
 def test_what_nobody_has_is_told_with_what_to_do() -> None:
     made = lost(2, 3)
-    assert "position 2 of 3 is not at those that answer; it waits for gateway 2, gateway 3" in halted(made)
+    assert "position 2 of 3 is at no gateway that has answered; it waits for gateway 2, gateway 3" in halted(made)
     for number in (2, 3):
         del made[number].disks[made[1].key]
         made.start(number)
@@ -132,7 +132,9 @@ def test_another_frame_at_the_mark_than_the_disk_had_halts_the_lane() -> None:
     for number in (2, 3):
         made.start(number)
     again(made, chain=7)
-    assert halted(made).startswith("the lane of this gateway takes nothing more: another frame is decided elsewhere at position 3")
+    assert halted(made).startswith(
+        "the lane of this gateway takes nothing more: another gateway has decided a different frame at position 3"
+    )
 
 
 def test_where_a_member_of_the_last_attempt_was_removed_all_that_there_are_are_heard() -> None:
@@ -149,10 +151,10 @@ def test_where_a_member_of_the_last_attempt_was_removed_all_that_there_are_are_h
     disk.lose(len(disk.frames), len(disk.frames))
     made.start(1)
     made.settle(limits.LANE_WAIT_HEARTBEATS)
-    assert "it waits for gateway 3, which may have more of it" in halted(made), "gateway 4 was in no attempt of that time"
+    assert "it waits for gateway 3, which may have more of the frames" in halted(made), "gateway 4 was in no attempt of that time"
     del made.state.roster[3]
     made.settle(limits.LANE_WAIT_HEARTBEATS)
-    assert "it waits for gateway 4, which may have more of it" in halted(made)
+    assert "it waits for gateway 4, which may have more of the frames" in halted(made)
     made.start(4)
     made.settle(limits.LANE_WAIT_HEARTBEATS)
     assert halted(made) == ""
@@ -176,10 +178,10 @@ def test_an_end_that_was_this_gateway_s_alone_is_asked_of_all_that_there_are() -
     disk.lose(end, end - 1)
     made.start(1)
     made.settle(2 * limits.LANE_WAIT_HEARTBEATS)
-    assert halted(made).endswith("it waits for gateway 2, gateway 3, which may have more of it")
+    assert halted(made).endswith("it waits for gateway 2, gateway 3, which may have more of the frames")
     made.start(3)
     made.settle(2 * limits.LANE_WAIT_HEARTBEATS)
-    assert halted(made).endswith("it waits for gateway 2, which may have more of it")
+    assert halted(made).endswith("it waits for gateway 2, which may have more of the frames")
     made.start(2)
     made.settle(2 * limits.LANE_WAIT_HEARTBEATS)
     assert halted(made) == ""

@@ -73,7 +73,7 @@ def test_where_the_disk_of_a_member_is_gone_all_of_the_roster_are_heard(how: str
     made.split({1, 2, 4, 5}, {3})
     made.start(1)
     made.settle(_LONG)
-    assert halted(made).endswith("it waits for gateway 3, which may have more of it")
+    assert halted(made).endswith("it waits for gateway 3, which may have more of the frames")
     made.submit(1, (1, 2, b"other"))
     assert made[1].disks[made[1].key].attempt == disks_attempt(made), "no other attempt is promised"
     answers(made, 1)
@@ -131,7 +131,7 @@ def test_an_attempt_that_names_no_disks_is_asked_of_all_of_the_roster() -> None:
     disk.lose(len(disk.frames), len(disk.frames) - 1)
     made.start(1)
     made.settle(_LONG)
-    assert halted(made).endswith("it waits for gateway 4, which may have more of it")
+    assert halted(made).endswith("it waits for gateway 4, which may have more of the frames")
     made.start(4)
     made.settle(_LONG)
     assert halted(made) == ""
@@ -155,12 +155,12 @@ def test_an_answer_counts_for_the_disk_that_gave_it() -> None:
     disk.lose(len(disk.frames), len(disk.frames) - 1)
     made.start(1)
     made.settle(_LONG)
-    assert halted(made).endswith("it waits for gateway 3, which may have more of it")
+    assert halted(made).endswith("it waits for gateway 3, which may have more of the frames")
     made.wipe(2)
     made.vote()
     made.start(3)
     made.settle(_LONG)
-    assert halted(made).endswith("it waits for gateway 2, which may have more of it")
+    assert halted(made).endswith("it waits for gateway 2, which may have more of the frames")
     made.start(2)
     made.settle(_LONG)
     assert halted(made) == ""

@@ -129,7 +129,7 @@ def test_who_was_removed_before_it_gave_what_it_alone_has_is_waited_for_no_longe
     made.start(1)
     for _ in range(2 * limits.LANE_WAIT_HEARTBEATS):  # gateway 2 has position 3 alone, says so, and what it gives is lost
         beat_without_tails(made)
-    assert halted(made).endswith("it waits for more of it from gateway 2")
+    assert halted(made).endswith("it waits for more frames from gateway 2")
     made.wipe(2)
     del made.state.roster[2]
     made.settle(_LONG)
@@ -161,7 +161,7 @@ def test_who_writes_nothing_is_told_of_once() -> None:
     made = resumed()
     beats(made, 300, Posted, sender=3)
     assert [(one.member, one.reason) for one in made.suspects] == [
-        (3, "no vote since position 3 of lane 1, 4 is posted: the lane waits for it")
+        (3, "no vote since position 3 of lane 1, but 4 is posted: the lane waits for it")
     ]
     made.settle(_LONG)
     ended(made)

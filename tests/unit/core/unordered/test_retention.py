@@ -138,10 +138,10 @@ def test_what_begins_below_what_is_here_is_nothing_new() -> None:
 def test_a_gateway_that_the_roster_names_no_more_is_forgotten() -> None:
     made = group_of_roster()
     member = made[1].layer._member  # type: ignore[union-attr]  # it runs
-    assert set(member._told) == set(member._disks) == {2, 3}
+    assert set(member._reports) == set(member._disks) == {2, 3}
     made.crash(3)
     made.settle(limits.LANE_ENDS_HEARTBEATS)
-    assert set(member._told) == set(member._disks) == {2, 3}, "who is only away holds the lanes back"
+    assert set(member._reports) == set(member._disks) == {2, 3}, "who is only away holds the lanes back"
     made.state.roster = {number: voter for number, voter in made.state.roster.items() if number != 3}
     made.settle(limits.LANE_ENDS_HEARTBEATS)
-    assert set(member._told) == set(member._disks) == {2}
+    assert set(member._reports) == set(member._disks) == {2}
