@@ -1,9 +1,9 @@
-"""The log's one writer: frames in, durable by one sync for all that came meanwhile, indexed when decided.
+"""The log writer: appends frames, makes them durable with group syncs, and indexes them when they are decided.
 
-One thread calls it (the node's disk thread), but for `frontier` and `beat`, which only touch the live page and may come from
-another. After a failed write or sync it refuses everything (`DiskFailed`): what the page cache then holds is no longer known, and
-the same data is never tried again. A lack of room (`DiskFull`) is no such failure, unless a sync told it: the same call is made
-again when there is some.
+The node's disk thread owns the writer. Only `frontier` and `beat` may be called from another thread, because they only write to the
+live page. After a failed write or sync the writer refuses every call with `DiskFailed`: the content of the page cache is then
+unknown, so the same data is never retried. `DiskFull` is not fatal, unless a sync raised it: the caller frees space and repeats the
+call.
 """
 
 from __future__ import annotations
@@ -52,10 +52,16 @@ _US = 1_000_000
 
 
 class LogWriter:
-    """Writes one directory. Made by `open`. `mender` looks for damage, `trimming` for what may go; `shown` is that of `Found`."""
+    """Writes the log of one data directory. Create it with `open`.
+
+    Attributes:
+        mender: the scrubber, which finds and repairs corrupt frames.
+        trimming: the retention of old segments.
+        shown: see `Found.shown`.
+    """
 
     def __init__(self, directory: Home, options: LogOptions, storage: Storage, found: Found, live: LivePage) -> None:
-        """Go on where `found` ends."""
+        """Continue the log at the end that recovery found."""
         self._directory = directory
         self._path = directory.path
         self._options = options
@@ -67,12 +73,12 @@ class LogWriter:
         frontier = (found.state.position, found.state.next_offset)
         self._marking = Marking(found.end, frontier, found.mark, found.recovered.damage)
         self._end: End = found.end
-        # A lane may stand still while another one keeps the thread from resting: its marks are never late.
+        # One writer thread serves several lanes, so a lane may get no idle time: each of its writes carries a mark.
         self._late_us = 0 if options.lane else limits.MARK_LATE_US
         self._synced_at = time.monotonic()
-        self._spoiled = found.recovered.damage is not None  # what is damaged still stands behind the end
+        self._spoiled = found.recovered.damage is not None  # corrupt bytes still follow the end of the log
         self._later, self.shown = found.later, found.shown
-        self._cutting = False  # from the mark that is lowered on
+        self._cutting = False  # True from the lowered mark until the truncation is complete
         sizes = [read_header(self._path, segment.first).size for segment in found.segments[-1:]]
         self._room = Room(self._path, options, storage, given_up=sizes == [options.reserved_bytes])
         self._preparer = Preparer(self._path, options, storage)
@@ -86,12 +92,12 @@ class LogWriter:
 
     @classmethod
     def open(cls, directory: Home, options: LogOptions | None = None, storage: Storage | None = None) -> tuple[Self, Recovered]:
-        """Recover a directory's log and get ready to write behind it.
+        """Recover the log of a directory and return a writer that appends to it, with the recovered state.
 
         Raises:
-            Damaged: something durable is damaged or gone.
-            WrongDirectory: the directory holds segments of another log, or something was written by a newer release.
-            DiskFull, DiskFailed: the disk has no room, or failed.
+            Damaged: durable data is corrupt or missing.
+            WrongDirectory: the directory holds segments of another log, or a newer release wrote it.
+            DiskFull, DiskFailed: the disk is full, or it failed.
         """
         options, storage = options or LogOptions(), storage or Storage()
         try:
@@ -123,20 +129,25 @@ class LogWriter:
         self._preparer.clear()
         if self._options.prepared_segments:
             if not self._segments and not prepared_paths(self._path):
-                self._preparer.prepare_one(patient=False)  # so that the first writes of a new gateway are no slower than later ones
+                self._preparer.prepare_one(patient=False)  # the first writes of a new gateway then cost no more than later ones
             self._preparer.start()
         self._live.publish(self._indexer.state, self._segments[-1].first if self._segments else 0)
 
     # Writing
 
     def append(self, frames: Sequence[Frame], *, must: bool = False) -> None:
-        """Write frames behind the log, in order, without a sync and without a copy. Frames that are in it already are passed over,
-        so that after `DiskFull` the same call can be made again as it was; with `must` batches too take what is reserved. What a
-        damage left there is set aside first; marks go on naming the damaged end until the log reaches it again.
+        """Append frames to the log in order, without a sync and without a copy.
+
+        Frames that the log already holds are skipped, so the caller can repeat the same call after `DiskFull`. Corrupt bytes after
+        the end of the log are quarantined first. Marks continue to name the corrupt end until the log reaches its position again.
+
+        Args:
+            frames: consecutive frames that follow the end of the log.
+            must: True if batches may also use the reserved space.
 
         Raises:
-            DiskFull: there is no room for them.
-            DiskFailed: the disk failed, now or before.
+            DiskFull: the disk has too little free space for the frames.
+            DiskFailed: the disk failed, now or earlier.
         """
         self._check_usable()
         left = unwritten(frames, self._end)
@@ -157,9 +168,11 @@ class LogWriter:
             raise self._meaning("writing to", error) from error
 
     def _append_some(self, frames: Sequence[Frame], must: bool) -> Sequence[Frame]:
-        """Write as many as the segment takes; if some are left, a new segment has begun for them."""
+        """Write as many frames as fit into the segment, begin a new segment if some are left, and return those."""
         if self._room.in_reserve and not must and any(frame.kind == Kind.BATCH for frame in frames):
-            raise DiskFull(f"the disk of {self._path} is full and the reserve is for what must be written: free some space")
+            raise DiskFull(
+                f"the disk of {self._path} is full and the reserve is only for frames that must be written: free some space"
+            )
         segment = self._segments[-1]
         parts, places, place, end = segment.fitting(frames, self._end)
         left = frames[len(places) :]
@@ -176,14 +189,16 @@ class LogWriter:
         return left
 
     def _lower_mark(self) -> None:
-        """Another frame takes the place of the damaged end: the mark that names this one would tell of mixed files."""
+        """Lower the mark, because a different frame replaces the corrupt end. The old mark would make the next start report
+        mixed files.
+        """
         mark = self._marking.next(self._marking.durable)
         self._scalars.write(self._scalars.scalars, mark, self._scalars.segment)
         self._marking.set(mark)
         self._marking.damage = None
 
     def _roll(self, frame: Frame) -> None:
-        """Begin the next segment; everything before it is made durable first, so that only the last segment can ever be torn."""
+        """Begin the next segment. Everything before it becomes durable first, so only the last segment can be torn."""
         self.sync()
         self._begin_segment(frame)
 
@@ -204,24 +219,25 @@ class LogWriter:
         if prepared:
             self._preparer.used()
         self._live.segment(first)
-        if self._segments and self._segments[-1].first == first:  # empty, and too small for the frame: a larger one took its place
+        # the last segment is empty and too small for the frame: the larger segment replaces it
+        if self._segments and self._segments[-1].first == first:
             self._let_go([self._segments.pop()])
             self._live.renew()
         elif self._segments:
             self._segments[-1].last = position
         self._marking.set(mark)
         self._segments.append(new_segment(self._path, self._storage, first, fd, size))
-        if position:  # the first one is missed by the log's uuid in the identity, once it has durably begun
+        if position:  # the log's uuid in the identity file already records that the first segment exists
             self._scalars.write(self._scalars.scalars, mark, first)
         if self._indexer.state.position == position:
             self._indexer.pass_boundaries()
 
     def sync(self) -> None:
-        """Make everything appended durable.
+        """Make all appended frames durable.
 
         Raises:
-            DiskFull: what was appended is durable, and there is no room for the mark that must be too.
-            DiskFailed: the disk failed, now or before.
+            DiskFull: the frames are durable, but the disk has no space for the mark that must be durable too.
+            DiskFailed: the disk failed, now or earlier.
         """
         self._check_usable()
         if not self._segments:
@@ -243,23 +259,23 @@ class LogWriter:
         self._directory.freshen(limits.IDENTITY_FRESH_BUSY_US)
 
     def _write_slot(self, segment: Segment) -> None:
-        """Say in the slot, once between two syncs, what the syncs before made durable."""
+        """Write a mark that names what earlier syncs made durable, at most once between two syncs."""
         if self._marking.written is None and self._marking.behind:
             mark = self._marking.next()
             self._storage.write(segment.fd, [mark.to_bytes()], MARK_SLOTS[segment.slot])
             self._marking.written = mark
 
     def write_scalars(self, scalars: Scalars) -> None:
-        """Make the scalars durable, and with them the mark of what is durable. A view that is accepted ends a damage.
+        """Make the hard state durable, together with the current mark. Accepting a view ends a reported corruption.
 
         Raises:
-            DiskFull: there is no room for them.
-            DiskFailed: the disk failed, now or before.
+            DiskFull: the disk has too little free space.
+            DiskFailed: the disk failed, now or earlier.
         """
         self._check_usable()
-        with self._watching("writing the scalars of"):
+        with self._watching("writing the hard state of"):
             accepts = scalars.accepted > self._scalars.scalars.accepted
-            if accepts and self._spoiled:  # no mark will tell then why the file is short
+            if accepts and self._spoiled:  # after the view no mark explains why the file is short
                 quarantine.lengthen(self._storage, self._segments[-1])
             mark = self._marking.next(self._marking.durable if accepts else None)
             self._scalars.write(scalars, mark, self._scalars.segment)
@@ -268,33 +284,36 @@ class LogWriter:
             if accepts:
                 self._marking.damage = None
 
-    # Cutting
+    # Truncating
 
     def cut(self, position: int) -> None:
-        """Take every frame behind `position` off the log, durably. What a damage left behind the end is kept aside, and forgotten.
+        """Truncate the log after `position`, durably. Corrupt bytes after the end are quarantined, and marks stop naming them.
 
         Raises:
-            InvariantViolated: something behind `position` is decided, or the log does not reach it.
-            Damaged: the frames up to `position` cannot be read any more.
-            DiskFull: there is no room, and the reserve is gone; the same call comes again.
-            DiskFailed: the disk failed, now or before.
+            InvariantViolated: a frame after `position` is decided, or the log does not reach `position`.
+            Damaged: the frames up to `position` cannot be read.
+            DiskFull: the disk is full and the reserve is used up; repeat the same call later.
+            DiskFailed: the disk failed, now or earlier.
         """
         self._check_usable()
         decided, last = self._marking.frontier[0], self._end[0]
-        invariant(decided <= position <= last, f"a cut behind {position}: the log is decided up to {decided} and ends at {last}")
+        invariant(
+            decided <= position <= last,
+            f"cannot truncate the log after position {position}: it is decided up to {decided} and ends at {last}",
+        )
         if position == last and self._marking.damage is None:
             if self._marking.durable != self._end:
                 self.sync()
             return
         self._preparer.wrote()
-        with self._watching("cutting"):
+        with self._watching("truncating"):
             self._set_aside()
             self._sync()
             end = truncate.end_at(self._path, self._segments, self._indexer.end, position)
-            self._room.with_room(lambda: self._cut(end), "a cut")
+            self._room.with_room(lambda: self._cut(end), "a truncation")
 
     def _cut(self, end: End) -> None:
-        """Nothing changes in memory before all of it is done on the disk, so that it can be done again."""
+        """Truncate on disk first and in memory last, so that the call can be repeated after a failure."""
         self._cutting = True
         position = end[0]
         kept = [segment for segment in self._segments if position and segment.first <= position + 1]
@@ -302,7 +321,7 @@ class LogWriter:
         places = kept[-1].places_behind(position, self._indexer.state.position) if kept else []
         mark = self._marking.next(end)
         if not kept:
-            self._directory.remember_log(b"")  # the log has not begun: another one may
+            self._directory.remember_log(b"")  # nothing is left, so another log may begin here
         truncate.take_off(self._path, self._storage, self._scalars, mark, kept[-1] if kept else None, places, gone)
         self._let_go(gone)
         del self._segments[len(kept) :]
@@ -316,7 +335,7 @@ class LogWriter:
         self._cutting = False
 
     def _set_aside(self) -> None:
-        """Before anything is written behind a damaged end: keep what stands there. Interrupted, it is as before."""
+        """Quarantine corrupt bytes after the end before anything is written there. An interrupted call changes nothing."""
         if not self._spoiled:
             return
         segment = self._segments[-1]
@@ -330,15 +349,21 @@ class LogWriter:
         self._spoiled, self._later = False, []
 
     def replace(self, snapshot: bytes) -> None:
-        """Put what a snapshot (LogState as bytes) says in the log's place, durably: it is decided, and more than is so here.
+        """Replace the log with a snapshot, durably. All of the snapshot's log is decided.
+
+        Args:
+            snapshot: a `LogState` as bytes; it covers more than is decided here.
 
         Raises:
-            DiskFull, DiskFailed: as `cut`.
+            DiskFull, DiskFailed: as for `cut`.
         """
         self._check_usable()
         state = LogState.from_bytes(snapshot)
         decided, end = self._marking.frontier[0], (state.position, state.view, state.chain)
-        invariant(decided < state.position, f"a log decided up to {decided} is replaced by one up to {state.position}")
+        invariant(
+            decided < state.position,
+            f"the snapshot ends at position {state.position}, but the log here is already decided up to {decided}",
+        )
         self._cutting = True
         args = self._path, self._storage, self._options, self._scalars, state, self._marking.sequence_of_next()
         with self._watching("replacing"):
@@ -362,30 +387,38 @@ class LogWriter:
     # Reading back
 
     def read(self, first: int, last: int) -> tuple[tuple[Frame, ...], int]:
-        """The durable frames from `first` on, and up to where no later ABORT reaches over them: see `Fetcher.read`."""
+        """Return durable frames from `first` on, and the last position that no later ABORT covers. See `Fetcher.read`."""
         upto = Upto(self._indexer.state.position, self._indexer.indexed)
         return self._fetcher.read(first, min(last, self._marking.durable[0]), upto)
 
     # Deciding
 
     def frontier(self, position: int, offset: int) -> None:
-        """The frontier has reached `position`, and `offset` behind its last record. To be called before any receipt leaves; may be
-        called from another thread.
+        """Publish the frontier to readers. The node calls this method before any receipt leaves, possibly from another thread.
+
+        Args:
+            position: last decided position.
+            offset: offset after the last decided record.
         """
         self._marking.frontier = (position, offset)
         self._live.frontier(position, offset)
 
     def beat(self, time_us: int) -> None:
-        """The gateway is at work at wall clock `time_us`; may be called from another thread."""
+        """Write the gateway's heartbeat, wall clock in us, to the live page. Another thread may call this method."""
         self._live.beat(time_us)
 
     def decided(self, frames: Sequence[Frame], offsets: Sequence[int], aborted: Collection[int] = frozenset()) -> None:
-        """Index a decided run: frames in order, the offset of each, and the positions of void batches among them. After `DiskFull`
-        the same call is to be made again as it was, before any other run's: what was indexed is passed over.
+        """Index a run of decided frames. After `DiskFull` repeat the same call before the next run: rows that are written are
+        skipped.
+
+        Args:
+            frames: decided frames in order.
+            offsets: offset of each frame.
+            aborted: positions of the void batches among them.
 
         Raises:
-            DiskFull: there is no room, and the reserve is gone.
-            DiskFailed: the index could not be written, or the disk failed before.
+            DiskFull: the disk is full and the reserve is used up.
+            DiskFailed: the index could not be written, or the disk failed earlier.
         """
         self._check_usable()
         try:
@@ -398,15 +431,16 @@ class LogWriter:
         except (OSError, DiskFull) as error:
             raise self._meaning("indexing", error) from error
 
-    # Beside the writing
+    # Background work
 
     def idle(self) -> bool:
-        """What is to be done when nothing is queued: the mark is brought up to date 10 ms after the last sync, copies are told from
-        this directory when it rests, and what was trimmed goes. True while something is left to do: call again within 10 ms.
+        """Do background work while no request is queued, and return True if some is left: then call again within 10 ms.
+
+        The mark becomes current 10 ms after the last sync, the identity file is refreshed at rest, and trimmed files are removed.
 
         Raises:
-            DiskFull: there is no room for the mark.
-            DiskFailed: the disk failed, now or before.
+            DiskFull: the disk has no space for the mark.
+            DiskFailed: the disk failed, now or earlier.
         """
         self._check_usable()
         if self._cutting or not self._segments:
@@ -424,11 +458,13 @@ class LogWriter:
             return self.trimming.carry_out(self._marking.newest.frontier_position) or self._marking.behind
 
     def space(self) -> Space:
-        """How much room there is, and whether new messages are to be refused for the lack of it."""
+        """Return the free disk space, and whether new messages must be refused because it is low."""
         return self._room.space()
 
     def close(self) -> None:
-        """Bring the mark up to date and let everything go; the log is not synced (what was to be durable is)."""
+        """Bring the mark up to date and close all files. The method does not sync the log, because `sync` already covers all
+        promised frames.
+        """
         self._preparer.close()
         try:
             if not self._failed and not self._cutting and self._segments and self._marking.behind:
@@ -446,14 +482,16 @@ class LogWriter:
 
     @contextmanager
     def _watching(self, what: str) -> Iterator[None]:
-        """Give errors of the system their meaning; what comes with each record does so by itself, as this costs too much there."""
+        """Translate system errors of a block. The path of each record does this inline, because a context manager costs too much
+        there.
+        """
         try:
             yield
         except (OSError, DiskFull) as error:
             raise self._meaning(what, error) from error
 
     def _meaning(self, what: str, error: OSError | DiskFull) -> DiskFull | DiskFailed:
-        """What an error means for the log; any but a lack of room ends the writer."""
+        """Return the log error for a system error. Every error except a full disk ends the writer."""
         failure = error if isinstance(error, DiskFull) else failure_of(what, self._path, error)
         if isinstance(failure, DiskFailed):
             self._failed = str(failure)

@@ -1,6 +1,7 @@
-"""Frames by position, decided or not, for other members: read as they stand on the disk, and believed only as far as they are good.
+"""Reads frames by position, decided or not, for other members, and returns only frames with a valid chain and payload.
 
-They are read and not mapped: what another member waits for may be cut meanwhile, and a bad sector is an error here and no signal.
+The frames are read and not mapped. A requested frame may be truncated meanwhile, and a bad sector must raise an error instead of a
+signal.
 """
 
 from __future__ import annotations
@@ -34,46 +35,55 @@ _ABORT = int(Kind.ABORT)
 
 
 class Fetcher:
-    """Reads a log beside its writer, in the writer's thread."""
+    """Reads the log next to its writer, in the writer's thread."""
 
     def __init__(self, directory: str, storage: Storage, segments: Sequence[Segment], undecided: Sequence[Frame]) -> None:
-        """Prepare; `segments` are the writer's, which hold undecided frames, and these are the frames that they hold now."""
+        """Create a fetcher.
+
+        Args:
+            segments: the writer's list of segments that hold undecided frames.
+            undecided: the frames that those segments hold now.
+        """
         self._directory = directory
         self._storage = storage
         self._segments = segments
-        self._aborts: deque[Frame] = deque()  # that are not decided
+        self._aborts: deque[Frame] = deque()  # undecided ABORT frames
         self._catalog: Catalog | None = None
         self.wrote(undecided)
 
     def wrote(self, frames: Sequence[Frame]) -> None:
-        """These follow in the log."""
+        """Record frames that were appended to the log."""
         for frame in frames:
             if frame.kind == _ABORT:
                 self._aborts.append(frame)
 
     def decided(self, position: int) -> None:
-        """Everything up to a position is decided."""
+        """Record that everything up to `position` is decided."""
         while self._aborts and self._aborts[0].position <= position:
             self._aborts.popleft()
 
     def cut(self, position: int) -> None:
-        """The log was cut behind a position."""
+        """Record that the log was truncated after `position`."""
         while self._aborts and self._aborts[-1].position > position:
             self._aborts.pop()
-        self._catalog = None  # another segment may come under a name that it knows
+        self._catalog = None  # the name of a cached segment may now belong to another segment
 
     def read(self, first: int, last: int, upto: Upto) -> tuple[tuple[Frame, ...], int]:
-        """The frames `first` to `last`, which are in the log, as far as they are good (chain and payload) and in one segment, up to
-        `limits.FETCH_BYTES`; a larger one comes alone. None if the first cannot be read.
+        """Return valid frames from `first` on, and the last of their positions that no ABORT up to `last` covers.
 
-        With them comes the last of their positions that no ABORT up to `last` reaches over; `first` - 1 if there is none, or if
-        that cannot be told. `upto`: the last position that is decided, and the last that has its row.
+        The frames come from one segment and total at most `limits.FETCH_BYTES`; a larger frame is returned alone. The tuple is
+        empty if the first frame cannot be read. The second value is `first` - 1 if an ABORT covers every frame, or if that is
+        unknown.
+
+        Args:
+            first, last: positions in the log.
+            upto: the last decided position, and the last one with an index row.
         """
         try:
             frames = self._frames(first, last, upto)
             return frames, self._stop(frames, first, last, upto)
         except (OSError, FormatError):
-            return (), first - 1  # whoever asks looks elsewhere
+            return (), first - 1  # the requester asks another member
 
     def _frames(self, first: int, last: int, upto: Upto) -> tuple[Frame, ...]:
         catalog = self._known()
@@ -100,7 +110,7 @@ class Fetcher:
         return self._catalog
 
     def _place(self, position: int, upto: Upto) -> int:
-        """Where in its segment a position stands."""
+        """Return the file position of a frame in its segment."""
         if position <= upto.position:
             for _, rows in self._known().positions(position, position, upto):
                 return int(rows["place"][0])
@@ -122,7 +132,9 @@ class Fetcher:
         return max(stop, first - 1)
 
     def _aborts_behind(self, position: int, last: int, upto: Upto) -> list[Abort]:
-        """ABORTs behind a position, in order: one that reaches over it stands no further away than frames may be undecided."""
+        """Return the ABORTs after a position, in order. The limit of undecided frames bounds the distance at which an ABORT can
+        cover it.
+        """
         last = min(last, position + common_limits.UNDECIDED_FRAMES_MAX)
         found: list[Abort] = []
         for view, rows in self._known().positions(position + 1, min(last, upto.position), upto):
@@ -131,8 +143,13 @@ class Fetcher:
 
 
 def read_frames(storage: Storage, fd: int, place: int, chain: int, position: int, last: int) -> tuple[Frame, ...]:
-    """Frames of a segment from `place` on, where `position` stands behind a frame whose chain value is `chain`: those that are
-    good, chain and payload, up to `limits.FETCH_BYTES`; a larger one comes alone. None if the first is not.
+    """Return consecutive valid frames of a segment, up to `limits.FETCH_BYTES`; a larger frame is returned alone.
+
+    Args:
+        place: file position of the first frame.
+        chain: chain value of the frame before it.
+        position: position of the first frame.
+        last: last position to return.
     """
     data, at = readable(storage, fd, limits.FETCH_BYTES, place), 0
     frames: list[Frame] = []
@@ -156,7 +173,7 @@ def read_frames(storage: Storage, fd: int, place: int, chain: int, position: int
 
 
 def readable(storage: Storage, fd: int, size: int, at: int) -> bytes:
-    """What can be read from `at` on: less than `size` where the file ends, or where a sector cannot be read."""
+    """Return the bytes from `at` on; fewer than `size` where the file ends or a sector cannot be read."""
     try:
         return storage.read(fd, size, at)
     except OSError:
@@ -174,5 +191,5 @@ def readable(storage: Storage, fd: int, size: int, at: int) -> bytes:
 
 
 def size_at(data: bytes, at: int) -> int:
-    """Bytes of the frame whose header stands at `at`."""
+    """Return the size of the frame whose header begins at `at`, bytes."""
     return HEADER_SIZE + padded(progress_length_at(data, at)) + padded(decode_header(data, at).body_length)
