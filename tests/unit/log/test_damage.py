@@ -340,7 +340,7 @@ def test_only_a_log_that_others_vote_on_can_be_healed(
         last = history.frames[-1]
         assert start(tmp_path).damage == Damage(position, last.position, last.view, last.header_crc)
     else:
-        with pytest.raises(Damaged, match=f"the log is damaged at position {position} .*tutti log repair"):
+        with pytest.raises(Damaged, match=f"the log is corrupt at position {position} .*tutti log repair"):
             start(tmp_path)
         assert file.read_bytes() == data
 
