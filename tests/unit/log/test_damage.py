@@ -400,7 +400,7 @@ def test_a_start_does_not_go_back_where_the_mark_says_less_than_was_shown(tmp_pa
     assert found == live
     inode = (tmp_path / "two" / "live").stat().st_ino.to_bytes(8, "little")
     (tmp_path / "two" / "live").write_bytes(live[:24] + inode + live[32:])  # as if this were no copy
-    with pytest.raises(Damaged, match=f"damaged at position {LAST - 1} "):
+    with pytest.raises(Damaged, match=f"corrupt at position {LAST - 1} "):
         start(tmp_path / "two")
 
 
