@@ -108,12 +108,13 @@ def test_a_preset_fills_the_timers_and_each_can_be_set_alone(preset: str) -> Non
         ),
         (
             '[group]\nmembers = { jfk = "127.0.0.1:7400/7500" }\n',
-            "f.toml:5: group.members.jfk is '127.0.0.1:7400/7500', with port 7500 for the group, and this gateway has port 7401",
+            "f.toml:5: group.members.jfk is '127.0.0.1:7400/7500', with group port 7500, but the group port of this gateway is "
+            "7401",
             'write "127.0.0.1:7400/7401" on every gateway, or remove ports.group',
         ),
         (
             '[group]\nmembers = { jfk = "127.0.0.1:7400" }\n[ports]\ngroup = 7500\n',
-            "f.toml:5: group.members.jfk is '127.0.0.1:7400', with port 7401 for the group, and this gateway has port 7500",
+            "f.toml:5: group.members.jfk is '127.0.0.1:7400', with group port 7401, but the group port of this gateway is 7500",
             'write "127.0.0.1:7400/7500"',
         ),
         ('[group]\nmembers = { jfk = "127.0.0.1:7400/x" }\n', "f.toml:5: group.members.jfk is", "HOST:PORT/GROUP-PORT"),

@@ -270,5 +270,5 @@ def test_a_gateway_that_got_another_number_has_two_lanes_of_its_own(tmp_path: Pa
     shutil.rmtree(lane_path(str(tmp_path), old.lane))
     logs, found = opened(tmp_path)
     assert list(found) == [new.lane]
-    assert "is gone" in found[new.lane].halted
+    assert "is missing" in found[new.lane].halted
     logs.close()

@@ -219,5 +219,5 @@ def test_what_cannot_be_read_of_a_damaged_lane_is_told_and_ends_no_start(
     assert found[OTHER].position + len(found[OTHER].tail) == 201
     assert len(logs.told) == 1
     assert f"{OTHER.text}.damaged-1" in logs.told[0]
-    assert f"no more of it could be taken over ({error})" in logs.told[0]
+    assert f"no more of it could be copied ({error})" in logs.told[0]
     logs.close()

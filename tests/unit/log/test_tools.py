@@ -332,7 +332,7 @@ def test_a_halted_gateway_says_where_and_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(Damaged) as caught:
         opened(tmp_path)
     assert caught.value.exit_code == 4
-    assert f"damaged at position {len(history.frames)} (offset {offset}): {file} has a bad header at byte {place}" in str(
+    assert f"corrupt at position {len(history.frames)} (offset {offset}): {file} has a bad header at byte {place}" in str(
         caught.value
     )
     assert f"tutti log repair {tmp_path}" in str(caught.value)
