@@ -38,7 +38,7 @@ def check_config(path: str | Path) -> tuple[Config | None, list[Mistake]]:
     config, mistakes = parse_config(text)
     if config is None or not (config.security.has_keys or config.security.has_tls):
         return config, mistakes
-    config = _beside(config, Path(path).parent)
+    config = _resolve_paths(config, Path(path).parent)
     found = _mistake_in_keys(config, key_lines(text))
     return (None, [found]) if found else (config, [])
 
@@ -55,7 +55,7 @@ def parse_config(text: str) -> tuple[Config | None, list[Mistake]]:
     return (None if mistakes else config), mistakes
 
 
-def _beside(config: Config, directory: Path) -> Config:
+def _resolve_paths(config: Config, directory: Path) -> Config:
     """Return the configuration with key and token files resolved relative to its directory."""
     security = config.security
     files = ("secret_key", "public_keys", "tokens", "tls_certificate", "tls_key")

@@ -298,7 +298,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def group_address(self) -> Address:
         """Return the address on which it listens for other gateways."""
-        return self._beside(self.ports.group, GROUP_DISTANCE)
+        return self._port_at(self.ports.group, GROUP_DISTANCE)
 
     @property
     def founders(self) -> dict[str, str]:
@@ -309,14 +309,14 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def reads_address(self) -> Address:
         """Return the address on which it serves reads (Arrow Flight)."""
-        return self._beside(self.ports.reads, 2)
+        return self._port_at(self.ports.reads, 2)
 
     @property
     def admin_address(self) -> Address:
         """Return the address on which it serves admin requests (HTTP)."""
-        return self._beside(self.ports.admin, 3)
+        return self._port_at(self.ports.admin, 3)
 
-    def _beside(self, port: int | None, distance: int) -> Address:
+    def _port_at(self, port: int | None, distance: int) -> Address:
         host, base = self.client_address
         return Address(host, port or base + distance)
 

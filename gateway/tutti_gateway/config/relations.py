@@ -61,14 +61,14 @@ class Relations:
             self._ports(listen)
         members = self._members(listen, advertise) if self._good("group", "members") else {}
         if listen is not None:
-            self._reach(listen, members)
+            self._exposure(listen, members)
         self._keys()
         self._multicast(listen)
         if self._good("timers", "tick_ms") and config.timers.tick_ms < config.timers.heartbeat_ms:
             what = f"is {config.timers.tick_ms}, below heartbeat_ms = {config.timers.heartbeat_ms}"
             self._mistake(("timers", "tick_ms"), what, "make it at least as long as a heartbeat")
         if self._good("limits", "undecided_bytes") and self._good("log", "disk_low_bytes"):
-            self._room(config.limits.undecided_bytes + common_limits.RESERVED_BYTES, config.log.disk_low_bytes)
+            self._disk_low(config.limits.undecided_bytes + common_limits.RESERVED_BYTES, config.log.disk_low_bytes)
         self._retention()
         self._memory()
 
@@ -90,9 +90,9 @@ class Relations:
                 )
 
         if self._good("retention", "keep_for"):
-            self._kept_for(kept)
+            self._keep_for(kept)
 
-    def _kept_for(self, kept: Retention) -> None:
+    def _keep_for(self, kept: Retention) -> None:
         for name in kept.keep_for:
             self._name(("retention", "keep_for"), "reader", name)
             if kept.keep_for.count(name) > 1:
@@ -105,7 +105,7 @@ class Relations:
                 'set retention.bytes or retention.time (such as time = "7d"), or remove keep_for to keep the whole log',
             )
 
-    def _room(self, needed: int, low: int) -> None:
+    def _disk_low(self, needed: int, low: int) -> None:
         """Check that a low disk has space for all undecided data, which must still be written."""
         if needed > low:
             what = f"is {low}, less than the sum of undecided_bytes and the reserve ({needed})"
@@ -142,12 +142,12 @@ class Relations:
 
     def _reachable(self, path: KeyPath, text: str, address: Address | None) -> Address | None:
         """Return the address if other hosts can connect to it, else None."""
-        if address is None or not (nobody := unreachable(address.host)):
+        if address is None or not (reason := unreachable(address.host)):
             return address
-        self._mistake(path, f"is {text!r}, and {nobody}", NAME_HOST)
+        self._mistake(path, f"is {text!r}, and {reason}", NAME_HOST)
         return None
 
-    def _reach(self, listen: Address, members: dict[str, MemberAddress]) -> None:
+    def _exposure(self, listen: Address, members: dict[str, MemberAddress]) -> None:
         """Check that a gateway that other hosts can reach is protected, or explicitly insecure."""
         config = self._config
         missing = config.security.missing
@@ -168,8 +168,8 @@ class Relations:
             elif beyond:
                 what = f"is {config.group.members[beyond[0]]!r}, on another host, and {lacks}"
                 self._mistake(("group", "members", beyond[0]), what, do)
-        if config.advertise is None and (nobody := unreachable(listen.host)):
-            self._mistake(("advertise",), f"is missing, and {nobody}", "add HOST:PORT for clients")
+        if config.advertise is None and (reason := unreachable(listen.host)):
+            self._mistake(("advertise",), f"is missing, and {reason}", "add HOST:PORT for clients")
 
     def _keys(self) -> None:
         security = self._config.security
@@ -227,10 +227,10 @@ class Relations:
             self._name(path, "gateway", name)
             address = self._member(path, text)
             if address is not None and self._reachable(path, text, address.clients):
-                self._apart(path, address, found)
+                self._distinct(path, address, found)
                 found[name] = address
         if config.name in found and listen is not None and own is not None:
-            self._own(found[config.name], listen, own)
+            self._own_address(found[config.name], listen, own)
         if members and config.name not in members and self._good("name"):
             what = f"names {', '.join(members)}, but not this gateway ({config.name})"
             self._mistake(("group", "members"), what, "add it, or correct `name`")
@@ -248,7 +248,7 @@ class Relations:
             self._mistake(path, f"is {text!r}", _MEMBER)
             return None
 
-    def _apart(self, path: KeyPath, address: MemberAddress, others: dict[str, MemberAddress]) -> None:
+    def _distinct(self, path: KeyPath, address: MemberAddress, others: dict[str, MemberAddress]) -> None:
         """Check that no two gateways share an address; each would reject the other as an impostor."""
         for name, other in others.items():
             shared = set(address) & set(other)
@@ -257,7 +257,7 @@ class Relations:
                 self._mistake(path, what, "give each gateway its own ports")
                 return
 
-    def _own(self, member: MemberAddress, listen: Address, own: Address) -> None:
+    def _own_address(self, member: MemberAddress, listen: Address, own: Address) -> None:
         """Check that the address that other gateways use for this one is correct."""
         config = self._config
         path = ("group", "members", config.name)

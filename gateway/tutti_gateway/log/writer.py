@@ -71,24 +71,24 @@ class LogWriter:
         self._log = found.recovered.log
         self._scalars = ScalarsFile(self._path, storage, found.stored)
         frontier = (found.state.position, found.state.next_offset)
-        self._marking = Marking(found.end, frontier, found.mark, found.recovered.damage)
+        self._marks = Marking(found.end, frontier, found.mark, found.recovered.damage)
         self._end: End = found.end
         # One writer thread serves several lanes, so a lane may get no idle time: each of its writes carries a mark.
         self._late_us = 0 if options.lane else limits.MARK_LATE_US
         self._synced_at = time.monotonic()
-        self._spoiled = found.recovered.damage is not None  # corrupt bytes still follow the end of the log
+        self._corrupt_tail = found.recovered.damage is not None  # corrupt bytes still follow the end of the log
         self._later, self.shown = found.later, found.shown
-        self._cutting = False  # True from the lowered mark until the truncation is complete
+        self._truncating = False  # True from the lowered mark until the truncation is complete
         sizes = [read_header(self._path, segment.first).size for segment in found.segments[-1:]]
         self._room = Room(self._path, options, storage, given_up=sizes == [options.reserved_bytes])
-        self._preparer = Preparer(self._path, options, storage)
+        self._preallocator = Preparer(self._path, options, storage)
         self._segments = [reopen(self._path, segment, storage) for segment in found.segments]
         for segment, later in zip(self._segments, self._segments[1:], strict=False):
             segment.last = later.first - 1
         self._indexer = Indexer(self._path, options, storage, self._room, found, self._segments)
         self._fetcher = Fetcher(self._path, storage, self._segments, found.recovered.tail)
         self.trimming = Trimming(self._path, options, storage, self._room, live, self._segments, self._indexer)
-        self.mender = Mender(self._path, storage, options, self._segments, self._indexer, self._watching, live.renew)
+        self.mender = Mender(self._path, storage, options, self._segments, self._indexer, self._translating, live.renew)
 
     @classmethod
     def open(cls, directory: Home, options: LogOptions | None = None, storage: Storage | None = None) -> tuple[Self, Recovered]:
@@ -126,11 +126,11 @@ class LogWriter:
         self._indexer.complete(found)
         if self._log:
             self._directory.remember_log(self._log)
-        self._preparer.clear()
+        self._preallocator.clear()
         if self._options.prepared_segments:
             if not self._segments and not prepared_paths(self._path):
-                self._preparer.prepare_one(patient=False)  # the first writes of a new gateway then cost no more than later ones
-            self._preparer.start()
+                self._preallocator.prepare_one(patient=False)  # the first writes of a new gateway then cost no more than later ones
+            self._preallocator.start()
         self._live.publish(self._indexer.state, self._segments[-1].first if self._segments else 0)
 
     # Writing
@@ -153,19 +153,19 @@ class LogWriter:
         left = unwritten(frames, self._end)
         if not left:
             return
-        self._preparer.wrote()
+        self._preallocator.wrote()
         try:
             if not self._segments:
                 self._log = self._options.lane or begun_by(left[0])
                 self._begin_segment(left[0])
-            if self._spoiled:
-                self._set_aside()
-            if self._marking.contradicted(left):
+            if self._corrupt_tail:
+                self._quarantine_tail()
+            if self._marks.contradicted(left):
                 self._lower_mark()
             while left:
                 left = self._append_some(left, must)
         except (OSError, DiskFull) as error:
-            raise self._meaning("writing to", error) from error
+            raise self._translated("writing to", error) from error
 
     def _append_some(self, frames: Sequence[Frame], must: bool) -> Sequence[Frame]:
         """Write as many frames as fit into the segment, begin a new segment if some are left, and return those."""
@@ -178,7 +178,7 @@ class LogWriter:
         left = frames[len(places) :]
         if places:
             self._storage.write(segment.fd, parts, segment.place)
-            if self._marking.due(time.monotonic(), self._late_us):
+            if self._marks.due(time.monotonic(), self._late_us):
                 self._write_slot(segment)
             segment.place = place
             segment.undecided.extend(places)
@@ -192,10 +192,10 @@ class LogWriter:
         """Lower the mark, because a different frame replaces the corrupt end. The old mark would make the next start report
         mixed files.
         """
-        mark = self._marking.next(self._marking.durable)
+        mark = self._marks.next(self._marks.durable)
         self._scalars.write(self._scalars.scalars, mark, self._scalars.segment)
-        self._marking.set(mark)
-        self._marking.damage = None
+        self._marks.set(mark)
+        self._marks.damage = None
 
     def _roll(self, frame: Frame) -> None:
         """Begin the next segment. Everything before it becomes durable first, so only the last segment can be torn."""
@@ -206,7 +206,7 @@ class LogWriter:
         position, _, chain = self._end
         first, size = position + 1, size_of_next(self._options, self._segments[-1].size if self._segments else 0, frame)
         prepared = prepared_paths(self._path)
-        mark = self._marking.next()
+        mark = self._marks.next()
         try:
             source = prepared[0] if prepared else None
             fd = begin_segment(self._path, self._storage, SegmentHeader(self._log, first, chain, size), mark, source)
@@ -217,15 +217,15 @@ class LogWriter:
             size = self._options.reserved_bytes
             fd = begin_segment(self._path, self._storage, SegmentHeader(self._log, first, chain, size), mark, source)
         if prepared:
-            self._preparer.used()
+            self._preallocator.used()
         self._live.segment(first)
         # the last segment is empty and too small for the frame: the larger segment replaces it
         if self._segments and self._segments[-1].first == first:
-            self._let_go([self._segments.pop()])
+            self._close_segments([self._segments.pop()])
             self._live.renew()
         elif self._segments:
             self._segments[-1].last = position
-        self._marking.set(mark)
+        self._marks.set(mark)
         self._segments.append(new_segment(self._path, self._storage, first, fd, size))
         if position:  # the log's uuid in the identity file already records that the first segment exists
             self._scalars.write(self._scalars.scalars, mark, first)
@@ -244,26 +244,26 @@ class LogWriter:
             return
         try:
             self._sync()
-            if self._options.vote_mark == "strict" and self._marking.newest.position < self._marking.durable[0]:
+            if self._options.vote_mark == "strict" and self._marks.newest.position < self._marks.durable[0]:
                 self._write_slot(self._segments[-1])
                 self._sync()
         except (OSError, DiskFull) as error:
-            raise self._meaning("syncing", error) from error
+            raise self._translated("syncing", error) from error
 
     def _sync(self) -> None:
         end, segment = self._end, self._segments[-1]
         self._storage.make_durable(segment.fd)
         self._synced_at = time.monotonic()
-        if self._marking.synced(end, self._synced_at):
+        if self._marks.synced(end, self._synced_at):
             segment.slot = 1 - segment.slot
         self._directory.freshen(limits.IDENTITY_FRESH_BUSY_US)
 
     def _write_slot(self, segment: Segment) -> None:
         """Write a mark that names what earlier syncs made durable, at most once between two syncs."""
-        if self._marking.written is None and self._marking.behind:
-            mark = self._marking.next()
+        if self._marks.written is None and self._marks.behind:
+            mark = self._marks.next()
             self._storage.write(segment.fd, [mark.to_bytes()], MARK_SLOTS[segment.slot])
-            self._marking.written = mark
+            self._marks.written = mark
 
     def write_scalars(self, scalars: Scalars) -> None:
         """Make the hard state durable, together with the current mark. Accepting a view ends a reported corruption.
@@ -273,16 +273,16 @@ class LogWriter:
             DiskFailed: the disk failed, now or earlier.
         """
         self._check_usable()
-        with self._watching("writing the hard state of"):
+        with self._translating("writing the hard state of"):
             accepts = scalars.accepted > self._scalars.scalars.accepted
-            if accepts and self._spoiled:  # after the view no mark explains why the file is short
+            if accepts and self._corrupt_tail:  # after the view no mark explains why the file is short
                 quarantine.lengthen(self._storage, self._segments[-1])
-            mark = self._marking.next(self._marking.durable if accepts else None)
+            mark = self._marks.next(self._marks.durable if accepts else None)
             self._scalars.write(scalars, mark, self._scalars.segment)
             self._directory.freshen(limits.IDENTITY_FRESH_US)
-            self._marking.newest = mark
+            self._marks.newest = mark
             if accepts:
-                self._marking.damage = None
+                self._marks.damage = None
 
     # Truncating
 
@@ -296,57 +296,57 @@ class LogWriter:
             DiskFailed: the disk failed, now or earlier.
         """
         self._check_usable()
-        decided, last = self._marking.frontier[0], self._end[0]
+        decided, last = self._marks.frontier[0], self._end[0]
         invariant(
             decided <= position <= last,
             f"cannot truncate the log after position {position}: it is decided up to {decided} and ends at {last}",
         )
-        if position == last and self._marking.damage is None:
-            if self._marking.durable != self._end:
+        if position == last and self._marks.damage is None:
+            if self._marks.durable != self._end:
                 self.sync()
             return
-        self._preparer.wrote()
-        with self._watching("truncating"):
-            self._set_aside()
+        self._preallocator.wrote()
+        with self._translating("truncating"):
+            self._quarantine_tail()
             self._sync()
             end = truncate.end_at(self._path, self._segments, self._indexer.end, position)
-            self._room.with_room(lambda: self._cut(end), "a truncation")
+            self._room.with_room(lambda: self._truncate(end), "a truncation")
 
-    def _cut(self, end: End) -> None:
+    def _truncate(self, end: End) -> None:
         """Truncate on disk first and in memory last, so that the call can be repeated after a failure."""
-        self._cutting = True
+        self._truncating = True
         position = end[0]
         kept = [segment for segment in self._segments if position and segment.first <= position + 1]
         gone = self._segments[len(kept) :]
         places = kept[-1].places_behind(position, self._indexer.state.position) if kept else []
-        mark = self._marking.next(end)
+        mark = self._marks.next(end)
         if not kept:
             self._directory.remember_log(b"")  # nothing is left, so another log may begin here
         truncate.take_off(self._path, self._storage, self._scalars, mark, kept[-1] if kept else None, places, gone)
-        self._let_go(gone)
+        self._close_segments(gone)
         del self._segments[len(kept) :]
         if kept:
             kept[-1].shorten(len(places))
-        self._marking.cut(end, mark)
+        self._marks.cut(end, mark)
         self._fetcher.cut(position)
         self._end = end
         self._log = self._log if kept else b""
         self._live.cut(kept[-1].first if kept else 0)
-        self._cutting = False
+        self._truncating = False
 
-    def _set_aside(self) -> None:
+    def _quarantine_tail(self) -> None:
         """Quarantine corrupt bytes after the end before anything is written there. An interrupted call changes nothing."""
-        if not self._spoiled:
+        if not self._corrupt_tail:
             return
         segment = self._segments[-1]
         self._sync()
         if self._later or not quarantine.blank_behind(self._storage, segment):
-            mark = self._marking.next()
+            mark = self._marks.next()
             quarantine.set_aside(self._path, self._storage, self._scalars, mark, segment, self._later)
-            self._marking.set(mark)
+            self._marks.set(mark)
             self._fetcher.cut(self._end[0])
             self._live.cut(segment.first)
-        self._spoiled, self._later = False, []
+        self._corrupt_tail, self._later = False, []
 
     def replace(self, snapshot: bytes) -> None:
         """Replace the log with a snapshot, durably. All of the snapshot's log is decided.
@@ -359,27 +359,27 @@ class LogWriter:
         """
         self._check_usable()
         state = LogState.from_bytes(snapshot)
-        decided, end = self._marking.frontier[0], (state.position, state.view, state.chain)
+        decided, end = self._marks.frontier[0], (state.position, state.view, state.chain)
         invariant(
             decided < state.position,
             f"the snapshot ends at position {state.position}, but the log here is already decided up to {decided}",
         )
-        self._cutting = True
-        args = self._path, self._storage, self._options, self._scalars, state, self._marking.sequence_of_next()
-        with self._watching("replacing"):
+        self._truncating = True
+        args = self._path, self._storage, self._options, self._scalars, state, self._marks.sequence_of_next()
+        with self._translating("replacing"):
             segment, mark = self._room.with_room(lambda: replace_log(*args), "a snapshot")
-        self._let_go(self._segments)
+        self._close_segments(self._segments)
         self._segments[:] = [segment]
-        self._end, self._log, self._spoiled, self._later = end, self._options.lane or state.log, False, []
-        self._marking.replaced(end, (state.position, state.next_offset), mark)
+        self._end, self._log, self._corrupt_tail, self._later = end, self._options.lane or state.log, False, []
+        self._marks.replaced(end, (state.position, state.next_offset), mark)
         self._indexer.replaced(state)
         self._fetcher.cut(0)
         self._directory.remember_log(self._log)
         self.trimming.replaced()
         self._live.replaced(state)
-        self._cutting = False
+        self._truncating = False
 
-    def _let_go(self, segments: Sequence[Segment]) -> None:
+    def _close_segments(self, segments: Sequence[Segment]) -> None:
         for segment in segments:
             segment.index.close()
             self._storage.close(segment.fd)
@@ -389,7 +389,7 @@ class LogWriter:
     def read(self, first: int, last: int) -> tuple[tuple[Frame, ...], int]:
         """Return durable frames from `first` on, and the last position that no later ABORT covers. See `Fetcher.read`."""
         upto = Upto(self._indexer.state.position, self._indexer.indexed)
-        return self._fetcher.read(first, min(last, self._marking.durable[0]), upto)
+        return self._fetcher.read(first, min(last, self._marks.durable[0]), upto)
 
     # Deciding
 
@@ -400,7 +400,7 @@ class LogWriter:
             position: last decided position.
             offset: offset after the last decided record.
         """
-        self._marking.frontier = (position, offset)
+        self._marks.frontier = (position, offset)
         self._live.frontier(position, offset)
 
     def beat(self, time_us: int) -> None:
@@ -427,9 +427,9 @@ class LogWriter:
             if frames and not self._directory.log:
                 self._directory.remember_log(self._log)
             self._live.indexed(self._indexer.state)
-            self.trimming.carry_out(self._marking.newest.frontier_position)
+            self.trimming.carry_out(self._marks.newest.frontier_position)
         except (OSError, DiskFull) as error:
-            raise self._meaning("indexing", error) from error
+            raise self._translated("indexing", error) from error
 
     # Background work
 
@@ -443,19 +443,19 @@ class LogWriter:
             DiskFailed: the disk failed, now or earlier.
         """
         self._check_usable()
-        if self._cutting or not self._segments:
+        if self._truncating or not self._segments:
             return False
         rest_us = (time.monotonic() - self._synced_at) * _US
-        with self._watching("marking"):
-            if self._marking.behind or self._marking.durable != self._end:
+        with self._translating("marking"):
+            if self._marks.behind or self._marks.durable != self._end:
                 if rest_us < limits.MARK_IDLE_US - limits.MARK_LATE_US:
                     return True
                 self._write_slot(self._segments[-1])
                 self._sync()
             elif rest_us >= limits.IDENTITY_REST_US:
                 self._directory.rested(limits.IDENTITY_FRESH_US)
-        with self._watching("trimming"):
-            return self.trimming.carry_out(self._marking.newest.frontier_position) or self._marking.behind
+        with self._translating("trimming"):
+            return self.trimming.carry_out(self._marks.newest.frontier_position) or self._marks.behind
 
     def space(self) -> Space:
         """Return the free disk space, and whether new messages must be refused because it is low."""
@@ -465,14 +465,14 @@ class LogWriter:
         """Bring the mark up to date and close all files. The method does not sync the log, because `sync` already covers all
         promised frames.
         """
-        self._preparer.close()
+        self._preallocator.close()
         try:
-            if not self._failed and not self._cutting and self._segments and self._marking.behind:
-                with self._watching("marking"):
+            if not self._failed and not self._truncating and self._segments and self._marks.behind:
+                with self._translating("marking"):
                     self._write_slot(self._segments[-1])
                     self._sync()
         finally:
-            self._let_go(self._segments)
+            self._close_segments(self._segments)
             self._scalars.close()
             self._live.close()
 
@@ -481,16 +481,16 @@ class LogWriter:
             raise DiskFailed(self._failed)
 
     @contextmanager
-    def _watching(self, what: str) -> Iterator[None]:
+    def _translating(self, what: str) -> Iterator[None]:
         """Translate system errors of a block. The path of each record does this inline, because a context manager costs too much
         there.
         """
         try:
             yield
         except (OSError, DiskFull) as error:
-            raise self._meaning(what, error) from error
+            raise self._translated(what, error) from error
 
-    def _meaning(self, what: str, error: OSError | DiskFull) -> DiskFull | DiskFailed:
+    def _translated(self, what: str, error: OSError | DiskFull) -> DiskFull | DiskFailed:
         """Return the log error for a system error. Every error except a full disk ends the writer."""
         failure = error if isinstance(error, DiskFull) else failure_of(what, self._path, error)
         if isinstance(failure, DiskFailed):

@@ -112,7 +112,7 @@ def open_home(owner: Owner, lane: LaneName, storage: Storage) -> LaneHome:
     try:
         identity = _read(path, lane)
     except Damaged as error:
-        identity = _made_again(path, owner, lane, error)
+        identity = _rebuild_identity(path, owner, lane, error)
         _write_identity(path, identity, storage)
         renewed = f"{os.path.join(path, IDENTITY)} was corrupt and was rebuilt from the other files of the lane: {error}"
     if identity is None:
@@ -149,7 +149,7 @@ def _read(path: str, lane: LaneName) -> Identity | None:
     return identity
 
 
-def _made_again(path: str, owner: Owner, lane: LaneName, reason: Damaged) -> Identity:
+def _rebuild_identity(path: str, owner: Owner, lane: LaneName, reason: Damaged) -> Identity:
     """Rebuild a corrupt identity from a segment header with a valid CRC. Without such a header, raise the given error."""
     firsts = positions_named(path, "seg", all_there=True)
     if not firsts or read_header(path, firsts[-1]).log != lane.incarnation:

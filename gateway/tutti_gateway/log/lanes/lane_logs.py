@@ -63,7 +63,7 @@ class LaneWriter(LogWriter):
     @property
     def at_rest(self) -> bool:
         """True if no background work is pending. Most lanes are at rest most of the time."""
-        return not self._marking.behind and self._marking.durable == self._end and not self.trimming.left
+        return not self._marks.behind and self._marks.durable == self._end and not self.trimming.left
 
     @property
     def decided_to(self) -> int:
@@ -77,16 +77,16 @@ class LaneWriter(LogWriter):
             held: last position that every gateway of the roster has.
             now_us: wall clock, us.
         """
-        if self._cutting:
+        if self._truncating:
             return False  # an unfinished truncation or replacement may change the start of the lane
-        watermark = self._marking.newest.frontier_position
-        with self._watching("trimming"):
+        watermark = self._marks.newest.frontier_position
+        with self._translating("trimming"):
             goes = self.trimming.let_go(held, watermark, now_us)
             return self.trimming.carry_out(watermark) or goes
 
     def frontier(self, position: int, offset: int) -> None:
         """Publish the frontier, unless a snapshot has already moved the lane past it."""
-        if position > self._marking.frontier[0]:
+        if position > self._marks.frontier[0]:
             super().frontier(position, offset)
 
     @property
@@ -142,12 +142,12 @@ class LaneLogs:
         self._lock = threading.Lock()  # protects `_writers`, for `frontier`
         self._written: set[LaneName] = set()  # lanes with unsynced writes
         self._attempts: dict[LaneName, int] = {}  # attempts of the own lanes; a gateway that gets a new number has more than one
-        self._noted: LaneName | None = None
+        self._own_lane: LaneName | None = None
         self._number = 0  # number of this gateway; 0 while it is unknown
-        self._held: dict[LaneName, int] = {}  # last position that every gateway of the roster has
-        self._kept_at = 0.0
-        self._kept: deque[LaneName] = deque()  # lanes that retention has not checked in this round
-        self._aside = LanesAside(self._directory, self._storage)
+        self._held_by_all: dict[LaneName, int] = {}  # last position that every gateway of the roster has
+        self._retention_due_s = 0.0
+        self._retention_queue: deque[LaneName] = deque()  # lanes that retention has not checked in this round
+        self._quarantine = LanesAside(self._directory, self._storage)
         self.starts: dict[LaneName, int] = {}
         self.told: list[str] = []
         self.mending = LaneMending(
@@ -174,8 +174,8 @@ class LaneLogs:
         if ordered is not None:
             for writer in self._writers.values():
                 writer.keep(ordered.producers, ordered.next_producer)
-        own = self._noted_own()
-        if own is not None and self._own(own) and own not in [(log.origin, log.incarnation) for log in found]:
+        own = self._load_own()
+        if own is not None and self._is_own(own) and own not in [(log.origin, log.incarnation) for log in found]:
             path = lane_path(self._directory, own)
             found.append(self._halted(own, f"{path} is missing, but {os.path.join(self._directory, OWN)} names the lane"))
         return tuple(found)
@@ -184,19 +184,19 @@ class LaneLogs:
         try:
             recovered = self._open(lane)[1]
         except Damaged as error:
-            if self._own(lane):
+            if self._is_own(lane):
                 return self._halted(lane, str(error))
-            with self._watching(lane):
-                recovered = self._learn_again(lane, str(error))
+            with self._translating(lane):
+                recovered = self._salvage_lane(lane, str(error))
         log = self._log_of(lane, recovered)
-        lost = lost_end(recovered, self._attempts[lane], self._writers[lane].shown) if self._own(lane) else None
+        lost = lost_end(recovered, self._attempts[lane], self._writers[lane].shown) if self._is_own(lane) else None
         if lost is None:
             return log
         self._writers[lane].write_scalars(note_of(lost))
         self.told.append(told_of(lane, lost))
         return msgspec.structs.replace(log, attempt=log.tail[-1].view if log.tail else recovered.state.view, lost=lost)
 
-    def _own(self, lane: LaneName) -> bool:
+    def _is_own(self, lane: LaneName) -> bool:
         """True if this gateway is the origin, with this disk and, where it is known, under this number."""
         return lane.incarnation == self._incarnation and self._number in (0, lane.origin)
 
@@ -223,9 +223,9 @@ class LaneLogs:
         self.told.append(reason)
         return LaneLog(origin=lane.origin, incarnation=lane.incarnation, halted=reason)
 
-    def _learn_again(self, lane: LaneName, reason: str) -> Recovered:
+    def _salvage_lane(self, lane: LaneName, reason: str) -> Recovered:
         """Quarantine a corrupt lane, and begin a new log with its valid part. Other gateways have all of its decided frames."""
-        aside, removed = self._aside.take(lane)
+        aside, removed = self._quarantine.take(lane)
         self.told += removed
         writer, _ = self._open(lane)
         short = ""
@@ -243,11 +243,11 @@ class LaneLogs:
         )
         return recovered
 
-    def _noted_own(self) -> LaneName | None:
+    def _load_own(self) -> LaneName | None:
         """Return the own lane, if it ever began on this disk."""
         lane = noted_lane(self._directory)
-        self._noted = lane if lane is not None and lane.incarnation == self._incarnation else None
-        return self._noted
+        self._own_lane = lane if lane is not None and lane.incarnation == self._incarnation else None
+        return self._own_lane
 
     # Open lanes
 
@@ -261,11 +261,11 @@ class LaneLogs:
         return len(self._writers)
 
     def _open(self, lane: LaneName) -> tuple[LaneWriter, Recovered]:
-        with self._watching(lane):
+        with self._translating(lane):
             home = open_home(self._owner, lane, self._storage)
         self.told += [home.renewed] if home.renewed else []
         writer, recovered = LaneWriter.open(
-            home, replace(self._options, lane=lane.incarnation, heals=self._own(lane)), self._storage
+            home, replace(self._options, lane=lane.incarnation, heals=self._is_own(lane)), self._storage
         )
         with self._lock:
             self._writers[lane] = writer
@@ -284,21 +284,21 @@ class LaneLogs:
 
     def _writer(self, lane: LaneName) -> LaneWriter:
         if lane not in self._writers:
-            if lane.incarnation == self._incarnation and lane != self._noted:
-                self._note(lane)
+            if lane.incarnation == self._incarnation and lane != self._own_lane:
+                self._record_own(lane)
             self._open(lane)
         self._writers.move_to_end(lane)
         return self._writers[lane]
 
-    def _note(self, lane: LaneName) -> None:
+    def _record_own(self, lane: LaneName) -> None:
         """Record the own lane durably before its first write, so that a missing lane is noticed."""
-        with self._watching(lane):
+        with self._translating(lane):
             open_home(self._owner, lane, self._storage)
             self._storage.replace_file(os.path.join(self._directory, OWN), f"{lane.text}\n".encode())
-        self._noted = lane
+        self._own_lane = lane
 
     @contextlib.contextmanager
-    def _watching(self, lane: LaneName) -> Iterator[None]:
+    def _translating(self, lane: LaneName) -> Iterator[None]:
         """Translate system errors of a block."""
         try:
             yield
@@ -368,7 +368,7 @@ class LaneLogs:
 
     def held(self, action: LaneHeld) -> None:
         """Record that every gateway of the roster has a lane up to a position."""
-        self._held[LaneName(action.origin, action.incarnation)] = action.position
+        self._held_by_all[LaneName(action.origin, action.incarnation)] = action.position
 
     @property
     def damaged(self) -> dict[LaneName, str]:
@@ -450,13 +450,17 @@ class LaneLogs:
             DiskFailed: the disk failed, now or earlier.
         """
         now = time.monotonic()
-        if not self._kept and (self._options.retention_bytes or self._options.retention_us) and now >= self._kept_at:
-            self._kept_at = now + limits.RETENTION_LOOK_US / US
-            self._kept.extend(self._writers)
-        lane = self._kept.popleft() if self._kept else None
-        if lane not in self._writers or lane not in self._held:
+        if (
+            not self._retention_queue
+            and (self._options.retention_bytes or self._options.retention_us)
+            and now >= self._retention_due_s
+        ):
+            self._retention_due_s = now + limits.RETENTION_LOOK_US / US
+            self._retention_queue.extend(self._writers)
+        lane = self._retention_queue.popleft() if self._retention_queue else None
+        if lane not in self._writers or lane not in self._held_by_all:
             return False
-        goes = self._writers[lane].let_go(self._held[lane], self._storage.group_time_us())
+        goes = self._writers[lane].let_go(self._held_by_all[lane], self._storage.group_time_us())
         self.starts[lane] = self._writers[lane].trimming.start.offset
         return goes
 

@@ -49,14 +49,14 @@ class LaneMending:
         """
         self._directory = directory
         self._storage = storage
-        self._mender = mender
-        self._open = lanes
+        self._scrubber_of = mender
+        self._open_lanes = lanes
         # the scrubber that checks each suspect; a lane that was closed and opened again has a new one
         self._suspects: dict[LaneName, Mender | None] = {}
         self._lost: dict[LaneName, tuple[int, int]] = {}
-        self._passed: set[LaneName] = set()  # lanes that cannot be opened
+        self._skipped: set[LaneName] = set()  # lanes that cannot be opened
         self._round: list[LaneName] = []
-        self._news: list[str] = []
+        self._messages: list[str] = []
         self.damaged: dict[LaneName, str] = {}
         self.rounds = self.mended = 0
 
@@ -69,7 +69,7 @@ class LaneMending:
 
     def suspect(self, lane: LaneName) -> bool:
         """Record that a read of the lane failed, and return True if the lane was not suspected before."""
-        if lane in self._suspects or lane in self._lost or lane in self._passed:
+        if lane in self._suspects or lane in self._lost or lane in self._skipped:
             return False
         self._suspects[lane] = None
         self.damaged[lane] = _SOON
@@ -95,38 +95,38 @@ class LaneMending:
         if lane is None:
             return None
         try:
-            mender = self._mender(lane)
+            mender = self._scrubber_of(lane)
             if lane in self._suspects and self._suspects[lane] is not mender:
                 self._suspects[lane] = mender
                 mender.suspect_all()
             mender.look()
         except (FormatError, DirectoryRefused) as error:
-            return self._pass_over(lane, error)
-        self._news += mender.snapshots.news()
-        return self._learned(lane, mender)
+            return self._skip(lane, error)
+        self._messages += mender.snapshots.news()
+        return self._record_result(lane, mender)
 
-    def _pass_over(self, lane: LaneName, error: Exception) -> LaneRotted | None:
+    def _skip(self, lane: LaneName, error: Exception) -> LaneRotted | None:
         """Skip a lane that cannot be opened until the next start, and log it once. Its suspect file remains."""
-        self._passed.add(lane)
+        self._skipped.add(lane)
         self._suspects.pop(lane, None)
         if lane in self._round:
             self._round.remove(lane)
         self.damaged[lane] = f"{_CLOSED}: {error}"
-        self._news.append(f"lane {lane.text}: {self.damaged[lane]}")
+        self._messages.append(f"lane {lane.text}: {self.damaged[lane]}")
         return LaneRotted(*lane, 0, 0) if self._lost.pop(lane, None) is not None else None
 
     def news(self) -> list[str]:
         """Return the messages about snapshots and unopened lanes since the last call, for the operator."""
-        news, self._news = self._news, []
+        news, self._messages = self._messages, []
         return news
 
     def _next(self) -> LaneName | None:
         """Return the lane that is next in the round."""
-        there = [lane for lane in self._open() if lane not in self._passed]
+        there = [lane for lane in self._open_lanes() if lane not in self._skipped]
         self._round = [lane for lane in self._round if lane in there] or there
         return self._round[0] if self._round else None
 
-    def _learned(self, lane: LaneName, mender: Mender) -> LaneRotted | None:
+    def _record_result(self, lane: LaneName, mender: Mender) -> LaneRotted | None:
         """Record the result of a scrub or a repair, and return the change of the corrupt range, or None."""
         lost = (mender.lost.first, mender.lost.last) if mender.lost is not None else None
         before = self._lost.pop(lane, None)
@@ -154,12 +154,12 @@ class LaneMending:
             DiskFull, DiskFailed: the frames could not be written.
         """
         try:
-            mender = self._mender(lane)
+            mender = self._scrubber_of(lane)
             if mender.lost is None:  # the lane was closed meanwhile: it is scrubbed again
                 self._lost.pop(lane, None)
                 self.suspect(lane)
             self.mended += mender.mend(frames)
         except (FormatError, DirectoryRefused) as error:
-            return self._pass_over(lane, error) or LaneRotted(*lane, 0, 0)
+            return self._skip(lane, error) or LaneRotted(*lane, 0, 0)
         self._lost.pop(lane, None)
-        return self._learned(lane, mender) or LaneRotted(*lane, 0, 0)
+        return self._record_result(lane, mender) or LaneRotted(*lane, 0, 0)

@@ -11,7 +11,7 @@ from tutti.log.files.storage import Storage
 from tutti.runtime.reserved_fds import patiently
 from tutti_gateway.core import limits
 
-_ASIDE = ".damaged-"
+_SUFFIX = ".damaged-"
 
 
 class LanesAside:
@@ -23,7 +23,7 @@ class LanesAside:
         """Create the quarantine of a gateway's directory."""
         self._directory = directory
         self._storage = storage
-        self._fresh: set[str] = set()
+        self._this_start: set[str] = set()
 
     def take(self, lane: LaneName) -> tuple[str, list[str]]:
         """Rename a lane's directory durably, and first remove the oldest quarantined lanes above the limit.
@@ -39,11 +39,11 @@ class LanesAside:
         number = 1 + max(map(_number, names))  # counts all names, because a file with such a name is in use too
         there = lanes_aside(self._directory)
         many = max(0, len(there) + 1 - limits.LANES_DAMAGED_KEPT_MAX)
-        told = [_removed(one) for one in there[:many] if one not in self._fresh]
-        aside = f"{path}{_ASIDE}{number}"
+        told = [_removed(one) for one in there[:many] if one not in self._this_start]
+        aside = f"{path}{_SUFFIX}{number}"
         self._storage.rename(path, aside)
         self._storage.make_names_durable(os.path.dirname(path))
-        self._fresh.add(aside)
+        self._this_start.add(aside)
         return aside, told
 
 
@@ -64,7 +64,7 @@ def lanes_aside(directory: str) -> list[str]:
 
 def _number(name: str) -> int:
     """Return the N of a name `NUMBER-INCARNATION.damaged-N`, or 0 for any other name."""
-    lane, _, number = name.partition(_ASIDE)
+    lane, _, number = name.partition(_SUFFIX)
     return int(number) if number.isascii() and number.isdecimal() and LaneName.parse(lane) is not None else 0
 
 

@@ -30,7 +30,7 @@ def salvage(damaged: str, writer: LogWriter) -> int:
     """
     decided = _decided(damaged)
     position, chain, offset = 1, 0, 0
-    begin = _begin(damaged)
+    begin = _begin_of(damaged)
     if begin > 1:
         snapshot = read_snapshot(damaged, begin)
         if snapshot is None:
@@ -55,7 +55,7 @@ def salvage(damaged: str, writer: LogWriter) -> int:
     return min(decided, position - 1)
 
 
-def _begin(damaged: str) -> int:
+def _begin_of(damaged: str) -> int:
     """Return the first position of the lane. If it is unknown, return the start of the oldest segment from which all later segments
     follow.
 
@@ -67,13 +67,13 @@ def _begin(damaged: str) -> int:
         firsts = positions_named(damaged, "seg", all_there=True)
     begin = firsts[-1] if firsts else 1
     for first in reversed(firsts[:-1]):
-        if not _leads_to(damaged, first, begin):
+        if not _continues_at(damaged, first, begin):
             break
         begin = first
     return begin
 
 
-def _leads_to(damaged: str, first: int, following: int) -> bool:
+def _continues_at(damaged: str, first: int, following: int) -> bool:
     """True if the frames of a segment end directly before the next segment, with its chain value."""
     try:
         chain, wanted = (read_header(damaged, one).chain for one in (first, following))
@@ -108,10 +108,10 @@ def _decided(damaged: str) -> int:
         finally:
             reader.close()
     except TuttiError:
-        return _marked(damaged)
+        return _decided_by_marks(damaged)
 
 
-def _marked(damaged: str) -> int:
+def _decided_by_marks(damaged: str) -> int:
     """Return the last decided position that a mark names, for a lane whose identity or start is corrupt."""
     try:
         stored = read_scalars(damaged)

@@ -42,7 +42,7 @@ _DECODE: dict[int, Callable[[Frame], msgspec.Struct]] = {
     Kind.OFFSETS: lambda frame: decode_body(OffsetsBody, frame.body),
     Kind.TXN: lambda frame: decode_body(TxnBody, frame.body),
 }
-_EVER = 1 << 63
+_NO_LIMIT = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,18 +98,18 @@ def inspect(path: str | os.PathLike[str], start: int = 1, end: int | None = None
         Damaged: a decided frame is corrupt; the frames before it are yielded first.
     """
     with closing(LogReader(path)) as reader:
-        last = _EVER if end is None else end
+        last = _NO_LIMIT if end is None else end
         frontier = reader.frontier().position
         for view, rows in reader.positions(max(start, reader.first), min(last, frontier)):
             for row in rows:
                 flags = int(row["flags"])
                 fate = "aborted" if flags & ABORTED else "staged" if flags & STAGED else "decided"
-                yield _told(view.frame(row), int(row["offset"]), fate, view.path, int(row["place"]))
+                yield _frame_info(view.frame(row), int(row["offset"]), fate, view.path, int(row["place"]))
         if last > frontier:
             for found in _pending(reader, frontier, last):
                 for index, place in enumerate(found.places):
                     if found.first + index >= start:
-                        yield _told(found.frame(found.first + index), -1, "pending", found.segment.path, place)
+                        yield _frame_info(found.frame(found.first + index), -1, "pending", found.segment.path, place)
 
 
 def _pending(reader: LogReader, frontier: int, last: int) -> Iterator[Walk]:
@@ -136,7 +136,7 @@ def _pending(reader: LogReader, frontier: int, last: int) -> Iterator[Walk]:
             position = found.position
 
 
-def _told(frame: Frame, offset: int, fate: str, file: str, place: int) -> FrameInfo:
+def _frame_info(frame: Frame, offset: int, fate: str, file: str, place: int) -> FrameInfo:
     return FrameInfo(
         position=frame.position,
         view=view_text(frame.view),

@@ -97,7 +97,7 @@ def repair(path: str | os.PathLike[str], accept_loss_from: int | None = None, *,
             return Repair(damage, kept=kept)
         if first.offset < 0:
             raise Damaged(f"{first.file}, byte {first.byte}: {first.what}; the offset there is unknown: restore the file")
-        position, offset = _place_to_cut(directory.path, first)
+        position, offset = _truncation_point(directory.path, first)
         lost, behind = max(report.frontier.offset - offset, 0), max(report.end - first.position, 0)
         found = Repair(damage, offset, lost, behind, kept=kept, others_vote=_others_vote(directory.path, position))
         if accept_loss_from is None:
@@ -109,7 +109,7 @@ def repair(path: str | os.PathLike[str], accept_loss_from: int | None = None, *,
             )
         if found.others_vote:
             directory.renew()  # first of all: data that it voted for is lost, so it must not vote on
-        kept = _cut(directory.path, position, offset, kept, storage)
+        kept = _truncate(directory.path, position, offset, kept, storage)
         return replace(found, cut=True, kept=kept, renewed=directory.renewed)
     finally:
         directory.close()
@@ -138,7 +138,7 @@ def _write_headers(path: str, headers: list[SegmentHeader], kept: str, storage: 
             storage.close(fd)
 
 
-def _place_to_cut(path: str, damage: Finding) -> tuple[int, int]:
+def _truncation_point(path: str, damage: Finding) -> tuple[int, int]:
     """Return the position and offset at which the log can end.
 
     A void batch whose ABORT follows the corruption must be truncated too. Without its ABORT it would be committed, although its
@@ -160,7 +160,7 @@ def _place_to_cut(path: str, damage: Finding) -> tuple[int, int]:
     return damage.position, damage.offset
 
 
-def _cut(path: str, position: int, offset: int, kept: str, storage: Storage) -> str:
+def _truncate(path: str, position: int, offset: int, kept: str, storage: Storage) -> str:
     """Truncate the log before a position, and return the folder that keeps what was removed.
 
     Snapshots are moved first. While the newest one exists, a start continues after the corruption as before. Then a start finds the
@@ -182,13 +182,13 @@ def _cut(path: str, position: int, offset: int, kept: str, storage: Storage) -> 
     if frontier[0] >= position:
         frontier = (position - 1, offset)
     kept = kept or _new_folder(path, storage)
-    _move(path, _behind(path, position, "snap"), kept, storage)
+    _move(path, _files_from(path, position, "snap"), kept, storage)
     size = read_header(path, segment).size
-    _end_segment(segment_path(path, segment), place, size, kept, storage)
+    _end_segment_at(segment_path(path, segment), place, size, kept, storage)
     # The first segment is moved first: it may hold valid frames that continue at the truncation point. Later ones then lack a
     # predecessor.
-    _move(path, _behind(path, position, "seg"), kept, storage)
-    indexes = _behind(path, position, "idx")
+    _move(path, _files_from(path, position, "seg"), kept, storage)
+    indexes = _files_from(path, position, "idx")
     if os.path.exists(index_path(path, segment)):
         indexes.append(index_path(path, segment))
     _move(path, indexes, kept, storage)
@@ -208,7 +208,7 @@ def _cut(path: str, position: int, offset: int, kept: str, storage: Storage) -> 
     return kept
 
 
-def _end_segment(file: str, place: int, size: int, kept: str, storage: Storage) -> None:
+def _end_segment_at(file: str, place: int, size: int, kept: str, storage: Storage) -> None:
     """Copy a segment durably, then truncate it at file position `place` and extend it to its full `size`, durably."""
     copy = os.path.join(kept, os.path.basename(file))
     shutil.copyfile(file, copy)
@@ -249,7 +249,7 @@ def _end_before(path: str, first: int, position: int) -> tuple[Mark, int]:
     return Mark(position=position - 1, view=view, chain=found.chain), found.place
 
 
-def _behind(path: str, position: int, kind: str) -> list[str]:
+def _files_from(path: str, position: int, kind: str) -> list[str]:
     """Return the files of a kind that begin at a position or after it, in order."""
     return [os.path.join(path, LOG, f"{number:020d}.{kind}") for number in positions_named(path, kind) if number >= position]
 

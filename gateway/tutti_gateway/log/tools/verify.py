@@ -30,7 +30,7 @@ from tutti.log.format.snapshot import beginning, read_snapshot
 from tutti.log.format.vote_mark import end_lost, newest_mark
 from tutti.log.read.reader import Frontier, LogReader
 
-_LET_GO_BYTES = 4 << 20
+_RELEASE_BYTES = 4 << 20
 
 
 class Finding(NamedTuple):
@@ -150,7 +150,7 @@ def verify_lanes(path: str | os.PathLike[str], progress: Callable[[int, int], No
     own = noted_lane(directory)  # read before the lanes are listed: the directory exists before this file names it
     lanes = lanes_there(directory)
     found = [
-        _lane(directory, lane, lane.incarnation == incarnation, progress)
+        _verify_lane(directory, lane, lane.incarnation == incarnation, progress)
         for lane in lanes
         if lane == own or is_begun(directory, lane) or read_identity(lane_path(directory, lane)) is not None
     ]
@@ -161,7 +161,7 @@ def verify_lanes(path: str | os.PathLike[str], progress: Callable[[int, int], No
     return found
 
 
-def _lane(directory: str, lane: LaneName, own: bool, progress: Callable[[int, int], None] | None) -> LaneVerified:
+def _verify_lane(directory: str, lane: LaneName, own: bool, progress: Callable[[int, int], None] | None) -> LaneVerified:
     path = lane_path(directory, lane)
     try:
         report = verify(path, progress)
@@ -267,7 +267,7 @@ class _Check:
             found.segment.populate(place, place + frame.size)
             self._frame(frame, found.segment, place)
             self._apply(frame, frame.position in void, found.segment, place)
-            if place - kept > _LET_GO_BYTES:
+            if place - kept > _RELEASE_BYTES:
                 found.segment.release(kept, place)
                 kept = place
                 if self._progress is not None:
@@ -313,7 +313,7 @@ class _Check:
         found = read_snapshot(self._path, first)
         if found is None:
             self._note(first, path, 0, "no valid snapshot; starts and reads use an earlier one")
-        elif not _same(found.state, self._state):
+        elif not _equal_states(found.state, self._state):
             self._damage(first, path, 0, "the snapshot differs from the log before it", derived=True)
 
     def _index(self, found: Walk, rows: bytes) -> None:
@@ -372,7 +372,7 @@ class _Check:
         return state.next_offset if state is not None and state.position + 1 == position else -1
 
 
-def _same(snapshot: LogState, log: LogState) -> bool:
+def _equal_states(snapshot: LogState, log: LogState) -> bool:
     """True if a snapshot equals the state of the log before it.
 
     In a lane, producer state disappears when the ordered log deletes the producer, which the lane does not record. So only the

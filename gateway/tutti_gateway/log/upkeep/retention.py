@@ -42,7 +42,7 @@ LOOKED_AT_ONCE = 256  # transactions to check in one step
 ROWS_AT_ONCE = 1 << 20  # index rows to search for transactions in one step
 
 
-class _Place(NamedTuple):
+class _SegmentStart(NamedTuple):
     """A segment start at which the log may begin.
 
     Attributes:
@@ -60,7 +60,7 @@ class _Place(NamedTuple):
     written_us: int = 0
 
 
-class _Reaching(NamedTuple):
+class _BackReference(NamedTuple):
     """A TXN that makes batches of earlier segments visible.
 
     Attributes:
@@ -76,7 +76,7 @@ class _Reaching(NamedTuple):
     time_us: int
 
 
-class _Due(NamedTuple):
+class _DueTrim(NamedTuple):
     """A decided TRIM that is not applied yet.
 
     Attributes:
@@ -139,13 +139,16 @@ class Trimming:
         self._live = live
         self.start = read_start(directory)
         self.held: Held | None = None
-        self._due: deque[_Due] = deque()
-        self._told = 1
-        self._left = True  # files before the start may exist
-        self._places: dict[int, _Place] = {}
-        self._reaching: list[_Reaching] = []  # in order; covers positions up to `_looked`
-        self._looked = self._ticked = 0
-        self._known: tuple[int, list[tuple[int, int]]] = (0, [])  # newest segment, and (first position, bytes) of all segments
+        self._due: deque[_DueTrim] = deque()
+        self._last_start = 1
+        self._files_left = True  # files before the start may exist
+        self._starts: dict[int, _SegmentStart] = {}
+        self._back_references: list[_BackReference] = []  # in order; covers positions up to `_checked`
+        self._checked = self._ticked = 0
+        self._sizes_cache: tuple[int, list[tuple[int, int]]] = (
+            0,
+            [],
+        )  # newest segment, and (first position, bytes) of all segments
         live.start(self.start.offset)
         self._decided()
 
@@ -154,10 +157,10 @@ class Trimming:
     def _decided(self) -> None:
         """Queue a TRIM that was decided since the last call."""
         state = self._indexer.state
-        if state.start > self._told:
-            self._told = state.start
+        if state.start > self._last_start:
+            self._last_start = state.start
             if (state.start, state.start_offset) > self.start[:2]:
-                self._due.append(_Due(state.position, state.start, state.start_offset))
+                self._due.append(_DueTrim(state.position, state.start, state.start_offset))
 
     def carry_out(self, watermark: int) -> bool:
         """Remove trimmed files, a few at a time, and return True if more are left.
@@ -173,15 +176,15 @@ class Trimming:
         while self._due and self._due[0].decided <= watermark:
             due = self._due.popleft()
         if due is not None:
-            self._begin(due)
-        if self._left:
-            self._left = remove_before(self._directory, self._storage, self.start.first, REMOVED_AT_ONCE)
-        return self._left
+            self._apply(due)
+        if self._files_left:
+            self._files_left = remove_before(self._directory, self._storage, self.start.first, REMOVED_AT_ONCE)
+        return self._files_left
 
     @property
     def left(self) -> bool:
         """True if files are left to remove."""
-        return self._left
+        return self._files_left
 
     def let_go(self, held: int, watermark: int, now_us: int) -> bool:
         """Trim a lane as far as retention allows, and return True if a trim was made. A lane needs no TRIM frame.
@@ -200,10 +203,10 @@ class Trimming:
         if whole is None:
             return False  # a snapshot that was valid in an earlier check may be corrupt now
         self.begin(Start(*whole))
-        self._told = self.start.first
+        self._last_start = self.start.first
         return True
 
-    def _begin(self, due: _Due) -> None:
+    def _apply(self, due: _DueTrim) -> None:
         firsts = positions_named(self._directory, "seg")
         offset = max(due.offset, self.start.offset)
         good = (first for first in reversed(firsts) if self.start.first < first <= due.position and self._may_begin(first, offset))
@@ -215,8 +218,8 @@ class Trimming:
         Its snapshot must be valid, no later ABORT may refer to frames before it, and no record from `offset` on may be staged
         before it.
         """
-        place = self._place(first)
-        if place is None or not self._look_on() or self._behind_txns(place).offset > offset:
+        place = self._start_of(first)
+        if place is None or not self._check_txns() or self._after_txns(place).offset > offset:
             return False
         last = self._indexer.indexed
         until = min(last, first + common_limits.UNDECIDED_FRAMES_MAX)
@@ -233,20 +236,20 @@ class Trimming:
         self._room.with_room(lambda: write_start(self._directory, start, self._storage), "a trim")
         self._live.start(start.offset)
         self.start = start
-        self._left = True
-        self._known = (0, [])
-        self._places = {position: place for position, place in self._places.items() if position > start.first}
+        self._files_left = True
+        self._sizes_cache = (0, [])
+        self._starts = {position: place for position, place in self._starts.items() if position > start.first}
 
     def replaced(self) -> None:
         """Record that a snapshot replaced the log, and read its new start."""
         start = read_start(self._directory)
         self._due.clear()
-        self._told = 1
+        self._last_start = 1
         self.start = start
-        self._places.clear()
-        self._reaching, self._looked, self._ticked = [], 0, 0
-        self._known = (0, [])
-        self._left = True
+        self._starts.clear()
+        self._back_references, self._checked, self._ticked = [], 0, 0
+        self._sizes_cache = (0, [])
+        self._files_left = True
         self._live.start(start.offset)
 
     # Sending the snapshot to other members
@@ -295,29 +298,29 @@ class Trimming:
         for (_, size), (position, _) in pairwise(segments):
             if position > decided or len(places) == limits.TRIM_PLACES_MAX:
                 break
-            place = self._place(position)
+            place = self._start_of(position)
             if place is not None:
-                if not self._may_go(held, place, now_us, 1):
+                if not self._removable(held, place, now_us, 1):
                     break
-                if not self._look_on():
+                if not self._check_txns():
                     return None  # more transactions must be checked first; the next call continues
-                place = self._behind_txns(place)
+                place = self._after_txns(place)
                 if place.offset > read:
                     waits += size
                     held -= size
                     continue
                 kept = sum(kept for first, kept in segments if first > place.reach) if place.reach else held
-                if self._may_go(kept, place, now_us, limits.RETENTION_LAG_FACTOR):
+                if self._removable(kept, place, now_us, limits.RETENTION_LAG_FACTOR):
                     forced = position
                     places.append((position, place.offset))
-                elif self._may_go(kept, place, now_us, 1) and not self._waits_before(position):
+                elif self._removable(kept, place, now_us, 1) and not self._staged_before(position):
                     places.append((position, place.offset))
             held -= size  # without a valid snapshot the log cannot begin here: both segments go, or none
         self.held = Held(reader, read, waits) if waits else None
-        places = [place for place in places if place[0] > self._told]
+        places = [place for place in places if place[0] > self._last_start]
         return TrimProposed(tuple(places), forced) if places else None
 
-    def _may_go(self, held: int, place: _Place, now_us: int, factor: int) -> bool:
+    def _removable(self, held: int, place: _SegmentStart, now_us: int, factor: int) -> bool:
         """True if retention allows removal of the segment before a place. The log's ticks determine its age.
 
         Args:
@@ -334,7 +337,7 @@ class Trimming:
         since_us = self._since_us(place, now_us)
         return bool(since_us and now_us - since_us > factor * options.retention_us)
 
-    def _since_us(self, place: _Place, now_us: int) -> int:
+    def _since_us(self, place: _SegmentStart, now_us: int) -> int:
         """Return the time (us) since which everything before the place has existed; 0 if it is unknown.
 
         Normally the last TICK before the place gives the time. Before the first TICK, and where a wrong clock dated ticks in the
@@ -344,7 +347,7 @@ class Trimming:
         if 0 < place.time_us <= now_us:
             return place.time_us
         for first, _ in self._sizes():
-            later = self._place(first) if first >= max(place.position, place.reach) else None
+            later = self._start_of(first) if first >= max(place.position, place.reach) else None
             if later is not None:
                 times = (later.time_us, later.written_us if later.time_us > now_us else 0)
                 found = next((time_us for time_us in times if 0 < time_us <= now_us), 0)
@@ -361,14 +364,14 @@ class Trimming:
 
     def _sizes(self) -> list[tuple[int, int]]:
         newest = self._segments[-1].first if self._segments else 0
-        if self._known[0] != newest:
+        if self._sizes_cache[0] != newest:
             firsts = positions_named(self._directory, "seg")
-            self._known = newest, [(first, os.path.getsize(segment_path(self._directory, first))) for first in firsts]
-        return self._known[1]
+            self._sizes_cache = newest, [(first, os.path.getsize(segment_path(self._directory, first))) for first in firsts]
+        return self._sizes_cache[1]
 
-    def _place(self, position: int) -> _Place | None:
+    def _start_of(self, position: int) -> _SegmentStart | None:
         """Return the start of a segment, from its snapshot; None if the snapshot is missing or corrupt."""
-        place = self._places.get(position)
+        place = self._starts.get(position)
         if place is None:
             snapshot = read_snapshot(self._directory, position)
             if snapshot is None:
@@ -376,53 +379,53 @@ class Trimming:
             written_us = os.stat(snapshot_path(self._directory, position)).st_mtime_ns // NS_PER_US
             # A lane has no ticks. Its snapshot was written when everything before it was decided here.
             time_us = written_us if self._options.lane else snapshot.state.tick_time
-            place = _Place(position, snapshot.state.next_offset, time_us, written_us=written_us)
-            self._places[position] = place
+            place = _SegmentStart(position, snapshot.state.next_offset, time_us, written_us=written_us)
+            self._starts[position] = place
         return place
 
     # Transactions that refer to earlier segments
 
-    def _waits_before(self, position: int) -> bool:
+    def _staged_before(self, position: int) -> bool:
         """True if a batch before the position may still become visible."""
         return any(staged < position for staged in self._indexer.state.staged)
 
-    def _behind_txns(self, place: _Place) -> _Place:
+    def _after_txns(self, place: _SegmentStart) -> _SegmentStart:
         """Return the place, moved after the last TXN from it on that makes earlier batches visible."""
-        over = [txn for txn in self._reaching if txn.low < place.position <= txn.position]
-        return place if not over else _Place(place.position, over[-1].offset, over[-1].time_us, over[-1].position)
+        over = [txn for txn in self._back_references if txn.low < place.position <= txn.position]
+        return place if not over else _SegmentStart(place.position, over[-1].offset, over[-1].time_us, over[-1].position)
 
-    def _look_on(self) -> bool:
+    def _check_txns(self) -> bool:
         """Check some of the TXNs that were decided since the last call, and return True if all are checked.
 
         An unreadable frame may be a TXN, so the check waits until the scrubber has repaired it.
         """
         last = self._indexer.indexed
-        if self._options.lane or self._looked >= last:
+        if self._options.lane or self._checked >= last:
             return True
         firsts = positions_named(self._directory, "seg")
-        self._looked = max(self._looked, self.start.first - 1)
-        self._reaching = [txn for txn in self._reaching if txn.position >= self.start.first]
-        budget, until = LOOKED_AT_ONCE, self._looked + ROWS_AT_ONCE
+        self._checked = max(self._checked, self.start.first - 1)
+        self._back_references = [txn for txn in self._back_references if txn.position >= self.start.first]
+        budget, until = LOOKED_AT_ONCE, self._checked + ROWS_AT_ONCE
         try:
-            for view, rows in Catalog(self._directory).positions(self._looked + 1, min(last, until), Upto(last, last)):
+            for view, rows in Catalog(self._directory).positions(self._checked + 1, min(last, until), Upto(last, last)):
                 ticks = rows[rows["kind"] == Kind.TICK]
                 txns = rows[rows["kind"] == Kind.TXN][:budget]
                 for row in txns:
                     times = ticks["max_timestamp"][ticks["position"] < row["position"]]
-                    self._reached(view.frame(row), row, int(times[-1]) if len(times) else self._ticked, firsts)
+                    self._note_back_reference(view.frame(row), row, int(times[-1]) if len(times) else self._ticked, firsts)
                 budget -= len(txns)
-                self._looked = int((rows if budget else txns)["position"][-1])
-                before = ticks["max_timestamp"][ticks["position"] <= self._looked]
+                self._checked = int((rows if budget else txns)["position"][-1])
+                before = ticks["max_timestamp"][ticks["position"] <= self._checked]
                 self._ticked = int(before[-1]) if len(before) else self._ticked
                 if not budget:
                     break
         except FormatError:
             return False
-        return self._looked >= last
+        return self._checked >= last
 
-    def _reached(self, frame: Frame, row: np.void, time_us: int, firsts: Sequence[int]) -> None:
+    def _note_back_reference(self, frame: Frame, row: np.void, time_us: int, firsts: Sequence[int]) -> None:
         """Record a TXN that makes batches of an earlier segment visible."""
         low = min(decode_body(TxnBody, frame.body).staged)
         at = bisect_right(firsts, low)
         if at < len(firsts) and firsts[at] <= frame.position:
-            self._reaching.append(_Reaching(low, frame.position, int(row["offset"]) + int(row["count"]), time_us))
+            self._back_references.append(_BackReference(low, frame.position, int(row["offset"]) + int(row["count"]), time_us))

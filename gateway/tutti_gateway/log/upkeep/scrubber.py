@@ -37,7 +37,7 @@ from tutti_gateway.log.write.segment import Segment
 _NEW = "mending.tmp"
 
 
-class _Place(NamedTuple):
+class _ScrubPosition(NamedTuple):
     """Position of the scrub: the frame at `position` must begin at file position `place` of the segment, and follow the chain
     value.
     """
@@ -88,12 +88,12 @@ class Mender:
         self._renewed = renewed
         self.snapshots = Snapshots(directory, storage, watching)
         self._firsts: list[int] = []
-        self._at: _Place | None = None
+        self._at: _ScrubPosition | None = None
         self._suspects: list[int] = []
-        self._all = False  # the whole log must be scrubbed soon
+        self._scrub_all = False  # the whole log must be scrubbed soon
         self._lane = options.lane
         # start of the round, s since 1970 (0 if it began inside the log), and the number of corruptions found before it
-        self._began = (0.0, 0)
+        self._round_start = (0.0, 0)
         self.lost: Lost | None = None
         self.told = ""
         self.found = self.mended = self.rounds = 0
@@ -101,7 +101,7 @@ class Mender:
     @property
     def hurried(self) -> bool:
         """True if a part of the log must be scrubbed soon."""
-        return self.lost is None and (bool(self._suspects) or self._all)
+        return self.lost is None and (bool(self._suspects) or self._scrub_all)
 
     @property
     def looking(self) -> bool:
@@ -110,8 +110,8 @@ class Mender:
 
     def suspect_all(self) -> None:
         """Scrub the whole log soon, because a read failed at an unknown position."""
-        self._all = True
-        self._began = (0.0, 0)  # the current round does not count as complete
+        self._scrub_all = True
+        self._round_start = (0.0, 0)  # the current round does not count as complete
         if self.lost is None:
             self._at = None
 
@@ -127,21 +127,21 @@ class Mender:
             DiskFailed, DiskFull: a rebuilt file could not be written.
         """
         if self.lost is not None:
-            return self._gone()
-        at = self._suspected() or self._at or self._begin()
+            return self._drop_if_removed()
+        at = self._next_suspect() or self._at or self._begin_round()
         if at is not None:
             self._step(at)
         else:
-            self._all = False
+            self._scrub_all = False
         return self.lost is not None
 
-    def _step(self, at: _Place) -> None:
+    def _step(self, at: _ScrubPosition) -> None:
         try:
-            self._at = self._look(at)
+            self._at = self._scrub_piece(at)
         except FileNotFoundError:
             self._at = None  # trimmed or truncated meanwhile: the next round uses the files that exist
 
-    def _gone(self) -> bool:
+    def _drop_if_removed(self) -> bool:
         """Drop a corrupt range that was trimmed, or whose file disappeared, and return True if it was dropped."""
         lost, at = self.lost, self._at
         if lost is None or at is None:
@@ -151,35 +151,35 @@ class Mender:
         self.lost, self.told, self._at = None, "", None
         return True
 
-    def _suspected(self) -> _Place | None:
+    def _next_suspect(self) -> _ScrubPosition | None:
         """Return the start of a segment that a read could not read. Scrubbing it replaces the current round."""
         while self._suspects:
-            self._firsts = self._there()
+            self._firsts = self._first_positions()
             index = bisect_right(self._firsts, self._suspects.pop(0)) - 1
             if index >= 0:
                 first = self._firsts[index]
-                self._began = (0.0, 0)
+                self._round_start = (0.0, 0)
                 self._suspects = [one for one in self._suspects if bisect_right(self._firsts, one) - 1 != index]
-                return self._enter(first, None)
+                return self._begin_segment(first, None)
         return None
 
-    def _begin(self) -> _Place | None:
+    def _begin_round(self) -> _ScrubPosition | None:
         """Return the start of a new round, or None if nothing is decided yet."""
-        self._firsts = self._there()
+        self._firsts = self._first_positions()
         first = read_start(self._directory).first
         if not self._firsts or first > self._indexer.indexed:
             return None
-        self._began = (time.time(), self.found)
+        self._round_start = (time.time(), self.found)
         if first not in self._firsts and (chain := self._chain_before(first)) is not None:
             self._make_segment(first, chain)
-        return self._enter(self._firsts[0], None)
+        return self._begin_segment(self._firsts[0], None)
 
-    def _there(self) -> list[int]:
+    def _first_positions(self) -> list[int]:
         """Return the first positions of the segments that belong to the log."""
         begin = read_start(self._directory).first
         return [first for first in positions_named(self._directory, "seg") if first >= begin]
 
-    def _enter(self, first: int, chain: int | None) -> _Place | None:
+    def _begin_segment(self, first: int, chain: int | None) -> _ScrubPosition | None:
         """Begin with a segment, and rebuild a bad header. The scrub skips the segment if its header cannot be rebuilt.
 
         Args:
@@ -196,7 +196,7 @@ class Mender:
                 return self._next(first, None)
             self._write_header(first, chain)
         self.snapshots.enter(first, self._firsts, self._segments)
-        return _Place(first, first, FRAMES_AT, chain)
+        return _ScrubPosition(first, first, FRAMES_AT, chain)
 
     @property
     def _log(self) -> bytes:
@@ -217,46 +217,46 @@ class Mender:
         self.found += 1
         self.mended += 1
 
-    def _look(self, at: _Place) -> _Place | None:
+    def _scrub_piece(self, at: _ScrubPosition) -> _ScrubPosition | None:
         """Scrub one piece of a segment, and return where to continue; None after the last segment."""
         if at.position > (last := self._last_of(at.segment)):
-            return self._leave(at)
+            return self._finish_segment(at)
         with self._opened(segment_path(self._directory, at.segment)) as fd:
             until = min(last, at.position + limits.SCRUB_FRAMES - 1)
             frames = read_frames(self._storage, fd, at.place, at.chain, at.position, until)
             if not frames:
-                self.lost = self._extent(fd, at, last)
+                self.lost = self._corrupt_range(fd, at, last)
                 self.found += 1
                 where = f"{segment_path(self._directory, at.segment)} cannot be read at byte {at.place}"
                 self.told = f"{where}: positions {self.lost.first} to {self.lost.last} are lost on this gateway"
                 return at
         self.snapshots.passed(frames)
         place = at.place + sum(frame.size for frame in frames)
-        return _Place(at.segment, frames[-1].position + 1, place, frames[-1].header_crc)
+        return _ScrubPosition(at.segment, frames[-1].position + 1, place, frames[-1].header_crc)
 
     def _last_of(self, first: int) -> int:
         """Return the last decided position of a segment. A later segment may have begun during the round."""
-        self._firsts = self._there()
+        self._firsts = self._first_positions()
         index = bisect_right(self._firsts, first)
         following = self._firsts[index] - 1 if index < len(self._firsts) else self._indexer.indexed
         return min(following, self._indexer.indexed)
 
-    def _leave(self, at: _Place) -> _Place | None:
+    def _finish_segment(self, at: _ScrubPosition) -> _ScrubPosition | None:
         """Check the index of a segment whose frames are all valid, and continue with the next segment."""
         if all(segment.first != at.segment for segment in self._segments):
             self._check_index(at.segment, at.position - 1)
             self.snapshots.left()
         return self._next(at.segment, at.chain)
 
-    def _next(self, segment: int, chain: int | None) -> _Place | None:
+    def _next(self, segment: int, chain: int | None) -> _ScrubPosition | None:
         """Return the start of the next segment, or None if the round is complete."""
-        self._firsts = self._there()
+        self._firsts = self._first_positions()
         index = bisect_right(self._firsts, segment)
         if index < len(self._firsts) and self._firsts[index] <= self._indexer.indexed:
-            return self._enter(self._firsts[index], chain)
-        began, found = self._began
+            return self._begin_segment(self._firsts[index], chain)
+        began, found = self._round_start
         if began:
-            self._all = False
+            self._scrub_all = False
             self.rounds += 1
             if found == self.found:
                 discard(self._directory, self._storage, began)
@@ -287,7 +287,7 @@ class Mender:
 
     # Corrupt ranges
 
-    def _extent(self, fd: int, at: _Place, last: int) -> Lost:
+    def _corrupt_range(self, fd: int, at: _ScrubPosition, last: int) -> Lost:
         """Return the corrupt range. It ends before the next frame that is valid, at its indexed position, and continued."""
         view = View(self._directory, at.segment)
         rows = view.trusted(last, Upto(self._indexer.indexed, self._indexer.indexed))
@@ -347,22 +347,22 @@ class Mender:
             DiskFull, DiskFailed: the frames could not be written.
         """
         lost, at = self.lost, self._at
-        if lost is None or at is None or self._gone():
+        if lost is None or at is None or self._drop_if_removed():
             return 0
-        if self._stands(lost, at):
+        if self._readable_after_all(lost, at):
             self.lost, self.told = None, ""  # a readable frame is never overwritten
             return 0
-        good = self._fitting(lost, frames)
+        good = self._accepted(lost, frames)
         if not good:
             return 0
         with self._watching("repairing"):
-            self._at = self._write(at, good)
+            self._at = self._rewrite(at, good)
         self.mended += len(good)
         self.lost, self.told = None, ""
-        self._look_up_to(good[-1].position)
+        self._verify_repaired(good[-1].position)
         return len(good)
 
-    def _stands(self, lost: Lost, at: _Place) -> bool:
+    def _readable_after_all(self, lost: Lost, at: _ScrubPosition) -> bool:
         """True if the first lost frame can be read after all, in its segment or in one that begins with it."""
         there = [(segment_path(self._directory, at.segment), lost.place)]
         if os.path.exists(follows := segment_path(self._directory, lost.first)):
@@ -373,14 +373,14 @@ class Mender:
                     return True
         return False
 
-    def _look_up_to(self, position: int) -> None:
+    def _verify_repaired(self, position: int) -> None:
         """Scrub the rewritten frames and one piece after them."""
         while self._at is not None and self._at.position <= position and self.lost is None:
             self._step(self._at)
         if self._at is not None and self.lost is None:
             self._step(self._at)
 
-    def _fitting(self, lost: Lost, frames: Sequence[Frame]) -> list[Frame]:
+    def _accepted(self, lost: Lost, frames: Sequence[Frame]) -> list[Frame]:
         """Return the leading frames that fit the corrupt range, by position, chain and size."""
         good: list[Frame] = []
         chain, place = lost.chain, lost.place
@@ -396,12 +396,12 @@ class Mender:
             good.append(frame)
         return good
 
-    def _write(self, at: _Place, frames: list[Frame]) -> _Place:
+    def _rewrite(self, at: _ScrubPosition, frames: list[Frame]) -> _ScrubPosition:
         """Write frames in place, and return where to scrub them. Frames beyond the segment's size go to a rebuilt segment."""
         size = read_header(self._directory, at.segment).size
-        if at.position > at.segment and (self._ended(at) or at.place + frames[0].size + HEADER_SIZE > size):
+        if at.position > at.segment and (self._segment_ended(at) or at.place + frames[0].size + HEADER_SIZE > size):
             self._make_segment(at.position, at.chain)
-            return self._write(_Place(at.position, at.position, FRAMES_AT, at.chain), frames)
+            return self._rewrite(_ScrubPosition(at.position, at.position, FRAMES_AT, at.chain), frames)
         fitting, place = 0, at.place
         while fitting < len(frames) and place + frames[fitting].size <= size:
             place += frames[fitting].size
@@ -415,7 +415,7 @@ class Mender:
             self._storage.make_durable(fd)
         return at
 
-    def _ended(self, at: _Place) -> bool:
+    def _segment_ended(self, at: _ScrubPosition) -> bool:
         """True if the segment was complete before this place, so the following frames were in a missing file."""
         sealed = index_sealed(index_path(self._directory, at.segment), at.segment)
         return sealed is not None and at.segment + sealed.rows == at.position
@@ -433,7 +433,7 @@ class Mender:
                 self._storage.make_durable(fd)
             self._storage.rename(path, segment_path(self._directory, first))
             self._storage.make_names_durable(os.path.join(self._directory, LOG))
-        self._firsts = self._there()
+        self._firsts = self._first_positions()
         self._renewed()
 
     @contextmanager

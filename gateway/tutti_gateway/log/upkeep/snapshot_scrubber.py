@@ -25,8 +25,8 @@ from tutti.log.format.snapshot import Snapshot, beginning, read_snapshot, write_
 from tutti.log.read.segment_view import Upto, View
 from tutti_gateway.log.write.segment import Segment
 
-_LATER = "the scrubber rebuilds it from the snapshot before it and the frames between, when those can be read"
-_FIRST = (
+_REBUILT_LATER = "the scrubber rebuilds it from the snapshot before it and the frames between, when those can be read"
+_NOT_REBUILDABLE = (
     "the log begins with this snapshot, so it cannot be rebuilt here. Starts and reads use a later snapshot while one exists, and "
     "retention continues. Restore the file from a backup, or copy the file of the same name from another gateway"
 )
@@ -48,12 +48,12 @@ class Snapshots:
         self._state: LogState | None = None  # state up to the position of the round, while a snapshot must be rebuilt
         self._following = 0
         self._void: set[int] = set()
-        self._news: list[str] = []
+        self._messages: list[str] = []
         self.damaged: dict[int, str] = {}
 
     def news(self) -> list[str]:
         """Return the messages for the operator since the last call."""
-        news, self._news = self._news, []
+        news, self._messages = self._messages, []
         return news
 
     def enter(self, first: int, firsts: Sequence[int], filling: Sequence[Segment]) -> None:
@@ -68,7 +68,7 @@ class Snapshots:
         begin = read_start(self._directory).first
         self.damaged = {position: told for position, told in self.damaged.items() if position >= begin}
         if first == begin > 1:
-            self._look_at_first(first)
+            self._check_first(first)
         index = bisect_right(firsts, first)
         if index == len(firsts) or any(segment.first == first for segment in filling):
             return  # the next segment has no snapshot yet
@@ -76,7 +76,7 @@ class Snapshots:
         if read_snapshot(self._directory, following) is not None:
             self.damaged.pop(following, None)  # an operator restored it
             return
-        self._tell(following, _LATER)
+        self._report(following, _REBUILT_LATER)
         base = beginning() if first == 1 else read_snapshot(self._directory, first)
         void = self._void_in(first, following)
         if base is not None and void is not None:
@@ -116,29 +116,29 @@ class Snapshots:
         with contextlib.suppress(DiskFull):  # the next round tries again
             with self._watching("rebuilding a snapshot of"):
                 write_snapshot(self._directory, snapshot, self._storage, durable=True)
-            self._made(self._following)
+            self._report_rebuilt(self._following)
 
-    def _look_at_first(self, first: int) -> None:
+    def _check_first(self, first: int) -> None:
         if read_snapshot(self._directory, first) is not None:
             self.damaged.pop(first, None)
             with contextlib.suppress(OSError):
                 self._first = (first, read_file(snapshot_path(self._directory, first)))
         elif self._first[0] != first:
-            self._tell(first, _FIRST)
+            self._report(first, _NOT_REBUILDABLE)
         else:
             with contextlib.suppress(DiskFull):
                 with self._watching("rebuilding a snapshot of"):
                     self._storage.replace_file(snapshot_path(self._directory, first), self._first[1])
-                self._tell(first, "")
-                self._made(first)
+                self._report(first, "")
+                self._report_rebuilt(first)
 
-    def _tell(self, position: int, what: str) -> None:
+    def _report(self, position: int, what: str) -> None:
         if position not in self.damaged:
             path = snapshot_path(self._directory, position)
             state = "corrupt" if os.path.exists(path) else "missing"
             self.damaged[position] = f"{path} is {state}: {what}" if what else f"{path} was {state}"
-            self._news.append(self.damaged[position])
+            self._messages.append(self.damaged[position])
 
-    def _made(self, position: int) -> None:
+    def _report_rebuilt(self, position: int) -> None:
         self.damaged.pop(position, None)
-        self._news.append(f"{snapshot_path(self._directory, position)} was rebuilt")
+        self._messages.append(f"{snapshot_path(self._directory, position)} was rebuilt")

@@ -81,12 +81,12 @@ class Fetcher:
         """
         try:
             frames = self._frames(first, last, upto)
-            return frames, self._stop(frames, first, last, upto)
+            return frames, self._final_position(frames, first, last, upto)
         except (OSError, FormatError):
             return (), first - 1  # the requester asks another member
 
     def _frames(self, first: int, last: int, upto: Upto) -> tuple[Frame, ...]:
-        catalog = self._known()
+        catalog = self._current_catalog()
         at = bisect_right(catalog.firsts, first) - 1
         if at < 0 or first > last:
             return ()
@@ -96,34 +96,34 @@ class Fetcher:
             if first == segment:
                 place, chain = FRAMES_AT, read_header(self._directory, segment).chain
             else:
-                place = self._place(first - 1, upto)
+                place = self._file_position(first - 1, upto)
                 data = self._storage.read(fd, HEADER_SIZE, place)
                 place, chain = place + size_at(data, 0), decode_header(data).header_crc
             return read_frames(self._storage, fd, place, chain, first, last)
         finally:
             self._storage.close(fd)
 
-    def _known(self) -> Catalog:
+    def _current_catalog(self) -> Catalog:
         if self._catalog is None:
             self._catalog = Catalog(self._directory)
         self._catalog.refresh()
         return self._catalog
 
-    def _place(self, position: int, upto: Upto) -> int:
+    def _file_position(self, position: int, upto: Upto) -> int:
         """Return the file position of a frame in its segment."""
         if position <= upto.position:
-            for _, rows in self._known().positions(position, position, upto):
+            for _, rows in self._current_catalog().positions(position, position, upto):
                 return int(rows["place"][0])
         for segment in reversed(self._segments):
             if segment.first <= position and (place := segment.place_of(position, upto.position)) is not None:
                 return place
         raise FormatError(f"position {position} is not in the log")
 
-    def _stop(self, frames: Sequence[Frame], first: int, last: int, upto: Upto) -> int:
+    def _final_position(self, frames: Sequence[Frame], first: int, last: int, upto: Upto) -> int:
         stop = first + len(frames) - 1
         aborts = [abort_of(frame) for frame in frames if frame.kind == Kind.ABORT]
         try:
-            aborts += self._aborts_behind(stop, last, upto)
+            aborts += self._aborts_after(stop, last, upto)
         except (OSError, FormatError):
             return first - 1
         for abort in reversed(aborts):
@@ -131,13 +131,13 @@ class Fetcher:
                 stop = abort.start - 1
         return max(stop, first - 1)
 
-    def _aborts_behind(self, position: int, last: int, upto: Upto) -> list[Abort]:
+    def _aborts_after(self, position: int, last: int, upto: Upto) -> list[Abort]:
         """Return the ABORTs after a position, in order. The limit of undecided frames bounds the distance at which an ABORT can
         cover it.
         """
         last = min(last, position + common_limits.UNDECIDED_FRAMES_MAX)
         found: list[Abort] = []
-        for view, rows in self._known().positions(position + 1, min(last, upto.position), upto):
+        for view, rows in self._current_catalog().positions(position + 1, min(last, upto.position), upto):
             found += [abort_of(view.frame(row)) for row in rows[rows["kind"] == Kind.ABORT]]
         return found + [abort_of(frame) for frame in self._aborts if max(position, upto.position) < frame.position <= last]
 

@@ -104,7 +104,7 @@ class Found:
 
 
 @dataclass(slots=True)
-class _Ending:
+class _ScanResult:
     """The result of scanning all segments: the last valid position, its chain value, and the segments that do not continue from
     it.
     """
@@ -134,18 +134,18 @@ def recover(directory: str, storage: Storage, options: LogOptions, *, log: bytes
     firsts = positions_named(directory, "seg")
     check_kept(directory, stored, firsts, log.hex())
     if stored is None or not firsts:
-        return _blank(stored)
+        return _empty_log(stored)
     check_begin(directory, firsts)
     mark = newest_mark(directory, stored.mark, firsts)
     frontier = max(mark.frontier_position, live[0])
-    base = _base(directory, firsts[-1], frontier)
-    if options.lane or _several(base.state.roster.values()):
+    base = _base_snapshot(directory, firsts[-1], frontier)
+    if options.lane or _has_several_voters(base.state.roster.values()):
         mend_headers(directory, storage, [first for first in firsts if first >= base.segment], base, options.lane or base.state.log)
     short = check_end(directory, firsts, stored.segment, heals=True)
     if base.segment < firsts[0]:
         raise Damaged(f"{snapshot_path(directory, firsts[0])}, with which the log begins, is missing or corrupt: restore the file")
     header = _check_segments(directory, firsts, base, log)
-    ending = _go_along(directory, firsts, base, frontier)
+    ending = _scan_segments(directory, firsts, base, frontier)
     shown = 0
     if options.heals and 0 < ending.position < frontier:
         shown, frontier = frontier, ending.position  # no ABORT in a lane affects earlier frames
@@ -161,15 +161,15 @@ def recover(directory: str, storage: Storage, options: LogOptions, *, log: bytes
     elif not options.heals or ending.later:
         raise short
     if failed:
-        _write_again(storage, ending, mark.position)
+        _rewrite_tail(storage, ending, mark.position)
     if ending.walks:
-        _write_marks_again(storage, ending.walks[-1].segment)
+        _rewrite_marks(storage, ending.walks[-1].segment)
     if damage is None and short is None:
-        _cut(directory, storage, ending)
+        _truncate_torn(directory, storage, ending)
     _make_durable(directory, storage, ending)
     if not ending.position:  # the first segment was begun, and power failed before any frame in it was durable
         _remove(directory, storage, 0)
-        return _blank(stored)
+        return _empty_log(stored)
     found = _result(directory, stored, mark, base, ending, frontier, header.log)
     found.shown = shown
     if short is not None and damage is None:
@@ -181,12 +181,12 @@ def recover(directory: str, storage: Storage, options: LogOptions, *, log: bytes
     return found
 
 
-def _blank(stored: Stored | None) -> Found:
+def _empty_log(stored: Stored | None) -> Found:
     scalars, mark = (stored.scalars, stored.mark) if stored is not None else (Scalars(), Mark())
     return Found(Recovered(b"", scalars, LogState(), ()), stored, mark, LogState(), beginning(), (0, 0, 0))
 
 
-def _base(directory: str, last: int, frontier: int) -> Snapshot:
+def _base_snapshot(directory: str, last: int, frontier: int) -> Snapshot:
     """Return the snapshot to start from. A snapshot within a segment counts only if the index rows before it are unchanged, and
     its frames lie within the file.
     """
@@ -210,10 +210,10 @@ def _check_segments(directory: str, firsts: list[int], base: Snapshot, log: byte
     return header
 
 
-_Begin = tuple[int, Snapshot, _Ending]  # a frontier, the snapshot to start from, and the end of the log after it
+_ScanStart = tuple[int, Snapshot, _ScanResult]  # a frontier, the snapshot to start from, and the end of the log after it
 
 
-def _step_back(directory: str, firsts: list[int], stored: Mark, begin: _Begin) -> _Begin:
+def _step_back(directory: str, firsts: list[int], stored: Mark, begin: _ScanStart) -> _ScanStart:
     """Choose an earlier watermark that lies before the corrupt range, and return the scan from there.
 
     A position without a watermark does not qualify, because a later ABORT may void a batch before it. Without such a watermark the
@@ -225,32 +225,32 @@ def _step_back(directory: str, firsts: list[int], stored: Mark, begin: _Begin) -
     for stop in stops:
         if stop >= frontier or stop > ending.position:
             continue
-        base = _base(directory, firsts[-1], stop)
+        base = _base_snapshot(directory, firsts[-1], stop)
         if base.segment < firsts[0]:
             break
-        frontier, ending = stop, _go_along(directory, firsts, base, stop, stop + limits.REQUEST_ROOM_FRAMES)
+        frontier, ending = stop, _scan_segments(directory, firsts, base, stop, stop + limits.REQUEST_ROOM_FRAMES)
         if ending.position >= frontier:
             return frontier, base, ending
     return begin
 
 
-def _go_along(directory: str, firsts: list[int], base: Snapshot, frontier: int, last: int | None = None) -> _Ending:
+def _scan_segments(directory: str, firsts: list[int], base: Snapshot, frontier: int, last: int | None = None) -> _ScanResult:
     walks: list[Walk] = []
     position, chain, place = base.position, base.state.chain, base.place
     firsts = [first for first in firsts if first >= base.segment]
     for at, first in enumerate(firsts):
         header = read_header(directory, first)
         if (at or position == first) and (first != position or header.chain != chain):
-            return _Ending(walks, position - 1, chain, firsts[at:])
+            return _ScanResult(walks, position - 1, chain, firsts[at:])
         segment = SegmentMap(segment_path(directory, first), first)
         found = walk(segment, place, position, chain, last=last, bodies_from=frontier + 1)
         walks.append(found)
         position, chain, place = found.position, found.chain, FRAMES_AT
-    return _Ending(walks, position - 1, chain, [])
+    return _ScanResult(walks, position - 1, chain, [])
 
 
 def _check_durable(
-    directory: str, base: Snapshot, ending: _Ending, mark: Mark, decided: int, heals: bool, short: Damaged | None
+    directory: str, base: Snapshot, ending: _ScanResult, mark: Mark, decided: int, heals: bool, short: Damaged | None
 ) -> Damage | None:
     """Check that the log reaches `decided` and the mark, and that it holds the frame that the mark names.
 
@@ -260,10 +260,10 @@ def _check_durable(
         short: the error to raise if the file of the last segment is too short.
     """
     if ending.position < decided:
-        raise short or _damage(directory, base, ending, max(decided, mark.position))
+        raise short or _corruption_error(directory, base, ending, max(decided, mark.position))
     if ending.position < mark.position:
         if not ending.walks or not ((heals and ending.position) or _others_vote(base, ending, decided)):
-            raise short or _damage(directory, base, ending, mark.position)
+            raise short or _corruption_error(directory, base, ending, mark.position)
         return Damage(ending.position + 1, mark.position, mark.view, mark.chain)
     chain = base.state.chain if mark.position == base.state.position else None
     for found in ending.walks:
@@ -277,7 +277,7 @@ def _check_durable(
     return None
 
 
-def _others_vote(base: Snapshot, ending: _Ending, decided: int) -> bool:
+def _others_vote(base: Snapshot, ending: _ScanResult, decided: int) -> bool:
     """True if the last decided roster, or a later one, names more than one voter."""
     rosters: list[Iterable[Voter]] = [base.state.roster.values()]
     for found in ending.walks:
@@ -286,7 +286,7 @@ def _others_vote(base: Snapshot, ending: _Ending, decided: int) -> bool:
             if position <= decided:
                 rosters.clear()
             rosters.append(decode_body(RosterBody, found.frame(position).body).voters)
-    return any(map(_several, rosters))
+    return any(map(_has_several_voters, rosters))
 
 
 def forgot(recovered: Recovered, directory: Home) -> bool:
@@ -308,14 +308,14 @@ def _others_vote_in(recovered: Recovered, mine: bytes) -> bool:
         return True
     rosters: list[Iterable[Voter]] = [recovered.state.roster.values()] if recovered.state.roster else []
     rosters += [decode_body(RosterBody, frame.body).voters for frame in recovered.tail if frame.kind == Kind.ROSTER]
-    return not rosters or any(map(_several, rosters))
+    return not rosters or any(map(_has_several_voters, rosters))
 
 
-def _several(roster: Iterable[Voter]) -> bool:
+def _has_several_voters(roster: Iterable[Voter]) -> bool:
     return sum(voter.voting for voter in roster) > 1
 
 
-def _damage(directory: str, base: Snapshot, ending: _Ending, durable: int) -> Damaged:
+def _corruption_error(directory: str, base: Snapshot, ending: _ScanResult, durable: int) -> Damaged:
     position = ending.position + 1
     offset = base.state.next_offset
     aborts = []
@@ -333,7 +333,7 @@ def _damage(directory: str, base: Snapshot, ending: _Ending, durable: int) -> Da
     )
 
 
-def _check_later(directory: str, ending: _Ending, mark: Mark) -> None:
+def _check_later(directory: str, ending: _ScanResult, mark: Mark) -> None:
     """Check that a segment that does not continue from the end is a leftover of an interrupted repair.
 
     Such a segment has only marks older than the lowered one. Otherwise the log is corrupt before the segment, because a segment
@@ -348,7 +348,7 @@ def _check_later(directory: str, ending: _Ending, mark: Mark) -> None:
             )
 
 
-def _write_again(storage: Storage, ending: _Ending, durable: int) -> None:
+def _rewrite_tail(storage: Storage, ending: _ScanResult, durable: int) -> None:
     """Write the tail again: after a failed sync the page cache may report data as clean that the disk does not hold."""
     for found in ending.walks:
         if found.position - 1 <= durable:
@@ -361,7 +361,7 @@ def _write_again(storage: Storage, ending: _Ending, durable: int) -> None:
             storage.close(fd)
 
 
-def _write_marks_again(storage: Storage, segment: SegmentMap) -> None:
+def _rewrite_marks(storage: Storage, segment: SegmentMap) -> None:
     """Write the mark slots again. The next mark overwrites the older slot, so the newest mark must be on the disk and not only
     in the page cache.
     """
@@ -372,7 +372,7 @@ def _write_marks_again(storage: Storage, segment: SegmentMap) -> None:
         storage.close(fd)
 
 
-def _cut(directory: str, storage: Storage, ending: _Ending) -> None:
+def _truncate_torn(directory: str, storage: Storage, ending: _ScanResult) -> None:
     """Truncate the torn tail: remove later segments, and write an invalid header at the end."""
     _remove(directory, storage, ending.position + 1, ending.later)
     for found in ending.walks[-1:]:
@@ -385,7 +385,7 @@ def _cut(directory: str, storage: Storage, ending: _Ending) -> None:
             storage.close(fd)
 
 
-def _make_durable(directory: str, storage: Storage, ending: _Ending) -> None:
+def _make_durable(directory: str, storage: Storage, ending: _ScanResult) -> None:
     """Sync the scanned files and the folder, because a killed run may not have synced them."""
     for found in ending.walks:
         fd = storage.open(found.segment.path)
@@ -408,7 +408,7 @@ def _remove(directory: str, storage: Storage, above: int, also: Sequence[int] = 
         storage.make_names_durable(os.path.join(directory, LOG))
 
 
-def _result(directory: str, stored: Stored, mark: Mark, base: Snapshot, ending: _Ending, frontier: int, log: bytes) -> Found:
+def _result(directory: str, stored: Stored, mark: Mark, base: Snapshot, ending: _ScanResult, frontier: int, log: bytes) -> Found:
     state = base.state.copy()
     rows = rows_before(directory, base)
     if rows is None:

@@ -132,7 +132,7 @@ class Actions:
         if asked.linearizable:
             served.ranges.check_log(asked)
             confirmed["confirmed"] = served.ranges.confirmed()
-        frontier = served.ranges.frontier(_plain(asked), given_up)
+        frontier = served.ranges.frontier(_without_linearizable(asked), given_up)
         if asked.beyond is not None and frontier.offset <= asked.beyond:
             frontier = served.watch.wait(asked.beyond, asked.timeout_ms * 1000, given_up)
             if frontier.offset <= asked.beyond:
@@ -156,7 +156,7 @@ class Actions:
         """Return the offset of the first record at or after a time."""
         asked = decode(TimeAsk, body, "the body of offset_for_time")
         served = self._shelf.of(asked.lane)
-        frontier = served.ranges.frontier(_plain(asked), given_up)
+        frontier = served.ranges.frontier(_without_linearizable(asked), given_up)
         with sent_on(self._gateway.elsewhere, asked.lane):
             found = served.reader.offset_for_time(asked.time_us)
             if asked.linearizable and found >= frontier.offset:  # a record that exists is the first one on any gateway
@@ -270,6 +270,6 @@ class Actions:
         return self._queries.lines(frontier.offset, time.time_ns() // 1000)
 
 
-def _plain(asked: Linearizable) -> Linearizable:
+def _without_linearizable(asked: Linearizable) -> Linearizable:
     """Return the request without its wish for a linearizable answer, which the action handles itself."""
     return msgspec.structs.replace(asked, linearizable=False)

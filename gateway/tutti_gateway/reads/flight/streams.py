@@ -156,7 +156,7 @@ class Streams:
                 bytes_max=self._batch_bytes(),
                 goes_on=goes_on,
             )
-            while (batch := self._made(batches)) is not None:
+            while (batch := self._next_batch(batches)) is not None:
                 if served.watch.stopping:
                     raise _stopping()
                 yield batch
@@ -166,7 +166,7 @@ class Streams:
             where = {"offset": reached} if ticket.topics is None else {}
             raise of_damage(error, self._elsewhere, served.lane, **where) from error
 
-    def _made(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
+    def _next_batch(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
         with self.room.for_a_batch():
             began = time.monotonic_ns()
             batch = next(batches, None)

@@ -93,15 +93,15 @@ class FrontierWatch(Generic[Frontier]):
             gone: called once, in the watcher's thread, when the gateway is gone.
         """
         self._look = look
-        self._gone = gone
+        self._on_gone = gone
         self._notify_fd = notify_fd
         self._changed = threading.Condition()
-        self._waiting = self._beside = 0
-        self._told = 0  # number of checks that a byte in the pipe caused
+        self._waiting = self._waiting_beside = 0
+        self._signals = 0  # number of checks that a byte in the pipe caused
         self._last = look()
         self.stopping = False
         self.silent = False  # set by the liveness check of the gateway; a wait sees it within half a second
-        self._poke_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         if notify_fd is not None:
             os.set_blocking(notify_fd, False)
         self._thread = threading.Thread(target=self._run, name="frontier-watch", daemon=True)
@@ -132,7 +132,7 @@ class FrontierWatch(Generic[Frontier]):
             The frontier at the end of the wait, for the caller to compare.
         """
         deadline = time.monotonic() + timeout_us / US
-        with self._waits():
+        with self._counted():
             while True:
                 frontier = self.now()  # read after the watcher counts this caller, so a later move wakes it
                 left = deadline - time.monotonic()
@@ -145,48 +145,48 @@ class FrontierWatch(Generic[Frontier]):
     def wait_beside(self, look: Callable[[], Other], beyond: int, timeout_us: int, given_up: Callable[[], bool] = bool) -> Other:
         """Wait as `wait` does, for another frontier that the same pipe signals; `look` reads it."""
         deadline = time.monotonic() + timeout_us / US
-        with self._waits(beside=1):
+        with self._counted(beside=1):
             while True:
-                told = self._told
-                frontier = look()  # `_told` was read before, so a later move is noticed
+                told = self._signals
+                frontier = look()  # `_signals` was read before, so a later move is noticed
                 left = deadline - time.monotonic()
                 if frontier.offset > beyond or left <= 0 or self.stopping or self.silent or given_up():
                     return frontier
                 with self._changed:
-                    if told == self._told and not self.stopping:
+                    if told == self._signals and not self.stopping:
                         self._changed.wait(min(left, limits.WATCH_POLL_US / US))
 
     @contextlib.contextmanager
-    def _waits(self, beside: int = 0) -> Iterator[None]:
+    def _counted(self, beside: int = 0) -> Iterator[None]:
         with self._changed:
             self._waiting += 1
-            self._beside += beside
+            self._waiting_beside += beside
             first = self._waiting == 1
         if first:
-            self._poke()
+            self._wake()
         try:
             yield
         finally:
             with self._changed:
                 self._waiting -= 1
-                self._beside -= beside
+                self._waiting_beside -= beside
 
     def stop(self) -> None:
         """End every wait and the thread."""
         with self._changed:
             self.stopping = True
             self._changed.notify_all()
-        self._poke()
+        self._wake()
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
-    def _poke(self) -> None:
+    def _wake(self) -> None:
         with contextlib.suppress(BlockingIOError):  # the counter is full, so the thread wakes anyway
-            os.eventfd_write(self._poke_fd, 1)
+            os.eventfd_write(self._wake_fd, 1)
 
     def _run(self) -> None:
         poll = select.poll()
-        poll.register(self._poke_fd, select.POLLIN)
+        poll.register(self._wake_fd, select.POLLIN)
         notify_fd = self._notify_fd
         trouble = ""
         while not self.stopping:
@@ -195,14 +195,14 @@ class FrontierWatch(Generic[Frontier]):
                 poll.register(notify_fd, select.POLLIN if waiting else 0)  # poll reports the end of the pipe in both cases
             events = dict(poll.poll(limits.WATCH_POLL_US // 1000 if waiting else None))
             with contextlib.suppress(BlockingIOError):
-                os.eventfd_read(self._poke_fd)
+                os.eventfd_read(self._wake_fd)
             if notify_fd is not None and notify_fd in events and not self._drain(notify_fd):
                 poll.unregister(notify_fd)
                 notify_fd = None
                 if not self.stopping:
-                    self._gone()
+                    self._on_gone()
             if waiting:
-                self._tell_beside()
+                self._signal_beside()
                 try:
                     self.now()
                     trouble = ""
@@ -211,10 +211,10 @@ class FrontierWatch(Generic[Frontier]):
                         trouble = repr(error)
                         LOG.error("the frontier cannot be read", extra={"fields": {"error": trouble}})
 
-    def _tell_beside(self) -> None:
+    def _signal_beside(self) -> None:
         with self._changed:
-            self._told += 1
-            if self._beside:
+            self._signals += 1
+            if self._waiting_beside:
                 self._changed.notify_all()
 
     def _drain(self, fd: int) -> bool:

@@ -95,7 +95,7 @@ class Others:
         try:
             found = []
             for url in self._gateway.others():
-                one = None if self._stopping else self._told_by(url)
+                one = None if self._stopping else self._endpoints_of(url)
                 if one is not None:
                     found.append(one)
             with self._changed:
@@ -107,7 +107,7 @@ class Others:
                 self._asking = False
                 self._changed.notify_all()
 
-    def _told_by(self, url: str) -> Found | None:
+    def _endpoints_of(self, url: str) -> Found | None:
         """Return the endpoints of the gateway at `url`; None if it does not answer, or has another log."""
         try:
             credentials = self._credentials()

@@ -19,7 +19,7 @@ from tutti_gateway.reads.protocol.tickets import ReportAsk
 _ALIVE_US = 5 * common_limits.SPARK_ALIVE_US
 
 
-class _Known(msgspec.Struct):
+class _Run(msgspec.Struct):
     report: ReportAsk
     since_us: int
     seen_us: int
@@ -34,21 +34,21 @@ class Queries:
     def __init__(self) -> None:
         """Start without reports."""
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, _Known] = OrderedDict()  # in order of the last report
+        self._runs: OrderedDict[str, _Run] = OrderedDict()  # in order of the last report
 
     def note(self, report: ReportAsk, now_us: int) -> None:
         """Record a report that arrived at `now_us` (us since 1970)."""
         with self._lock:
-            before = self._known.pop(report.run, None)
+            before = self._runs.pop(report.run, None)
             since_us = before.since_us if before is not None else now_us
-            self._known[report.run] = _Known(report, since_us, now_us, before.trouble if before is not None else "")
-            self._forget(now_us)
+            self._runs[report.run] = _Run(report, since_us, now_us, before.trouble if before is not None else "")
+            self._drop_old(now_us)
 
     def trouble(self, run: str, why: str) -> None:
         """Record why the position of a run cannot be stored under its name; empty if it is stored."""
         with self._lock:
-            if run in self._known:
-                self._known[run].trouble = why
+            if run in self._runs:
+                self._runs[run].trouble = why
 
     def lines(self, frontier: int, now_us: int) -> list[QueryInfo]:
         """Return all runs that have not ended.
@@ -58,19 +58,19 @@ class Queries:
             now_us: us since 1970.
         """
         with self._lock:
-            self._forget(now_us)
-            known = [_line(one, frontier, now_us) for one in self._known.values()]
+            self._drop_old(now_us)
+            known = [_line(one, frontier, now_us) for one in self._runs.values()]
         return sorted(without_ended(known), key=lambda line: (line.name, line.label, line.since_us))
 
-    def _forget(self, now_us: int) -> None:
-        while self._known:
-            oldest = next(iter(self._known.values()))
-            if len(self._known) <= limits.QUERIES_MAX and now_us - oldest.seen_us <= limits.QUERY_KEPT_US:
+    def _drop_old(self, now_us: int) -> None:
+        while self._runs:
+            oldest = next(iter(self._runs.values()))
+            if len(self._runs) <= limits.QUERIES_MAX and now_us - oldest.seen_us <= limits.QUERY_KEPT_US:
                 return
-            self._known.popitem(last=False)
+            self._runs.popitem(last=False)
 
 
-def _line(known: _Known, frontier: int, now_us: int) -> QueryInfo:
+def _line(known: _Run, frontier: int, now_us: int) -> QueryInfo:
     report = known.report
     behind = frontier > report.offset
     silent_us = max(0, now_us - known.seen_us)

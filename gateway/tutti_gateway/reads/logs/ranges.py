@@ -130,7 +130,7 @@ class Ranges:
         self._check("start", start, frontier)
         end = None if ticket.end is None else self.offset(ticket.end, frontier)
         if end is not None and end < start:
-            raise _backwards(start, end)
+            raise _reversed_range(start, end)
         return Range(start, end, frontier)
 
     def offsets(self, start: Place, end: Place | None, frontier: Frontier) -> tuple[int, int]:
@@ -144,7 +144,7 @@ class Ranges:
         high = frontier.offset if end is None else self.offset(end, frontier)
         self._check("end", high, frontier)
         if high < low:
-            raise _backwards(low, high)
+            raise _reversed_range(low, high)
         return low, high
 
     def offset(self, place: Place, frontier: Frontier) -> int:
@@ -208,18 +208,18 @@ class Ranges:
         for name in ticket.topics:
             if name not in known:
                 near = get_close_matches(name, known, 1)
-                hint = f"did you mean {near[0]!r}?" if near else _some(sorted(known))
+                hint = f"did you mean {near[0]!r}?" if near else _topic_list(sorted(known))
                 raise Fault("unknown_topic", f"there is no topic {name!r} in this log", hint, name=name)
 
     def _has_topics(self, names: tuple[str, ...]) -> bool:
         return len(self._reader.topic_numbers(names)) == len(set(names))
 
 
-def _backwards(start: int, end: int) -> Fault:
+def _reversed_range(start: int, end: int) -> Fault:
     return Fault("malformed", f"the range [{start}, {end}) ends before it begins")
 
 
-def _some(names: list[str]) -> str:
+def _topic_list(names: list[str]) -> str:
     if not names:
         return "it has no topics yet; to wait for the first records of this topic, follow it (`tutti tail --follow`)"
     more = f" and {len(names) - 10} more" if len(names) > 10 else ""

@@ -86,7 +86,7 @@ class Shelf:
         self._state = state
         self._halted = halted
         self._ordered = Served("", reader, watch, Ranges(reader, watch, state, confirm), state)
-        self._began: set[LaneName] = set()  # lanes that have begun here; if one of them cannot be read, that is an error
+        self._known_lanes: set[LaneName] = set()  # lanes that have begun here; if one of them cannot be read, that is an error
         self._lanes: OrderedDict[LaneName, Served] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -107,9 +107,9 @@ class Shelf:
             there = f"it has lanes of {', '.join(names)}" if names else "it has no lanes yet"
             raise Fault("unknown_lane", f"this gateway has no lane {text!r}: {there}", name=text)
         try:
-            return self._opened(lane)
+            return self._served_lane(lane)
         except TuttiError as error:
-            why = self._lost(lane, error)
+            why = self._lost_reason(lane, error)
             told = f"this gateway cannot read lane {text!r}: {why}" if why else f"this gateway has no lane {text!r} yet"
             raise Fault("unknown_lane", told, name=text) from error
 
@@ -119,14 +119,14 @@ class Shelf:
         known = self._known(halted)
         newest = self._newest(known).values()
         found = []
-        for lane in sorted(known, key=lambda one: (one.origin, one in newest, self._begun(one))):
+        for lane in sorted(known, key=lambda one: (one.origin, one in newest, self._begin_time(one))):
             start, offset, position, lost = 0, 0, 0, ""
             try:
-                reader = self._opened(lane).reader
+                reader = self._served_lane(lane).reader
                 frontier, start = reader.frontier(), reader.start
                 offset, position = frontier.offset, frontier.position
             except TuttiError as error:
-                lost = self._lost(lane, error)
+                lost = self._lost_reason(lane, error)
                 if not lost:
                     continue
             found.append(
@@ -152,22 +152,22 @@ class Shelf:
         if own is not None:
             began.add(own)
         with self._lock:
-            self._began |= began
-            return sorted({*lanes_there(self._reader.path), *self._began})
+            self._known_lanes |= began
+            return sorted({*lanes_there(self._reader.path), *self._known_lanes})
 
-    def _lost(self, lane: LaneName, error: TuttiError) -> str:
+    def _lost_reason(self, lane: LaneName, error: TuttiError) -> str:
         """Return why a lane cannot be read, from the error of the attempt; empty while the lane is being created."""
         path = lane_path(self._reader.path, lane)
         if not os.path.isdir(path):
-            return f"{path} is missing" if lane in self._began else ""
-        return str(error) if lane in self._began or is_begun(self._reader.path, lane) else ""
+            return f"{path} is missing" if lane in self._known_lanes else ""
+        return str(error) if lane in self._known_lanes or is_begun(self._reader.path, lane) else ""
 
-    def _opened(self, lane: LaneName) -> Served:
+    def _served_lane(self, lane: LaneName) -> Served:
         """Return a lane that can be read now. Files are opened outside of the lock, so a slow disk delays no other lane."""
         with self._lock:
             kept = self._lanes.get(lane)
         try:
-            found = kept or self._made(lane)
+            found = kept or self._open_lane(lane)
             found.reader.frontier()
         except TuttiError:
             with self._lock:
@@ -175,7 +175,7 @@ class Shelf:
             raise
         with self._lock:
             served = self._lanes.setdefault(lane, found)
-            self._began.add(lane)
+            self._known_lanes.add(lane)
             self._lanes.move_to_end(lane)
             if len(self._lanes) > limits.LANES_READ_MAX:
                 self._lanes.popitem(last=False)  # its current readers continue
@@ -183,7 +183,7 @@ class Shelf:
             found.reader.close()  # another thread opened the lane first
         return served
 
-    def _made(self, lane: LaneName) -> Served:
+    def _open_lane(self, lane: LaneName) -> Served:
         def state() -> str:
             return "halted" if self._halted().get(lane.text) else self._state()
 
@@ -194,14 +194,14 @@ class Shelf:
     def _newest(self, there: list[LaneName]) -> dict[int, LaneName]:
         """Return the current lane of each gateway number: that of the disk in the roster, or else the one that began last."""
         newest: dict[int, LaneName] = {}
-        for lane in sorted(there, key=self._begun):
+        for lane in sorted(there, key=self._begin_time):
             newest[lane.origin] = lane
         for number, voter in self._reader.state().roster.items():
             if LaneName(number, voter.incarnation) in there:
                 newest[number] = LaneName(number, voter.incarnation)
         return newest
 
-    def _begun(self, lane: LaneName) -> int:
+    def _begin_time(self, lane: LaneName) -> int:
         """Return the approximate time at which a lane began here, ns."""
         try:
             return os.stat(os.path.join(lane_path(self._reader.path, lane), IDENTITY)).st_mtime_ns
