@@ -15,8 +15,8 @@ from tutti_gateway.core import limits
 
 DEFAULT_PRESET: Literal["lan"] = "lan"
 
-# : preset -> default timers. A heartbeat is five typical round trips, but at least what the operating system schedules
-# : reliably: 100 ms within a machine, 200 ms within a building, 1 s between cities.
+#: preset -> default timers. A heartbeat is five typical round trips, but at least what the operating system schedules
+#: reliably: 100 ms within a machine, 200 ms within a building, 1 s between cities.
 PRESETS: dict[str, dict[str, int]] = {
     "local": {"heartbeat_ms": 100, "tick_ms": 1000, "atomic_heartbeats": 20},
     "lan": {"heartbeat_ms": 200, "tick_ms": 1000, "atomic_heartbeats": 10},

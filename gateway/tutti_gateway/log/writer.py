@@ -206,11 +206,13 @@ class LogWriter:
         position, _, chain = self._end
         first, size = position + 1, size_of_next(self._options, self._segments[-1].size if self._segments else 0, frame)
         prepared = prepared_paths(self._path)
+        # Everything before the segment is durable: `_roll` synced it.
         mark = self._marks.next()
         try:
             source = prepared[0] if prepared else None
             fd = begin_segment(self._path, self._storage, SegmentHeader(self._log, first, chain, size), mark, source)
         except OSError as error:
+            # The reserve is a zero-filled file, so it can become the segment without free space.
             source = self._room.take_reserve() if no_room(error) else None
             if source is None:
                 raise
@@ -221,6 +223,7 @@ class LogWriter:
         self._live.segment(first)
         # the last segment is empty and too small for the frame: the larger segment replaces it
         if self._segments and self._segments[-1].first == first:
+            # Readers may have the replaced file mapped.
             self._close_segments([self._segments.pop()])
             self._live.renew()
         elif self._segments:
@@ -255,7 +258,9 @@ class LogWriter:
         self._storage.make_durable(segment.fd)
         self._synced_at = time.monotonic()
         if self._marks.synced(end, self._synced_at):
+            # The synced slot holds the newest mark now, so the next mark goes into the other slot.
             segment.slot = 1 - segment.slot
+        # A disk that never rests still refreshes its identity file, which detects older copies of the directory.
         self._directory.freshen(limits.IDENTITY_FRESH_BUSY_US)
 
     def _write_slot(self, segment: Segment) -> None:
@@ -301,6 +306,7 @@ class LogWriter:
             decided <= position <= last,
             f"cannot truncate the log after position {position}: it is decided up to {decided} and ends at {last}",
         )
+        # Without frames to remove, the caller still relies on a durable end.
         if position == last and self._marks.damage is None:
             if self._marks.durable != self._end:
                 self.sync()
@@ -316,6 +322,7 @@ class LogWriter:
         """Truncate on disk first and in memory last, so that the call can be repeated after a failure."""
         self._truncating = True
         position = end[0]
+        # A segment that begins right after the end stays, empty: the frontier may have passed its start and written its snapshot.
         kept = [segment for segment in self._segments if position and segment.first <= position + 1]
         gone = self._segments[len(kept) :]
         places = kept[-1].places_behind(position, self._indexer.state.position) if kept else []
@@ -427,6 +434,7 @@ class LogWriter:
             if frames and not self._directory.log:
                 self._directory.remember_log(self._log)
             self._live.indexed(self._indexer.state)
+            # Files are removed only below a durable mark, so that the next start finds the TRIM.
             self.trimming.carry_out(self._marks.newest.frontier_position)
         except (OSError, DiskFull) as error:
             raise self._translated("indexing", error) from error

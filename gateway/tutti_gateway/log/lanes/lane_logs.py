@@ -320,6 +320,7 @@ class LaneLogs:
             self._replace(lane, writer, action.begin)
         if action.cut is not None:
             writer.cut(action.cut)
+        # Recorded before the write: a failed append may have written a part.
         if action.frames:
             self._written.add(lane)
             writer.append(action.frames)

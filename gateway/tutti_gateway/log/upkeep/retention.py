@@ -175,6 +175,7 @@ class Trimming:
         due = None
         while self._due and self._due[0].decided <= watermark:
             due = self._due.popleft()
+        # A later TRIM includes the earlier ones, so only the last one is applied.
         if due is not None:
             self._apply(due)
         if self._files_left:
@@ -305,12 +306,14 @@ class Trimming:
                 if not self._check_txns():
                     return None  # more transactions must be checked first; the next call continues
                 place = self._after_txns(place)
+                # A reader in `keep_for` has not read the records before this place.
                 if place.offset > read:
                     waits += size
                     held -= size
                     continue
                 kept = sum(kept for first, kept in segments if first > place.reach) if place.reach else held
                 if self._removable(kept, place, now_us, limits.RETENTION_LAG_FACTOR):
+                    # Beyond the lag factor the trim no longer waits for a voter that lacks the frames.
                     forced = position
                     places.append((position, place.offset))
                 elif self._removable(kept, place, now_us, 1) and not self._staged_before(position):

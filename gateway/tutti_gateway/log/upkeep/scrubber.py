@@ -390,6 +390,7 @@ class Mender:
                 break
             chain = frame.header_crc
             if position == lost.last:
+                # The last frame must end where the next valid frame begins, and the chain must continue there.
                 wrong = (lost.end and place != lost.end) or (lost.after is not None and lost.after != chain)
                 if wrong or (lost.following is not None and not chained(lost.following, chain)):
                     return []
@@ -400,6 +401,7 @@ class Mender:
         """Write frames in place, and return where to scrub them. Frames beyond the segment's size go to a rebuilt segment."""
         size = read_header(self._directory, at.segment).size
         if at.position > at.segment and (self._segment_ended(at) or at.place + frames[0].size + HEADER_SIZE > size):
+            # The lost frames were in a missing file that began at this position.
             self._make_segment(at.position, at.chain)
             return self._rewrite(_ScrubPosition(at.position, at.position, FRAMES_AT, at.chain), frames)
         fitting, place = 0, at.place
@@ -410,6 +412,7 @@ class Mender:
             if self._storage.size(fd) < size:
                 self._storage.allocate(fd, size)
                 self._renewed()
+            # A partial write into an unreadable page would fail.
             make_readable(self._storage, fd, at.place, place)
             self._storage.write(fd, [part for frame in frames[:fitting] for part in frame.extents()], at.place)
             self._storage.make_durable(fd)

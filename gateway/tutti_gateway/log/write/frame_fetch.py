@@ -127,6 +127,7 @@ class Fetcher:
         except (OSError, FormatError):
             return first - 1
         for abort in reversed(aborts):
+            # The ABORT voids batches from its start on, so a receiver may rely only on frames before it.
             if abort.start <= stop < abort.end:
                 stop = abort.start - 1
         return max(stop, first - 1)
@@ -162,6 +163,7 @@ def read_frames(storage: Storage, fd: int, place: int, chain: int, position: int
             if at + size > len(data):
                 if frames:
                     break
+                # The first frame exceeds the limit, so it is returned alone.
                 data = readable(storage, fd, size, place)
             frame = decode_frame(data, at)
             check_payload(frame)

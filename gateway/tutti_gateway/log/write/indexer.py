@@ -138,6 +138,7 @@ class Indexer:
             return  # the disk was full for the last rows: `take` is called again with them
         while self._segments[0].last == self.state.position:
             done, following = self._segments[:2]
+            # Seal first: recovery begins at the newest snapshot, so it never visits this segment again.
             self._room.with_room(done.index.seal, "the index")
             self._write_snapshot(Snapshot(self.state, following.first, FRAMES_AT, 0))
             done.index.close()

@@ -82,6 +82,7 @@ def _finish(
     with contextlib.suppress(FileNotFoundError):
         storage.remove(index_path(directory, first))  # the old log may have had a segment that began at the same position
     header = SegmentHeader(options.lane or state.log, first, state.chain, size_of_next(options, 0, None))
+    # The mark in the new segment has a higher sequence than all old marks, so the old log no longer counts.
     fd = begin_segment(directory, storage, header, mark, None)
     try:
         state_mark(scalars, mark, first)

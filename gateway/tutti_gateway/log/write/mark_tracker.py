@@ -54,6 +54,7 @@ class Marking:
             now: monotonic time, seconds.
             late_us: age of the oldest uncovered sync at which a mark is due, us.
         """
+        # A mark that waits in a slot must become durable before the next one is written.
         if self.written is not None or (
             self.durable[0] - self.newest.position < limits.MARK_FRAMES and now - self._since < late_us / _US
         ):

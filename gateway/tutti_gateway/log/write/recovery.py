@@ -137,6 +137,7 @@ def recover(directory: str, storage: Storage, options: LogOptions, *, log: bytes
         return _empty_log(stored)
     check_begin(directory, firsts)
     mark = newest_mark(directory, stored.mark, firsts)
+    # Under the same boot, the live page may name a later frontier than the marks do.
     frontier = max(mark.frontier_position, live[0])
     base = _base_snapshot(directory, firsts[-1], frontier)
     if options.lane or _has_several_voters(base.state.roster.values()):
@@ -240,6 +241,7 @@ def _scan_segments(directory: str, firsts: list[int], base: Snapshot, frontier: 
     firsts = [first for first in firsts if first >= base.segment]
     for at, first in enumerate(firsts):
         header = read_header(directory, first)
+        # The scan may begin inside the first segment. Every later segment must begin where the one before it ends.
         if (at or position == first) and (first != position or header.chain != chain):
             return _ScanResult(walks, position - 1, chain, firsts[at:])
         segment = SegmentMap(segment_path(directory, first), first)
@@ -379,6 +381,7 @@ def _truncate_torn(directory: str, storage: Storage, ending: _ScanResult) -> Non
         fd = storage.open(found.segment.path)
         try:
             fits = found.place + HEADER_SIZE <= read_header(directory, found.segment.first).size
+            # Bytes of a torn write may continue the chain later, when the frame before them is written again.
             if fits and storage.read(fd, HEADER_SIZE, found.place) != TERMINATOR:
                 storage.write(fd, [TERMINATOR], found.place)
         finally:

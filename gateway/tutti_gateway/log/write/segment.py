@@ -122,6 +122,7 @@ class Segment:
         start = self.undecided_from
         taken = self.undecided[start : start + count]
         self.undecided_from = start + count
+        # Each deletion moves the rest of the array, so entries are deleted in blocks.
         if self.undecided_from > 4096:
             del self.undecided[: self.undecided_from]
             self.undecided_from = 0
@@ -167,6 +168,7 @@ def begin_segment(directory: str, storage: Storage, header: SegmentHeader, mark:
             storage.allocate(fd, header.size)
         storage.write(fd, [header.to_bytes(), mark.to_bytes()], 0)
         storage.make_durable(fd)
+        # The final name appears only after header and mark are durable.
         storage.rename(path, segment_path(directory, header.first))
         storage.make_names_durable(os.path.join(directory, LOG))
     except BaseException:

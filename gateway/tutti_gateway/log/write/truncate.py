@@ -74,7 +74,9 @@ def take_off(
     """
     state_mark(scalars, mark, kept.first if kept is not None else 0)
     if kept is not None:
+        # Without frames to remove, the header at the end is erased, so that bytes of an older frame are never found there.
         erase(storage, kept, mark, [(place, HEADER_SIZE) for place in places or [kept.place]])
+    # The last segment goes first, so that a crash leaves consecutive segments.
     for segment in reversed(gone):
         for path in (segment_path(directory, segment.first), index_path(directory, segment.first)):
             with contextlib.suppress(FileNotFoundError):
@@ -97,6 +99,7 @@ def erase(storage: Storage, segment: Segment, mark: Mark, extents: Iterable[tupl
     for place, size in extents:
         for at in range(place, place + size, WRITE_BYTES):
             storage.write(segment.fd, [bytes(min(WRITE_BYTES, place + size - at))], at)
+    # One slot becomes durable before the other is written, so that one of them is always valid.
     for slot in (segment.slot, 1 - segment.slot):
         storage.write(segment.fd, [mark.to_bytes()], MARK_SLOTS[slot])
         storage.make_durable(segment.fd)

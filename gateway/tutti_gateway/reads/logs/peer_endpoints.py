@@ -81,7 +81,7 @@ class Others:
             if time.monotonic() - self._asked_at > limits.LOCATIONS_FRESH_US / US and not self._asking and not self._stopping:
                 self._asked_at = time.monotonic()
                 threading.Thread(target=self._ask, name="other-gateways", daemon=True).start()
-                self._asking = True  # the thread resets it under this lock; if no thread can start, it stays False
+                self._asking = True  # set after the start: if no thread can start, the flag stays False
             deadline = time.monotonic() + limits.STATUS_WAIT_US_MAX / US
             while first and self._asking and not given_up() and (left := deadline - time.monotonic()) > 0:
                 self._changed.wait(min(left, limits.WATCH_POLL_US / US))
