@@ -2,7 +2,7 @@
 
 The newest valid mark names the end that earlier syncs made durable. A log that ends at or above the mark is complete. Any bytes
 after its end were written but not synced: they are *torn*, and recovery truncates them. A log that ends below the mark lost durable
-data. That is *corruption*, and recovery changes nothing. The mark alone separates the two cases.
+data. Such a log is *corrupt*, and recovery changes nothing. The mark alone separates the two cases.
 
 When other gateways vote on the log, they may hold the lost frames, so recovery reports the corruption to the group
 (`Recovered.damage`). If frames below the frontier are corrupt, recovery goes back to an earlier watermark and fetches the later
@@ -217,8 +217,8 @@ _ScanStart = tuple[int, Snapshot, _ScanResult]  # a frontier, the snapshot to st
 def _step_back(directory: str, firsts: list[int], stored: Mark, begin: _ScanStart) -> _ScanStart:
     """Choose an earlier watermark that lies before the corrupt range, and return the scan from there.
 
-    A position without a watermark does not qualify, because a later ABORT may void a batch before it. Without such a watermark the
-    input is returned unchanged.
+    A position without a watermark does not qualify, because a later ABORT may void a batch before it. Return the input unchanged
+    if no such watermark exists.
     """
     frontier, base, ending = begin
     marks = [stored, *(mark for first in reversed(firsts) for mark in segment_marks(directory, first) if mark is not None)]
