@@ -1,9 +1,9 @@
 """Retention (design, section 6): proposes which old segments to remove, and removes them once a TRIM is decided.
 
 A crash at any instant leaves a valid log. Files are removed only when a durable mark covers the TRIM, so that a start finds the
-TRIM. Before the removal, the file `start` durably records the new start of the log; leftover files are then ignored. The first remaining
-segment has a snapshot, and no ABORT or transaction refers to frames before it. So neither a start, nor a reader, nor a member that
-installs the snapshot needs older files.
+TRIM. Before the removal, the file `start` durably records the new start of the log; leftover files are then ignored. The first
+remaining segment has a snapshot, and no ABORT or transaction refers to frames before it. So neither a start, nor a reader, nor a
+member that installs the snapshot needs older files.
 """
 
 from __future__ import annotations
