@@ -107,12 +107,15 @@ class LogWriter:
         try:
             finish_replacing(directory.path, storage, options)
             args = directory.path, storage, options
+            # The live page of the previous run counts only under the same boot; `inherited` returns zeros otherwise.
             found = recover(*args, log=directory.log, live=live.inherited(), failed=live.failed_before)
+            # A directory that lost its promises becomes a new incarnation, which has no vote until the old one is replaced.
             (directory.renew if forgot(found.recovered, directory) else directory.settle)()
             writer = cls(directory, options, storage, found, live)
             writer._begin(found)
         except OSError as error:
             failure = failure_of_start(directory.path, error)
+            # The live page records that the next start must not trust the page cache.
             if isinstance(failure, DiskFailed):
                 live.fail()
             live.close()
@@ -156,6 +159,7 @@ class LogWriter:
         self._preallocator.wrote()
         try:
             if not self._segments:
+                # The uuid of a lane is its incarnation; the first frame of the ordered log contains that log's uuid.
                 self._log = self._options.lane or begun_by(left[0])
                 self._begin_segment(left[0])
             if self._corrupt_tail:
@@ -178,6 +182,7 @@ class LogWriter:
         left = frames[len(places) :]
         if places:
             self._storage.write(segment.fd, parts, segment.place)
+            # The mark of earlier syncs shares the next fdatasync with these frames, so it costs no extra sync.
             if self._marks.due(time.monotonic(), self._late_us):
                 self._write_slot(segment)
             segment.place = place
@@ -247,6 +252,7 @@ class LogWriter:
             return
         try:
             self._sync()
+            # The mark needs its own sync, because it may name only frames that an earlier sync made durable.
             if self._options.vote_mark == "strict" and self._marks.newest.position < self._marks.durable[0]:
                 self._write_slot(self._segments[-1])
                 self._sync()
@@ -282,6 +288,7 @@ class LogWriter:
             accepts = scalars.accepted > self._scalars.scalars.accepted
             if accepts and self._corrupt_tail:  # after the view no mark explains why the file is short
                 quarantine.lengthen(self._storage, self._segments[-1])
+            # An accepted view gives up a corrupt end, so the mark names the durable end again.
             mark = self._marks.next(self._marks.durable if accepts else None)
             self._scalars.write(scalars, mark, self._scalars.segment)
             self._directory.freshen(limits.IDENTITY_FRESH_US)
@@ -313,6 +320,7 @@ class LogWriter:
             return
         self._preallocator.wrote()
         with self._translating("truncating"):
+            # The remaining frames must be durable before the mark is lowered.
             self._quarantine_tail()
             self._sync()
             end = truncate.end_at(self._path, self._segments, self._indexer.end, position)
@@ -347,6 +355,7 @@ class LogWriter:
             return
         segment = self._segments[-1]
         self._sync()
+        # A tail of zeros contains nothing that is worth a copy.
         if self._later or not quarantine.blank_behind(self._storage, segment):
             mark = self._marks.next()
             quarantine.set_aside(self._path, self._storage, self._scalars, mark, segment, self._later)
@@ -395,6 +404,7 @@ class LogWriter:
 
     def read(self, first: int, last: int) -> tuple[tuple[Frame, ...], int]:
         """Return durable frames from `first` on, and the last position that no later ABORT covers. See `Fetcher.read`."""
+        # A peer counts these frames as held here, so only durable frames are returned.
         upto = Upto(self._indexer.state.position, self._indexer.indexed)
         return self._fetcher.read(first, min(last, self._marks.durable[0]), upto)
 
@@ -456,11 +466,13 @@ class LogWriter:
         rest_us = (time.monotonic() - self._synced_at) * _US
         with self._translating("marking"):
             if self._marks.behind or self._marks.durable != self._end:
+                # A write that follows soon carries the mark without an extra sync.
                 if rest_us < limits.MARK_IDLE_US - limits.MARK_LATE_US:
                     return True
                 self._write_slot(self._segments[-1])
                 self._sync()
             elif rest_us >= limits.IDENTITY_REST_US:
+                # After this refresh, an older copy of the directory is recognised as a copy when it is restored.
                 self._directory.rested(limits.IDENTITY_FRESH_US)
         with self._translating("trimming"):
             return self.trimming.carry_out(self._marks.newest.frontier_position) or self._marks.behind
@@ -475,6 +487,7 @@ class LogWriter:
         """
         self._preallocator.close()
         try:
+            # With a current mark, the next start cannot take the last frames for torn ones.
             if not self._failed and not self._truncating and self._segments and self._marks.behind:
                 with self._translating("marking"):
                     self._write_slot(self._segments[-1])

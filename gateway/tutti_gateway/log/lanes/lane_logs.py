@@ -175,6 +175,7 @@ class LaneLogs:
             for writer in self._writers.values():
                 writer.keep(ordered.producers, ordered.next_producer)
         own = self._load_own()
+        # A lane that lost all its files must not begin again: its positions would name different records.
         if own is not None and self._is_own(own) and own not in [(log.origin, log.incarnation) for log in found]:
             path = lane_path(self._directory, own)
             found.append(self._halted(own, f"{path} is missing, but {os.path.join(self._directory, OWN)} names the lane"))
@@ -192,6 +193,7 @@ class LaneLogs:
         lost = lost_end(recovered, self._attempts[lane], self._writers[lane].shown) if self._is_own(lane) else None
         if lost is None:
             return log
+        # The record stays until the whole end is restored, because frames after the mark may be missing too.
         self._writers[lane].write_scalars(note_of(lost))
         self.told.append(told_of(lane, lost))
         return msgspec.structs.replace(log, attempt=log.tail[-1].view if log.tail else recovered.state.view, lost=lost)
@@ -231,7 +233,7 @@ class LaneLogs:
         short = ""
         try:
             salvage(aside, writer)
-        # the rest is fetched later, so this does not prevent the start
+        # an incomplete copy does not prevent the start
         except (DiskFull, Damaged, WrongDirectory, OSError) as error:
             short = f"; no more of it could be copied ({error})"
         self._close(lane)
@@ -316,6 +318,7 @@ class LaneLogs:
         """
         lane = LaneName(action.origin, action.incarnation)
         writer = self._writer(lane)
+        # Other gateways have trimmed the frames that this lane lacks.
         if action.begin is not None and writer.decided_to < action.begin.position:
             self._replace(lane, writer, action.begin)
         if action.cut is not None:
@@ -344,6 +347,7 @@ class LaneLogs:
 
     def sync(self) -> None:
         """Make all written frames durable, with parallel fsyncs of the lanes."""
+        # A journalling file system commits concurrent fsyncs with one journal write.
         together([partial(self._sync, lane) for lane in self._written])
 
     def _sync(self, lane: LaneName) -> None:

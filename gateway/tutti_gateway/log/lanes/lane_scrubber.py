@@ -73,6 +73,7 @@ class LaneMending:
             return False
         self._suspects[lane] = None
         self.damaged[lane] = _SOON
+        # The file is not synced, because a lost suspicion only delays the scrub.
         self._storage.replace_file(self._file(lane), b"", durable=False)
         return True
 
@@ -96,6 +97,7 @@ class LaneMending:
             return None
         try:
             mender = self._scrubber_of(lane)
+            # A lane that was closed and opened again has a new scrubber, which must check the whole lane.
             if lane in self._suspects and self._suspects[lane] is not mender:
                 self._suspects[lane] = mender
                 mender.suspect_all()
@@ -137,6 +139,7 @@ class LaneMending:
             self._lost[lane] = lost
             self.damaged[lane] = f"{mender.told}: {_FETCHED}"
             return LaneRotted(*lane, *lost) if lost != before else None
+        # The whole lane was readable, so the suspicion ends.
         if self._suspects.get(lane) is mender and not mender.hurried:
             del self._suspects[lane]
             with contextlib.suppress(FileNotFoundError):

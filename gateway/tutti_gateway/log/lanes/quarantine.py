@@ -36,7 +36,7 @@ class LanesAside:
         """
         path = lane_path(self._directory, lane)
         names = patiently(lambda: os.listdir(os.path.dirname(path)))
-        number = 1 + max(map(_number, names))  # counts all names, because a file with such a name is in use too
+        number = 1 + max(map(_number, names))  # of all names, because a plain file with such a name blocks the rename too
         there = lanes_aside(self._directory)
         many = max(0, len(there) + 1 - limits.LANES_DAMAGED_KEPT_MAX)
         told = [_removed(one) for one in there[:many] if one not in self._this_start]

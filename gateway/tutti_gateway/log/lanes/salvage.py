@@ -34,7 +34,7 @@ def salvage(damaged: str, writer: LogWriter) -> int:
     if begin > 1:
         snapshot = read_snapshot(damaged, begin)
         if snapshot is None:
-            return 0  # the first remaining frame has no known predecessor
+            return 0  # no snapshot gives the state before the first remaining frame
         writer.replace(snapshot.state.to_bytes())
         position, chain, offset = begin, snapshot.state.chain, snapshot.state.next_offset
     for first in positions_named(damaged, "seg", all_there=True):
@@ -45,6 +45,7 @@ def salvage(damaged: str, writer: LogWriter) -> int:
         segment = SegmentMap(segment_path(damaged, first), first)
         place = FRAMES_AT
         while True:
+            # The copy works in pieces, so that a large lane does not fill the memory.
             found = walk(segment, place, position, chain, last=position + limits.SCRUB_FRAMES - 1, bodies_from=position)
             if not found.places:
                 break

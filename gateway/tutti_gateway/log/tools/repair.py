@@ -87,6 +87,7 @@ def repair(path: str | os.PathLike[str], accept_loss_from: int | None = None, *,
             report = verify(directory.path)
         remaining = sorted(report.damage, key=lambda finding: finding.position)
         damage = tuple(sorted([*mended, *remaining], key=lambda finding: finding.position))
+        # Derived files can be rebuilt, so only the other findings cost records.
         first = next((finding for finding in remaining if not finding.derived), None)
         if first is None:
             if accept_loss_from is not None:
@@ -108,7 +109,7 @@ def repair(path: str | os.PathLike[str], accept_loss_from: int | None = None, *,
                 f"to give up the committed records from there on ({found.lost}), name that offset"
             )
         if found.others_vote:
-            directory.renew()  # first of all: data that it voted for is lost, so it must not vote on
+            directory.renew()  # before the loss: this disk must not vote again without the data that it voted for
         kept = _truncate(directory.path, position, offset, kept, storage)
         return replace(found, cut=True, kept=kept, renewed=directory.renewed)
     finally:

@@ -167,7 +167,7 @@ def _verify_lane(directory: str, lane: LaneName, own: bool, progress: Callable[[
         report = verify(path, progress)
     except Damaged as error:
         return LaneVerified(lane.text, path, own, None, [Finding(error.position, -1, path, 0, str(error))])
-    except WrongDirectory as error:  # a file is in it, and its origin is unknown
+    except WrongDirectory as error:  # the folder holds files of unknown origin
         return LaneVerified(lane.text, path, own, None, [Finding(0, -1, path, 0, str(error))])
     except DirectoryRefused as error:
         return LaneVerified(lane.text, path, own, None, [], str(error))
@@ -200,6 +200,7 @@ class _Check:
 
     def run(self) -> None:
         """Check the segments in order, then the end of the log."""
+        # An ABORT voids batches before it, so all ABORTs are collected before the segments are checked.
         aborts = self._aborts()
         position, chain = self._begin, self._state.chain if self._state is not None else 0
         if self._state is None and self._firsts:
@@ -264,9 +265,11 @@ class _Check:
         kept = 0
         for index, place in enumerate(found.places):
             frame = found.frame(found.first + index)
+            # Read the pages before they are touched, so that a bad sector raises an error instead of a signal.
             found.segment.populate(place, place + frame.size)
             self._frame(frame, found.segment, place)
             self._apply(frame, frame.position in void, found.segment, place)
+            # Release checked pages, so that a large log does not fill the memory.
             if place - kept > _RELEASE_BYTES:
                 found.segment.release(kept, place)
                 kept = place
@@ -319,7 +322,7 @@ class _Check:
     def _index(self, found: Walk, rows: bytes) -> None:
         path = index_path(self._path, found.first)
         sealed = index_sealed(path, found.first)
-        # Map the index after checking its seal: the gateway shortens the file before it seals it, and a mapping beyond
+        # Map the index after its seal was checked: the gateway shortens the file before the seal, and bytes of a mapping beyond
         # the end of a file cannot be read.
         mapped = map_rows(path) if sealed is not None else None
         if sealed is None or mapped is None:

@@ -30,6 +30,7 @@ def set_aside(directory: str, storage: Storage, scalars: ScalarsFile, mark: Mark
     Raises:
         OSError: the disk is full, or it failed.
     """
+    # The hard state keeps the mark, because the marks in the erased segments disappear.
     state_mark(scalars, mark, segment.first)
     keep_copy(directory, storage, segment.first)
     erase(storage, segment, mark, [(segment.place, segment.size - segment.place)])
@@ -53,6 +54,7 @@ def keep_copy(directory: str, storage: Storage, first: int) -> str:
         storage.truncate(target, 0)  # a crash may have left the file
         for at in range(0, storage.size(source), WRITE_BYTES):
             data = _readable(storage, source, at)
+            # Blocks of zeros stay holes in the copy.
             if any(data):
                 storage.write(target, [data], at)
         storage.make_durable(target)

@@ -199,6 +199,7 @@ class Trimming:
             OSError, DiskFull: the disk failed, or it is full.
         """
         proposed = self.propose(now_us)
+        # Only frames that are decided durably here, and present on every gateway, may be removed.
         good = [place for place in proposed.places if place[0] - 1 <= min(held, watermark)] if proposed is not None else []
         whole = next((place for place in reversed(good) if read_snapshot(self._directory, place[0]) is not None), None)
         if whole is None:
@@ -210,6 +211,7 @@ class Trimming:
     def _apply(self, due: _DueTrim) -> None:
         firsts = positions_named(self._directory, "seg")
         offset = max(due.offset, self.start.offset)
+        # The newest suitable segment becomes the start; if there is none, the log keeps its old start.
         good = (first for first in reversed(firsts) if self.start.first < first <= due.position and self._may_begin(first, offset))
         self.begin(Start(next(good, self.start.first), offset))
 
@@ -223,6 +225,7 @@ class Trimming:
         if place is None or not self._check_txns() or self._after_txns(place).offset > offset:
             return False
         last = self._indexer.indexed
+        # An ABORT cannot refer back over more frames than may be undecided.
         until = min(last, first + common_limits.UNDECIDED_FRAMES_MAX)
         try:
             for view, rows in Catalog(self._directory).positions(first, until, Upto(last, last)):
@@ -234,6 +237,7 @@ class Trimming:
 
     def begin(self, start: Start) -> None:
         """Record the new start of the log durably, then publish it to readers."""
+        # The start is durable before readers see it, because files may disappear from then on.
         self._room.with_room(lambda: write_start(self._directory, start, self._storage), "a trim")
         self._live.start(start.offset)
         self.start = start
@@ -266,6 +270,7 @@ class Trimming:
             Last position that the snapshot covers, its size in bytes (0 if it no longer exists), and the bytes.
         """
         first = self.start.first
+        # An untrimmed log needs no snapshot, and a newer trim removes the snapshot of an older one.
         if first == 1 or position not in (0, first - 1):
             return position, 0, b""
         path = snapshot_path(self._directory, first)
@@ -362,10 +367,12 @@ class Trimming:
     def _slowest(self) -> tuple[str, int]:
         """Return the slowest reader in `keep_for`, and its committed offset. A reader that has never committed counts as 0."""
         readers = self._indexer.state.readers
+        # Named readers exist only in the ordered log.
         names = () if self._options.lane else self._options.keep_for
         return min(((name, readers.get(name, 0)) for name in names), key=lambda one: one[1], default=("", limits.POSITION_MAX))
 
     def _sizes(self) -> list[tuple[int, int]]:
+        # The list changes only when a segment begins or a trim removes files.
         newest = self._segments[-1].first if self._segments else 0
         if self._sizes_cache[0] != newest:
             firsts = positions_named(self._directory, "seg")

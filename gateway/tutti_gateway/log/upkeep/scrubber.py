@@ -126,6 +126,7 @@ class Mender:
         Raises:
             DiskFailed, DiskFull: a rebuilt file could not be written.
         """
+        # The scrub continues only after the corrupt range is repaired or trimmed.
         if self.lost is not None:
             return self._drop_if_removed()
         at = self._next_suspect() or self._at or self._begin_round()
@@ -170,6 +171,7 @@ class Mender:
         if not self._firsts or first > self._indexer.indexed:
             return None
         self._round_start = (time.time(), self.found)
+        # If the first segment file of the log is missing, an empty one takes its name.
         if first not in self._firsts and (chain := self._chain_before(first)) is not None:
             self._make_segment(first, chain)
         return self._begin_segment(self._firsts[0], None)
@@ -258,6 +260,7 @@ class Mender:
         if began:
             self._scrub_all = False
             self.rounds += 1
+            # After a whole round without corruption, the quarantined files are no longer needed.
             if found == self.found:
                 discard(self._directory, self._storage, began)
         return None
@@ -291,6 +294,7 @@ class Mender:
         """Return the corrupt range. It ends before the next frame that is valid, at its indexed position, and continued."""
         view = View(self._directory, at.segment)
         rows = view.trusted(last, Upto(self._indexer.indexed, self._indexer.indexed))
+        # A corrupt range is repaired in pieces, because the answer of a peer is limited too.
         upto = min(last, at.position + limits.SCRUB_FRAMES)
         for position in range(at.position + 1, upto + 1):
             index = position - at.segment
@@ -359,6 +363,7 @@ class Mender:
             self._at = self._rewrite(at, good)
         self.mended += len(good)
         self.lost, self.told = None, ""
+        # Read the new frames back at once, because the disk under them has failed before.
         self._verify_repaired(good[-1].position)
         return len(good)
 

@@ -97,6 +97,7 @@ class Snapshots:
     def passed(self, frames: Sequence[Frame]) -> None:
         """Apply frames that the round found valid."""
         state = self._state
+        # If the round skipped frames, the state cannot be continued.
         if state is None or frames[0].position != state.position + 1:
             self._state = None
             return

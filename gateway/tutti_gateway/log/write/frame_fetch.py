@@ -93,6 +93,7 @@ class Fetcher:
         segment = catalog.firsts[at]
         fd = self._storage.open(segment_path(self._directory, segment))
         try:
+            # The chain value before the first frame is in the segment header, or in the previous frame.
             if first == segment:
                 place, chain = FRAMES_AT, read_header(self._directory, segment).chain
             else:
@@ -140,6 +141,7 @@ class Fetcher:
         found: list[Abort] = []
         for view, rows in self._current_catalog().positions(position + 1, min(last, upto.position), upto):
             found += [abort_of(view.frame(row)) for row in rows[rows["kind"] == Kind.ABORT]]
+        # Undecided ABORTs have no index rows yet.
         return found + [abort_of(frame) for frame in self._aborts if max(position, upto.position) < frame.position <= last]
 
 
@@ -179,6 +181,7 @@ def readable(storage: Storage, fd: int, size: int, at: int) -> bytes:
     try:
         return storage.read(fd, size, at)
     except OSError:
+        # A read that includes a bad sector fails whole, so read page by page up to that sector.
         parts: list[bytes] = []
         while size > 0:
             try:

@@ -90,6 +90,7 @@ class Indexer:
             DiskFull, OSError: the disk is full, or it failed.
         """
         at = min(max(self.state.position + 1 - frames[0].position, 0), len(frames)) if frames else 0
+        # Rows that an earlier call could not write come first.
         self._write_rows()
         if self._segments:
             self.pass_boundaries()
@@ -112,6 +113,7 @@ class Indexer:
         for at, (frame, offset) in enumerate(zip(frames, offsets, strict=True)):
             void = frame.position in aborted
             found = state.apply(frame, void)
+            # The protocol core and the log count records independently, so a difference reveals a bug.
             if found != offset:
                 raise InvariantViolated(f"{frame!r} was decided at offset {offset}, but the log gives it offset {found}")
             if not many:
@@ -122,6 +124,7 @@ class Indexer:
                 newest = frame.max_timestamp
         self._view = frames[-1].view
         data = _rows_of(frames, places, ticks, aborted, offsets[0], before) if many else b"".join(rows)
+        # Keep the rows until the write succeeds, because `state` already includes their frames.
         self._unwritten = (data, offsets[0], state.next_offset, newest)
         self._write_rows()
 
@@ -155,6 +158,7 @@ class Indexer:
             self._write_snapshot(Snapshot(self.state, segment.first, segment.decided_place, segment.index.rows_crc))
 
     def _write_snapshot(self, snapshot: Snapshot) -> None:
+        # A snapshot within a segment needs no sync: it counts only with index rows that match its CRC.
         start = snapshot.position == snapshot.segment
         self._room.with_room(lambda: write_snapshot(self._directory, snapshot, self._storage, durable=start), "a snapshot")
         self._snapshot_at = snapshot.position

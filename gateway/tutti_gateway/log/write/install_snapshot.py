@@ -57,6 +57,7 @@ def finish_replacing(directory: str, storage: Storage, options: LogOptions) -> N
     Raises:
         Damaged: the snapshot is missing or corrupt.
     """
+    # The flag becomes durable after the snapshot, so a set flag implies a complete snapshot file.
     start = read_start(directory)
     if not start.replacing:
         return

@@ -93,6 +93,7 @@ class Marking:
         if self.written is not None or self.newest.position >= self.durable[0]:
             self._since = now  # the newest mark covers everything before this sync
         self.durable = end
+        # Once the log reaches the corrupt end again, marks name the durable end.
         if self.damage is not None and end[0] >= self.damage.last:
             self.damage = None
         if self.written is None:

@@ -76,6 +76,7 @@ class Preparer:
             OSError: the disk failed.
         """
         options, storage = self._options, self._storage
+        # Prepared segments must not push the disk below its low limit.
         if storage.free_bytes(self._directory) < options.disk_low_bytes + 2 * options.segment_bytes:
             return False
         number = time.time_ns()
@@ -90,6 +91,7 @@ class Preparer:
                     return False
                 for piece in range(at, min(at + STEP_BYTES, size), PIECE_BYTES):
                     storage.write(fd, [zeros[: size - piece]], piece)
+                # Small syncs keep the delay of a concurrent log write short.
                 if patient:
                     storage.sync(fd)
             storage.sync(fd)

@@ -133,6 +133,7 @@ def recover(directory: str, storage: Storage, options: LogOptions, *, log: bytes
     stored = read_scalars(directory)
     firsts = positions_named(directory, "seg")
     check_kept(directory, stored, firsts, log.hex())
+    # `check_kept` has already excluded a begun log that lost these files.
     if stored is None or not firsts:
         return _empty_log(stored)
     check_begin(directory, firsts)
@@ -155,6 +156,7 @@ def recover(directory: str, storage: Storage, options: LogOptions, *, log: bytes
     # A decided frame was durable before its decision, and so was the first frame before the log's uuid was recorded.
     damage = _check_durable(directory, base, ending, mark, max(frontier, 1 if log else 0), options.heals, short)
     if damage is not None:
+        # Whole frames after the mark may have received a vote, so they belong to the lost range too.
         mark = moved_on(directory, firsts[-1], mark)
         damage = Damage(damage.first, mark.position, mark.view, mark.chain)
     elif short is None:
@@ -165,6 +167,7 @@ def recover(directory: str, storage: Storage, options: LogOptions, *, log: bytes
         _rewrite_tail(storage, ending, mark.position)
     if ending.walks:
         _rewrite_marks(storage, ending.walks[-1].segment)
+    # A corrupt end stays unchanged until the group has decided which frames belong there.
     if damage is None and short is None:
         _truncate_torn(directory, storage, ending)
     _make_durable(directory, storage, ending)
@@ -192,6 +195,7 @@ def _base_snapshot(directory: str, last: int, frontier: int) -> Snapshot:
     its frames lie within the file.
     """
     found = newest_snapshot(directory, frontier)
+    # A snapshot beyond the end of a shortened file covers frames that are missing.
     there = found.segment != last or found.place <= os.path.getsize(segment_path(directory, last))
     if there and rows_before(directory, found) is not None:
         return found
@@ -224,6 +228,7 @@ def _step_back(directory: str, firsts: list[int], stored: Mark, begin: _ScanStar
     marks = [stored, *(mark for first in reversed(firsts) for mark in segment_marks(directory, first) if mark is not None)]
     stops = sorted({mark.frontier_position for mark in marks} | ({0} if firsts[0] == 1 else set()), reverse=True)
     for stop in stops:
+        # Only a watermark before the corrupt range can be reached.
         if stop >= frontier or stop > ending.position:
             continue
         base = _base_snapshot(directory, firsts[-1], stop)
@@ -285,6 +290,7 @@ def _others_vote(base: Snapshot, ending: _ScanResult, decided: int) -> bool:
     for found in ending.walks:
         headers = found.headers()
         for position in headers["position"][headers["kind"] == Kind.ROSTER].tolist():
+            # A decided ROSTER replaces the earlier ones; an undecided ROSTER may still be dropped.
             if position <= decided:
                 rosters.clear()
             rosters.append(decode_body(RosterBody, found.frame(position).body).voters)
@@ -338,7 +344,7 @@ def _corruption_error(directory: str, base: Snapshot, ending: _ScanResult, durab
 def _check_later(directory: str, ending: _ScanResult, mark: Mark) -> None:
     """Check that a segment that does not continue from the end is a leftover of an interrupted repair.
 
-    Such a segment has only marks older than the lowered one. Otherwise the log is corrupt before the segment, because a segment
+    A leftover segment has only marks older than the lowered one. Otherwise the log is corrupt before the segment, because a segment
     begins only when everything before it is durable.
     """
     for first in ending.later:
@@ -423,9 +429,11 @@ def _result(directory: str, stored: Stored, mark: Mark, base: Snapshot, ending: 
         for abort in found.aborts(some[: _decided(found, frontier)])
     ]
     segments, finished, boundaries, tail = [], [], [], []
+    # If no frame follows the snapshot, only the mark and the snapshot name the last view.
     view = decided_view = mark.view if mark.position == base.state.position else base.state.view
     for found, some in zip(ending.walks, headers, strict=True):
         decided = _decided(found, frontier)
+        # The decided log passed this segment start, so the snapshot of the start can be written.
         if found.first == found.segment.first == state.position + 1 != base.position:
             boundaries.append(Snapshot(state.copy(), found.first, FRAMES_AT, 0))
         rows = np.append(rows, found.rows(some[:decided], aborts, state.next_offset, state.tick))

@@ -89,6 +89,7 @@ class Segment:
             InvariantViolated: a frame does not follow the one before it.
         """
         position, view, chain = end
+        # Every write ends with a terminator, which needs the space of one frame header.
         place, limit, extend = self.place, self.size - HEADER_SIZE, google_crc32c.extend
         parts: list[Buffer] = []
         places = array("Q")
@@ -96,6 +97,7 @@ class Segment:
             behind = place + frame.size
             if behind > limit:
                 break
+            # This is the last check before the disk: a frame outside of the chain would end the log at the next start.
             if frame.position != position + 1 or extend(chain, frame.header[:CRC_AT]) != frame.header_crc:
                 raise InvariantViolated(
                     f"{frame!r} does not follow the end of the log at position {position}, chain value {chain:#010x}"

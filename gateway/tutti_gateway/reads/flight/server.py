@@ -86,7 +86,7 @@ class ReadsServer(flight.FlightServerBase):
             call = self._connections.call(context.peer())
             with hints_for(access):
                 info = self._plans.info(command, descriptor, context.is_cancelled)
-            del call  # the connection counted as busy until here
+            del call  # the connection counts as busy until the answer is complete
             return info
         finally:
             lease.release()

@@ -171,7 +171,7 @@ class Shelf:
             found.reader.frontier()
         except TuttiError:
             with self._lock:
-                self._lanes.pop(lane, None)  # a later call opens it again
+                self._lanes.pop(lane, None)  # a later call opens the lane again
             raise
         with self._lock:
             served = self._lanes.setdefault(lane, found)
