@@ -1,4 +1,4 @@
-"""The configuration of a gateway: TOML in, a frozen typed `Config` out, and every mistake explained."""
+"""The configuration of a gateway: reads TOML into a frozen typed `Config`, and explains every mistake."""
 
 from tutti.data.addresses import Address
 from tutti.toml.mistakes import Mistake

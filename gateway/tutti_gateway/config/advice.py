@@ -1,4 +1,4 @@
-"""What an operator should know of a configuration that is good: `tutti config check` prints it, a gateway that starts logs it."""
+"""Warnings about a valid configuration. `tutti config check` prints them, and a starting gateway logs them."""
 
 from __future__ import annotations
 
@@ -11,54 +11,58 @@ from tutti_gateway.config.model import Config
 
 
 def advice(config: Config, *, begun: bool = False) -> list[Mistake]:
-    """What an operator should know of a configuration that is good.
+    """Return warnings about a valid configuration.
 
-    `begun`: the gateway has a log, which names the members; `group.members` is only where to look for the others then.
+    Args:
+        begun: True if the gateway has a log. The log then names the members, and `group.members` only lists addresses of peers.
     """
     found: list[Mistake] = []
     count = len(config.group.members)
     if count and count % 2 == 0 and not begun:
         what = (
-            f"names {count} gateways, an even number: in a group that is founded so, a split into two halves stops both, and no "
-            f"more may fail than with {count - 1}"
+            f"names {count} gateways, an even number: in such a group a split into two halves stops both halves, and no "
+            f"more gateways may fail than in a group of {count - 1}"
         )
-        do = "found it with an odd number; where the group has begun already nothing is to be done, as its log names the members"
+        do = "name an odd number; change nothing if the group has begun, because its log names the members"
         found.append(Mistake("group.members", None, what, do))
     security = config.security
     if security.has_keys and security.missing and not is_loopback(config.client_address.host):
         ports = ", ".join(str(address.port) for address in (config.client_address, config.reads_address, config.admin_address))
-        what = "can be reached by others, and keys alone protect only the port between gateways"
-        do = f"name {', '.join(security.missing)} in [security], or let only networks that you trust reach ports {ports}"
+        what = "is reachable from other hosts, but keys alone protect only the port between gateways"
+        do = f"name {', '.join(security.missing)} in [security], or allow only trusted networks to reach ports {ports}"
         found.append(Mistake("listen", None, what, do))
     keyless = _keyless(config)
     if keyless:
-        what = f"{config.security.public_keys} lists no key of {', '.join(keyless)}, so that neither lets the other in"
-        do = "make it the file that all gateways have alike (`tutti keys new` adds to it)"
+        what = (
+            f"{config.security.public_keys} lists no key of {', '.join(keyless)}, so these gateways and this one reject each other"
+        )
+        do = "use the same file on all gateways (`tutti keys new` adds keys to it)"
         found.append(Mistake("security.public_keys", None, what, do))
     if config.group.transport == "multicast" and config.security.has_keys:
-        what = 'is "multicast": what goes by it is sealed with keys, so that nobody else can speak for a gateway, but not encrypted'
-        found.append(Mistake("group.transport", None, what, 'take "mesh" where nobody on the network may read along'))
+        what = 'is "multicast": its messages are authenticated with keys, but not encrypted'
+        found.append(Mistake("group.transport", None, what, 'use "mesh" where the network is not trusted'))
     return found
 
 
 def _keyless(config: Config) -> list[str]:
-    """Members without a public key, where there are keys and their file can be read."""
+    """Return the members without a public key, if keys are configured and their file is readable."""
     if not (config.security.has_keys and config.security.public_keys):
         return []
-    from tutti_gateway.transport.keys import read_public  # noqa: PLC0415 - the crypto, for those alone who have keys
+    from tutti_gateway.transport.keys import read_public  # noqa: PLC0415 - loads cryptography that only keys need
 
     try:
         listed = read_public(config.security.public_keys)
     except ConfigError:
-        return []  # a mistake, and told as one
+        return []  # `check_config` reports this mistake
     return [name for name in config.group.members if name not in listed]
 
 
 def unknown_hosts(config: Config, wait_s: float) -> list[Mistake]:
-    """Names of hosts in a good configuration that this host does not know now, looked up for so long; a gateway that runs looks
-    for those of others again and again.
+    """Return the host names in a valid configuration that this host cannot resolve within `wait_s` seconds.
+
+    A running gateway resolves the names of peers again and again.
     """
-    from tutti.runtime.dns import Names  # noqa: PLC0415 - for those alone who ask
+    from tutti.runtime.dns import Names  # noqa: PLC0415 - loaded only for this check
 
     places = {"listen": parse_host_port(config.listen).host}
     if config.advertise is not None:
@@ -78,7 +82,10 @@ def unknown_hosts(config: Config, wait_s: float) -> list[Mistake]:
         names.close()
     return [
         Mistake(
-            key, None, f"names host {host!r}, which is not known here ({wrong[host]})", "correct it, or see to it before the start"
+            key,
+            None,
+            f"names host {host!r}, which this host cannot resolve ({wrong[host]})",
+            "correct it, or make the name resolvable",
         )
         for key, host in places.items()
         if host in wrong

@@ -1,4 +1,4 @@
-"""From a TOML file to a `Config`: the gateway's own rules on top of `structs`."""
+"""Loads a `Config` from a TOML file, and applies the gateway's own rules on top of the struct types."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tutti_gateway.config.relations import Relations
 
 
 def load_config(path: str | Path) -> Config:
-    """The configuration in a file.
+    """Return the configuration in a file.
 
     Raises:
-        ConfigError: the file cannot be read or is wrong; the message explains the first mistake and counts the others.
+        ConfigError: the file is unreadable or wrong; the message explains the first mistake and counts the others.
     """
     config, mistakes = check_config(path)
     if config is None:
@@ -31,20 +31,20 @@ def load_config(path: str | Path) -> Config:
 
 
 def check_config(path: str | Path) -> tuple[Config | None, list[Mistake]]:
-    """Read a file: the configuration, None if anything is wrong, and every mistake in the order of the lines."""
+    """Read a file, and return the configuration (None if anything is wrong) and every mistake in line order."""
     text, mistakes = text_of(path)
     if text is None:
         return None, mistakes
     config, mistakes = parse_config(text)
     if config is None or not (config.security.has_keys or config.security.has_tls):
         return config, mistakes
-    config = _beside(config, Path(path).parent)
+    config = _resolve_paths(config, Path(path).parent)
     found = _mistake_in_keys(config, key_lines(text))
     return (None, [found]) if found else (config, [])
 
 
 def parse_config(text: str) -> tuple[Config | None, list[Mistake]]:
-    """As `check_config`, for the text of a file."""
+    """Do the same as `check_config` for the text of a file, without its key files."""
     tree, wrong = tree_of(text)
     if wrong:
         return None, wrong
@@ -55,8 +55,8 @@ def parse_config(text: str) -> tuple[Config | None, list[Mistake]]:
     return (None if mistakes else config), mistakes
 
 
-def _beside(config: Config, directory: Path) -> Config:
-    """With the files of keys and tokens looked for beside the configuration."""
+def _resolve_paths(config: Config, directory: Path) -> Config:
+    """Return the configuration with key and token files resolved relative to its directory."""
     security = config.security
     files = ("secret_key", "public_keys", "tokens", "tls_certificate", "tls_key")
     paths = {name: str(directory / path) for name in files if (path := getattr(security, name)) is not None}
@@ -68,7 +68,7 @@ def _mistake_in_keys(config: Config, lines: dict[KeyPath, int]) -> Mistake | Non
     kind = "keys"
     try:
         if security.has_keys:
-            from tutti_gateway.transport.keys import Keyring  # noqa: PLC0415 - the crypto, for those alone who have keys
+            from tutti_gateway.transport.keys import Keyring  # noqa: PLC0415 - loads cryptography that only keys need
 
             Keyring.open(security.secret_key or "", security.public_keys or "", config.name)
         if security.tokens is not None:
@@ -79,12 +79,12 @@ def _mistake_in_keys(config: Config, lines: dict[KeyPath, int]) -> Mistake | Non
             check_certificate(security.tls_certificate or "", security.tls_key or "")
     except ConfigError as error:
         what, _, do = str(error).partition(": ")
-        return Mistake("security", line_of(lines, ("security",)), f"names {kind} that do not serve, {what}", do)
+        return Mistake("security", line_of(lines, ("security",)), f"names {kind} that cannot be used ({what})", do)
     return None
 
 
 def _with_preset(tree: dict[str, Any]) -> dict[str, Any]:
-    """The tree with [timers] filled from the preset where they say nothing."""
+    """Return the tree with missing timers filled from the preset."""
     timers, group = tree.get("timers", {}), tree.get("group")
     if not isinstance(timers, dict):
         return tree

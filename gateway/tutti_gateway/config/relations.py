@@ -1,4 +1,4 @@
-"""What must hold between values of a configuration that are each good alone."""
+"""Checks rules between values of a configuration that are each valid alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tutti.toml.mistakes import KeyPath
 from tutti_gateway.config.model import Config, Limits, Retention, is_multicast, parse_duration
 from tutti_gateway.core import limits
 
-_HOST_PORT = f"write HOST:PORT with a port from 1 to {PORT_MAX}, 127.0.0.1:7400"
+_HOST_PORT = f"write HOST:PORT with a port from 1 to {PORT_MAX}, such as 127.0.0.1:7400"
 _MEMBER = f"{_HOST_PORT}, and HOST:PORT/GROUP-PORT where the group port is not PORT + {GROUP_DISTANCE}"
 
 
@@ -32,14 +32,14 @@ class Reading(Protocol):
     """Collects mistakes."""
 
     def mistake(self, path: KeyPath, what: str, do: str) -> None:
-        """The value at `path` is wrong: what, and what to do."""
+        """Record a mistake in the value at `path`: what is wrong, and what to do."""
 
     def good(self, *path: str) -> bool:
-        """Whether no mistake was found in `path` itself or in what holds it."""
+        """True if neither `path` nor a table around it has a mistake."""
 
 
 class Relations:
-    """Finds what does not fit together."""
+    """Checks the rules between values."""
 
     def __init__(self, reading: Reading, config: Config) -> None:
         self._mistake = reading.mistake
@@ -47,7 +47,7 @@ class Relations:
         self._config = config
 
     def check(self) -> None:
-        """Tell every mistake to the reading."""
+        """Report every mistake to the reading."""
         config = self._config
         self._name(("name",), "gateway", config.name)
         self._name(("group", "name"), "group", config.group.name)
@@ -61,19 +61,19 @@ class Relations:
             self._ports(listen)
         members = self._members(listen, advertise) if self._good("group", "members") else {}
         if listen is not None:
-            self._reach(listen, members)
+            self._exposure(listen, members)
         self._keys()
         self._multicast(listen)
         if self._good("timers", "tick_ms") and config.timers.tick_ms < config.timers.heartbeat_ms:
             what = f"is {config.timers.tick_ms}, below heartbeat_ms = {config.timers.heartbeat_ms}"
             self._mistake(("timers", "tick_ms"), what, "make it at least as long as a heartbeat")
         if self._good("limits", "undecided_bytes") and self._good("log", "disk_low_bytes"):
-            self._room(config.limits.undecided_bytes + common_limits.RESERVED_BYTES, config.log.disk_low_bytes)
+            self._disk_low(config.limits.undecided_bytes + common_limits.RESERVED_BYTES, config.log.disk_low_bytes)
         self._retention()
         self._memory()
 
     def _retention(self) -> None:
-        """What is kept are whole segments, and the newest one stays."""
+        """Check that the limit holds at least two segments, because retention removes whole segments and keeps the newest."""
         kept, segment = self._config.retention, self._config.log.segment_bytes
         if self._good("retention", "bytes") and self._good("log", "segment_bytes") and 0 < kept.bytes < 2 * segment:
             what = f"is {kept.bytes}, less than two segments ({segment} bytes each)"
@@ -90,9 +90,9 @@ class Relations:
                 )
 
         if self._good("retention", "keep_for"):
-            self._kept_for(kept)
+            self._keep_for(kept)
 
-    def _kept_for(self, kept: Retention) -> None:
+    def _keep_for(self, kept: Retention) -> None:
         for name in kept.keep_for:
             self._name(("retention", "keep_for"), "reader", name)
             if kept.keep_for.count(name) > 1:
@@ -101,18 +101,18 @@ class Relations:
         if kept.keep_for and not kept.bytes and not kept.time:
             self._mistake(
                 ("retention", "keep_for"),
-                "holds back what the limits let go, and there is no limit",
-                'set retention.bytes or retention.time, as time = "7d", or leave keep_for out: then all of the log is kept',
+                "has an effect only with a retention limit, and none is set",
+                'set retention.bytes or retention.time (such as time = "7d"), or remove keep_for to keep the whole log',
             )
 
-    def _room(self, needed: int, low: int) -> None:
-        """What is undecided when the disk runs low has to be written all the same."""
+    def _disk_low(self, needed: int, low: int) -> None:
+        """Check that a low disk has space for all undecided data, which must still be written."""
         if needed > low:
-            what = f"is {low}, less than undecided_bytes and the reserve need together ({needed})"
+            what = f"is {low}, less than the sum of undecided_bytes and the reserve ({needed})"
             self._mistake(("log", "disk_low_bytes"), what, f"make it at least {needed}, or undecided_bytes smaller")
 
     def _memory(self) -> None:
-        """A gateway above its memory closes all connections, again and again: its bounds together must stay below."""
+        """Check that all limits together fit into memory. A gateway that exceeds its memory closes all connections repeatedly."""
         names = [field.name for field in msgspec.structs.fields(Limits)]
         values = {name: getattr(self._config.limits, name) for name in names}
         if not all(self._good("limits", name) for name in names):
@@ -120,7 +120,7 @@ class Relations:
         needed = limits.node_bytes(**values)
         if needed > limits.NODE_MEMORY_BYTES_MAX:
             asked = ", ".join(f"{name} = {value}" for name, value in values.items())
-            what = f"takes {needed} bytes of memory in full use ({asked}), and a gateway has {limits.NODE_MEMORY_BYTES_MAX}"
+            what = f"need {needed} bytes of memory at full load ({asked}), but a gateway may use {limits.NODE_MEMORY_BYTES_MAX}"
             self._mistake(("limits",), what, "make one of them smaller")
 
     def _name(self, path: KeyPath, what: str, name: str) -> None:
@@ -141,31 +141,35 @@ class Relations:
             return None
 
     def _reachable(self, path: KeyPath, text: str, address: Address | None) -> Address | None:
-        """The address, if it is one that others can connect to."""
-        if address is None or not (nobody := unreachable(address.host)):
+        """Return the address if other hosts can connect to it, else None."""
+        if address is None or not (reason := unreachable(address.host)):
             return address
-        self._mistake(path, f"is {text!r}, and {nobody}", NAME_HOST)
+        self._mistake(path, f"is {text!r}, and {reason}", NAME_HOST)
         return None
 
-    def _reach(self, listen: Address, members: dict[str, MemberAddress]) -> None:
-        """What others can reach is not left open by an oversight."""
+    def _exposure(self, listen: Address, members: dict[str, MemberAddress]) -> None:
+        """Check that a gateway that other hosts can reach is protected, or explicitly insecure."""
         config = self._config
         missing = config.security.missing
         if not config.security.insecure and missing:
             do = (
-                f"name {', '.join(missing)} in [security], keep to 127.0.0.1, or say so with [security] insecure = true where the "
+                f"name {', '.join(missing)} in [security], listen on 127.0.0.1 only, or set [security] insecure = true where the "
                 "network is trusted"
             )
-            lacks = "without keys nothing is encrypted or authenticated" if not config.security.has_keys else "not all is protected"
+            lacks = (
+                "without keys nothing is encrypted or authenticated"
+                if not config.security.has_keys
+                else "not every port is protected"
+            )
             beyond = [name for name, address in members.items() if not is_loopback(address.clients.host)]
             if not is_loopback(listen.host):
-                what = f"is {config.listen!r}, which others can reach, and {lacks}"
+                what = f"is {config.listen!r}, which other hosts can reach, and {lacks}"
                 self._mistake(("listen",), what, do)
             elif beyond:
-                what = f"is {config.group.members[beyond[0]]!r}, beyond this machine, and {lacks}"
+                what = f"is {config.group.members[beyond[0]]!r}, on another host, and {lacks}"
                 self._mistake(("group", "members", beyond[0]), what, do)
-        if config.advertise is None and (nobody := unreachable(listen.host)):
-            self._mistake(("advertise",), f"is missing, and {nobody}", "add HOST:PORT for clients")
+        if config.advertise is None and (reason := unreachable(listen.host)):
+            self._mistake(("advertise",), f"is missing, and {reason}", "add HOST:PORT for clients")
 
     def _keys(self) -> None:
         security = self._config.security
@@ -173,17 +177,17 @@ class Relations:
         for name, path in named.items():
             other = next(one for one in named if one != name)
             if path is None and named[other] is not None and self._good("security", name):
-                self._mistake(("security", name), f"is missing, and {other} is there", "name both files, or none")
+                self._mistake(("security", name), f"is missing, but {other} is set", "name both files, or none")
             elif path == "":
-                self._mistake(("security", name), "is empty", "name a file that `tutti keys new` made")
+                self._mistake(("security", name), "is empty", "name a file that `tutti keys new` created")
         if security.tokens is not None and not security.has_keys and self._good("security", "tokens"):
-            what = "is there, and no keys are: a token is shown in a connection that is encrypted with them"
-            self._mistake(("security", "tokens"), what, "name keys, too (`tutti keys new`; secret_key, public_keys)")
+            what = "is set without keys: clients send tokens only over a connection that keys encrypt"
+            self._mistake(("security", "tokens"), what, "name keys too (`tutti keys new`; secret_key, public_keys)")
         pair = {"tls_certificate": security.tls_certificate, "tls_key": security.tls_key}
         for name, path in pair.items():
             other = next(one for one in pair if one != name)
             if not path and pair[other] and self._good("security", name):
-                self._mistake(("security", name), f"is missing, and {other} is there", "name both files, or none")
+                self._mistake(("security", name), f"is missing, but {other} is set", "name both files, or none")
 
     def _multicast(self, listen: Address | None) -> None:
         config = self._config
@@ -191,15 +195,15 @@ class Relations:
         address = self._address(path, config.multicast.address)
         if address is not None and not is_multicast(address.host):
             what = f"is {config.multicast.address!r}"
-            self._mistake(path, what, "write an IPv4 multicast address, 239.0.0.0 to 239.255.255.255 within one site, and a port")
+            self._mistake(path, what, "write an IPv4 multicast address (239.0.0.0 to 239.255.255.255 within one site) and a port")
         if config.multicast.interface == "":
-            self._mistake(("multicast", "interface"), "is empty", "name an interface, or leave it out")
+            self._mistake(("multicast", "interface"), "is empty", "name an interface, or remove the key")
         if config.group.transport != "multicast" or listen is None or config.security.insecure or config.security.has_keys:
             return
         interface = config.multicast.interface
         if interface is not None and interface != "lo" and not is_loopback(interface):
-            what = f"is {interface!r}, where others can hear what gateways say, and without keys it is not authenticated"
-            self._mistake(("multicast", "interface"), what, "name keys in [security], or say insecure = true there")
+            what = f"is {interface!r}, where other hosts receive the datagrams, and without keys nothing is authenticated"
+            self._mistake(("multicast", "interface"), what, "name keys in [security], or set insecure = true there")
 
     def _ports(self, listen: Address) -> None:
         taken_by = {listen.port: "listen"}
@@ -211,7 +215,7 @@ class Relations:
                 self._mistake(("listen",), f"leaves no port for {name} ({port})", f"choose a port up to {PORT_MAX - 3}")
                 break
             if port in taken_by:
-                self._mistake(("ports", name), f"is {port}, as that of {taken_by[port]} is", "give each a port of its own")
+                self._mistake(("ports", name), f"is {port}, the same as that of {taken_by[port]}", "give each its own port")
             taken_by.setdefault(port, name)
 
     def _members(self, listen: Address | None, own: Address | None) -> dict[str, MemberAddress]:
@@ -223,16 +227,16 @@ class Relations:
             self._name(path, "gateway", name)
             address = self._member(path, text)
             if address is not None and self._reachable(path, text, address.clients):
-                self._apart(path, address, found)
+                self._distinct(path, address, found)
                 found[name] = address
         if config.name in found and listen is not None and own is not None:
-            self._own(found[config.name], listen, own)
+            self._own_address(found[config.name], listen, own)
         if members and config.name not in members and self._good("name"):
-            what = f"does not name this gateway ({config.name}) but {', '.join(members)}"
+            what = f"names {', '.join(members)}, but not this gateway ({config.name})"
             self._mistake(("group", "members"), what, "add it, or correct `name`")
         if len(members) > common_limits.ROSTER_MAX:
             what = f"names {len(members)} gateways"
-            self._mistake(("group", "members"), what, f"name {common_limits.ROSTER_MAX} at most; three, five or seven serve best")
+            self._mistake(("group", "members"), what, f"name at most {common_limits.ROSTER_MAX}; three, five or seven are best")
         return found
 
     def _member(self, path: KeyPath, text: str) -> MemberAddress | None:
@@ -244,24 +248,24 @@ class Relations:
             self._mistake(path, f"is {text!r}", _MEMBER)
             return None
 
-    def _apart(self, path: KeyPath, address: MemberAddress, others: dict[str, MemberAddress]) -> None:
-        """Two gateways at one address would each take the other for an impostor."""
+    def _distinct(self, path: KeyPath, address: MemberAddress, others: dict[str, MemberAddress]) -> None:
+        """Check that no two gateways share an address; each would reject the other as an impostor."""
         for name, other in others.items():
             shared = set(address) & set(other)
             if shared:
-                what = f"is {str(address)!r} and that of {name} is {str(other)!r}: both have {min(shared)} for clients or the group"
-                self._mistake(path, what, "give each gateway ports of its own")
+                what = f"is {str(address)!r} and that of {name} is {str(other)!r}: both use {min(shared)} for clients or the group"
+                self._mistake(path, what, "give each gateway its own ports")
                 return
 
-    def _own(self, member: MemberAddress, listen: Address, own: Address) -> None:
-        """What the others are told of this gateway is where it is."""
+    def _own_address(self, member: MemberAddress, listen: Address, own: Address) -> None:
+        """Check that the address that other gateways use for this one is correct."""
         config = self._config
         path = ("group", "members", config.name)
         text = config.group.members[config.name]
         group = config.ports.group or listen.port + GROUP_DISTANCE
         if member.clients != own:
-            do = "write the same address in both (`advertise` wins over `listen`)"
-            self._mistake(path, f"is {text!r} and this gateway is at {str(own)!r}", do)
+            do = "write the same address in both (`advertise` takes precedence over `listen`)"
+            self._mistake(path, f"is {text!r}, but this gateway is at {str(own)!r}", do)
         elif own.port == listen.port and member.group.port != group:
-            what = f"is {text!r}, with port {member.group.port} for the group, and this gateway has port {group} for it"
-            self._mistake(path, what, f'write "{own}/{group}" on every gateway, or take ports.group out')
+            what = f"is {text!r}, with group port {member.group.port}, but the group port of this gateway is {group}"
+            self._mistake(path, what, f'write "{own}/{group}" on every gateway, or remove ports.group')

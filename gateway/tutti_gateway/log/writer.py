@@ -1,9 +1,9 @@
-"""The log's one writer: frames in, durable by one sync for all that came meanwhile, indexed when decided.
+"""The log writer: appends frames, makes them durable with group syncs, and indexes them when they are decided.
 
-One thread calls it (the node's disk thread), but for `frontier` and `beat`, which only touch the live page and may come from
-another. After a failed write or sync it refuses everything (`DiskFailed`): what the page cache then holds is no longer known, and
-the same data is never tried again. A lack of room (`DiskFull`) is no such failure, unless a sync told it: the same call is made
-again when there is some.
+The node's disk thread owns the writer. Only `frontier` and `beat` may be called from another thread, because they only write to the
+live page. After a failed write or sync the writer refuses every call with `DiskFailed`: the content of the page cache is then
+unknown, so the same data is never retried. `DiskFull` is not fatal, unless a sync raised it: the caller frees space and repeats the
+call.
 """
 
 from __future__ import annotations
@@ -52,10 +52,16 @@ _US = 1_000_000
 
 
 class LogWriter:
-    """Writes one directory. Made by `open`. `mender` looks for damage, `trimming` for what may go; `shown` is that of `Found`."""
+    """Writes the log of one data directory. Create it with `open`.
+
+    Attributes:
+        mender: the scrubber, which finds and repairs corrupt frames.
+        trimming: the retention of old segments.
+        shown: see `Found.shown`.
+    """
 
     def __init__(self, directory: Home, options: LogOptions, storage: Storage, found: Found, live: LivePage) -> None:
-        """Go on where `found` ends."""
+        """Continue the log at the end that recovery found."""
         self._directory = directory
         self._path = directory.path
         self._options = options
@@ -65,33 +71,33 @@ class LogWriter:
         self._log = found.recovered.log
         self._scalars = ScalarsFile(self._path, storage, found.stored)
         frontier = (found.state.position, found.state.next_offset)
-        self._marking = Marking(found.end, frontier, found.mark, found.recovered.damage)
+        self._marks = Marking(found.end, frontier, found.mark, found.recovered.damage)
         self._end: End = found.end
-        # A lane may stand still while another one keeps the thread from resting: its marks are never late.
+        # One writer thread serves several lanes, so a lane may get no idle time: each of its writes carries a mark.
         self._late_us = 0 if options.lane else limits.MARK_LATE_US
         self._synced_at = time.monotonic()
-        self._spoiled = found.recovered.damage is not None  # what is damaged still stands behind the end
+        self._corrupt_tail = found.recovered.damage is not None  # corrupt bytes still follow the end of the log
         self._later, self.shown = found.later, found.shown
-        self._cutting = False  # from the mark that is lowered on
+        self._truncating = False  # True from the lowered mark until the truncation is complete
         sizes = [read_header(self._path, segment.first).size for segment in found.segments[-1:]]
         self._room = Room(self._path, options, storage, given_up=sizes == [options.reserved_bytes])
-        self._preparer = Preparer(self._path, options, storage)
+        self._preallocator = Preparer(self._path, options, storage)
         self._segments = [reopen(self._path, segment, storage) for segment in found.segments]
         for segment, later in zip(self._segments, self._segments[1:], strict=False):
             segment.last = later.first - 1
         self._indexer = Indexer(self._path, options, storage, self._room, found, self._segments)
         self._fetcher = Fetcher(self._path, storage, self._segments, found.recovered.tail)
         self.trimming = Trimming(self._path, options, storage, self._room, live, self._segments, self._indexer)
-        self.mender = Mender(self._path, storage, options, self._segments, self._indexer, self._watching, live.renew)
+        self.mender = Mender(self._path, storage, options, self._segments, self._indexer, self._translating, live.renew)
 
     @classmethod
     def open(cls, directory: Home, options: LogOptions | None = None, storage: Storage | None = None) -> tuple[Self, Recovered]:
-        """Recover a directory's log and get ready to write behind it.
+        """Recover the log of a directory and return a writer that appends to it, with the recovered state.
 
         Raises:
-            Damaged: something durable is damaged or gone.
-            WrongDirectory: the directory holds segments of another log, or something was written by a newer release.
-            DiskFull, DiskFailed: the disk has no room, or failed.
+            Damaged: durable data is corrupt or missing.
+            WrongDirectory: the directory holds segments of another log, or a newer release wrote it.
+            DiskFull, DiskFailed: the disk is full, or it failed.
         """
         options, storage = options or LogOptions(), storage or Storage()
         try:
@@ -101,12 +107,15 @@ class LogWriter:
         try:
             finish_replacing(directory.path, storage, options)
             args = directory.path, storage, options
+            # The live page of the previous run counts only under the same boot; `inherited` returns zeros otherwise.
             found = recover(*args, log=directory.log, live=live.inherited(), failed=live.failed_before)
+            # A directory that lost its promises becomes a new incarnation, which has no vote until the old one is replaced.
             (directory.renew if forgot(found.recovered, directory) else directory.settle)()
             writer = cls(directory, options, storage, found, live)
             writer._begin(found)
         except OSError as error:
             failure = failure_of_start(directory.path, error)
+            # The live page records that the next start must not trust the page cache.
             if isinstance(failure, DiskFailed):
                 live.fail()
             live.close()
@@ -120,52 +129,61 @@ class LogWriter:
         self._indexer.complete(found)
         if self._log:
             self._directory.remember_log(self._log)
-        self._preparer.clear()
+        self._preallocator.clear()
         if self._options.prepared_segments:
             if not self._segments and not prepared_paths(self._path):
-                self._preparer.prepare_one(patient=False)  # so that the first writes of a new gateway are no slower than later ones
-            self._preparer.start()
+                self._preallocator.prepare_one(patient=False)  # the first writes of a new gateway then cost no more than later ones
+            self._preallocator.start()
         self._live.publish(self._indexer.state, self._segments[-1].first if self._segments else 0)
 
     # Writing
 
     def append(self, frames: Sequence[Frame], *, must: bool = False) -> None:
-        """Write frames behind the log, in order, without a sync and without a copy. Frames that are in it already are passed over,
-        so that after `DiskFull` the same call can be made again as it was; with `must` batches too take what is reserved. What a
-        damage left there is set aside first; marks go on naming the damaged end until the log reaches it again.
+        """Append frames to the log in order, without a sync and without a copy.
+
+        Frames that the log already holds are skipped, so the caller can repeat the same call after `DiskFull`. Corrupt bytes after
+        the end of the log are quarantined first. Marks continue to name the corrupt end until the log reaches its position again.
+
+        Args:
+            frames: consecutive frames that follow the end of the log.
+            must: True if batches may also use the reserved space.
 
         Raises:
-            DiskFull: there is no room for them.
-            DiskFailed: the disk failed, now or before.
+            DiskFull: the disk has too little free space for the frames.
+            DiskFailed: the disk failed, now or earlier.
         """
         self._check_usable()
         left = unwritten(frames, self._end)
         if not left:
             return
-        self._preparer.wrote()
+        self._preallocator.wrote()
         try:
             if not self._segments:
+                # The uuid of a lane is its incarnation; the first frame of the ordered log contains that log's uuid.
                 self._log = self._options.lane or begun_by(left[0])
                 self._begin_segment(left[0])
-            if self._spoiled:
-                self._set_aside()
-            if self._marking.contradicted(left):
+            if self._corrupt_tail:
+                self._quarantine_tail()
+            if self._marks.contradicted(left):
                 self._lower_mark()
             while left:
                 left = self._append_some(left, must)
         except (OSError, DiskFull) as error:
-            raise self._meaning("writing to", error) from error
+            raise self._translated("writing to", error) from error
 
     def _append_some(self, frames: Sequence[Frame], must: bool) -> Sequence[Frame]:
-        """Write as many as the segment takes; if some are left, a new segment has begun for them."""
+        """Write as many frames as fit into the segment, begin a new segment if some are left, and return those."""
         if self._room.in_reserve and not must and any(frame.kind == Kind.BATCH for frame in frames):
-            raise DiskFull(f"the disk of {self._path} is full and the reserve is for what must be written: free some space")
+            raise DiskFull(
+                f"the disk of {self._path} is full and the reserve is only for frames that must be written: free some space"
+            )
         segment = self._segments[-1]
         parts, places, place, end = segment.fitting(frames, self._end)
         left = frames[len(places) :]
         if places:
             self._storage.write(segment.fd, parts, segment.place)
-            if self._marking.due(time.monotonic(), self._late_us):
+            # The mark of earlier syncs shares the next fdatasync with these frames, so it costs no extra sync.
+            if self._marks.due(time.monotonic(), self._late_us):
                 self._write_slot(segment)
             segment.place = place
             segment.undecided.extend(places)
@@ -176,14 +194,16 @@ class LogWriter:
         return left
 
     def _lower_mark(self) -> None:
-        """Another frame takes the place of the damaged end: the mark that names this one would tell of mixed files."""
-        mark = self._marking.next(self._marking.durable)
+        """Lower the mark, because a different frame replaces the corrupt end. The old mark would make the next start report
+        mixed files.
+        """
+        mark = self._marks.next(self._marks.durable)
         self._scalars.write(self._scalars.scalars, mark, self._scalars.segment)
-        self._marking.set(mark)
-        self._marking.damage = None
+        self._marks.set(mark)
+        self._marks.damage = None
 
     def _roll(self, frame: Frame) -> None:
-        """Begin the next segment; everything before it is made durable first, so that only the last segment can ever be torn."""
+        """Begin the next segment. Everything before it becomes durable first, so only the last segment can be torn."""
         self.sync()
         self._begin_segment(frame)
 
@@ -191,170 +211,191 @@ class LogWriter:
         position, _, chain = self._end
         first, size = position + 1, size_of_next(self._options, self._segments[-1].size if self._segments else 0, frame)
         prepared = prepared_paths(self._path)
-        mark = self._marking.next()
+        # Everything before the segment is durable: `_roll` synced it.
+        mark = self._marks.next()
         try:
             source = prepared[0] if prepared else None
             fd = begin_segment(self._path, self._storage, SegmentHeader(self._log, first, chain, size), mark, source)
         except OSError as error:
+            # The reserve is a zero-filled file, so it can become the segment without free space.
             source = self._room.take_reserve() if no_room(error) else None
             if source is None:
                 raise
             size = self._options.reserved_bytes
             fd = begin_segment(self._path, self._storage, SegmentHeader(self._log, first, chain, size), mark, source)
         if prepared:
-            self._preparer.used()
+            self._preallocator.used()
         self._live.segment(first)
-        if self._segments and self._segments[-1].first == first:  # empty, and too small for the frame: a larger one took its place
-            self._let_go([self._segments.pop()])
+        # the last segment is empty and too small for the frame: the larger segment replaces it
+        if self._segments and self._segments[-1].first == first:
+            # Readers may have the replaced file mapped.
+            self._close_segments([self._segments.pop()])
             self._live.renew()
         elif self._segments:
             self._segments[-1].last = position
-        self._marking.set(mark)
+        self._marks.set(mark)
         self._segments.append(new_segment(self._path, self._storage, first, fd, size))
-        if position:  # the first one is missed by the log's uuid in the identity, once it has durably begun
+        if position:  # the log's uuid in the identity file already records that the first segment exists
             self._scalars.write(self._scalars.scalars, mark, first)
         if self._indexer.state.position == position:
             self._indexer.pass_boundaries()
 
     def sync(self) -> None:
-        """Make everything appended durable.
+        """Make all appended frames durable.
 
         Raises:
-            DiskFull: what was appended is durable, and there is no room for the mark that must be too.
-            DiskFailed: the disk failed, now or before.
+            DiskFull: the frames are durable, but the disk has no space for the mark that must be durable too.
+            DiskFailed: the disk failed, now or earlier.
         """
         self._check_usable()
         if not self._segments:
             return
         try:
             self._sync()
-            if self._options.vote_mark == "strict" and self._marking.newest.position < self._marking.durable[0]:
+            # The mark needs its own sync, because it may name only frames that an earlier sync made durable.
+            if self._options.vote_mark == "strict" and self._marks.newest.position < self._marks.durable[0]:
                 self._write_slot(self._segments[-1])
                 self._sync()
         except (OSError, DiskFull) as error:
-            raise self._meaning("syncing", error) from error
+            raise self._translated("syncing", error) from error
 
     def _sync(self) -> None:
         end, segment = self._end, self._segments[-1]
         self._storage.make_durable(segment.fd)
         self._synced_at = time.monotonic()
-        if self._marking.synced(end, self._synced_at):
+        if self._marks.synced(end, self._synced_at):
+            # The synced slot holds the newest mark now, so the next mark goes into the other slot.
             segment.slot = 1 - segment.slot
+        # A disk that never rests still refreshes its identity file, which detects older copies of the directory.
         self._directory.freshen(limits.IDENTITY_FRESH_BUSY_US)
 
     def _write_slot(self, segment: Segment) -> None:
-        """Say in the slot, once between two syncs, what the syncs before made durable."""
-        if self._marking.written is None and self._marking.behind:
-            mark = self._marking.next()
+        """Write a mark that names what earlier syncs made durable, at most once between two syncs."""
+        if self._marks.written is None and self._marks.behind:
+            mark = self._marks.next()
             self._storage.write(segment.fd, [mark.to_bytes()], MARK_SLOTS[segment.slot])
-            self._marking.written = mark
+            self._marks.written = mark
 
     def write_scalars(self, scalars: Scalars) -> None:
-        """Make the scalars durable, and with them the mark of what is durable. A view that is accepted ends a damage.
+        """Make the hard state durable, together with the current mark. Accepting a view ends a reported corruption.
 
         Raises:
-            DiskFull: there is no room for them.
-            DiskFailed: the disk failed, now or before.
+            DiskFull: the disk has too little free space.
+            DiskFailed: the disk failed, now or earlier.
         """
         self._check_usable()
-        with self._watching("writing the scalars of"):
+        with self._translating("writing the hard state of"):
             accepts = scalars.accepted > self._scalars.scalars.accepted
-            if accepts and self._spoiled:  # no mark will tell then why the file is short
+            if accepts and self._corrupt_tail:  # after the view no mark explains why the file is short
                 quarantine.lengthen(self._storage, self._segments[-1])
-            mark = self._marking.next(self._marking.durable if accepts else None)
+            # An accepted view gives up a corrupt end, so the mark names the durable end again.
+            mark = self._marks.next(self._marks.durable if accepts else None)
             self._scalars.write(scalars, mark, self._scalars.segment)
             self._directory.freshen(limits.IDENTITY_FRESH_US)
-            self._marking.newest = mark
+            self._marks.newest = mark
             if accepts:
-                self._marking.damage = None
+                self._marks.damage = None
 
-    # Cutting
+    # Truncating
 
     def cut(self, position: int) -> None:
-        """Take every frame behind `position` off the log, durably. What a damage left behind the end is kept aside, and forgotten.
+        """Truncate the log after `position`, durably. Corrupt bytes after the end are quarantined, and marks stop naming them.
 
         Raises:
-            InvariantViolated: something behind `position` is decided, or the log does not reach it.
-            Damaged: the frames up to `position` cannot be read any more.
-            DiskFull: there is no room, and the reserve is gone; the same call comes again.
-            DiskFailed: the disk failed, now or before.
+            InvariantViolated: a frame after `position` is decided, or the log does not reach `position`.
+            Damaged: the frames up to `position` cannot be read.
+            DiskFull: the disk is full and the reserve is used up; repeat the same call later.
+            DiskFailed: the disk failed, now or earlier.
         """
         self._check_usable()
-        decided, last = self._marking.frontier[0], self._end[0]
-        invariant(decided <= position <= last, f"a cut behind {position}: the log is decided up to {decided} and ends at {last}")
-        if position == last and self._marking.damage is None:
-            if self._marking.durable != self._end:
+        decided, last = self._marks.frontier[0], self._end[0]
+        invariant(
+            decided <= position <= last,
+            f"cannot truncate the log after position {position}: it is decided up to {decided} and ends at {last}",
+        )
+        # Without frames to remove, the caller still relies on a durable end.
+        if position == last and self._marks.damage is None:
+            if self._marks.durable != self._end:
                 self.sync()
             return
-        self._preparer.wrote()
-        with self._watching("cutting"):
-            self._set_aside()
+        self._preallocator.wrote()
+        with self._translating("truncating"):
+            # The remaining frames must be durable before the mark is lowered.
+            self._quarantine_tail()
             self._sync()
             end = truncate.end_at(self._path, self._segments, self._indexer.end, position)
-            self._room.with_room(lambda: self._cut(end), "a cut")
+            self._room.with_room(lambda: self._truncate(end), "a truncation")
 
-    def _cut(self, end: End) -> None:
-        """Nothing changes in memory before all of it is done on the disk, so that it can be done again."""
-        self._cutting = True
+    def _truncate(self, end: End) -> None:
+        """Truncate on disk first and in memory last, so that the call can be repeated after a failure."""
+        self._truncating = True
         position = end[0]
+        # A segment that begins right after the end stays, empty: the frontier may have passed its start and written its snapshot.
         kept = [segment for segment in self._segments if position and segment.first <= position + 1]
         gone = self._segments[len(kept) :]
         places = kept[-1].places_behind(position, self._indexer.state.position) if kept else []
-        mark = self._marking.next(end)
+        mark = self._marks.next(end)
         if not kept:
-            self._directory.remember_log(b"")  # the log has not begun: another one may
+            self._directory.remember_log(b"")  # nothing is left, so another log may begin here
         truncate.take_off(self._path, self._storage, self._scalars, mark, kept[-1] if kept else None, places, gone)
-        self._let_go(gone)
+        self._close_segments(gone)
         del self._segments[len(kept) :]
         if kept:
             kept[-1].shorten(len(places))
-        self._marking.cut(end, mark)
+        self._marks.cut(end, mark)
         self._fetcher.cut(position)
         self._end = end
         self._log = self._log if kept else b""
         self._live.cut(kept[-1].first if kept else 0)
-        self._cutting = False
+        self._truncating = False
 
-    def _set_aside(self) -> None:
-        """Before anything is written behind a damaged end: keep what stands there. Interrupted, it is as before."""
-        if not self._spoiled:
+    def _quarantine_tail(self) -> None:
+        """Quarantine corrupt bytes after the end before anything is written there. An interrupted call changes nothing."""
+        if not self._corrupt_tail:
             return
         segment = self._segments[-1]
         self._sync()
+        # A tail of zeros contains nothing that is worth a copy.
         if self._later or not quarantine.blank_behind(self._storage, segment):
-            mark = self._marking.next()
+            mark = self._marks.next()
             quarantine.set_aside(self._path, self._storage, self._scalars, mark, segment, self._later)
-            self._marking.set(mark)
+            self._marks.set(mark)
             self._fetcher.cut(self._end[0])
             self._live.cut(segment.first)
-        self._spoiled, self._later = False, []
+        self._corrupt_tail, self._later = False, []
 
     def replace(self, snapshot: bytes) -> None:
-        """Put what a snapshot (LogState as bytes) says in the log's place, durably: it is decided, and more than is so here.
+        """Replace the log with a snapshot, durably. All of the snapshot's log is decided.
+
+        Args:
+            snapshot: a `LogState` as bytes; it covers more than is decided here.
 
         Raises:
-            DiskFull, DiskFailed: as `cut`.
+            DiskFull, DiskFailed: as for `cut`.
         """
         self._check_usable()
         state = LogState.from_bytes(snapshot)
-        decided, end = self._marking.frontier[0], (state.position, state.view, state.chain)
-        invariant(decided < state.position, f"a log decided up to {decided} is replaced by one up to {state.position}")
-        self._cutting = True
-        args = self._path, self._storage, self._options, self._scalars, state, self._marking.sequence_of_next()
-        with self._watching("replacing"):
+        decided, end = self._marks.frontier[0], (state.position, state.view, state.chain)
+        invariant(
+            decided < state.position,
+            f"the snapshot ends at position {state.position}, but the log here is already decided up to {decided}",
+        )
+        self._truncating = True
+        args = self._path, self._storage, self._options, self._scalars, state, self._marks.sequence_of_next()
+        with self._translating("replacing"):
             segment, mark = self._room.with_room(lambda: replace_log(*args), "a snapshot")
-        self._let_go(self._segments)
+        self._close_segments(self._segments)
         self._segments[:] = [segment]
-        self._end, self._log, self._spoiled, self._later = end, self._options.lane or state.log, False, []
-        self._marking.replaced(end, (state.position, state.next_offset), mark)
+        self._end, self._log, self._corrupt_tail, self._later = end, self._options.lane or state.log, False, []
+        self._marks.replaced(end, (state.position, state.next_offset), mark)
         self._indexer.replaced(state)
         self._fetcher.cut(0)
         self._directory.remember_log(self._log)
         self.trimming.replaced()
         self._live.replaced(state)
-        self._cutting = False
+        self._truncating = False
 
-    def _let_go(self, segments: Sequence[Segment]) -> None:
+    def _close_segments(self, segments: Sequence[Segment]) -> None:
         for segment in segments:
             segment.index.close()
             self._storage.close(segment.fd)
@@ -362,30 +403,39 @@ class LogWriter:
     # Reading back
 
     def read(self, first: int, last: int) -> tuple[tuple[Frame, ...], int]:
-        """The durable frames from `first` on, and up to where no later ABORT reaches over them: see `Fetcher.read`."""
+        """Return durable frames from `first` on, and the last position that no later ABORT covers. See `Fetcher.read`."""
+        # A peer counts these frames as held here, so only durable frames are returned.
         upto = Upto(self._indexer.state.position, self._indexer.indexed)
-        return self._fetcher.read(first, min(last, self._marking.durable[0]), upto)
+        return self._fetcher.read(first, min(last, self._marks.durable[0]), upto)
 
     # Deciding
 
     def frontier(self, position: int, offset: int) -> None:
-        """The frontier has reached `position`, and `offset` behind its last record. To be called before any receipt leaves; may be
-        called from another thread.
+        """Publish the frontier to readers. The node calls this method before any receipt leaves, possibly from another thread.
+
+        Args:
+            position: last decided position.
+            offset: offset after the last decided record.
         """
-        self._marking.frontier = (position, offset)
+        self._marks.frontier = (position, offset)
         self._live.frontier(position, offset)
 
     def beat(self, time_us: int) -> None:
-        """The gateway is at work at wall clock `time_us`; may be called from another thread."""
+        """Write the gateway's heartbeat, wall clock in us, to the live page. Another thread may call this method."""
         self._live.beat(time_us)
 
     def decided(self, frames: Sequence[Frame], offsets: Sequence[int], aborted: Collection[int] = frozenset()) -> None:
-        """Index a decided run: frames in order, the offset of each, and the positions of void batches among them. After `DiskFull`
-        the same call is to be made again as it was, before any other run's: what was indexed is passed over.
+        """Index a run of decided frames. After `DiskFull` repeat the same call before the next run: rows that are written are
+        skipped.
+
+        Args:
+            frames: decided frames in order.
+            offsets: offset of each frame.
+            aborted: positions of the void batches among them.
 
         Raises:
-            DiskFull: there is no room, and the reserve is gone.
-            DiskFailed: the index could not be written, or the disk failed before.
+            DiskFull: the disk is full and the reserve is used up.
+            DiskFailed: the index could not be written, or the disk failed earlier.
         """
         self._check_usable()
         try:
@@ -394,49 +444,56 @@ class LogWriter:
             if frames and not self._directory.log:
                 self._directory.remember_log(self._log)
             self._live.indexed(self._indexer.state)
-            self.trimming.carry_out(self._marking.newest.frontier_position)
+            # Files are removed only below a durable mark, so that the next start finds the TRIM.
+            self.trimming.carry_out(self._marks.newest.frontier_position)
         except (OSError, DiskFull) as error:
-            raise self._meaning("indexing", error) from error
+            raise self._translated("indexing", error) from error
 
-    # Beside the writing
+    # Background work
 
     def idle(self) -> bool:
-        """What is to be done when nothing is queued: the mark is brought up to date 10 ms after the last sync, copies are told from
-        this directory when it rests, and what was trimmed goes. True while something is left to do: call again within 10 ms.
+        """Do background work while no request is queued, and return True if some is left: then call again within 10 ms.
+
+        The mark becomes current 10 ms after the last sync, the identity file is refreshed at rest, and trimmed files are removed.
 
         Raises:
-            DiskFull: there is no room for the mark.
-            DiskFailed: the disk failed, now or before.
+            DiskFull: the disk has no space for the mark.
+            DiskFailed: the disk failed, now or earlier.
         """
         self._check_usable()
-        if self._cutting or not self._segments:
+        if self._truncating or not self._segments:
             return False
         rest_us = (time.monotonic() - self._synced_at) * _US
-        with self._watching("marking"):
-            if self._marking.behind or self._marking.durable != self._end:
+        with self._translating("marking"):
+            if self._marks.behind or self._marks.durable != self._end:
+                # A write that follows soon carries the mark without an extra sync.
                 if rest_us < limits.MARK_IDLE_US - limits.MARK_LATE_US:
                     return True
                 self._write_slot(self._segments[-1])
                 self._sync()
             elif rest_us >= limits.IDENTITY_REST_US:
+                # After this refresh, an older copy of the directory is recognised as a copy when it is restored.
                 self._directory.rested(limits.IDENTITY_FRESH_US)
-        with self._watching("trimming"):
-            return self.trimming.carry_out(self._marking.newest.frontier_position) or self._marking.behind
+        with self._translating("trimming"):
+            return self.trimming.carry_out(self._marks.newest.frontier_position) or self._marks.behind
 
     def space(self) -> Space:
-        """How much room there is, and whether new messages are to be refused for the lack of it."""
+        """Return the free disk space, and whether new messages must be refused because it is low."""
         return self._room.space()
 
     def close(self) -> None:
-        """Bring the mark up to date and let everything go; the log is not synced (what was to be durable is)."""
-        self._preparer.close()
+        """Bring the mark up to date and close all files. The method does not sync the log, because `sync` already covers all
+        promised frames.
+        """
+        self._preallocator.close()
         try:
-            if not self._failed and not self._cutting and self._segments and self._marking.behind:
-                with self._watching("marking"):
+            # With a current mark, the next start cannot take the last frames for torn ones.
+            if not self._failed and not self._truncating and self._segments and self._marks.behind:
+                with self._translating("marking"):
                     self._write_slot(self._segments[-1])
                     self._sync()
         finally:
-            self._let_go(self._segments)
+            self._close_segments(self._segments)
             self._scalars.close()
             self._live.close()
 
@@ -445,15 +502,17 @@ class LogWriter:
             raise DiskFailed(self._failed)
 
     @contextmanager
-    def _watching(self, what: str) -> Iterator[None]:
-        """Give errors of the system their meaning; what comes with each record does so by itself, as this costs too much there."""
+    def _translating(self, what: str) -> Iterator[None]:
+        """Translate system errors of a block. The path of each record does this inline, because a context manager costs too much
+        there.
+        """
         try:
             yield
         except (OSError, DiskFull) as error:
-            raise self._meaning(what, error) from error
+            raise self._translated(what, error) from error
 
-    def _meaning(self, what: str, error: OSError | DiskFull) -> DiskFull | DiskFailed:
-        """What an error means for the log; any but a lack of room ends the writer."""
+    def _translated(self, what: str, error: OSError | DiskFull) -> DiskFull | DiskFailed:
+        """Return the log error for a system error. Every error except a full disk ends the writer."""
         failure = error if isinstance(error, DiskFull) else failure_of(what, self._path, error)
         if isinstance(failure, DiskFailed):
             self._failed = str(failure)

@@ -141,7 +141,7 @@ def test_where_others_hold_what_is_damaged_a_reader_is_sent_to_them_and_the_gate
     refused, info = refusal(lambda: read(client, start=599))
     assert refused is flight.FlightUnavailableError
     assert info["code"] == "unavailable"
-    assert "another gateway is asked for it" in info["message"]
+    assert "this gateway fetches it from another one" in info["message"]
     until(lambda: gateway.unreadable)
     assert len(gateway.unreadable) == 1
 

@@ -133,9 +133,9 @@ def test_a_damaged_lane_of_another_is_learned_again_and_the_own_one_halts_alone(
     status = group.status("g1")
     assert status["state"] == "primary"
     own = next(lane for lane in status["lanes"] if lane["lane"] == senders[0].lane)
-    assert "takes nothing more" in own["halted"]
+    assert "accepts no more records" in own["halted"]
     assert own["frontier"] is None or 0 < own["frontier"] <= 50  # what its files still say, or that they do not
-    assert "is learned again" in group["g1"].log_tail(20_000)
+    assert "is fetched again" in group["g1"].log_tail(20_000)
     for sender in senders[1:]:
         sender.send_until(RECORDS)
     lanes = {sender.lane: RECORDS for sender in senders[1:]}

@@ -97,8 +97,8 @@ RECOVERY = (
             Edit(
                 LogWriter,
                 "write_scalars",
-                "mark = self._marking.next(self._marking.durable if accepts else None)",
-                "old = self._marking.newest\n        mark = self._marking.next((old.position, old.view, old.chain))",
+                "mark = self._marks.next(self._marks.durable if accepts else None)",
+                "old = self._marks.newest\n        mark = self._marks.next((old.position, old.view, old.chain))",
             )
         ],
         proof="tests/unit/log/test_damage.py::test_an_accepted_view_makes_the_damage_forgotten",
@@ -132,8 +132,8 @@ RECOVERY = (
             Edit(
                 LogWriter,
                 "_sync",
-                "self._marking.synced(end, ",
-                "self._marking.synced(end if end[1] <= self._scalars.scalars.accepted else self._marking.durable, ",
+                "self._marks.synced(end, ",
+                "self._marks.synced(end if end[1] <= self._scalars.scalars.accepted else self._marks.durable, ",
             )
         ],
         proof="tests/unit/log/test_vote_mark.py::test_what_a_learner_holds_is_marked_whatever_view_it_has_accepted",

@@ -94,7 +94,7 @@ def test_a_directory_that_cannot_be_read_now_is_told_and_asked_about_again(house
     found = knows(house)
     house.trouble = DirectoryRefused("data/jfk cannot be read")
     assert found.locations() == [OWN]
-    assert caplog.messages[-1] == "the other gateways could not be asked"
+    assert caplog.messages[-1] == "the list of the other gateways is not available"
     house.trouble = None
     found.locations()
     until_asked(found)

@@ -107,5 +107,5 @@ def test_an_offset_beyond_the_frontier_is_refused_for_good_by_who_confirms_it_al
 
 
 def test_a_lane_has_no_linearizable_reads() -> None:
-    with pytest.raises(Fault, match="leave `linearizable` out"):
+    with pytest.raises(Fault, match="omit `linearizable`"):
         ranges(Watch(), "primary").frontier(Known(linearizable=True), bool)

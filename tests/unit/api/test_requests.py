@@ -60,7 +60,7 @@ def test_places() -> None:
         ({"end": {"time": 3}}, "time"),
         ({"follow": 1}, "follow"),
         ({"topics": "flights"}, "topics"),
-        ({"topics": []}, "no topics at all"),
+        ({"topics": []}, "an empty list of topics"),
         ({"topics": ["a b"]}, "' '"),
         ({"topics": ["t"] * (limits.TOPICS_A_READ_MAX + 1)}, str(limits.TOPICS_A_READ_MAX)),
         ({"offset": 3}, "offset"),
@@ -84,7 +84,7 @@ def test_no_json_and_too_much_of_it() -> None:
     assert "malformed" in str(refused(Ticket, b"\xff\xfe"))
     assert str(common_limits.TICKET_BYTES_MAX) in str(refused(Ticket, b" " * (common_limits.TICKET_BYTES_MAX + 1)))
     assert refused(Ticket, b'{"topics":' + b"[" * 60_000).code == "malformed"
-    assert "a JSON object of: seen, log" in str(refused(NothingAsked, b'{"a": 1}'))
+    assert "a JSON object with the fields: seen, log" in str(refused(NothingAsked, b'{"a": 1}'))
 
 
 def test_a_command_is_cut_one_way() -> None:

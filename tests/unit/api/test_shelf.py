@@ -77,7 +77,7 @@ def test_a_name_stands_for_the_lane_of_the_disk_that_the_roster_names(tmp_path: 
     lines = shelf.lanes()
     assert [(line.lane, line.newest, line.halted) for line in lines][-1] == (NAMED.text, True, "it is damaged")
     assert [line.newest for line in lines] == [False, False, True]
-    assert "there are lanes of g1" in refused(shelf, "g2")
+    assert "it has lanes of g1" in refused(shelf, "g2")
     refused(shelf, LaneName(2, bytes(16)).text)
 
 
@@ -132,8 +132,8 @@ def test_a_lane_that_began_and_is_gone_is_listed_with_the_reason(tmp_path: Path,
     shutil.move(path, tmp_path / "elsewhere")
     shelf._lanes.clear()
     line = lost(shelf)[NAMED.text]  # it was seen
-    assert (line.gateway, line.newest, line.frontier, line.lost) == ("g1", True, 0, f"{path} is gone")
-    assert f"cannot read lane 'g1': {path} is gone" in refused(shelf, "g1")
+    assert (line.gateway, line.newest, line.frontier, line.lost) == ("g1", True, 0, f"{path} is missing")
+    assert f"cannot read lane 'g1': {path} is missing" in refused(shelf, "g1")
     shutil.move(tmp_path / "elsewhere", path)
     assert lost(shelf) == {}
     assert shelf.of("g1").reader.frontier().offset == 10

@@ -67,7 +67,7 @@ def test_a_preset_fills_the_timers_and_each_can_be_set_alone(preset: str) -> Non
         ('[retention]\ntime = "0d"\n', "f.toml:5: retention.time is '0d'", "whole number of days"),
         (
             '[retention]\nkeep_for = ["archive"]\n',
-            "f.toml:5: retention.keep_for holds back what the limits let go",
+            "f.toml:5: retention.keep_for has an effect only with a retention limit",
             "set retention.bytes or",
         ),
         (
@@ -84,69 +84,70 @@ def test_a_preset_fills_the_timers_and_each_can_be_set_alone(preset: str) -> Non
         ('[multicast]\naddress = "10.0.0.1:7499"\n', "f.toml:5: multicast.address is '10.0.0.1:7499'", "an IPv4 multicast address"),
         ('[multicast]\naddress = "[ff15::1]:7499"\n', "f.toml:5: multicast.address is", "an IPv4 multicast address"),
         ('[multicast]\naddress = "239.1.1.1"\n', "f.toml:5: multicast.address is '239.1.1.1'", "write HOST:PORT"),
-        ('[multicast]\ninterface = ""\n', "f.toml:5: multicast.interface is empty", "or leave it out"),
+        ('[multicast]\ninterface = ""\n', "f.toml:5: multicast.interface is empty", "or remove the key"),
         ("[multicast]\nttl = 256\n", "f.toml:5: multicast.ttl is 256", "from 0 to 255"),
         ("[multicast]\ndatagram_bytes = 100\n", "f.toml:5: multicast.datagram_bytes is 100", "from 512 to 65507"),
         (
             '[group]\ntransport = "multicast"\n[multicast]\ninterface = "eth0"\n',
-            "f.toml:7: multicast.interface is 'eth0', where others can hear",
-            "name keys in [security], or say insecure = true there",
+            "f.toml:7: multicast.interface is 'eth0', where other hosts receive",
+            "name keys in [security], or set insecure = true there",
         ),
         ('[group]\nmembers = "x"\n', "f.toml:5: group.members is 'x'", "a table of names and addresses"),
-        ('[group]\nmembers = { lga = "127.0.0.1:1" }\n', "f.toml:5: group.members", "does not name this gateway (jfk) but lga"),
+        ('[group]\nmembers = { lga = "127.0.0.1:1" }\n', "f.toml:5: group.members", "names lga, but not this gateway (jfk)"),
         ('[group]\nmembers = { jfk = "127.0.0.1:1" }\n', "f.toml:5: group.members.jfk", "this gateway is at '127.0.0.1:7400'"),
         ('[group]\nmembers = { jfk = "x" }\n', "f.toml:5: group.members.jfk is 'x'", "write HOST:PORT"),
         (
             '[group.members]\njfk = "127.0.0.1:7400"\nlga = "127.0.0.1:7401"\n',
             "f.toml:6: group.members.lga is '127.0.0.1:7401' and that of jfk is '127.0.0.1:7400'",
-            "both have 127.0.0.1:7401 for clients or the group: give each gateway ports of its own",
+            "both use 127.0.0.1:7401 for clients or the group: give each gateway its own ports",
         ),
         (
             '[group.members]\nlga = "127.0.0.1:7400"\njfk = "127.0.0.1:7400"\n',
             "f.toml:6: group.members.jfk is '127.0.0.1:7400' and that of lga is '127.0.0.1:7400'",
-            "both have 127.0.0.1:7400",
+            "both use 127.0.0.1:7400",
         ),
         (
             '[group]\nmembers = { jfk = "127.0.0.1:7400/7500" }\n',
-            "f.toml:5: group.members.jfk is '127.0.0.1:7400/7500', with port 7500 for the group, and this gateway has port 7401",
-            'write "127.0.0.1:7400/7401" on every gateway, or take ports.group out',
+            "f.toml:5: group.members.jfk is '127.0.0.1:7400/7500', with group port 7500, but the group port of this gateway is "
+            "7401",
+            'write "127.0.0.1:7400/7401" on every gateway, or remove ports.group',
         ),
         (
             '[group]\nmembers = { jfk = "127.0.0.1:7400" }\n[ports]\ngroup = 7500\n',
-            "f.toml:5: group.members.jfk is '127.0.0.1:7400', with port 7401 for the group, and this gateway has port 7500",
+            "f.toml:5: group.members.jfk is '127.0.0.1:7400', with group port 7401, but the group port of this gateway is 7500",
             'write "127.0.0.1:7400/7500"',
         ),
         ('[group]\nmembers = { jfk = "127.0.0.1:7400/x" }\n', "f.toml:5: group.members.jfk is", "HOST:PORT/GROUP-PORT"),
         (
             '[group.members]\njfk = "127.0.0.1:7400"\nlga = "10.0.0.2:7400"\n',
-            "f.toml:6: group.members.lga is '10.0.0.2:7400', beyond this machine, and without keys nothing is encrypted",
+            "f.toml:6: group.members.lga is '10.0.0.2:7400', on another host, and without keys nothing is encrypted",
             "`tutti keys new`",
         ),
         ('[security]\nsecret_key = "a"\n', "f.toml:4: security.public_keys is missing", "name both files, or none"),
         ('[security]\npublic_keys = "a"\n', "f.toml:4: security.secret_key is missing", "name both files, or none"),
-        ('[security]\ntokens = "t"\n', "f.toml:5: security.tokens is there, and no keys are", "name keys, too"),
-        ('[security]\ntls_key = "a"\n', "f.toml:4: security.tls_certificate is missing, and tls_key is there", "name both files"),
+        ('[security]\ntokens = "t"\n', "f.toml:5: security.tokens is set without keys", "name keys too"),
+        ('[security]\ntls_key = "a"\n', "f.toml:4: security.tls_certificate is missing, but tls_key is set", "name both files"),
         ('[security]\nsecret_key = ""\npublic_keys = "a"\n', "f.toml:5: security.secret_key is empty", "`tutti keys new`"),
-        ("[ports]\nadmin = 7400\n", "f.toml:5: ports.admin is 7400, as that of listen is", "a port of its own"),
+        ("[ports]\nadmin = 7400\n", "f.toml:5: ports.admin is 7400, the same as that of listen", "its own port"),
         ("[ports]\nadmin = 0\n", "f.toml:5: ports.admin is 0", "it takes a whole number from 1 to 65535"),
         ("[timers]\ntick_ms = 100\n", "f.toml:5: timers.tick_ms is 100, below heartbeat_ms = 200", "as long as a heartbeat"),
         (
             "[limits]\nundecided_bytes = 500000000\n",
-            "f.toml: log.disk_low_bytes is 268435456, less than undecided_bytes and the reserve need together (516777216)",
+            "f.toml: log.disk_low_bytes is 268435456, less than the sum of undecided_bytes and the reserve (516777216)",
             "make it at least 516777216",
         ),
         ("[limits]\nundecided_bytes = 1000000000\n", "f.toml:5: limits.undecided_bytes is 1000000000", "from 4194304 to 536870912"),
         ("[limits]\nproducers = 10000000\n", "f.toml:5: limits.producers is 10000000", "from 1 to 200000"),
         (
             "[limits]\nproducers = 200000\n",
-            "f.toml:4: limits takes 1176870912 bytes of memory in full use (sessions = 4096, producers = 200000, "
-            "topics = 10000, undecided_bytes = 67108864), and a gateway has 1073741824",
+            "f.toml:4: limits need 1176870912 bytes of memory at full load (sessions = 4096, producers = 200000, "
+            "topics = 10000, undecided_bytes = 67108864), but a gateway may use 1073741824",
             "make one of them smaller",
         ),
         ("[timers]\nheartbeat_ms = 100000\n", "f.toml:5: timers.heartbeat_ms is 100000", "a whole number from 10 to 10000"),
         (
             "[log]\ndisk_low_bytes = 70000000\n",
-            "f.toml:5: log.disk_low_bytes is 70000000, less than undecided_bytes",
+            "f.toml:5: log.disk_low_bytes is 70000000, less than the sum of undecided_bytes",
             "make it at least",
         ),
         (
@@ -177,7 +178,7 @@ def members_text(count: int) -> str:
 def test_a_group_has_no_more_gateways_than_a_roster() -> None:
     assert mistakes_of(GOOD + members_text(limits.ROSTER_MAX)) == []
     [said] = mistakes_of(GOOD + members_text(limits.ROSTER_MAX + 1))
-    assert said.startswith("f.toml:4: group.members names 64 gateways: name 63 at most")
+    assert said.startswith("f.toml:4: group.members names 64 gateways: name at most 63")
 
 
 def test_a_gateway_says_of_itself_what_the_others_are_told() -> None:
@@ -203,7 +204,7 @@ def test_an_even_number_of_gateways_is_warned_of_while_they_may_found_a_group_an
     assert bool(said) == warned
     if warned:
         assert said[0].startswith(f"f.toml: group.members names {count} gateways, an even number: ")
-        assert "found it with an odd number" in said[0]
+        assert "name an odd number" in said[0]
     assert advice(config, begun=True) == []
 
 
@@ -218,7 +219,7 @@ def test_what_is_missing_is_named_with_an_example(missing: str) -> None:
 def test_listening_beyond_the_machine_has_to_be_said(listen: str) -> None:
     text = f'name = "jfk"\ndata = "d"\nlisten = "{listen}"\nadvertise = "10.0.0.1:7400"\n'
     [said] = mistakes_of(text)
-    assert said.startswith(f"f.toml:3: listen is '{listen}', which others can reach")
+    assert said.startswith(f"f.toml:3: listen is '{listen}', which other hosts can reach")
     assert "[security] insecure = true" in said
     config, mistakes = parse_config(text + "[security]\ninsecure = true\n")
     assert not mistakes
@@ -236,7 +237,7 @@ def test_with_keys_a_gateway_may_be_reached_and_what_they_do_not_protect_is_said
     )
     config, [refused, *_] = check_config(file)
     assert config is None
-    assert "listen is '10.0.0.1:7400', which others can reach, and not all is protected" in refused.text(str(file))
+    assert "listen is '10.0.0.1:7400', which other hosts can reach, and not every port is protected" in refused.text(str(file))
     assert "name tokens (`tutti tokens new`; tokens), a certificate (tls_certificate, tls_key) in [security]" in refused.do
     file.write_text(f"{file.read_text()}insecure = true\n")
     config, mistakes = check_config(file)
@@ -263,7 +264,7 @@ def test_members_whose_keys_are_not_listed_are_named(tmp_path: Path) -> None:
     assert config is not None
     [said] = advice(config, begun=True)
     assert said.key == "security.public_keys"
-    assert said.what == f"{tmp_path}/keys/group.keys lists no key of lga, ewr, so that neither lets the other in"
+    assert said.what == f"{tmp_path}/keys/group.keys lists no key of lga, ewr, so these gateways and this one reject each other"
     generate(tmp_path / "keys", ["lga", "ewr"])
     assert advice(config) == []
 
@@ -292,7 +293,7 @@ def test_hosts_that_are_not_known_are_advised_of_by_name() -> None:
     assert config is not None
     [said] = unknown_hosts(config, 30.0)
     assert said.key == "group.members.lga"
-    assert said.what.startswith("names host 'no-such-host.invalid', which is not known here (")
+    assert said.what.startswith("names host 'no-such-host.invalid', which this host cannot resolve (")
 
 
 @pytest.mark.parametrize(
@@ -312,7 +313,7 @@ def test_keys_that_do_not_serve_are_told_with_the_rest(tmp_path: Path, secret: s
     file.write_text(GOOD + f'[security]\nsecret_key = "{secret}"\npublic_keys = "{public}"\n')
     config, [mistake] = check_config(file)
     assert config is None
-    assert mistake.text("f.toml").startswith("f.toml:4: security names keys that do not serve, ")
+    assert mistake.text("f.toml").startswith("f.toml:4: security names keys that cannot be used (")
     assert said in mistake.what
 
 

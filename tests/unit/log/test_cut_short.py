@@ -80,7 +80,7 @@ def test_a_lane_that_has_all_that_a_mark_names_may_lack_what_stood_behind(tmp_pa
     os.truncate(lane_file(tmp_path), place(history, 12) + behind)
     logs, found = opened(tmp_path)
     assert (found[OWN].lost, found[OWN].halted) == (missing(history, 12, 11), "")
-    assert "what stood behind position 11" in logs.told[0]
+    assert "frames after position 11" in logs.told[0]
     logs.persist(PersistLane(1, *OWN, (), attempt=2))
     logs.close()
     logs, found = opened(tmp_path)
@@ -146,7 +146,7 @@ def test_of_another_lane_what_is_good_stays_and_the_rest_is_learned_again(tmp_pa
     os.truncate(segment_path(lane_path(str(tmp_path), OTHER), 1), place(history, 9))
     logs, found = opened(tmp_path)
     assert (found[OTHER].position, len(found[OTHER].tail)) == (6, 2)
-    assert "learned again" in logs.told[0]
+    assert "fetched again" in logs.told[0]
     logs.close()
 
 
@@ -156,7 +156,7 @@ def test_an_own_lane_without_a_mark_is_halted(tmp_path: Path, there: int) -> Non
     written(tmp_path, history, 11)
     os.truncate(lane_file(tmp_path), there)
     logs, found = opened(tmp_path)
-    assert "takes nothing more" in found[OWN].halted
+    assert "accepts no more records" in found[OWN].halted
     logs.close()
 
 

@@ -224,7 +224,7 @@ def test_a_shorter_frame_and_a_stale_one_behind_it_are_told_apart_by_the_chain(t
 def test_what_is_decided_is_never_cut_and_no_cut_is_beyond_the_end(tmp_path: Path) -> None:
     writer, _ = written(tmp_path, 9)
     for position in (8, 0, len(HISTORY.frames) + 1):
-        with pytest.raises(InvariantViolated, match=f"a cut behind {position}: the log is decided up to 9 and ends at"):
+        with pytest.raises(InvariantViolated, match=f"after position {position}: it is decided up to 9 and ends at"):
             writer.cut(position)
     writer.frontier(20, HISTORY.offset_after(20))  # shown to readers, and not indexed yet
     with pytest.raises(InvariantViolated, match="decided up to 20"):
@@ -326,7 +326,7 @@ def test_a_cut_whose_disk_fails_ends_the_writer_and_leaves_a_log(tmp_path: Path,
     storage = Watched()
     writer, _ = written(tmp_path, 5, storage)
     storage.fail = failing(what, errno.EIO)
-    with pytest.raises(DiskFailed, match="cutting"):
+    with pytest.raises(DiskFailed, match="truncating"):
         writer.cut(7)
     storage.fail = lambda asked: None
     with pytest.raises(DiskFailed):

@@ -340,7 +340,7 @@ def test_only_a_log_that_others_vote_on_can_be_healed(
         last = history.frames[-1]
         assert start(tmp_path).damage == Damage(position, last.position, last.view, last.header_crc)
     else:
-        with pytest.raises(Damaged, match=f"the log is damaged at position {position} .*tutti log repair"):
+        with pytest.raises(Damaged, match=f"the log is corrupt at position {position} .*tutti log repair"):
             start(tmp_path)
         assert file.read_bytes() == data
 
@@ -400,7 +400,7 @@ def test_a_start_does_not_go_back_where_the_mark_says_less_than_was_shown(tmp_pa
     assert found == live
     inode = (tmp_path / "two" / "live").stat().st_ino.to_bytes(8, "little")
     (tmp_path / "two" / "live").write_bytes(live[:24] + inode + live[32:])  # as if this were no copy
-    with pytest.raises(Damaged, match=f"damaged at position {LAST - 1} "):
+    with pytest.raises(Damaged, match=f"corrupt at position {LAST - 1} "):
         start(tmp_path / "two")
 
 

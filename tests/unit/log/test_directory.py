@@ -161,7 +161,7 @@ def test_segments_of_another_log_are_refused(tmp_path: Path) -> None:
     identity = json.loads((tmp_path / "identity.json").read_text())
     identity["log"] = "ab" * 16
     (tmp_path / "identity.json").write_text(json.dumps(identity))
-    with pytest.raises(WrongDirectory, match=r"is that of log abab.* and its segments are of log 00010203"):
+    with pytest.raises(WrongDirectory, match=r"belongs to log abab.*, but its segments belong to log 00010203"):
         opened(tmp_path)
 
 

@@ -27,7 +27,7 @@ def test_repair_makes_a_segments_header_again_whichever_of_its_bytes_is_wrong(tm
     for byte in range(0, SEGMENT_HEADER_SIZE, 1 if segment == 1 else 5):  # headers are alike; each of these is two repairs
         flip(file, byte)
         damaged = file.read_bytes()
-        with pytest.raises(UsageError, match="there is nothing to cut"):
+        with pytest.raises(UsageError, match="there is nothing to truncate"):
             repair(tmp_path, accept_loss_from=0)
         assert file.read_bytes() == whole, byte
         file.write_bytes(damaged)

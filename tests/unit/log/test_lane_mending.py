@@ -53,10 +53,10 @@ def test_a_lane_that_could_not_be_read_is_mended_in_place(tmp_path: Path, lane: 
         logs.close()
         logs, found = opened(tmp_path)
         assert (found[lane].position, found[lane].halted, logs.told) == (11, "", [])
-    assert "all of it is looked at" in logs.damaged[lane]
+    assert "the whole lane is scrubbed" in logs.damaged[lane]
     lost = searched(logs)
     assert lost == LaneRotted(*lane, 6, 6)
-    assert "fetched from another gateway" in logs.damaged[lane]
+    assert "fetches the frames from another gateway" in logs.damaged[lane]
     assert not logs.hurried  # until frames come
     assert mended(logs, history, lost) == LaneRotted(*lane, 0, 0)
     assert searched(logs) is None

@@ -106,7 +106,7 @@ def test_a_damaged_lane_of_another_keeps_what_is_good_and_says_so(tmp_path: Path
     assert log.offset == history.offset(log.position)
     assert list(log.tail) == history.frames[log.position : position - 1]
     assert len(logs.told) == 1
-    assert "learned again" in logs.told[0]
+    assert "fetched again" in logs.told[0]
     assert Path(lane_path(str(tmp_path), OTHER) + ".damaged-1").is_dir()
     assert lanes_there(str(tmp_path)) == [OTHER]
     last = log.position + len(log.tail)
@@ -132,7 +132,7 @@ def test_the_own_lane_takes_nothing_more_when_something_of_it_is_gone(tmp_path: 
     else:
         shutil.rmtree(path if what == "gone" else path.parent)
     logs, found = opened(tmp_path)
-    assert "takes nothing more" in found[OWN].halted
+    assert "accepts no more records" in found[OWN].halted
     assert logs.told == [found[OWN].halted]
     logs.close()
     known = {"rotten": End(11, history.offset(11))}
@@ -243,7 +243,7 @@ def test_the_lane_of_a_number_that_this_gateway_had_is_learned_again_as_any_othe
 
 
 def test_a_lane_is_not_for_repair(tmp_path: Path) -> None:
-    """What is cut off the own lane would be placed anew, and others' are learned again by themselves; both may be open, too."""
+    """What is cut off the own lane would be placed anew, and others' are fetched again by themselves; both may be open, too."""
     written(tmp_path, sample(OWN), 11)
     with pytest.raises(WrongDirectory, match="is a lane"):
         lock_directory(lane_path(str(tmp_path), OWN))
@@ -270,5 +270,5 @@ def test_a_gateway_that_got_another_number_has_two_lanes_of_its_own(tmp_path: Pa
     shutil.rmtree(lane_path(str(tmp_path), old.lane))
     logs, found = opened(tmp_path)
     assert list(found) == [new.lane]
-    assert "is gone" in found[new.lane].halted
+    assert "is missing" in found[new.lane].halted
     logs.close()

@@ -1,4 +1,4 @@
-"""Damaged lanes that starts set aside: how many stay, and that none goes before what is not good of it was learned again."""
+"""Damaged lanes that starts set aside: how many stay, and that none goes before what is not good of it was fetched again."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ def test_the_newest_few_stay_and_what_goes_is_told(tmp_path: Path) -> None:
         all_names.append(after[-1])
         assert after == all_names[-KEPT:]
         assert len(told) == 1 + len(set(before) - set(after))
-        assert "learned again" in told[-1]
+        assert "fetched again" in told[-1]
         for name in set(before) - set(after):
-            assert f"{name}, a damaged lane that was set aside by an earlier start, was removed" in told[0]
+            assert f"{name}, a corrupt lane that an earlier start quarantined, was removed" in told[0]
     assert len(set(all_names)) == 2 * KEPT
     assert all(path.exists() for path in beside)
     assert lanes_there(str(tmp_path)) == [OTHER, THIRD]

@@ -58,6 +58,6 @@ def test_another_gateways_lane_is_never_said_to_want_a_repair(tmp_path: Path) ->
     other_boot(path)
     logs, _ = opened(tmp_path)
     (told,) = logs.told
-    assert "learned again from the other gateways" in told
+    assert "fetched again from the other gateways" in told
     assert "log repair" not in told
     logs.close()

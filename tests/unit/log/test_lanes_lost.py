@@ -138,7 +138,7 @@ def test_a_lane_of_which_nothing_is_left_is_halted(tmp_path: Path) -> None:
     written(tmp_path, history, 11)
     rot(own(tmp_path), history, 1, 20)
     logs, found = opened(tmp_path)
-    assert "takes nothing more" in found[OWN].halted
+    assert "accepts no more records" in found[OWN].halted
     assert found[OWN].lost is None
     logs.close()
 

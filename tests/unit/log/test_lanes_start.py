@@ -61,7 +61,7 @@ def test_a_damaged_identity_is_written_again(tmp_path: Path, lane: LaneName, bef
     logs, found = opened(tmp_path)
     assert (found[lane].position, list(found[lane].tail), found[lane].halted) == (6, history.frames[6:], "")
     assert len(logs.told) == 1
-    assert "identity.json was damaged and is written again" in logs.told[0]
+    assert "identity.json was corrupt and was rebuilt" in logs.told[0]
     logs.close()
     assert Path(path, "identity.json").read_bytes() == good
     logs, found = opened(tmp_path)
@@ -102,7 +102,7 @@ def test_where_nothing_says_that_the_lane_began_its_identity_is_damage(tmp_path:
             os.remove(os.path.join(path, "log", f"{first:020d}.{kind}"))
     logs, found = opened(tmp_path)
     assert len(logs.told) == 1
-    assert ("takes nothing more" if lane == OWN else "learned again") in logs.told[0]
+    assert ("accepts no more records" if lane == OWN else "fetched again") in logs.told[0]
     assert bool(found[lane].halted) == (lane == OWN)
     logs.close()
 
@@ -160,7 +160,7 @@ def test_a_trimmed_lane_whose_start_is_damaged_keeps_what_is_good_of_it(tmp_path
     assert log.position + len(log.tail) == 201
     assert log.position > 150  # marks say what was decided: the rest need not be decided again
     assert len(logs.told) == 1
-    assert "learned again" in logs.told[0]
+    assert "fetched again" in logs.told[0]
     learns(logs, history, begin)
     logs.close()
     assert verify(path).damage == []
@@ -219,5 +219,5 @@ def test_what_cannot_be_read_of_a_damaged_lane_is_told_and_ends_no_start(
     assert found[OTHER].position + len(found[OTHER].tail) == 201
     assert len(logs.told) == 1
     assert f"{OTHER.text}.damaged-1" in logs.told[0]
-    assert f"no more of it could be taken over ({error})" in logs.told[0]
+    assert f"no more of it could be copied ({error})" in logs.told[0]
     logs.close()

@@ -132,7 +132,7 @@ def test_a_damaged_lane_for_which_there_is_no_room_keeps_no_gateway_from_startin
     monkeypatch.setattr(lane_logs, "salvage", full)
     logs, found = opened(tmp_path)
     assert found[OTHER].position == 19
-    assert "behind position 19" in logs.told[0]
+    assert "after position 19" in logs.told[0]
     logs.persist(history.write(20, 61))
     logs.sync()
     logs.close()

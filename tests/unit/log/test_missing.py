@@ -50,7 +50,7 @@ def test_without_its_first_segment_a_log_is_damaged_wherever_it_is_looked_at(tmp
             read(LogReader(tmp_path))
     damage = verify(tmp_path).damage
     assert (damage[0].position, damage[0].offset) == (1, 0)
-    assert f"goes on with position {second} only" in damage[0].what
+    assert f"continues only at position {second}" in damage[0].what
     with pytest.raises(Damaged, match=FIRST_IS_MISSING):
         opened(tmp_path)
 

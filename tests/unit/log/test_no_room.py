@@ -152,7 +152,7 @@ def test_batches_that_must_be_written_take_the_reserve(tmp_path: Path) -> None:
         while True:
             writer.append(history.frames[done : done + 1])
             done += 1
-    with pytest.raises(DiskFull, match="the reserve is for what must be written"):
+    with pytest.raises(DiskFull, match="the reserve is only for frames that must be written"):
         writer.append(history.frames[done : done + 1])
     writer.append(history.frames[done : done + 1], must=True)
     writer.sync()

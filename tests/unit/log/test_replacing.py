@@ -120,7 +120,7 @@ def test_less_than_is_decided_is_no_log(tmp_path: Path) -> None:
     history = sample(160, size=1500)
     position = history.settled(40)
     writer = behind(tmp_path, history, position, 60)
-    with pytest.raises(InvariantViolated, match=f"decided up to {position} is replaced by one up to {position}"):
+    with pytest.raises(InvariantViolated, match=f"ends at position {position}, but .* already decided up to {position}"):
         writer.replace(state_at(history, position).to_bytes())
     writer.close()
 
@@ -150,5 +150,5 @@ def test_without_its_snapshot_a_replacement_is_no_log(tmp_path: Path) -> None:
     write_log(tmp_path, sample(30))
     write_start(str(tmp_path), Start(900, 5, replacing=True), Storage())
     assert read_snapshot(str(tmp_path), 900) is None
-    with pytest.raises(Damaged, match=r"900\.snap, which was taking the log's place, is missing or damaged"):
+    with pytest.raises(Damaged, match=r"900\.snap, which replaces the log, is missing or corrupt"):
         opened(tmp_path)

@@ -123,12 +123,12 @@ def test_a_round_makes_damaged_snapshots_again_as_they_were_and_tells_it(
         harm(tmp_path, position)
     told = news(writer)
     assert [content(tmp_path, position) for position in between] == good
-    what = "damaged" if harm is spoil else "missing"
+    what = "corrupt" if harm is spoil else "missing"
     for position in some:
         file = snapshot_path(str(tmp_path), position)
-        assert [line[: len(file) + 20] for line in told if file in line] == [
-            f"{file} is {what}: it is made"[: len(file) + 20],
-            f"{file} was made again"[: len(file) + 20],
+        assert [line[: len(file) + 16] for line in told if file in line] == [
+            f"{file} is {what}: the scrubber rebuilds it"[: len(file) + 16],
+            f"{file} was rebuilt"[: len(file) + 16],
         ]
     assert writer.mender.snapshots.damaged == {}
     assert news(writer) == []
@@ -158,8 +158,8 @@ def test_the_first_snapshot_of_a_trimmed_log_is_written_again_from_memory(tmp_pa
     assert news(writer) == []
     good = spoil(tmp_path, position)
     assert news(writer) == [
-        f"{snapshot_path(str(tmp_path), position)} was damaged",
-        f"{snapshot_path(str(tmp_path), position)} was made again",
+        f"{snapshot_path(str(tmp_path), position)} was corrupt",
+        f"{snapshot_path(str(tmp_path), position)} was rebuilt",
     ]
     assert content(tmp_path, position) == good
     close()
@@ -171,8 +171,8 @@ def test_where_nothing_says_the_first_snapshot_again_it_is_told_once_with_what_t
     good = spoil(tmp_path, position)
     writer, _, close = opened(tmp_path)
     (told,) = news(writer)
-    assert told.startswith(f"{snapshot_path(str(tmp_path), position)} is damaged: the log begins with it")
-    assert "Put the file back" in told
+    assert told.startswith(f"{snapshot_path(str(tmp_path), position)} is corrupt: the log begins with this snapshot")
+    assert "Restore the file" in told
     assert news(writer) == []
     assert list(writer.mender.snapshots.damaged) == [position]
     Path(snapshot_path(str(tmp_path), position)).write_bytes(good)
@@ -190,7 +190,7 @@ def test_a_lane_makes_its_snapshots_again(tmp_path: Path) -> None:
     while not logs.rounds:
         logs.look()
     assert content(path, position) == good
-    assert [line.endswith("was made again") for line in logs.news()] == [False, True]
+    assert [line.endswith("was rebuilt") for line in logs.news()] == [False, True]
     assert logs.news() == []
     logs.close()
     assert verify(path).damage == []
@@ -207,7 +207,7 @@ def test_the_operator_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         scrubbing = Scrubbing(writer.mender, events.append, structlog.get_logger())
         while not writer.mender.rounds:
             scrubbing.look()
-    assert [line["told"].endswith("was made again") for line in logged] == [False, True]
+    assert [line["told"].endswith("was rebuilt") for line in logged] == [False, True]
     assert read_snapshot(str(tmp_path), position) is not None
     assert events == []
     close()

@@ -51,7 +51,7 @@ def test_a_good_log_verifies_whatever_is_left_of_its_indexes(tmp_path: Path) -> 
             file.unlink()
     found = verify(tmp_path)
     assert found.damage == []
-    assert {note.what.split(";")[0] for note in found.notes} == {"no good index", "no good snapshot"}
+    assert {note.what.split(";")[0] for note in found.notes} == {"no valid index", "no valid snapshot"}
 
 
 def test_verify_names_position_offset_file_and_byte(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_verify_finds_damage_everywhere(tmp_path: Path, part: str) -> None:
         assert found is not None
         found.state.next_offset += 1
         (log / f"{firsts[2]:020d}.snap").write_bytes(found.to_bytes())
-        position, what = firsts[2], "the snapshot says something else"
+        position, what = firsts[2], "the snapshot differs from"
     elif part == "index":
         file = log / f"{firsts[1]:020d}.idx"
         data = bytearray(file.read_bytes())
@@ -92,10 +92,10 @@ def test_verify_finds_damage_everywhere(tmp_path: Path, part: str) -> None:
         assert sealed is not None
         data[:ROWS_AT] = sealed._replace(rows_crc=crc32c(bytes(data[ROWS_AT:]))).to_bytes()
         file.write_bytes(data)
-        position, what = firsts[1], "the index says something else"
+        position, what = firsts[1], "the index differs from"
     else:
         (log / f"{firsts[2]:020d}.seg").unlink()
-        position, what = firsts[2], f"the log goes on with position {firsts[3]} only"
+        position, what = firsts[2], f"the log continues only at position {firsts[3]}"
     damage = verify(tmp_path).damage
     assert damage[0].position == position
     assert what in damage[0].what
@@ -140,7 +140,7 @@ def test_a_torn_end_is_a_note(tmp_path: Path) -> None:
     flip(file, place + history.frames[-1].size + 3)
     found = verify(tmp_path)
     assert found.damage == []
-    assert [note.what for note in found.notes] == ["a torn end: written and never synced; the next start cuts it"]
+    assert [note.what for note in found.notes] == ["a torn end: written but never synced; the next start truncates it"]
 
 
 @pytest.mark.parametrize("tool", [verify, digest, lambda path: list(inspect(path)), repair])
@@ -255,7 +255,7 @@ def test_repair_shows_the_loss_and_cuts_only_when_told_to(
     assert (looked.offset, looked.cut, looked.kept) == (offset, False, "")
     assert looked.damage[0].position == position
     assert looked.lost == LogReader(tmp_path, damaged=True).frontier().offset - offset
-    with pytest.raises(UsageError, match=f"from offset {offset} on and not from {offset + 1}"):
+    with pytest.raises(UsageError, match=f"from offset {offset} on, not from {offset + 1}"):
         repair(tmp_path, accept_loss_from=offset + 1)
     assert {file: file.read_bytes() for file in (tmp_path / "log").iterdir()} == files
 
@@ -272,7 +272,7 @@ def test_repair_shows_the_loss_and_cuts_only_when_told_to(
     writer.sync()
     close()
     assert verify(tmp_path).damage == []
-    with pytest.raises(UsageError, match=r"no record of the log in .* is damaged"):
+    with pytest.raises(UsageError, match=r"no record of the log in .* is corrupt"):
         repair(tmp_path, accept_loss_from=offset)
 
 
@@ -332,7 +332,7 @@ def test_a_halted_gateway_says_where_and_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(Damaged) as caught:
         opened(tmp_path)
     assert caught.value.exit_code == 4
-    assert f"damaged at position {len(history.frames)} (offset {offset}): {file} has a bad header at byte {place}" in str(
+    assert f"corrupt at position {len(history.frames)} (offset {offset}): {file} has a bad header at byte {place}" in str(
         caught.value
     )
     assert f"tutti log repair {tmp_path}" in str(caught.value)

@@ -167,7 +167,7 @@ def test_the_reserve_takes_what_must_be_written_when_nothing_else_is_left(tmp_pa
     storage.fail = failing("allocate", errno.ENOSPC)
     storage.free = 0
     done = 3
-    with pytest.raises(DiskFull, match="the reserve is for what must be written"):  # noqa: PT012 - where it ends is the test
+    with pytest.raises(DiskFull, match="the reserve is only for frames that must be written"):  # noqa: PT012 - where it ends is the test
         while True:
             writer.append(history.frames[done : done + 1])
             writer.sync()
@@ -182,7 +182,7 @@ def test_the_reserve_takes_what_must_be_written_when_nothing_else_is_left(tmp_pa
     assert space.low
     assert "new records are taken from 1 MiB on" in space.reason  # 32 KiB
     storage.free = 0
-    with pytest.raises(DiskFull, match="the reserve is for what must be written"):  # a start makes no room
+    with pytest.raises(DiskFull, match="the reserve is only for frames that must be written"):  # a start makes no room
         writer.append(history.frames[done : done + 1])
     reserve = max(positions_named(str(tmp_path), "seg"))
     assert reserve == done + 1  # no batch went into it

@@ -1,7 +1,7 @@
-"""The directory of one lane: all that a data directory has but the lock, which is that of the gateway's.
+"""The directory of one lane, which has the files of a data directory except the lock; the gateway's lock covers it.
 
-What its identity says is known without it: the name of the directory tells whose lane it is, and its segments, under a CRC, that it
-has begun. So one that is damaged is written again.
+A corrupt identity file of a lane can be rebuilt. The name of the directory gives the origin, and a segment header with a valid CRC
+shows that the lane has begun.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ from tutti.log.files.storage import Storage
 
 
 class Owner(Protocol):
-    """The gateway's directory, locked: `tutti.log.files.data_directory.Directory`."""
+    """The locked data directory of the gateway: `tutti.log.files.data_directory.Directory`."""
 
     path: str
 
     @property
     def gateway(self) -> str:
-        """Name of the gateway."""
+        """Return the name of the gateway."""
 
     @property
     def group(self) -> str:
-        """Name of its group."""
+        """Return the name of its group."""
 
     @property
     def incarnation(self) -> bytes:
-        """16 bytes that name this disk."""
+        """Return the 16 bytes that identify this disk."""
 
     def freshen(self, after_us: int) -> None:
-        """Something was promised or voted for: have that told from copies made before."""
+        """Refresh the identity file after a promise or a vote, so that older copies of the directory are detected."""
 
     def rested(self, after_us: int) -> None:
-        """The disk rests: have that told, if something was."""
+        """Refresh the identity file while the disk is idle, if a promise or a vote was made since."""
 
 
 class LaneHome:
-    """The directory of one lane. Whoever holds the lock of the gateway's directory writes it.
+    """The directory of one lane. The process that holds the lock of the gateway's directory writes it.
 
     Attributes:
-        renewed: what was wrong with its identity, which was written again, for the operator; empty if nothing was.
+        renewed: message about an identity file that was rebuilt, for the operator; empty if none was.
     """
 
     def __init__(self, path: str, identity: Identity, owner: Owner, storage: Storage, renewed: str) -> None:
-        """Made by `open_home`."""
+        """Create the directory object; use `open_home` instead."""
         self.path = path
         self.storage = storage
         self.renewed = renewed
@@ -62,62 +62,62 @@ class LaneHome:
 
     @property
     def copied(self) -> bool:
-        """A copy is told by the directory that it is in."""
+        """Always False: the gateway's directory detects copies."""
         return False
 
     @property
     def incarnation(self) -> bytes:
-        """16 bytes: of the disk whose lane it is."""
+        """Return the 16 bytes that identify the disk of the lane's origin."""
         return bytes.fromhex(self._identity.incarnation)
 
     @property
     def log(self) -> bytes:
-        """The same once the lane has begun, empty before."""
+        """Return the incarnation once the lane has begun, empty bytes before."""
         return bytes.fromhex(self._identity.log)
 
     def remember_log(self, log: bytes) -> None:
-        """Write down that the lane has durably begun, or has not."""
+        """Record durably whether the lane has begun."""
         if log != self.log:
             self._identity = msgspec.structs.replace(self._identity, log=log.hex())
             _write_identity(self.path, self._identity, self.storage)
 
     def settle(self) -> None:
-        """It is what it was."""
+        """Do nothing: the identity of a lane does not change at a start."""
 
     def freshen(self, after_us: int) -> None:
-        """A lane of an earlier time is told by the directory that it is in."""
+        """Refresh the identity file of the gateway, which detects older copies of its lanes too."""
         self._owner.freshen(after_us)
 
     def rested(self, after_us: int) -> None:
-        """Likewise."""
+        """Refresh the identity file of the gateway while the disk is idle."""
         self._owner.rested(after_us)
 
     def renew(self) -> None:
-        """It has nobody's vote: that is its gateway's."""
-        raise InvariantViolated(f"the lane in {self.path} was to become another disk's")
+        """Raise an error, because votes belong to the gateway and not to a lane."""
+        raise InvariantViolated(f"the lane in {self.path} cannot take the identity of another disk")
 
     def close(self) -> None:
-        """Its gateway has the lock."""
+        """Do nothing: the gateway holds the lock."""
 
 
 def open_home(owner: Owner, lane: LaneName, storage: Storage) -> LaneHome:
-    """The directory of a lane, which is made, durably, if it is not there.
+    """Open the directory of a lane, and create it durably if it does not exist.
 
     Raises:
-        Damaged: there is a log in it and nothing says whose, or its identity is damaged and nothing else says that it has begun.
-        WrongDirectory: the log in it was written by a newer release.
-        DirectoryRefused: the system does not let its identity be read.
+        Damaged: the identity file is missing or corrupt, and cannot be rebuilt.
+        WrongDirectory: a newer release wrote the log in it.
+        DirectoryRefused: the system denies access to the identity file.
     """
     path, renewed = lane_path(owner.path, lane), ""
     try:
         identity = _read(path, lane)
     except Damaged as error:
-        identity = _made_again(path, owner, lane, error)
+        identity = _rebuild_identity(path, owner, lane, error)
         _write_identity(path, identity, storage)
-        renewed = f"{os.path.join(path, IDENTITY)} was damaged and is written again from what else tells of the lane: {error}"
+        renewed = f"{os.path.join(path, IDENTITY)} was corrupt and was rebuilt from the other files of the lane: {error}"
     if identity is None:
         if positions_named(path, "seg"):
-            raise Damaged(f"{os.path.join(path, IDENTITY)} is missing and the lane's log is there: restore the file")
+            raise Damaged(f"{os.path.join(path, IDENTITY)} is missing, but the lane's log exists: restore the file")
         for folder in (os.path.dirname(path), path, os.path.join(path, LOG)):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(folder)
@@ -126,14 +126,12 @@ def open_home(owner: Owner, lane: LaneName, storage: Storage) -> LaneHome:
         storage.make_names_durable(os.path.dirname(path))
         storage.make_names_durable(owner.path)
     elif not os.path.isdir(os.path.join(path, LOG)):
-        raise Damaged(f"{path} has lost its {LOG} folder: restore it")
+        raise Damaged(f"{path} has lost its {LOG} folder: restore the folder")
     return LaneHome(path, identity, owner, storage, renewed)
 
 
 def _read(path: str, lane: LaneName) -> Identity | None:
-    """The identity of a lane's directory, None if it has none. One that is not the lane's is damaged: the gateway's own, which is
-    looked at before any lane, is of this release's format.
-    """
+    """Return the identity of a lane's directory, or None if it has none. An identity of anything else counts as corrupt."""
     try:
         identity = read_identity(path)
     except WrongDirectory as error:
@@ -145,13 +143,14 @@ def _read(path: str, lane: LaneName) -> Identity | None:
     name = lane.incarnation.hex()
     if identity is not None and (identity.incarnation != name or identity.log not in ("", name)):
         raise Damaged(
-            f"{os.path.join(path, IDENTITY)} is of disk {identity.incarnation!r} and of log {identity.log!r}, not of {name}"
+            f"{os.path.join(path, IDENTITY)} names disk {identity.incarnation!r} and log {identity.log!r}, "
+            f"but the lane belongs to disk {name}"
         )
     return identity
 
 
-def _made_again(path: str, owner: Owner, lane: LaneName, reason: Damaged) -> Identity:
-    """A damaged identity as it was, of a lane that has begun: a header under a CRC says so. Where none does, it stays as it is."""
+def _rebuild_identity(path: str, owner: Owner, lane: LaneName, reason: Damaged) -> Identity:
+    """Rebuild a corrupt identity from a segment header with a valid CRC. Without such a header, raise the given error."""
     firsts = positions_named(path, "seg", all_there=True)
     if not firsts or read_header(path, firsts[-1]).log != lane.incarnation:
         raise reason

@@ -1,9 +1,10 @@
-"""The lanes in a gateway's directory: one log each, written, found again and read as the ordered one is (design, section 7).
+"""The lanes in a gateway's data directory: one log for each, with the same writer and recovery as the ordered log (design, section
+7).
 
-`DIR/lanes/NUMBER-INCARNATION/` has all that a data directory has but the lock, which is the gateway's. The log in it begins with a
-VIEW frame and has only those and batches; its uuid is the incarnation. Of the scalars `promised` is the attempt, and stays 0 in the
-lanes of others. `DIR/lane` names the own lane from before its first write, so that one that is gone is not taken for one that never
-began.
+The directory `DIR/lanes/NUMBER-INCARNATION/` has the files of a data directory except the lock. The log in it begins with a VIEW
+frame and contains only VIEW and BATCH frames. Its uuid is the incarnation. In the hard state of the own lane, `promised` is the
+attempt; in lanes of other gateways it is 0. The file `DIR/lane` names the own lane before its first write, so that a missing lane
+is noticed.
 """
 
 from __future__ import annotations
@@ -45,10 +46,10 @@ US = 1_000_000
 
 
 def path_of_disk(directory: str, incarnation: bytes) -> str:
-    """The directory of the lane of a disk.
+    """Return the directory of a disk's lane.
 
     Raises:
-        WrongDirectory: there is none.
+        WrongDirectory: the data directory has no such lane.
     """
     for lane in lanes_there(directory):
         if lane.incarnation == incarnation:
@@ -57,44 +58,54 @@ def path_of_disk(directory: str, incarnation: bytes) -> str:
 
 
 class LaneWriter(LogWriter):
-    """The log of a lane, which keeps a line of each producer."""
+    """Writes the log of a lane, whose state keeps one line for each producer."""
 
     @property
     def at_rest(self) -> bool:
-        """Whether nothing is to be done while it is idle: most lanes stand still most of the time."""
-        return not self._marking.behind and self._marking.durable == self._end and not self.trimming.left
+        """True if no background work is pending. Most lanes are at rest most of the time."""
+        return not self._marks.behind and self._marks.durable == self._end and not self.trimming.left
 
     @property
     def decided_to(self) -> int:
-        """Last decided position."""
+        """Return the last decided position."""
         return self._indexer.state.position
 
     def let_go(self, held: int, now_us: int) -> bool:
-        """Let go of what retention says and every gateway of the roster has (last position `held`); whether anything goes."""
-        if self._cutting:
-            return False  # where it begins may be about to be another place
-        watermark = self._marking.newest.frontier_position
-        with self._watching("trimming"):
+        """Trim what retention allows and every gateway of the roster has, and return True if something was trimmed.
+
+        Args:
+            held: last position that every gateway of the roster has.
+            now_us: wall clock, us.
+        """
+        if self._truncating:
+            return False  # an unfinished truncation or replacement may change the start of the lane
+        watermark = self._marks.newest.frontier_position
+        with self._translating("trimming"):
             goes = self.trimming.let_go(held, watermark, now_us)
             return self.trimming.carry_out(watermark) or goes
 
     def frontier(self, position: int, offset: int) -> None:
-        """Show how far it is decided; what it has been replaced by may be further on than a run that was decided before that."""
-        if position > self._marking.frontier[0]:
+        """Publish the frontier, unless a snapshot has already moved the lane past it."""
+        if position > self._marks.frontier[0]:
             super().frontier(position, offset)
 
     @property
     def producers(self) -> set[int]:
-        """Those of which it keeps one."""
+        """Return the numbers of the producers of which the lane keeps state."""
         return set(self._indexer.state.producers)
 
     def forget(self, producers: Iterable[int]) -> None:
-        """The ordered log forgot these: their numbers never come again."""
+        """Delete the state of producers that the ordered log deleted. Their numbers are never assigned again."""
         for number in producers:
             self._indexer.state.producers.pop(number, None)
 
     def keep(self, known: Collection[int], following: int) -> None:
-        """Forget who is not among those that the ordered log knows; it gives numbers from `following` on next."""
+        """Delete the state of all producers that the ordered log no longer knows.
+
+        Args:
+            known: numbers of the producers that the ordered log knows.
+            following: the next number that the ordered log assigns.
+        """
         self.forget([one for one in self._indexer.state.producers if one not in known and one < following])
 
 
@@ -103,18 +114,19 @@ def _idle(writer: LaneWriter, left: list[bool]) -> None:
 
 
 class LaneLogs:
-    """All lanes of one gateway. One thread uses it, but for `frontier`; the writers of lanes that nobody writes to are closed.
+    """All lanes of one gateway. One thread uses it, except `frontier`, which any thread may call.
 
-    After `DiskFull` the same call comes again; after `DiskFailed` none may.
+    After `DiskFull` the caller repeats the same call. After `DiskFailed` no further call is allowed. Lanes that were not used
+    recently are closed.
 
     Attributes:
-        told: what a start had to do about damage, a sentence each, for the operator.
-        starts: the first offset that each lane still has; any thread may read it.
-        mending: what is decided in lanes and cannot be read here.
+        told: messages about corruption that the start found, for the operator.
+        starts: first offset that each lane still has; any thread may read it.
+        mending: scrubber of the lanes.
     """
 
     def __init__(self, owner: Owner, options: LogOptions | None = None, storage: Storage | None = None) -> None:
-        """The lanes of a gateway's directory."""
+        """Create the lanes of a gateway's directory; `start` opens them."""
         self._owner = owner
         self._directory = owner.path
         self._incarnation = owner.incarnation
@@ -127,15 +139,15 @@ class LaneLogs:
         )
         self._storage = storage or Storage()
         self._writers: OrderedDict[LaneName, LaneWriter] = OrderedDict()
-        self._lock = threading.Lock()  # of what is open, for `frontier`
-        self._written: set[LaneName] = set()  # and not synced
-        self._attempts: dict[LaneName, int] = {}  # of the own lanes: there is another one when this gateway got another number
-        self._noted: LaneName | None = None
-        self._number = 0  # of this gateway, 0 while the log does not say it
-        self._held: dict[LaneName, int] = {}  # last position that every gateway of the roster has
-        self._kept_at = 0.0
-        self._kept: deque[LaneName] = deque()  # lanes that retention has yet to look at since then
-        self._aside = LanesAside(self._directory, self._storage)
+        self._lock = threading.Lock()  # protects `_writers`, for `frontier`
+        self._written: set[LaneName] = set()  # lanes with unsynced writes
+        self._attempts: dict[LaneName, int] = {}  # attempts of the own lanes; a gateway that gets a new number has more than one
+        self._own_lane: LaneName | None = None
+        self._number = 0  # number of this gateway; 0 while it is unknown
+        self._held_by_all: dict[LaneName, int] = {}  # last position that every gateway of the roster has
+        self._retention_due_s = 0.0
+        self._retention_queue: deque[LaneName] = deque()  # lanes that retention has not checked in this round
+        self._quarantine = LanesAside(self._directory, self._storage)
         self.starts: dict[LaneName, int] = {}
         self.told: list[str] = []
         self.mending = LaneMending(
@@ -145,14 +157,15 @@ class LaneLogs:
     # Starting
 
     def start(self, ordered: LogState | None = None) -> tuple[LaneLog, ...]:
-        """What is there. Of a damaged lane of another gateway what is good stays, to be learned on from; the own one is halted.
+        """Recover all lanes. A corrupt lane of another gateway keeps its valid part and fetches the rest; a corrupt own lane is
+        halted.
 
         Args:
-            ordered: what the ordered log says: which number this gateway has, and whom it forgot while this one was down.
+            ordered: state of the ordered log: the number of this gateway, and the producers that still exist.
 
         Raises:
-            WrongDirectory: something was written by a newer release.
-            DiskFull, DiskFailed: the disk has no room, or failed.
+            WrongDirectory: a newer release wrote a lane.
+            DiskFull, DiskFailed: the disk is full, or it failed.
         """
         roster = ordered.roster if ordered is not None else {}
         self._number = next((number for number, one in roster.items() if one.incarnation == self._incarnation), 0)
@@ -161,30 +174,32 @@ class LaneLogs:
         if ordered is not None:
             for writer in self._writers.values():
                 writer.keep(ordered.producers, ordered.next_producer)
-        own = self._noted_own()
-        if own is not None and self._own(own) and own not in [(log.origin, log.incarnation) for log in found]:
+        own = self._load_own()
+        # A lane that lost all its files must not begin again: its positions would name different records.
+        if own is not None and self._is_own(own) and own not in [(log.origin, log.incarnation) for log in found]:
             path = lane_path(self._directory, own)
-            found.append(self._halted(own, f"{path} is gone, and {os.path.join(self._directory, OWN)} says that it began"))
+            found.append(self._halted(own, f"{path} is missing, but {os.path.join(self._directory, OWN)} names the lane"))
         return tuple(found)
 
     def _find(self, lane: LaneName) -> LaneLog:
         try:
             recovered = self._open(lane)[1]
         except Damaged as error:
-            if self._own(lane):
+            if self._is_own(lane):
                 return self._halted(lane, str(error))
-            with self._watching(lane):
-                recovered = self._learn_again(lane, str(error))
+            with self._translating(lane):
+                recovered = self._salvage_lane(lane, str(error))
         log = self._log_of(lane, recovered)
-        lost = lost_end(recovered, self._attempts[lane], self._writers[lane].shown) if self._own(lane) else None
+        lost = lost_end(recovered, self._attempts[lane], self._writers[lane].shown) if self._is_own(lane) else None
         if lost is None:
             return log
+        # The record stays until the whole end is restored, because frames after the mark may be missing too.
         self._writers[lane].write_scalars(note_of(lost))
         self.told.append(told_of(lane, lost))
         return msgspec.structs.replace(log, attempt=log.tail[-1].view if log.tail else recovered.state.view, lost=lost)
 
-    def _own(self, lane: LaneName) -> bool:
-        """Whether this gateway is the origin: with this disk, and under the number that it has, where that is known."""
+    def _is_own(self, lane: LaneName) -> bool:
+        """True if this gateway is the origin, with this disk and, where it is known, under this number."""
         return lane.incarnation == self._incarnation and self._number in (0, lane.origin)
 
     def _log_of(self, lane: LaneName, recovered: Recovered) -> LaneLog:
@@ -205,53 +220,54 @@ class LaneLogs:
         )
 
     def _halted(self, lane: LaneName, reason: str) -> LaneLog:
-        """What was decided in the own lane is not all known here: nobody may go on with it."""
-        reason = f"the lane of this gateway takes nothing more: {reason}; where that cannot be restored, {NEW_LANE}"
+        """Return a halted own lane: some of its decisions may be missing here, so nothing may be added."""
+        reason = f"the lane of this gateway accepts no more records: {reason}; if the files cannot be restored, {NEW_LANE}"
         self.told.append(reason)
         return LaneLog(origin=lane.origin, incarnation=lane.incarnation, halted=reason)
 
-    def _learn_again(self, lane: LaneName, reason: str) -> Recovered:
-        """Set a damaged lane aside, and begin anew with what is good of it: the others have all that was decided."""
-        aside, removed = self._aside.take(lane)
+    def _salvage_lane(self, lane: LaneName, reason: str) -> Recovered:
+        """Quarantine a corrupt lane, and begin a new log with its valid part. Other gateways have all of its decided frames."""
+        aside, removed = self._quarantine.take(lane)
         self.told += removed
         writer, _ = self._open(lane)
         short = ""
         try:
             salvage(aside, writer)
-        except (DiskFull, Damaged, WrongDirectory, OSError) as error:  # the rest is learned later: no reason not to start
-            short = f"; no more of it could be taken over ({error})"
+        # an incomplete copy does not prevent the start
+        except (DiskFull, Damaged, WrongDirectory, OSError) as error:
+            short = f"; no more of it could be copied ({error})"
         self._close(lane)
         recovered = self._open(lane)[1]
         self.told.append(
-            f"lane {lane.text} was damaged and is learned again from the other gateways behind position "
-            f"{recovered.state.position}; what was there is kept in {aside}, which may be removed when the lane is whole: "
+            f"lane {lane.text} was corrupt and is fetched again from the other gateways after position "
+            f"{recovered.state.position}; the old files are kept in {aside}, which may be removed when the lane is complete: "
             f"{reason}{short}"
         )
         return recovered
 
-    def _noted_own(self) -> LaneName | None:
-        """The own lane, if it ever began with this disk."""
+    def _load_own(self) -> LaneName | None:
+        """Return the own lane, if it ever began on this disk."""
         lane = noted_lane(self._directory)
-        self._noted = lane if lane is not None and lane.incarnation == self._incarnation else None
-        return self._noted
+        self._own_lane = lane if lane is not None and lane.incarnation == self._incarnation else None
+        return self._own_lane
 
-    # What is open
+    # Open lanes
 
     def lines(self, lane: LaneName) -> set[int]:
-        """The producers of which an open lane keeps a line."""
+        """Return the numbers of the producers of which an open lane keeps state."""
         return self._writers[lane].producers
 
     @property
     def open(self) -> int:
-        """How many lanes are."""
+        """Return the number of open lanes."""
         return len(self._writers)
 
     def _open(self, lane: LaneName) -> tuple[LaneWriter, Recovered]:
-        with self._watching(lane):
+        with self._translating(lane):
             home = open_home(self._owner, lane, self._storage)
         self.told += [home.renewed] if home.renewed else []
         writer, recovered = LaneWriter.open(
-            home, replace(self._options, lane=lane.incarnation, heals=self._own(lane)), self._storage
+            home, replace(self._options, lane=lane.incarnation, heals=self._is_own(lane)), self._storage
         )
         with self._lock:
             self._writers[lane] = writer
@@ -270,42 +286,44 @@ class LaneLogs:
 
     def _writer(self, lane: LaneName) -> LaneWriter:
         if lane not in self._writers:
-            if lane.incarnation == self._incarnation and lane != self._noted:
-                self._note(lane)
+            if lane.incarnation == self._incarnation and lane != self._own_lane:
+                self._record_own(lane)
             self._open(lane)
         self._writers.move_to_end(lane)
         return self._writers[lane]
 
-    def _note(self, lane: LaneName) -> None:
-        """The own lane begins: it is there, and that it must be is written down."""
-        with self._watching(lane):
+    def _record_own(self, lane: LaneName) -> None:
+        """Record the own lane durably before its first write, so that a missing lane is noticed."""
+        with self._translating(lane):
             open_home(self._owner, lane, self._storage)
             self._storage.replace_file(os.path.join(self._directory, OWN), f"{lane.text}\n".encode())
-        self._noted = lane
+        self._own_lane = lane
 
     @contextlib.contextmanager
-    def _watching(self, lane: LaneName) -> Iterator[None]:
-        """Give errors of the system their meaning."""
+    def _translating(self, lane: LaneName) -> Iterator[None]:
+        """Translate system errors of a block."""
         try:
             yield
         except OSError as error:
             raise failure_of("making", lane_path(self._directory, lane), error) from error
 
-    # What is wanted
+    # Actions of the protocol
 
     def persist(self, action: PersistLane) -> None:
-        """Carry an action out, but for the sync of its frames.
+        """Apply a persist action, except the sync of its frames.
 
         Raises:
-            DiskFull: there is no room; the same action is to come again.
-            DiskFailed: the disk failed, now or before.
+            DiskFull: the disk is full; repeat the same action later.
+            DiskFailed: the disk failed, now or earlier.
         """
         lane = LaneName(action.origin, action.incarnation)
         writer = self._writer(lane)
+        # Other gateways have trimmed the frames that this lane lacks.
         if action.begin is not None and writer.decided_to < action.begin.position:
             self._replace(lane, writer, action.begin)
         if action.cut is not None:
             writer.cut(action.cut)
+        # Recorded before the write: a failed append may have written a part.
         if action.frames:
             self._written.add(lane)
             writer.append(action.frames)
@@ -322,13 +340,14 @@ class LaneLogs:
             view=begin.attempt,
             members=begin.members,
         )
-        # `frontier`, of another thread, must not look at where the lane was and then show a run of before.
+        # The lock keeps `frontier`, in another thread, from publishing an older run after the replacement.
         with self._lock if lane.incarnation == self._incarnation else contextlib.nullcontext():
             writer.replace(state.to_bytes())
         self.starts[lane] = writer.trimming.start.offset
 
     def sync(self) -> None:
-        """Make all that was written durable, of all lanes at a time."""
+        """Make all written frames durable, with parallel fsyncs of the lanes."""
+        # A journalling file system commits concurrent fsyncs with one journal write.
         together([partial(self._sync, lane) for lane in self._written])
 
     def _sync(self, lane: LaneName) -> None:
@@ -336,12 +355,12 @@ class LaneLogs:
         self._written.discard(lane)
 
     def read(self, action: ReadLane) -> tuple[Frame, ...]:
-        """Durable frames from the first one on; none if they cannot be read."""
+        """Return durable frames from the first one on; none if they cannot be read."""
         writer = self._writer(LaneName(action.origin, action.incarnation))
         return () if action.first < writer.trimming.start.first else writer.read(action.first, action.last)[0]
 
     def begin(self, action: ReadLane) -> LaneBegin | None:
-        """How a lane begins here, if what is to be read was let go."""
+        """Return the start of a lane if the requested frames were trimmed, else None."""
         lane = LaneName(action.origin, action.incarnation)
         first = self._writer(lane).trimming.start.first
         if action.first >= first:
@@ -353,53 +372,57 @@ class LaneLogs:
         return LaneBegin(state.position, state.view, state.chain, state.next_offset, state.members)
 
     def held(self, action: LaneHeld) -> None:
-        """Every gateway of the roster has a lane up to a position."""
-        self._held[LaneName(action.origin, action.incarnation)] = action.position
+        """Record that every gateway of the roster has a lane up to a position."""
+        self._held_by_all[LaneName(action.origin, action.incarnation)] = action.position
 
     @property
     def damaged(self) -> dict[LaneName, str]:
-        """Lanes of which something decided cannot be read here, and what is done about it. Any thread may read it."""
+        """Return a message for each lane with unreadable decided frames. Any thread may call this method."""
         return self.mending.damaged
 
     def suspect(self, incarnation: bytes) -> list[LaneName]:
-        """Somebody could not read a lane, whose incarnation begins so: all of it is looked at.
+        """Scrub all of a lane soon, because a read of it failed.
 
-        Returns those of which this was not known.
+        Args:
+            incarnation: leading bytes of the lane's incarnation.
+
+        Returns:
+            The matching lanes that were not suspected before.
         """
         lanes = [lane for lane in lanes_there(self._directory) if lane.incarnation.startswith(incarnation)]
         return [lane for lane in lanes if self.mending.suspect(lane)]
 
     @property
     def rounds(self) -> int:
-        """How often all lanes were looked at."""
+        """Return the number of complete scrub rounds over all lanes."""
         return self.mending.rounds
 
     @property
     def hurried(self) -> bool:
-        """Whether something is to be looked at soon."""
+        """True if a lane must be scrubbed soon."""
         return self.mending.hurried
 
     def look(self) -> LaneRotted | None:
-        """Look at the next piece of what is decided: what came to be known as lost, or as lost no more."""
+        """Scrub the next piece, and return a change of the corrupt range of a lane, or None."""
         return self.mending.look()
 
     def news(self) -> list[str]:
-        """What became known of snapshots since it was asked for, a sentence each, for the operator."""
+        """Return the messages about snapshots since the last call, for the operator."""
         return self.mending.news()
 
     def mend(self, action: MendLane) -> LaneRotted:
-        """Write what was lost of a lane, in place; what is lost of it now."""
+        """Write fetched frames into the corrupt range of a lane, and return the range that is still corrupt."""
         return self.mending.mend(LaneName(action.origin, action.incarnation), action.frames)
 
     def frontier(self, lane: LaneName, position: int, offset: int) -> None:
-        """Show how far the own lane is decided, before any receipt leaves. Called from any thread."""
+        """Publish the frontier of the own lane before any receipt leaves. Any thread may call this method."""
         if lane.incarnation == self._incarnation:
             with self._lock:
                 self._writers[lane].frontier(position, offset)
 
     def decided(self, run: DeliverUnordered) -> None:
-        """Show how far another's lane is decided, and index what is. A run of before the lane was replaced changes nothing: it was
-        let go elsewhere, and the lane begins behind it.
+        """Publish the frontier of another gateway's lane, and index decided frames. Frames before the start of a replaced lane
+        are ignored.
         """
         lane = LaneName(run.origin, run.incarnation)
         writer = self._writer(lane)
@@ -412,38 +435,42 @@ class LaneLogs:
         writer.decided(run.frames, offsets)
 
     def forget(self, producers: Iterable[int]) -> None:
-        """The ordered log forgot these producers."""
+        """Delete the state of producers that the ordered log deleted."""
         for writer in self._writers.values():
             writer.forget(producers)
 
     def idle(self) -> bool:
-        """What is to be done when nothing is queued; True while something is left: call again within 10 ms."""
+        """Do background work while no request is queued, and return True if some is left: then call again within 10 ms."""
         left = [self.let_go() for _ in range(len(self._writers))]
         together([partial(_idle, writer, left) for writer in self._writers.values() if not writer.at_rest])
         return any(left)
 
     def let_go(self) -> bool:
-        """Let go of what retention says and everybody has of the next lane; whether files are to be removed.
+        """Trim the next lane as far as retention and all gateways allow, and return True if files are left to remove.
 
-        Each lane has its turn each `RETENTION_LOOK_US`; a call looks at one, so that it holds up no round of the thread for long.
+        Each lane gets a turn every `RETENTION_LOOK_US`. A call checks one lane, so it delays the thread only briefly.
 
         Raises:
-            DiskFull: there is no room to write down where the lane begins.
-            DiskFailed: the disk failed, now or before.
+            DiskFull: the disk has no space for the new start of the lane.
+            DiskFailed: the disk failed, now or earlier.
         """
         now = time.monotonic()
-        if not self._kept and (self._options.retention_bytes or self._options.retention_us) and now >= self._kept_at:
-            self._kept_at = now + limits.RETENTION_LOOK_US / US
-            self._kept.extend(self._writers)
-        lane = self._kept.popleft() if self._kept else None
-        if lane not in self._writers or lane not in self._held:
+        if (
+            not self._retention_queue
+            and (self._options.retention_bytes or self._options.retention_us)
+            and now >= self._retention_due_s
+        ):
+            self._retention_due_s = now + limits.RETENTION_LOOK_US / US
+            self._retention_queue.extend(self._writers)
+        lane = self._retention_queue.popleft() if self._retention_queue else None
+        if lane not in self._writers or lane not in self._held_by_all:
             return False
-        goes = self._writers[lane].let_go(self._held[lane], self._storage.group_time_us())
+        goes = self._writers[lane].let_go(self._held_by_all[lane], self._storage.group_time_us())
         self.starts[lane] = self._writers[lane].trimming.start.offset
         return goes
 
     def close(self) -> None:
-        """Let everything go, all of it whatever the disk says to the mark of one."""
+        """Close all lanes, even if the disk fails for one of them."""
         with contextlib.ExitStack() as closing:
             for lane in list(self._writers):
                 closing.callback(self._close, lane)

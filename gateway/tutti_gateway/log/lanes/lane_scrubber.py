@@ -1,8 +1,8 @@
-"""What is decided in lanes is looked at, a piece of one lane at a time, and what cannot be read is written anew in place.
+"""Scrubs the decided frames of lanes, a piece of one lane at a time, and repairs corrupt ones in place.
 
-Each lane has a `Mender` as the ordered log has (`mending.py`); here is only which lane comes next, and what is known of each. That
-somebody could not read a lane is kept in a file in its directory until all of it could be read, so that no restart forgets it.
-Nothing of this keeps a lane from being written: what is lost is below its end, and the others have it.
+Each lane has a scrubber of its own (`scrubber.py`). This module chooses the next lane and keeps the results. A failed read of a
+lane is recorded in a file in its directory until the whole lane was readable, so a restart does not lose it. A corrupt lane still
+accepts writes, because the corrupt frames lie below its end and other gateways have them.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from tutti.log.files.storage import Storage
 from tutti_gateway.core.protocol.events import LaneRotted
 from tutti_gateway.log.upkeep.scrubber import Mender
 
-_SOON = "somebody could not read it, and all of it is looked at"
-_CLOSED = "it cannot be opened, and nothing of it is looked at before the next start; the other lanes are"
-_FETCHED = "it is fetched from another gateway that has it, and written again in place; until then the others serve it"
+_SOON = "a read of the lane failed, and the whole lane is scrubbed"
+_CLOSED = "the lane cannot be opened and is not scrubbed before the next start; the other lanes are"
+_FETCHED = "the gateway fetches the frames from another gateway and rewrites them; until then the others serve them"
 
 
 class LaneMending:
-    """Looks, and mends. Owned by the thread that writes lanes, but for `damaged`, which any thread may read.
+    """Checks and repairs lanes. The thread that writes lanes owns it; any thread may read `damaged`.
 
     Attributes:
-        damaged: lanes of which something decided cannot be read here: what is known of it, and what is done about it.
-        rounds: how often all lanes were looked at; mended: how many frames were written again.
+        damaged: message about each lane with unreadable decided frames.
+        rounds: complete scrub rounds over all lanes.
+        mended: frames rewritten since the start.
     """
 
     def __init__(
@@ -39,38 +40,40 @@ class LaneMending:
         mender: Callable[[LaneName], Mender],
         lanes: Callable[[], Sequence[LaneName]],
     ) -> None:
-        """Prepare.
+        """Create a scrubber of lanes.
 
         Args:
-            directory: the gateway's.
-            mender: of a lane, which is opened for it.
-            lanes: those that are open, which are looked at without a reason, too.
+            directory: data directory of the gateway.
+            mender: returns the scrubber of a lane, and opens the lane for it.
+            lanes: returns the open lanes, which are scrubbed without a suspicion too.
         """
         self._directory = directory
         self._storage = storage
-        self._mender = mender
-        self._open = lanes
-        self._suspects: dict[LaneName, Mender | None] = {}  # and who looks: a lane that was closed meanwhile has another one
+        self._scrubber_of = mender
+        self._open_lanes = lanes
+        # the scrubber that checks each suspect; a lane that was closed and opened again has a new one
+        self._suspects: dict[LaneName, Mender | None] = {}
         self._lost: dict[LaneName, tuple[int, int]] = {}
-        self._passed: set[LaneName] = set()  # those that cannot be opened
+        self._skipped: set[LaneName] = set()  # lanes that cannot be opened
         self._round: list[LaneName] = []
-        self._news: list[str] = []
+        self._messages: list[str] = []
         self.damaged: dict[LaneName, str] = {}
         self.rounds = self.mended = 0
 
     def start(self) -> None:
-        """What the run before suspected is looked at first."""
+        """Load the suspicions of the previous run, which are scrubbed first."""
         for lane in lanes_there(self._directory):
             if os.path.exists(self._file(lane)):
                 self._suspects[lane] = None
                 self.damaged[lane] = _SOON
 
     def suspect(self, lane: LaneName) -> bool:
-        """Somebody could not read the lane; whether that is news."""
-        if lane in self._suspects or lane in self._lost or lane in self._passed:
+        """Record that a read of the lane failed, and return True if the lane was not suspected before."""
+        if lane in self._suspects or lane in self._lost or lane in self._skipped:
             return False
         self._suspects[lane] = None
         self.damaged[lane] = _SOON
+        # The file is not synced, because a lost suspicion only delays the scrub.
         self._storage.replace_file(self._file(lane), b"", durable=False)
         return True
 
@@ -79,53 +82,54 @@ class LaneMending:
 
     @property
     def hurried(self) -> bool:
-        """Whether something is to be looked at soon."""
+        """True if a lane must be scrubbed soon."""
         return any(lane not in self._lost for lane in self._suspects)
 
     def look(self) -> LaneRotted | None:
-        """Look at the next piece: what came to be known as lost of a lane, or as lost no more; None if nothing did.
+        """Scrub the next piece, and return a change of the corrupt range of a lane, or None.
 
         Raises:
-            DiskFailed, DiskFull: what was made again could not be written.
-            OSError: a file could not be looked at now.
+            DiskFailed, DiskFull: a rebuilt file could not be written.
+            OSError: a file could not be read.
         """
         lane = next((one for one in self._suspects if one not in self._lost), None) or self._next()
         if lane is None:
             return None
         try:
-            mender = self._mender(lane)
+            mender = self._scrubber_of(lane)
+            # A lane that was closed and opened again has a new scrubber, which must check the whole lane.
             if lane in self._suspects and self._suspects[lane] is not mender:
                 self._suspects[lane] = mender
                 mender.suspect_all()
             mender.look()
         except (FormatError, DirectoryRefused) as error:
-            return self._pass_over(lane, error)
-        self._news += mender.snapshots.news()
-        return self._learned(lane, mender)
+            return self._skip(lane, error)
+        self._messages += mender.snapshots.news()
+        return self._record_result(lane, mender)
 
-    def _pass_over(self, lane: LaneName, error: Exception) -> LaneRotted | None:
-        """A lane that cannot be opened keeps no other from being looked at: it is told, once. Its file stays for the next start."""
-        self._passed.add(lane)
+    def _skip(self, lane: LaneName, error: Exception) -> LaneRotted | None:
+        """Skip a lane that cannot be opened until the next start, and log it once. Its suspect file remains."""
+        self._skipped.add(lane)
         self._suspects.pop(lane, None)
         if lane in self._round:
             self._round.remove(lane)
         self.damaged[lane] = f"{_CLOSED}: {error}"
-        self._news.append(f"lane {lane.text}: {self.damaged[lane]}")
+        self._messages.append(f"lane {lane.text}: {self.damaged[lane]}")
         return LaneRotted(*lane, 0, 0) if self._lost.pop(lane, None) is not None else None
 
     def news(self) -> list[str]:
-        """What became known of snapshots in lanes, and of lanes that cannot be opened, since this was asked: sentences."""
-        news, self._news = self._news, []
+        """Return the messages about snapshots and unopened lanes since the last call, for the operator."""
+        news, self._messages = self._messages, []
         return news
 
     def _next(self) -> LaneName | None:
-        """The lane whose turn it is."""
-        there = [lane for lane in self._open() if lane not in self._passed]
+        """Return the lane that is next in the round."""
+        there = [lane for lane in self._open_lanes() if lane not in self._skipped]
         self._round = [lane for lane in self._round if lane in there] or there
         return self._round[0] if self._round else None
 
-    def _learned(self, lane: LaneName, mender: Mender) -> LaneRotted | None:
-        """What a look, or a mend, came to; None where that is no news."""
+    def _record_result(self, lane: LaneName, mender: Mender) -> LaneRotted | None:
+        """Record the result of a scrub or a repair, and return the change of the corrupt range, or None."""
         lost = (mender.lost.first, mender.lost.last) if mender.lost is not None else None
         before = self._lost.pop(lane, None)
         if lane in self._round and (lost is not None or not mender.looking):
@@ -135,6 +139,7 @@ class LaneMending:
             self._lost[lane] = lost
             self.damaged[lane] = f"{mender.told}: {_FETCHED}"
             return LaneRotted(*lane, *lost) if lost != before else None
+        # The whole lane was readable, so the suspicion ends.
         if self._suspects.get(lane) is mender and not mender.hurried:
             del self._suspects[lane]
             with contextlib.suppress(FileNotFoundError):
@@ -146,18 +151,18 @@ class LaneMending:
         return LaneRotted(*lane, 0, 0) if before is not None else None
 
     def mend(self, lane: LaneName, frames: Sequence[Frame]) -> LaneRotted:
-        """Write what was lost of a lane, as far as the frames are what stood there; what is lost of it now.
+        """Write the frames that fit into the corrupt range of a lane, and return the range that is still corrupt.
 
         Raises:
-            DiskFull, DiskFailed: they could not be written.
+            DiskFull, DiskFailed: the frames could not be written.
         """
         try:
-            mender = self._mender(lane)
-            if mender.lost is None:  # it was closed meanwhile: it is looked for anew
+            mender = self._scrubber_of(lane)
+            if mender.lost is None:  # the lane was closed meanwhile: it is scrubbed again
                 self._lost.pop(lane, None)
                 self.suspect(lane)
             self.mended += mender.mend(frames)
         except (FormatError, DirectoryRefused) as error:
-            return self._pass_over(lane, error) or LaneRotted(*lane, 0, 0)
+            return self._skip(lane, error) or LaneRotted(*lane, 0, 0)
         self._lost.pop(lane, None)
-        return self._learned(lane, mender) or LaneRotted(*lane, 0, 0)
+        return self._record_result(lane, mender) or LaneRotted(*lane, 0, 0)

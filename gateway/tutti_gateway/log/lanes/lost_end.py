@@ -1,7 +1,7 @@
-"""What a start finds lost of the end of the gateway's own lane: others have it, and until it is back that stays written down.
+"""Describes the lost end of the gateway's own lane, which other gateways still have, and records it until the end is restored.
 
-The note is `coordinated` in the scalars of the lane: the attempt that is resumed. It holds as long as no later one is promised, as
-what stood behind the mark may be missing still when the log reaches that again.
+The record is `coordinated` in the hard state of the lane: the attempt that is resumed. It is valid until a later attempt is
+promised, because frames after the mark may still be missing when the log reaches the mark.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from tutti_gateway.core.protocol.events import LostEnd, Recovered
 
 
 def lost_end(recovered: Recovered, attempt: int, shown: int) -> LostEnd | None:
-    """What is lost; None if nothing is, or all of it came back.
+    """Return the lost end, or None if nothing is lost or all of it was restored.
 
     Args:
-        attempt: the highest one that is known of here.
-        shown: up to where it was shown as decided, 0 if that is here.
+        attempt: the highest attempt that is known here.
+        shown: position that was published as decided; 0 if the log reaches it.
     """
     state, tail, damage, scalars = recovered.state, recovered.tail, recovered.damage, recovered.scalars
     view = AttemptBody(state.members, state.disks)
@@ -36,15 +36,15 @@ def lost_end(recovered: Recovered, attempt: int, shown: int) -> LostEnd | None:
 
 
 def note_of(lost: LostEnd) -> Scalars:
-    """What the scalars say until all of it is back."""
+    """Return the hard state that records the lost end."""
     return Scalars(promised=lost.promised, coordinated=lost.promised)
 
 
 def told_of(lane: LaneName, lost: LostEnd) -> str:
-    """For the operator."""
+    """Return the message for the operator."""
     last = max(lost.last, lost.shown)
-    what = f"positions {lost.first} to {last}" if lost.first <= last else f"what stood behind position {lost.last}"
+    what = f"positions {lost.first} to {last}" if lost.first <= last else f"frames after position {lost.last}"
     return (
-        f"of this gateway's own lane {lane.text} {what} cannot be read here: the other gateways are asked for it, and the lane "
-        "takes nothing before it is here again (`halted` in `lanes` of the status says what it waits for)"
+        f"{what} of this gateway's own lane {lane.text} cannot be read here: the gateway fetches them from other gateways, and "
+        "the lane accepts no records until then (`halted` in `lanes` of the status names the reason)"
     )

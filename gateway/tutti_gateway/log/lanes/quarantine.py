@@ -1,4 +1,4 @@
-"""Damaged lanes that starts have set aside: the newest few stay, for somebody who looks for something in them."""
+"""Quarantines corrupt lanes at a start, and keeps the newest few of them for examination."""
 
 from __future__ import annotations
 
@@ -11,44 +11,46 @@ from tutti.log.files.storage import Storage
 from tutti.runtime.reserved_fds import patiently
 from tutti_gateway.core import limits
 
-_ASIDE = ".damaged-"
+_SUFFIX = ".damaged-"
 
 
 class LanesAside:
-    """Sets lanes aside, for one start: it removes none that it has set aside itself, however many they are, as what is not good of
-    them was not learned again yet.
+    """Quarantines lanes during one start. It never removes a lane that this start quarantined, because the rest of that lane is
+    not fetched yet.
     """
 
     def __init__(self, directory: str, storage: Storage) -> None:
-        """Of a gateway's directory."""
+        """Create the quarantine of a gateway's directory."""
         self._directory = directory
         self._storage = storage
-        self._fresh: set[str] = set()
+        self._this_start: set[str] = set()
 
     def take(self, lane: LaneName) -> tuple[str, list[str]]:
-        """Give a lane's directory another name, durably, and before that remove the oldest of too many.
+        """Rename a lane's directory durably, and first remove the oldest quarantined lanes above the limit.
 
-        Returns where the lane is now, and what was removed or could not be, a sentence each, for the operator.
+        Returns:
+            The new path, and messages about removed lanes and failed removals, for the operator.
 
         Raises:
-            OSError: there is no room for the name, or the disk failed.
+            OSError: the disk is full, or it failed.
         """
         path = lane_path(self._directory, lane)
         names = patiently(lambda: os.listdir(os.path.dirname(path)))
-        number = 1 + max(map(_number, names))  # of all names: one that is no directory is in use too
+        number = 1 + max(map(_number, names))  # of all names, because a plain file with such a name blocks the rename too
         there = lanes_aside(self._directory)
         many = max(0, len(there) + 1 - limits.LANES_DAMAGED_KEPT_MAX)
-        told = [_removed(one) for one in there[:many] if one not in self._fresh]
-        aside = f"{path}{_ASIDE}{number}"
+        told = [_removed(one) for one in there[:many] if one not in self._this_start]
+        aside = f"{path}{_SUFFIX}{number}"
         self._storage.rename(path, aside)
         self._storage.make_names_durable(os.path.dirname(path))
-        self._fresh.add(aside)
+        self._this_start.add(aside)
         return aside, told
 
 
 def lanes_aside(directory: str) -> list[str]:
-    """Paths of the lanes set aside in a gateway's directory, the oldest first: numbers rise over all of them. (Earlier releases
-    counted each lane by itself: of those with the same number the time decides.)
+    """Return the paths of quarantined lanes in a gateway's directory, oldest first. Numbers rise over all lanes.
+
+    Earlier releases counted each lane separately, so the change time orders lanes with equal numbers.
     """
     folder = os.path.join(directory, LANES)
     with patiently(lambda: os.scandir(folder)) as entries:
@@ -61,20 +63,21 @@ def lanes_aside(directory: str) -> list[str]:
 
 
 def _number(name: str) -> int:
-    """The N of the name `NUMBER-INCARNATION.damaged-N`; 0 of what is called otherwise, which is not touched."""
-    lane, _, number = name.partition(_ASIDE)
+    """Return the N of a name `NUMBER-INCARNATION.damaged-N`, or 0 for any other name."""
+    lane, _, number = name.partition(_SUFFIX)
     return int(number) if number.isascii() and number.isdecimal() and LaneName.parse(lane) is not None else 0
 
 
 def _removed(path: str) -> str:
-    """Remove one; what became of it. Interrupted, the next removal goes on with it, as what is left keeps its number. What cannot
-    be removed keeps no gateway from starting.
+    """Remove a quarantined lane, and return a message about the result.
+
+    What an interrupted removal leaves keeps its number, so the next start removes it. A failed removal does not prevent the start.
     """
     try:
         shutil.rmtree(path)
     except OSError as error:
-        return f"{path}, a damaged lane that was set aside by an earlier start, cannot be removed ({error}); remove it"
+        return f"{path}, a corrupt lane that an earlier start quarantined, cannot be removed ({error}); remove it by hand"
     return (
-        f"{path}, a damaged lane that was set aside by an earlier start, was removed: "
+        f"{path}, a corrupt lane that an earlier start quarantined, was removed: "
         f"the newest {limits.LANES_DAMAGED_KEPT_MAX} are kept"
     )

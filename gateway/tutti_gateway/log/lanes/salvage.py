@@ -1,4 +1,4 @@
-"""What is good of a damaged lane, copied into a new log, so that not all of it has to be learned again."""
+"""Copies the valid part of a corrupt lane into a new log, so that fewer frames must be fetched."""
 
 from __future__ import annotations
 
@@ -16,20 +16,25 @@ from tutti_gateway.log.writer import LogWriter
 
 
 def salvage(damaged: str, writer: LogWriter) -> int:
-    """Copy the frames of the lane in the directory `damaged`, from its first on and as far as chain and payloads hold, into a new
-    log. What was known as decided is so there too; returns the last position that is.
+    """Copy the leading valid frames of a corrupt lane into a new log, and return the last decided position in it.
+
+    Frames that were known as decided stay decided.
+
+    Args:
+        damaged: directory of the corrupt lane.
+        writer: writer of the new log.
 
     Raises:
         DiskFull, DiskFailed: the new log cannot be written.
-        Damaged, WrongDirectory, OSError: no more of the old one can be read.
+        Damaged, WrongDirectory, OSError: no more of the old log can be read.
     """
     decided = _decided(damaged)
     position, chain, offset = 1, 0, 0
-    begin = _begin(damaged)
+    begin = _begin_of(damaged)
     if begin > 1:
         snapshot = read_snapshot(damaged, begin)
         if snapshot is None:
-            return 0  # nothing tells how what is left of it began
+            return 0  # no snapshot gives the state before the first remaining frame
         writer.replace(snapshot.state.to_bytes())
         position, chain, offset = begin, snapshot.state.chain, snapshot.state.next_offset
     for first in positions_named(damaged, "seg", all_there=True):
@@ -40,6 +45,7 @@ def salvage(damaged: str, writer: LogWriter) -> int:
         segment = SegmentMap(segment_path(damaged, first), first)
         place = FRAMES_AT
         while True:
+            # The copy works in pieces, so that a large lane does not fill the memory.
             found = walk(segment, place, position, chain, last=position + limits.SCRUB_FRAMES - 1, bodies_from=position)
             if not found.places:
                 break
@@ -50,9 +56,11 @@ def salvage(damaged: str, writer: LogWriter) -> int:
     return min(decided, position - 1)
 
 
-def _begin(damaged: str) -> int:
-    """The first position of the lane; where nothing says it any more, of the oldest segment from which on one follows the other:
-    what stands before may be left over from a log that another one took the place of, and its end was decided by nobody.
+def _begin_of(damaged: str) -> int:
+    """Return the first position of the lane. If it is unknown, return the start of the oldest segment from which all later segments
+    follow.
+
+    Earlier segments may belong to a log that a snapshot replaced.
     """
     try:
         return read_start(damaged).first
@@ -60,14 +68,14 @@ def _begin(damaged: str) -> int:
         firsts = positions_named(damaged, "seg", all_there=True)
     begin = firsts[-1] if firsts else 1
     for first in reversed(firsts[:-1]):
-        if not _leads_to(damaged, first, begin):
+        if not _continues_at(damaged, first, begin):
             break
         begin = first
     return begin
 
 
-def _leads_to(damaged: str, first: int, following: int) -> bool:
-    """Whether the frames of a segment are those right before the next one's."""
+def _continues_at(damaged: str, first: int, following: int) -> bool:
+    """True if the frames of a segment end directly before the next segment, with its chain value."""
     try:
         chain, wanted = (read_header(damaged, one).chain for one in (first, following))
     except (Damaged, OSError):
@@ -78,7 +86,7 @@ def _leads_to(damaged: str, first: int, following: int) -> bool:
 
 
 def _copy(frames: list[Frame], writer: LogWriter, offset: int, decided: int) -> int:
-    """Write frames, and index those that are decided; returns the offset behind those."""
+    """Append frames and index the decided ones; return the offset after those."""
     writer.append(frames)
     writer.sync()
     known = [frame for frame in frames if frame.position <= decided]
@@ -93,7 +101,7 @@ def _copy(frames: list[Frame], writer: LogWriter, offset: int, decided: int) -> 
 
 
 def _decided(damaged: str) -> int:
-    """Up to where the lane says that it was decided, 0 if nothing says it any more."""
+    """Return the last position that the lane recorded as decided; 0 if it is unknown."""
     try:
         reader = LogReader(damaged, damaged=True)
         try:
@@ -101,11 +109,11 @@ def _decided(damaged: str) -> int:
         finally:
             reader.close()
     except TuttiError:
-        return _marked(damaged)
+        return _decided_by_marks(damaged)
 
 
-def _marked(damaged: str) -> int:
-    """What the marks alone say of that, for a lane whose identity or start is damaged."""
+def _decided_by_marks(damaged: str) -> int:
+    """Return the last decided position that a mark names, for a lane whose identity or start is corrupt."""
     try:
         stored = read_scalars(damaged)
         firsts = positions_named(damaged, "seg", all_there=True)

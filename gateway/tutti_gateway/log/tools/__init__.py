@@ -1,1 +1,1 @@
-"""Tools for an operator with a data directory: verify, list, digest and repair it, its gateway up or down."""
+"""Tools for an operator with a data directory: verify, inspect, digest and repair."""

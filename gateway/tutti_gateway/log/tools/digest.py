@@ -1,4 +1,4 @@
-"""The digest of a range of a directory; what is digested, and how, stands in `tutti/data/frames/digest.py`."""
+"""Computes the digest of a range of a data directory; `tutti/data/frames/digest.py` defines its content."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ from tutti.log.read.scan import scan
 
 
 class Digest(NamedTuple):
-    """A digest (hex) of the records [start, end) of a log (uuid as hex), or of a lane beside it (NUMBER-INCARNATIONHEX)."""
+    """A SHA-256 digest of committed records [start, end).
+
+    Attributes:
+        log: uuid of the log, hex.
+        start, end: offsets.
+        sha256: digest, hex.
+        lane: NUMBER-INCARNATIONHEX of the lane; empty for the ordered log.
+    """
 
     log: str
     start: int
@@ -28,14 +35,17 @@ def digest(
     end: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Digest:
-    """The digest of the committed records [start, end) of a directory, from its first one to its frontier unless said otherwise.
+    """Return the digest of the committed records [start, end) of a directory.
 
     Args:
-        progress: called after each batch with records done and records in all.
+        path: data directory, or directory of a lane.
+        start: first offset; None for the first record of the log.
+        end: offset after the last record; None for the frontier.
+        progress: called after each batch with the number of records done and the total.
 
     Raises:
-        DirectoryRefused, OffsetOutOfRange, UsageError: there is no such range.
-        Damaged: a frame in it is.
+        DirectoryRefused, OffsetOutOfRange, UsageError: the directory cannot be read, or lacks the range.
+        Damaged: a frame in the range is corrupt.
     """
     with closing(reader_of(path)) as reader:
         low = reader.start if start is None else start

@@ -1,4 +1,4 @@
-"""Lists frames: what stands where in a log."""
+"""Lists the frames of a log with their positions, offsets and file positions."""
 
 from __future__ import annotations
 
@@ -42,23 +42,25 @@ _DECODE: dict[int, Callable[[Frame], msgspec.Struct]] = {
     Kind.OFFSETS: lambda frame: decode_body(OffsetsBody, frame.body),
     Kind.TXN: lambda frame: decode_body(TxnBody, frame.body),
 }
-_EVER = 1 << 63
+_NO_LIMIT = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
 class FrameInfo:
-    """A frame, told.
+    """A description of one frame.
 
     Attributes:
-        position, view, kind: its place (the view as counter.coordinator) and what it is.
-        offset: of its first record, or of the next record if it has none; -1 while it is undecided.
-        fate: "decided", "aborted" (a void batch), "staged" (visible where a TXN says so, or not yet) or "pending".
-        origin, producer, topic: numbers, 0 for none. epoch, first_sequence, count: of a batch.
+        position, view, kind: position in the log, view as counter.coordinator, and kind of frame.
+        offset: offset of its first record, or of the next record if it has none; -1 while it is undecided.
+        fate: "decided", "aborted" (a void batch), "staged" (visible at its TXN, or not yet) or "pending".
+        origin, producer, topic: numbers; 0 for none.
+        epoch, first_sequence, count: of a batch.
         min_timestamp, max_timestamp: us, UTC.
-        size, body: bytes in the log, and of the body. codec: "lz4", "zstd" or empty.
-        progress: the producer's own.
-        file, byte: where it stands.
-        detail: the body of what is not a batch, as JSON.
+        size, body: bytes of the frame in the log, and of its body.
+        codec: "lz4", "zstd" or empty.
+        progress: opaque bytes of the producer.
+        file, byte: path of the segment, and file position of the frame.
+        detail: the body as JSON, if the frame is not a batch.
     """
 
     position: int
@@ -84,29 +86,34 @@ class FrameInfo:
 
 
 def inspect(path: str | os.PathLike[str], start: int = 1, end: int | None = None) -> Iterator[FrameInfo]:
-    """The frames at positions `start` to `end` (included; None: the last), decided or pending, as far as they are good.
+    """Yield the valid frames at positions `start` to `end`, decided or pending.
+
+    Args:
+        path: data directory, or directory of a lane.
+        start: first position.
+        end: last position, included; None for the last frame.
 
     Raises:
-        WrongDirectory: it is no data directory.
-        Damaged: a decided frame is damaged, after everything before it was given.
+        WrongDirectory: the path is not a data directory.
+        Damaged: a decided frame is corrupt; the frames before it are yielded first.
     """
     with closing(LogReader(path)) as reader:
-        last = _EVER if end is None else end
+        last = _NO_LIMIT if end is None else end
         frontier = reader.frontier().position
         for view, rows in reader.positions(max(start, reader.first), min(last, frontier)):
             for row in rows:
                 flags = int(row["flags"])
                 fate = "aborted" if flags & ABORTED else "staged" if flags & STAGED else "decided"
-                yield _told(view.frame(row), int(row["offset"]), fate, view.path, int(row["place"]))
+                yield _frame_info(view.frame(row), int(row["offset"]), fate, view.path, int(row["place"]))
         if last > frontier:
             for found in _pending(reader, frontier, last):
                 for index, place in enumerate(found.places):
                     if found.first + index >= start:
-                        yield _told(found.frame(found.first + index), -1, "pending", found.segment.path, place)
+                        yield _frame_info(found.frame(found.first + index), -1, "pending", found.segment.path, place)
 
 
 def _pending(reader: LogReader, frontier: int, last: int) -> Iterator[Walk]:
-    """Walks over the frames behind the frontier."""
+    """Yield scans of the frames after the frontier."""
     segment, place, chain = None, FRAMES_AT, 0
     for view, rows in reader.positions(max(frontier, reader.first), frontier):
         segment, place = view.segment, int(rows["place"][-1]) + int(rows["size"][-1])
@@ -129,7 +136,7 @@ def _pending(reader: LogReader, frontier: int, last: int) -> Iterator[Walk]:
             position = found.position
 
 
-def _told(frame: Frame, offset: int, fate: str, file: str, place: int) -> FrameInfo:
+def _frame_info(frame: Frame, offset: int, fate: str, file: str, place: int) -> FrameInfo:
     return FrameInfo(
         position=frame.position,
         view=view_text(frame.view),
@@ -155,12 +162,12 @@ def _told(frame: Frame, offset: int, fate: str, file: str, place: int) -> FrameI
 
 
 def _detail(frame: Frame) -> str:
-    """The body as JSON; bytes in it as base64, as JSON has none."""
+    """Return the body as JSON, with bytes as base64."""
     if frame.kind == Kind.BATCH:
         return ""
     try:
         body = _DECODE[frame.kind](frame)
     except FormatError as error:
-        return f"damaged: {error}"
+        return f"corrupt: {error}"
     fields = {name: getattr(body, name) for name in body.__struct_fields__}
     return msgspec.json.encode(fields).decode()

@@ -1,6 +1,7 @@
-"""What a person does when a gateway halts over damage: look, and, told so, give up what cannot be read (design, section 6).
+"""Repairs a data directory whose gateway halted over corruption (design, section 6): reports it, and truncates the log if ordered
+to.
 
-Nothing is given up without the offset from which on the loss is accepted, and what is cut is kept aside.
+The tool truncates only with the offset from which the operator accepts the loss, and keeps everything that it removes.
 """
 
 from __future__ import annotations
@@ -32,17 +33,18 @@ from tutti_gateway.log.tools.verify import Finding, verify
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """What stands to be lost, or was.
+    """The result of a repair.
 
     Attributes:
-        damage: what was found, by position, also what was mended; empty if the log was good.
-        offset: the first record that is lost; to be named to accept the loss. -1: no record is.
-        lost: how many committed records are lost.
-        frames_behind: good frames behind the damage, which go with it, as nobody could tell what is missing before them.
-        cut: whether the log was cut.
-        kept: the folder in which everything taken away is kept; empty if nothing was.
-        others_vote: whether what would be left, or is, needs others to go on: its rosters name more than one that votes.
-        renewed: what became of a member of a group that gave up what others may rely on; empty otherwise.
+        damage: findings by position, repaired ones included; empty if the log was valid.
+        offset: first lost offset, which the operator must name to accept the loss; -1 if no record is lost.
+        lost: number of committed records that are lost.
+        frames_behind: valid frames after the corruption. They are lost too, because it is unknown what is missing before them.
+        cut: True if the log was truncated.
+        kept: folder that keeps everything that was removed; empty if nothing was.
+        others_vote: True if the remaining log names several voters, so it needs other gateways to continue.
+        renewed: message about the new identity of a member that gave up data on which others may rely; empty if it keeps its
+            identity.
     """
 
     damage: tuple[Finding, ...]
@@ -56,16 +58,21 @@ class Repair:
 
 
 def repair(path: str | os.PathLike[str], accept_loss_from: int | None = None, *, storage: Storage | None = None) -> Repair:
-    """Look at the damage of a directory whose gateway does not run, and mend what loses nothing: a segment's header that follows
-    from the rest is written again; indexes and snapshots that say something wrong are put aside, as they are made again. With
-    `accept_loss_from`, the offset that a look named, cut the log there; if that is interrupted, a start does what it did before or
-    halts over the damage, and the same again finishes it.
+    """Report the corruption of a directory whose gateway is down, and repair what loses nothing.
+
+    Segment headers are rebuilt from the rest of the log. Wrong indexes and snapshots are moved away, because the next start
+    rebuilds them. An interrupted truncation is completed by the same call; until then a start behaves as before or halts.
+
+    Args:
+        path: data directory.
+        accept_loss_from: offset that a report named; the log is truncated there. None only reports.
+        storage: file operations.
 
     Raises:
-        DirectoryRefused: the gateway runs.
-        WrongDirectory: it is no data directory.
-        UsageError: the damage begins at another offset, or there is none.
-        Damaged: it cannot be told which record is the first to be lost, or what the gateway promised.
+        DirectoryRefused: the gateway is running.
+        WrongDirectory: the path is not a data directory.
+        UsageError: the corruption begins at another offset, or there is none.
+        Damaged: the first lost record, or what the gateway promised, cannot be determined.
     """
     directory, storage = lock_directory(path), storage or Storage()
     try:
@@ -80,36 +87,37 @@ def repair(path: str | os.PathLike[str], accept_loss_from: int | None = None, *,
             report = verify(directory.path)
         remaining = sorted(report.damage, key=lambda finding: finding.position)
         damage = tuple(sorted([*mended, *remaining], key=lambda finding: finding.position))
+        # Derived files can be rebuilt, so only the other findings cost records.
         first = next((finding for finding in remaining if not finding.derived), None)
         if first is None:
             if accept_loss_from is not None:
-                raise UsageError(f"no record of the log in {directory.path} is damaged: there is nothing to cut")
+                raise UsageError(f"no record of the log in {directory.path} is corrupt: there is nothing to truncate")
             if remaining:
                 kept = kept or _new_folder(directory.path, storage)
                 _move(directory.path, [finding.file for finding in remaining], kept, storage)
             return Repair(damage, kept=kept)
         if first.offset < 0:
-            raise Damaged(f"{first.file}, byte {first.byte}: {first.what}; which offset is there cannot be told: restore the file")
-        position, offset = _place_to_cut(directory.path, first)
+            raise Damaged(f"{first.file}, byte {first.byte}: {first.what}; the offset there is unknown: restore the file")
+        position, offset = _truncation_point(directory.path, first)
         lost, behind = max(report.frontier.offset - offset, 0), max(report.end - first.position, 0)
         found = Repair(damage, offset, lost, behind, kept=kept, others_vote=_others_vote(directory.path, position))
         if accept_loss_from is None:
             return found
         if accept_loss_from != offset:
             raise UsageError(
-                f"the log in {directory.path} is damaged from offset {offset} on and not from {accept_loss_from}: "
-                f"to give up what is committed from there on (records: {found.lost}), name that offset"
+                f"the log in {directory.path} is corrupt from offset {offset} on, not from {accept_loss_from}: "
+                f"to give up the committed records from there on ({found.lost}), name that offset"
             )
         if found.others_vote:
-            directory.renew()  # before anything is given up: what it voted for is not there any more, and it must not vote on
-        kept = _cut(directory.path, position, offset, kept, storage)
+            directory.renew()  # before the loss: this disk must not vote again without the data that it voted for
+        kept = _truncate(directory.path, position, offset, kept, storage)
         return replace(found, cut=True, kept=kept, renewed=directory.renewed)
     finally:
         directory.close()
 
 
 def _others_vote(path: str, position: int) -> bool:
-    """Whether the log before a position names more than one gateway that votes."""
+    """True if the log before a position names more than one voter."""
     state = newest_snapshot(path, position - 1).state
     rosters = [tuple(state.roster.values())]
     with closing(LogReader(path, damaged=True)) as reader:
@@ -119,7 +127,7 @@ def _others_vote(path: str, position: int) -> bool:
 
 
 def _write_headers(path: str, headers: list[SegmentHeader], kept: str, storage: Storage) -> None:
-    """Keep what stands in their places, durably, and write them."""
+    """Save the bad headers durably, then write the rebuilt ones."""
     for header in headers:
         file = segment_path(path, header.first)
         storage.replace_file(os.path.join(kept, f"{os.path.basename(file)}.header"), read_file(file, FRAMES_AT))
@@ -131,9 +139,11 @@ def _write_headers(path: str, headers: list[SegmentHeader], kept: str, storage: 
             storage.close(fd)
 
 
-def _place_to_cut(path: str, damage: Finding) -> tuple[int, int]:
-    """Position and offset where the log can end. A void batch whose ABORT stands behind the damage goes too: without its ABORT it
-    would be committed, and its producer was told that it never is (C2).
+def _truncation_point(path: str, damage: Finding) -> tuple[int, int]:
+    """Return the position and offset at which the log can end.
+
+    A void batch whose ABORT follows the corruption must be truncated too. Without its ABORT it would be committed, although its
+    producer received an abort (C2).
     """
     low = max(damage.position - limits.UNDECIDED_FRAMES_MAX, 1)
     void: dict[int, int] = {}
@@ -151,18 +161,21 @@ def _place_to_cut(path: str, damage: Finding) -> tuple[int, int]:
     return damage.position, damage.offset
 
 
-def _cut(path: str, position: int, offset: int, kept: str, storage: Storage) -> str:
-    """End the log before a position; returns the folder that keeps what goes: `kept`, or a new one if that is empty.
+def _truncate(path: str, position: int, offset: int, kept: str, storage: Storage) -> str:
+    """Truncate the log before a position, and return the folder that keeps what was removed.
 
-    Snapshots go first: until the newest is gone a start goes on behind the damage as it did before, and from then on it comes by
-    the cut, finds the log shorter than its mark and halts. The mark is lowered last: any earlier, and a start would take good
-    frames between the cut and the damage for a tail, and commit them.
+    Snapshots are moved first. While the newest one exists, a start continues after the corruption as before. Then a start finds the
+    log shorter than its mark, and halts. The mark is lowered last. With a lower mark earlier, a start would take valid frames
+    between the truncation point and the corruption for a tail, and commit them.
+
+    Args:
+        kept: the folder to use; empty for a new one.
     """
     firsts = positions_named(path, "seg")
     stored = read_scalars(path)
-    last = bisect_right(firsts, position - 1) - 1  # the segment that stays the last: of the frame before the position
+    last = bisect_right(firsts, position - 1) - 1  # the segment that becomes the last one: it holds the frame before the position
     if stored is None or last < 0:
-        raise Damaged(f"nothing of the log in {path} can be kept: restore it, or start the gateway with a new directory")
+        raise Damaged(f"no part of the log in {path} can be kept: restore the directory, or start the gateway with a new one")
     segment = firsts[last]
     mark, place = _end_before(path, segment, position)
     newest = newest_mark(path, stored.mark, firsts)
@@ -170,12 +183,13 @@ def _cut(path: str, position: int, offset: int, kept: str, storage: Storage) -> 
     if frontier[0] >= position:
         frontier = (position - 1, offset)
     kept = kept or _new_folder(path, storage)
-    _move(path, _behind(path, position, "snap"), kept, storage)
+    _move(path, _files_from(path, position, "snap"), kept, storage)
     size = read_header(path, segment).size
-    _end_segment(segment_path(path, segment), place, size, kept, storage)
-    # The first segment first: frames that go on from the cut may stand in it, whole. Those behind it go on from nothing then.
-    _move(path, _behind(path, position, "seg"), kept, storage)
-    indexes = _behind(path, position, "idx")
+    _end_segment_at(segment_path(path, segment), place, size, kept, storage)
+    # The first segment is moved first: it may hold valid frames that continue at the truncation point. Later ones then lack a
+    # predecessor.
+    _move(path, _files_from(path, position, "seg"), kept, storage)
+    indexes = _files_from(path, position, "idx")
     if os.path.exists(index_path(path, segment)):
         indexes.append(index_path(path, segment))
     _move(path, indexes, kept, storage)
@@ -195,8 +209,8 @@ def _cut(path: str, position: int, offset: int, kept: str, storage: Storage) -> 
     return kept
 
 
-def _end_segment(file: str, place: int, size: int, kept: str, storage: Storage) -> None:
-    """Keep a copy of a segment, durably, and only then end it at `place`, in its whole `size`, durably too."""
+def _end_segment_at(file: str, place: int, size: int, kept: str, storage: Storage) -> None:
+    """Copy a segment durably, then truncate it at file position `place` and extend it to its full `size`, durably."""
     copy = os.path.join(kept, os.path.basename(file))
     shutil.copyfile(file, copy)
     fd = storage.open(copy)
@@ -217,7 +231,7 @@ def _end_segment(file: str, place: int, size: int, kept: str, storage: Storage) 
 
 
 def _write_mark(file: str, mark: Mark, storage: Storage) -> None:
-    """Give a segment that has no good mark one again, durably."""
+    """Write a mark into a segment that has no valid one, durably."""
     fd = storage.open(file)
     try:
         storage.write(fd, [mark.to_bytes()], MARK_SLOTS[0])
@@ -227,22 +241,22 @@ def _write_mark(file: str, mark: Mark, storage: Storage) -> None:
 
 
 def _end_before(path: str, first: int, position: int) -> tuple[Mark, int]:
-    """The mark of a log that ends before a position, whose last frame stands in the segment `first`; and the byte behind it."""
+    """Return the mark of a log that ends before a position, and the file position after its last frame in segment `first`."""
     segment = SegmentMap(segment_path(path, first), first)
     found = walk(segment, FRAMES_AT, first, read_header(path, first).chain, last=position - 1, bodies_from=None)
     if found.position != position:
-        raise Damaged(f"{segment.path} ends at position {found.position - 1} and not at {position - 1}: restore the file")
+        raise Damaged(f"{segment.path} ends at position {found.position - 1} instead of {position - 1}: restore the file")
     view = decode_header(segment.view, found.places[-1]).view
     return Mark(position=position - 1, view=view, chain=found.chain), found.place
 
 
-def _behind(path: str, position: int, kind: str) -> list[str]:
-    """Files of a kind that begin at a position or behind it, in order."""
+def _files_from(path: str, position: int, kind: str) -> list[str]:
+    """Return the files of a kind that begin at a position or after it, in order."""
     return [os.path.join(path, LOG, f"{number:020d}.{kind}") for number in positions_named(path, kind) if number >= position]
 
 
 def _new_folder(path: str, storage: Storage) -> str:
-    """A folder for what is taken away; never that of an earlier repair, whose files have the same names."""
+    """Create a folder for removed files. Each repair gets its own, because the file names repeat."""
     name = os.path.join(path, f"kept-{time.strftime('%Y%m%dT%H%M%S')}")
     kept, number = name, 1
     while os.path.exists(kept):
@@ -254,7 +268,7 @@ def _new_folder(path: str, storage: Storage) -> str:
 
 
 def _move(path: str, files: list[str], kept: str, storage: Storage) -> None:
-    """Move files into a folder, one durably after the other."""
+    """Move files into a folder, each one durably before the next."""
     for file in files:
         storage.rename(file, os.path.join(kept, os.path.basename(file)))
         storage.sync_directory(kept)

@@ -1,4 +1,4 @@
-"""Checks a whole directory: every frame, its place in the chain, its body; then what was derived from them."""
+"""Checks a whole data directory: every frame with its chain value and body, then the indexes and snapshots."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from tutti.log.format.snapshot import beginning, read_snapshot
 from tutti.log.format.vote_mark import end_lost, newest_mark
 from tutti.log.read.reader import Frontier, LogReader
 
-_LET_GO_BYTES = 4 << 20
+_RELEASE_BYTES = 4 << 20
 
 
 class Finding(NamedTuple):
-    """Something wrong.
+    """A problem in a data directory.
 
     Attributes:
-        position, offset: from where on (offset -1: not known).
-        file, byte, what: where and what.
-        derived: whether the file can be made again from the frames (indexes, snapshots).
+        position, offset: first affected position and offset; offset -1 if it is unknown.
+        file, byte, what: file, file position, and description.
+        derived: True if the file can be rebuilt from the frames (indexes and snapshots).
     """
 
     position: int
@@ -52,18 +52,19 @@ class Finding(NamedTuple):
 
 @dataclass(slots=True)
 class Verified:
-    """What was found.
+    """The result of a check.
 
     Attributes:
-        log, gateway: uuid (hex) and the gateway's name; of a lane the uuid of the ordered log, of whose group it is.
-        lane: NUMBER-INCARNATIONHEX of the lane that the log is of; empty for the ordered log.
-        frontier: how far the log is decided; beyond it frames are pending.
-        durable: position up to which the newest mark says that everything was synced.
-        newest: first position of the newest segment that there must be, 0 if none is known.
-        segments, frames, records, bytes: how much was looked at; `records` are committed ones.
-        end: the last position that stands in the log.
-        damage: what is lost or changed. Empty in a good log.
-        notes: what is worth knowing and loses nothing: indexes and snapshots that are not there, a torn end.
+        log: uuid of the log, hex; for a lane the uuid of the group's ordered log.
+        gateway: name of the gateway.
+        lane: NUMBER-INCARNATIONHEX of the checked lane; empty for the ordered log.
+        frontier: the decided end; later frames are pending.
+        durable: last position that the newest mark names as synced.
+        newest: first position of the newest segment that must exist; 0 if it is unknown.
+        segments, frames, records, bytes: amounts checked; `records` counts committed ones.
+        end: last position in the log.
+        damage: lost or corrupt data; empty in a valid log.
+        notes: findings that lose nothing: missing indexes and snapshots, a torn end.
     """
 
     log: str
@@ -82,22 +83,22 @@ class Verified:
 
 
 def verify(path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> Verified:
-    """Check a directory; with its gateway running, up to the frontier of this moment.
+    """Check a directory. While its gateway is running, the check ends at the current frontier.
 
     Args:
-        progress: called now and then with bytes done and bytes in all.
+        progress: called repeatedly with the number of bytes done and the total.
 
     Raises:
-        DirectoryRefused: it cannot be read.
-        WrongDirectory: it is no data directory, or holds something of another format.
-        Damaged: its scalars are gone or neither of their slots is good, or all segments are gone.
+        DirectoryRefused: the directory cannot be read.
+        WrongDirectory: the path is not a data directory, or holds files of another format.
+        Damaged: the hard state is missing or corrupt, or all segments are missing.
     """
     with closing(LogReader(path, damaged=True)) as reader:
         frontier = reader.frontier()
         stored = read_scalars(reader.path)
         firsts = positions_named(reader.path, "seg")
         check_kept(reader.path, stored, firsts, reader.log)
-        if frontier.live:  # what lies behind it may be cut meanwhile, segments and all
+        if frontier.live:  # the gateway may truncate later frames during the check
             firsts = [first for first in firsts if first <= frontier.position + 1]
         durable = newest_mark(reader.path, stored.mark, firsts).position if stored is not None and firsts else 0
         if stored is not None:
@@ -112,7 +113,7 @@ def verify(path: str | os.PathLike[str], progress: Callable[[int, int], None] | 
 
 
 def _log_of(directory: str) -> str:
-    """Uuid of a gateway's log, as hex; empty where its directory does not say it."""
+    """Return the uuid of a gateway's log, hex; empty if the directory does not contain it."""
     with contextlib.suppress(TuttiError):
         identity = read_identity(directory)
         return identity.log if identity is not None else ""
@@ -120,14 +121,14 @@ def _log_of(directory: str) -> str:
 
 
 class LaneVerified(NamedTuple):
-    """What was found of a lane in a gateway's directory.
+    """The result of checking one lane.
 
     Attributes:
         lane, path: NUMBER-INCARNATIONHEX, and its directory.
-        own: whether this gateway is its origin, with this disk.
-        report: all that was found; None if there was no coming so far.
-        damage: of the report, or what stood in its way.
-        refused: why the system does not let it be looked at; empty if it does.
+        own: True if this gateway, with this disk, is the origin.
+        report: the full result; None if the check could not start.
+        damage: findings of the report, or the reason why there is none.
+        refused: why the system denies access; empty if it does not.
     """
 
     lane: str
@@ -139,34 +140,34 @@ class LaneVerified(NamedTuple):
 
 
 def verify_lanes(path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> list[LaneVerified]:
-    """Check the lanes in a gateway's directory, each as `verify` does, and whether its own one is there; by number.
+    """Check the lanes in a gateway's directory as `verify` does, ordered by number, and check that the own lane exists.
 
-    A lane that is just being made has nothing yet, and is left out.
+    A lane that is just being created has no files yet, and is omitted.
     """
     directory = os.path.abspath(path)
     identity = read_identity(directory)
     incarnation = bytes.fromhex(identity.incarnation) if identity is not None else b""
-    own = noted_lane(directory)  # before the others are listed: it is there before it is noted
+    own = noted_lane(directory)  # read before the lanes are listed: the directory exists before this file names it
     lanes = lanes_there(directory)
     found = [
-        _lane(directory, lane, lane.incarnation == incarnation, progress)
+        _verify_lane(directory, lane, lane.incarnation == incarnation, progress)
         for lane in lanes
         if lane == own or is_begun(directory, lane) or read_identity(lane_path(directory, lane)) is not None
     ]
     if own is not None and own.incarnation == incarnation and own not in lanes:
         place = lane_path(directory, own)
-        what = f"the lane of this gateway is gone, and {os.path.join(directory, OWN)} says that it began"
+        what = f"the lane of this gateway is missing, but {os.path.join(directory, OWN)} names it"
         found.append(LaneVerified(own.text, place, True, None, [Finding(0, -1, place, 0, what)]))
     return found
 
 
-def _lane(directory: str, lane: LaneName, own: bool, progress: Callable[[int, int], None] | None) -> LaneVerified:
+def _verify_lane(directory: str, lane: LaneName, own: bool, progress: Callable[[int, int], None] | None) -> LaneVerified:
     path = lane_path(directory, lane)
     try:
         report = verify(path, progress)
     except Damaged as error:
         return LaneVerified(lane.text, path, own, None, [Finding(error.position, -1, path, 0, str(error))])
-    except WrongDirectory as error:  # there is something in it, and nothing says whose
+    except WrongDirectory as error:  # the folder holds files of unknown origin
         return LaneVerified(lane.text, path, own, None, [Finding(0, -1, path, 0, str(error))])
     except DirectoryRefused as error:
         return LaneVerified(lane.text, path, own, None, [], str(error))
@@ -174,7 +175,7 @@ def _lane(directory: str, lane: LaneName, own: bool, progress: Callable[[int, in
 
 
 def lane_of(path: str | os.PathLike[str]) -> tuple[str, bool] | None:
-    """The directory of the lane that a path leads to, and whether it is its gateway's own; None if it leads to no lane."""
+    """Return the directory of the lane at a path, and whether it is its gateway's own; None if the path leads to no lane."""
     found = lane_at(os.fspath(path))
     if found is None:
         return None
@@ -183,7 +184,7 @@ def lane_of(path: str | os.PathLike[str]) -> tuple[str, bool] | None:
 
 
 class _Check:
-    """One run over all segments."""
+    """One check of all segments."""
 
     def __init__(self, path: str, firsts: list[int], report: Verified, progress: Callable[[int, int], None] | None) -> None:
         self._path = path
@@ -194,15 +195,18 @@ class _Check:
         begin = read_start(path).first
         start = read_snapshot(path, begin) if begin > 1 else beginning()
         self._begin = begin
-        self._state = start.state.copy() if start is not None else None  # None once a damage makes it unknowable
+        self._state = start.state.copy() if start is not None else None  # None once corruption makes it unknown
         self._total = sum(os.path.getsize(segment_path(path, first)) for first in firsts)
 
     def run(self) -> None:
-        """Go over the segments, then look at the end."""
+        """Check the segments in order, then the end of the log."""
+        # An ABORT voids batches before it, so all ABORTs are collected before the segments are checked.
         aborts = self._aborts()
         position, chain = self._begin, self._state.chain if self._state is not None else 0
         if self._state is None and self._firsts:
-            self._damage(position, snapshot_path(self._path, position), 0, "the snapshot with which the log begins is not good")
+            self._damage(
+                position, snapshot_path(self._path, position), 0, "the snapshot with which the log begins is missing or corrupt"
+            )
         found: Walk | None = None
         for first, following in pairwise([*self._firsts, 0]):
             header_chain = self._header(first, position, chain, found)
@@ -220,23 +224,25 @@ class _Check:
         found: list[Abort] = []
         chain = self._state.chain if self._state is not None else 0
         for first in self._firsts:
-            with contextlib.suppress(Damaged):  # told when the segment itself is looked at; its frames go on from those before
+            with contextlib.suppress(Damaged):  # the check of the segment reports it; its frames continue those before
                 chain = read_header(self._path, first).chain
             try:
                 walked = self._walk(first, chain)
                 chain = walked.chain
                 found += walked.aborts(walked.headers())
             except FormatError:
-                continue  # likewise
+                continue  # the check of the segment reports it
         return found
 
     def _header(self, first: int, position: int, chain: int, before: Walk | None) -> int | None:
-        """Look at a segment's header, and at how it goes on from the segment before; the chain that it names, if it can be read."""
+        """Check a segment's header and its link to the segment before it; return its chain value, or None if the header is
+        corrupt.
+        """
         path = segment_path(self._path, first)
         if first != position:
             where = (before.segment.path, before.place) if before is not None else (path, 0)
             why = f"{before.stop.value}, " if before is not None else ""
-            self._damage(position, *where, f"{why}the log goes on with position {first} only")
+            self._damage(position, *where, f"{why}the log continues only at position {first}")
             self._state = None
         try:
             header = read_header(self._path, first)
@@ -244,7 +250,9 @@ class _Check:
             self._damage(first, path, 0, str(error))
             return None
         if first == position and header.chain != chain and (before is not None or self._state is not None):
-            self._damage(first, path, 0, f"the header names chain {header.chain:#010x} and the frames before have {chain:#010x}")
+            self._damage(
+                first, path, 0, f"the header has chain value {header.chain:#010x}, but the frames before it have {chain:#010x}"
+            )
             self._state = None
         return header.chain
 
@@ -257,10 +265,12 @@ class _Check:
         kept = 0
         for index, place in enumerate(found.places):
             frame = found.frame(found.first + index)
+            # Read the pages before they are touched, so that a bad sector raises an error instead of a signal.
             found.segment.populate(place, place + frame.size)
             self._frame(frame, found.segment, place)
             self._apply(frame, frame.position in void, found.segment, place)
-            if place - kept > _LET_GO_BYTES:
+            # Release checked pages, so that a large log does not fill the memory.
+            if place - kept > _RELEASE_BYTES:
                 found.segment.release(kept, place)
                 kept = place
                 if self._progress is not None:
@@ -272,7 +282,7 @@ class _Check:
         try:
             rows = found.rows(headers, aborts, offset, tick)
         except FormatError:
-            return  # a TICK's body is damaged, and that was told
+            return  # the body of a TICK is corrupt, which is reported already
         if whole and found.position - 1 <= report.frontier.position:
             self._index(found, rows.tobytes())
         else:
@@ -286,7 +296,7 @@ class _Check:
         except FormatError as error:
             self._damage(frame.position, segment.path, place, str(error))
         if not padding_clean(segment.view, place, frame):
-            self._note(frame.position, segment.path, place, "the padding is not zeros; it carries nothing")
+            self._note(frame.position, segment.path, place, "the padding is not zero; it holds no data")
 
     def _apply(self, frame: Frame, void: bool, segment: SegmentMap, place: int) -> None:
         if frame.visible and not void and frame.position <= self._report.frontier.position:
@@ -305,23 +315,23 @@ class _Check:
         path = snapshot_path(self._path, first)
         found = read_snapshot(self._path, first)
         if found is None:
-            self._note(first, path, 0, "no good snapshot; starts and reads go back to an earlier one")
-        elif not _same(found.state, self._state):
-            self._damage(first, path, 0, "the snapshot says something else than the log before it", derived=True)
+            self._note(first, path, 0, "no valid snapshot; starts and reads use an earlier one")
+        elif not _equal_states(found.state, self._state):
+            self._damage(first, path, 0, "the snapshot differs from the log before it", derived=True)
 
     def _index(self, found: Walk, rows: bytes) -> None:
         path = index_path(self._path, found.first)
         sealed = index_sealed(path, found.first)
-        # Mapped after the seal was seen: the gateway cuts the file to its rows before it seals it, and what a map has behind the
-        # end of its file cannot be read.
+        # Map the index after its seal was checked: the gateway shortens the file before the seal, and bytes of a mapping beyond
+        # the end of a file cannot be read.
         mapped = map_rows(path) if sealed is not None else None
         if sealed is None or mapped is None:
-            self._note(found.first, path, 0, "no good index; reads make it in memory from the segment")
+            self._note(found.first, path, 0, "no valid index; reads rebuild it in memory from the segment")
         elif mapped[1][: sealed.rows].tobytes() != rows:
-            self._damage(found.first, path, 0, "the index says something else than the segment", derived=True)
+            self._damage(found.first, path, 0, "the index differs from the segment", derived=True)
 
     def _growing_index(self, found: Walk, rows: bytes) -> None:
-        """The index of a segment that may still grow: rows may be missing, and those that are there must be right."""
+        """Check the index of a segment that may still grow. Rows may be missing, but existing rows must be correct."""
         path = index_path(self._path, found.first)
         if not os.path.exists(path) or index_sealed(path, found.first) is not None:
             return
@@ -330,7 +340,7 @@ class _Check:
             row = stored[at : at + ROW_SIZE]
             if row != rows[at : at + ROW_SIZE] and any(row):
                 position = found.first + at // ROW_SIZE
-                self._note(position, path, ROWS_AT + at, "the index row is not as it was written; reads make it from the segment")
+                self._note(position, path, ROWS_AT + at, "the index row is corrupt; reads rebuild it from the segment")
                 return
 
     def _end(self, found: Walk | None) -> None:
@@ -338,19 +348,19 @@ class _Check:
         path, place = (found.segment.path, found.place) if found is not None else (segment_path(self._path, self._begin), 0)
         if report.end < report.durable and self._last is None:
             why = found.stop.value if found is not None else "no segment"
-            self._damage(report.end + 1, path, place, f"{why}, and everything up to position {report.durable} was durable")
+            self._damage(report.end + 1, path, place, f"{why}, but everything up to position {report.durable} was durable")
         elif report.newest > (self._firsts[-1] if self._firsts else 0):
             self._damage(report.end + 1, segment_path(self._path, report.newest), 0, "the segment is missing")
         elif found is not None and self._last is None and (lost := self._end_lost(found.first)) is not None:
             self._damage(report.end + 1, path, *lost)
         elif found is not None and found.stop is Stop.HEADER:
-            self._note(report.end + 1, path, place, "a torn end: written and never synced; the next start cuts it")
+            self._note(report.end + 1, path, place, "a torn end: written but never synced; the next start truncates it")
 
     def _end_lost(self, first: int) -> tuple[int, str] | None:
         try:
             return end_lost(self._path, first, read_header(self._path, first).size)
         except Damaged:
-            return None  # the header's damage was told
+            return None  # the corrupt header is reported already
 
     def _damage(self, position: int, file: str, byte: int, what: str, *, derived: bool = False) -> None:
         if len(self._report.damage) < limits.FINDINGS_MAX:
@@ -365,12 +375,14 @@ class _Check:
         return state.next_offset if state is not None and state.position + 1 == position else -1
 
 
-def _same(snapshot: LogState, log: LogState) -> bool:
-    """Whether a snapshot says what the log before it does. In a lane lines of producers leave when the ordered log forgets them, of
-    which the lane says nothing: those that are there must be right.
+def _equal_states(snapshot: LogState, log: LogState) -> bool:
+    """True if a snapshot equals the state of the log before it.
+
+    In a lane, producer state disappears when the ordered log deletes the producer, which the lane does not record. So only the
+    existing entries must be equal.
     """
     if snapshot.removed.items() <= log.removed.items():
-        # A release that did not note removed voters left a state without them, to which later ROSTERs add only their own.
+        # Earlier releases did not record removed voters, so their snapshots may lack some.
         snapshot = msgspec.structs.replace(snapshot, removed=log.removed)
     if log.roster or snapshot == log:
         return snapshot == log

@@ -1,1 +1,1 @@
-"""Upkeep."""
+"""Background maintenance of the log: retention, scrubbing and quarantine."""

@@ -1,4 +1,4 @@
-"""What of a log was decided and cannot be read any more, and the place where it is written anew (`mending.py`)."""
+"""Describes a range of decided frames that cannot be read, and makes its pages writable again (`scrubber.py`)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from tutti.log.files.storage import Storage
 
 
 class Lost(NamedTuple):
-    """Decided frames that cannot be read.
+    """A range of decided frames that cannot be read.
 
     Attributes:
-        first, last: their positions.
-        place: where the first one must stand in its segment; `chain` is the value before it.
-        end: the byte behind the last one, 0 if that is not known.
-        following: the frame behind them, or None; `after` is the chain value that the last one must have, None if nothing says it.
+        first, last: first and last position.
+        place: file position of the first frame in its segment.
+        chain: chain value of the frame before the range.
+        end: file position after the last frame; 0 if it is unknown.
+        following: the frame after the range, or None.
+        after: chain value that the last frame must have; None if it is unknown.
     """
 
     first: int
@@ -29,8 +31,12 @@ class Lost(NamedTuple):
 
 
 def make_readable(storage: Storage, fd: int, start: int, end: int) -> None:
-    """Overwrite the pages between two places that the device cannot read with zeros, whole: what is written into a part of one
-    would have to be read first. What stood in them is lost already.
+    """Overwrite each page of a range that the device cannot read with zeros.
+
+    A write of a whole page needs no read first. The content of such a page is lost already.
+
+    Args:
+        start, end: file positions.
     """
     for page in range(start - start % PAGE, end, PAGE):
         try:

@@ -1,4 +1,4 @@
-"""What cannot be read is kept before it is written over: somebody may want to look at it, or find something in it."""
+"""Copies corrupt parts of the log to quarantine files before they are overwritten, so that an operator can examine them."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ _DAMAGED = ".damaged-"
 
 
 def set_aside(directory: str, storage: Storage, scalars: ScalarsFile, mark: Mark, segment: Segment, later: Sequence[int]) -> None:
-    """Keep what stands behind the good frames of a segment under other names, and then erase it; each step durable before the next.
-    The segment has the size then that it was made with, whatever its file was cut to.
+    """Quarantine the bytes after the valid frames of a segment, then erase them. Each step is durable before the next one.
+
+    The segment file regains its original size if it was shortened.
 
     Args:
-        mark: names the damaged end, as the marks before it, which go with the segments that they stand in.
-        later: first positions of the segments behind it.
+        mark: names the corrupt end, like the marks that are erased with the segments.
+        later: first positions of the segments after this one.
 
     Raises:
-        OSError: there is no room, or the disk failed.
+        OSError: the disk is full, or it failed.
     """
+    # The hard state keeps the mark, because the marks in the erased segments disappear.
     state_mark(scalars, mark, segment.first)
     keep_copy(directory, storage, segment.first)
     erase(storage, segment, mark, [(segment.place, segment.size - segment.place)])
@@ -36,20 +38,23 @@ def set_aside(directory: str, storage: Storage, scalars: ScalarsFile, mark: Mark
 
 
 def keep_copy(directory: str, storage: Storage, first: int) -> str:
-    """Copy a segment (its first position) durably to `<segment>.damaged-N`; returns that path. What the device cannot read, and the
-    zeros at its end, are left out.
+    """Copy a segment durably to `<segment>.damaged-N`, and return that path. Unreadable blocks and trailing zeros are omitted.
+
+    Args:
+        first: first position of the segment.
 
     Raises:
-        OSError: there is no room for it, or the disk failed.
+        OSError: the disk is full, or it failed.
     """
     file = segment_path(directory, first)
     copy = _free_name(file, storage)
     source, target = storage.open(file), storage.open(copy + ".tmp", create=True)
     done = False
     try:
-        storage.truncate(target, 0)  # left over from a crash
+        storage.truncate(target, 0)  # a crash may have left the file
         for at in range(0, storage.size(source), WRITE_BYTES):
             data = _readable(storage, source, at)
+            # Blocks of zeros stay holes in the copy.
             if any(data):
                 storage.write(target, [data], at)
         storage.make_durable(target)
@@ -65,7 +70,7 @@ def keep_copy(directory: str, storage: Storage, first: int) -> str:
 
 
 def _move_aside(directory: str, storage: Storage, firsts: Sequence[int]) -> None:
-    """Give segments names that no start looks at, durably; their indexes, which can be made again, go."""
+    """Rename segments to quarantine names that recovery ignores, durably, and remove their indexes, which can be rebuilt."""
     for first in reversed(firsts):
         file = segment_path(directory, first)
         with contextlib.suppress(FileNotFoundError):
@@ -76,7 +81,7 @@ def _move_aside(directory: str, storage: Storage, firsts: Sequence[int]) -> None
 
 
 def blank_behind(storage: Storage, segment: Segment) -> bool:
-    """Whether a segment is all there and holds nothing but zeros behind its good frames; one that was cut short is not."""
+    """True if a segment file has its full size and only zeros after its valid frames."""
     size = storage.size(segment.fd)
     return size >= segment.size and not any(
         any(_readable(storage, segment.fd, at, b"?")) for at in range(segment.place, size, WRITE_BYTES)
@@ -84,10 +89,10 @@ def blank_behind(storage: Storage, segment: Segment) -> bool:
 
 
 def lengthen(storage: Storage, segment: Segment) -> None:
-    """Give a segment whose file was cut short the size that it was made with, durably; what is added reads as zeros.
+    """Extend a shortened segment file to its original size, durably. The added bytes read as zeros.
 
     Raises:
-        OSError: there is no room, or the disk failed.
+        OSError: the disk is full, or it failed.
     """
     if storage.size(segment.fd) < segment.size:
         storage.allocate(segment.fd, segment.size)
@@ -98,11 +103,11 @@ def _readable(storage: Storage, fd: int, at: int, otherwise: bytes = b"") -> byt
     try:
         return storage.read(fd, WRITE_BYTES, at)
     except OSError:
-        return otherwise  # a bad sector: the rest is worth keeping
+        return otherwise  # a bad sector: the other blocks are still copied
 
 
 def _free_name(file: str, storage: Storage) -> str:
-    """A name for what is kept; of too many the oldest go."""
+    """Return an unused quarantine name, and remove the oldest quarantine files above the limit."""
     kept = copies(os.path.dirname(file))
     for path in kept[: max(0, len(kept) + 1 - limits.DAMAGED_KEPT_MAX)]:
         storage.remove(path)
@@ -113,7 +118,7 @@ def _free_name(file: str, storage: Storage) -> str:
 
 
 def copies(folder: str) -> list[str]:
-    """Paths of what is kept, the oldest first."""
+    """Return the paths of the quarantine files in a folder, oldest first."""
     found = [
         os.path.join(folder, name)
         for name in patiently(lambda: os.listdir(folder))
@@ -123,7 +128,7 @@ def copies(folder: str) -> list[str]:
 
 
 def discard(directory: str, storage: Storage, before: float) -> int:
-    """Remove what was kept before a time (s since 1970): all of the log was looked at since, and is whole. How many they were."""
+    """Remove quarantine files older than `before` (s since 1970), and return their number. The whole log was valid since then."""
     old = [path for path in copies(os.path.join(directory, LOG)) if os.stat(path).st_ctime < before]
     for path in old:
         storage.remove(path)

@@ -1,9 +1,9 @@
-"""Letting the oldest part of the log go (design, section 6, retention): which part may, and removing it once a TRIM is decided.
+"""Retention (design, section 6): proposes which old segments to remove, and removes them once a TRIM is decided.
 
-A crash at any instant leaves a log. Files go only when a durable mark says that the TRIM is decided, so that a start comes by it;
-and only behind a durable word on where the log begins from then on (`start.py`), so that what is left of them never counts. The
-segment that the log then begins with has its snapshot, and no ABORT reaches over it: a start, every reader, and who takes the
-log over from here need nothing from before it.
+A crash at any instant leaves a valid log. Files are removed only when a durable mark covers the TRIM, so that a start finds the
+TRIM. Before the removal, the file `start` durably records the new start of the log; leftover files are then ignored. The first
+remaining segment has a snapshot, and no ABORT or transaction refers to frames before it. So neither a start, nor a reader, nor a
+member that installs the snapshot needs older files.
 """
 
 from __future__ import annotations
@@ -37,15 +37,20 @@ from tutti_gateway.log.write.indexer import Indexer
 from tutti_gateway.log.write.segment import Segment
 
 NS_PER_US = 1000
-REMOVED_AT_ONCE = 4  # segments, before other work has its turn
-LOOKED_AT_ONCE = 256  # transactions
-ROWS_AT_ONCE = 1 << 20  # of the index, among which these are looked for
+REMOVED_AT_ONCE = 4  # segments to remove before other work gets its turn
+LOOKED_AT_ONCE = 256  # transactions to check in one step
+ROWS_AT_ONCE = 1 << 20  # index rows to search for transactions in one step
 
 
-class _Place(NamedTuple):
-    """Where the log may begin: the start of a segment, its position; the offset of its first record, and the time of the last TICK
-    before it (0: none). `written_us` is when this disk wrote its snapshot. Where TXNs from there on make
-    visible what stands before it: offset and time behind the last of these, and its position as `reach`, which is 0 otherwise.
+class _SegmentStart(NamedTuple):
+    """A segment start at which the log may begin.
+
+    Attributes:
+        position: first position of the segment.
+        offset: offset of its first record. If `reach` is set, the offset after the TXN at `reach`.
+        time_us: time of the last TICK before it, or before the TXN at `reach`; 0 if there is none.
+        reach: last TXN from here on that makes earlier batches visible; 0 if there is none.
+        written_us: when this disk wrote the snapshot.
     """
 
     position: int
@@ -55,9 +60,14 @@ class _Place(NamedTuple):
     written_us: int = 0
 
 
-class _Reaching(NamedTuple):
-    """A TXN that makes visible what stands in segments before its own: the first position of that, its own, the offset behind it,
-    and the time of the last TICK before it.
+class _BackReference(NamedTuple):
+    """A TXN that makes batches of earlier segments visible.
+
+    Attributes:
+        low: position of its first batch.
+        position: its own position.
+        offset: offset after its records.
+        time_us: time of the last TICK before it.
     """
 
     low: int
@@ -66,8 +76,13 @@ class _Reaching(NamedTuple):
     time_us: int
 
 
-class _Due(NamedTuple):
-    """A decided TRIM that is not carried out: a position at which it is decided, and where the log begins then."""
+class _DueTrim(NamedTuple):
+    """A decided TRIM that is not applied yet.
+
+    Attributes:
+        decided: a position at which it is decided.
+        position, offset: where the log then begins.
+    """
 
     decided: int
     position: int
@@ -75,7 +90,13 @@ class _Due(NamedTuple):
 
 
 class Held(NamedTuple):
-    """What would go if a named reader had read it: the reader, the offset that it has committed (0: none), bytes of segments."""
+    """Segments that retention keeps because a named reader has not read them.
+
+    Attributes:
+        reader: name of the reader.
+        offset: offset that the reader has committed; 0 if none.
+        bytes: size of the segments.
+    """
 
     reader: str
     offset: int
@@ -83,19 +104,19 @@ class Held(NamedTuple):
 
     @property
     def told(self) -> str:
-        """For who has to act."""
+        """Return the message for the operator."""
         return (
             f"retention would free {self.bytes // common_limits.MIB} MiB and waits for reader {self.reader!r}, which has committed "
-            f"offset {self.offset}: start what reads under that name, or take it out of [retention] keep_for"
+            f"offset {self.offset}: start that reader, or remove its name from [retention] keep_for"
         )
 
 
 class Trimming:
-    """Follows the decided log beside its writer, in the writer's thread.
+    """Follows the decided log next to its writer, in the writer's thread.
 
     Attributes:
-        start: where the log begins, durably.
-        held: what a named reader holds back, as far as was looked last.
+        start: durable start of the log.
+        held: segments that a named reader holds back, as of the last check.
     """
 
     def __init__(
@@ -108,7 +129,7 @@ class Trimming:
         segments: Sequence[Segment],
         indexer: Indexer,
     ) -> None:
-        """Go on with a log whose writer has these segments and this indexer."""
+        """Create the retention of a log that the writer with these segments and this indexer owns."""
         self._segments = segments
         self._indexer = indexer
         self._directory = directory
@@ -118,119 +139,138 @@ class Trimming:
         self._live = live
         self.start = read_start(directory)
         self.held: Held | None = None
-        self._due: deque[_Due] = deque()
-        self._told = 1
-        self._left = True  # files before the start may be there
-        self._places: dict[int, _Place] = {}
-        self._reaching: list[_Reaching] = []  # in order, of positions up to `_looked`
-        self._looked = self._ticked = 0
-        self._known: tuple[int, list[tuple[int, int]]] = (0, [])  # newest segment, and (first position, bytes) of all
+        self._due: deque[_DueTrim] = deque()
+        self._last_start = 1
+        self._files_left = True  # files before the start may exist
+        self._starts: dict[int, _SegmentStart] = {}
+        self._back_references: list[_BackReference] = []  # in order; covers positions up to `_checked`
+        self._checked = self._ticked = 0
+        self._sizes_cache: tuple[int, list[tuple[int, int]]] = (
+            0,
+            [],
+        )  # newest segment, and (first position, bytes) of all segments
         live.start(self.start.offset)
         self._decided()
 
-    # Carrying out
+    # Applying a TRIM
 
     def _decided(self) -> None:
-        """Note what was decided since."""
+        """Queue a TRIM that was decided since the last call."""
         state = self._indexer.state
-        if state.start > self._told:
-            self._told = state.start
+        if state.start > self._last_start:
+            self._last_start = state.start
             if (state.start, state.start_offset) > self.start[:2]:
-                self._due.append(_Due(state.position, state.start, state.start_offset))
+                self._due.append(_DueTrim(state.position, state.start, state.start_offset))
 
     def carry_out(self, watermark: int) -> bool:
-        """Remove what is to go, some of it at a time; whether there is more. `watermark` is how far a durable mark says that the
-        log is decided.
+        """Remove trimmed files, a few at a time, and return True if more are left.
+
+        Args:
+            watermark: decided position that a durable mark names.
 
         Raises:
-            OSError: the disk did not take it.
+            OSError: the disk failed.
         """
         self._decided()
         due = None
         while self._due and self._due[0].decided <= watermark:
             due = self._due.popleft()
+        # A later TRIM includes the earlier ones, so only the last one is applied.
         if due is not None:
-            self._begin(due)
-        if self._left:
-            self._left = remove_before(self._directory, self._storage, self.start.first, REMOVED_AT_ONCE)
-        return self._left
+            self._apply(due)
+        if self._files_left:
+            self._files_left = remove_before(self._directory, self._storage, self.start.first, REMOVED_AT_ONCE)
+        return self._files_left
 
     @property
     def left(self) -> bool:
-        """Whether files are to be removed."""
-        return self._left
+        """True if files are left to remove."""
+        return self._files_left
 
     def let_go(self, held: int, watermark: int, now_us: int) -> bool:
-        """Let a lane go as far as retention says; no frame says it of a lane. Whether anything goes.
+        """Trim a lane as far as retention allows, and return True if a trim was made. A lane needs no TRIM frame.
 
         Args:
             held: last position that every gateway of the roster has.
-            watermark: how far a durable mark says that the lane is decided.
+            watermark: decided position of the lane that a durable mark names.
             now_us: wall clock, us.
 
         Raises:
-            OSError, DiskFull: the disk did not take it.
+            OSError, DiskFull: the disk failed, or it is full.
         """
         proposed = self.propose(now_us)
+        # Only frames that are decided durably here, and present on every gateway, may be removed.
         good = [place for place in proposed.places if place[0] - 1 <= min(held, watermark)] if proposed is not None else []
         whole = next((place for place in reversed(good) if read_snapshot(self._directory, place[0]) is not None), None)
         if whole is None:
-            return False  # what was whole when it was looked at may not be any more
+            return False  # a snapshot that was valid in an earlier check may be corrupt now
         self.begin(Start(*whole))
-        self._told = self.start.first
+        self._last_start = self.start.first
         return True
 
-    def _begin(self, due: _Due) -> None:
+    def _apply(self, due: _DueTrim) -> None:
         firsts = positions_named(self._directory, "seg")
         offset = max(due.offset, self.start.offset)
+        # The newest suitable segment becomes the start; if there is none, the log keeps its old start.
         good = (first for first in reversed(firsts) if self.start.first < first <= due.position and self._may_begin(first, offset))
         self.begin(Start(next(good, self.start.first), offset))
 
     def _may_begin(self, first: int, offset: int) -> bool:
-        """Whether the log may begin with a segment: its snapshot tells what came before, and no ABORT behind it reaches over it, so
-        that the snapshot is one with which another log may begin too; and no record from `offset` on was staged before it.
+        """True if the log may begin with this segment.
+
+        Its snapshot must be valid, no later ABORT may refer to frames before it, and no record from `offset` on may be staged
+        before it.
         """
-        place = self._place(first)
-        if place is None or not self._look_on() or self._behind_txns(place).offset > offset:
+        place = self._start_of(first)
+        if place is None or not self._check_txns() or self._after_txns(place).offset > offset:
             return False
         last = self._indexer.indexed
+        # An ABORT cannot refer back over more frames than may be undecided.
         until = min(last, first + common_limits.UNDECIDED_FRAMES_MAX)
         try:
             for view, rows in Catalog(self._directory).positions(first, until, Upto(last, last)):
                 if any(abort_of(view.frame(row)).start < first for row in rows[rows["kind"] == Kind.ABORT]):
                     return False
         except FormatError:
-            return False  # what cannot be read may be such an ABORT: it is mended first
+            return False  # the unreadable frame may be such an ABORT: the scrubber repairs it first
         return True
 
     def begin(self, start: Start) -> None:
-        """The log begins there: say so, durably, then to readers."""
+        """Record the new start of the log durably, then publish it to readers."""
+        # The start is durable before readers see it, because files may disappear from then on.
         self._room.with_room(lambda: write_start(self._directory, start, self._storage), "a trim")
         self._live.start(start.offset)
         self.start = start
-        self._left = True
-        self._known = (0, [])
-        self._places = {position: place for position, place in self._places.items() if position > start.first}
+        self._files_left = True
+        self._sizes_cache = (0, [])
+        self._starts = {position: place for position, place in self._starts.items() if position > start.first}
 
     def replaced(self) -> None:
-        """The log was replaced, and begins where the directory says."""
+        """Record that a snapshot replaced the log, and read its new start."""
         start = read_start(self._directory)
         self._due.clear()
-        self._told = 1
+        self._last_start = 1
         self.start = start
-        self._places.clear()
-        self._reaching, self._looked, self._ticked = [], 0, 0
-        self._known = (0, [])
-        self._left = True
+        self._starts.clear()
+        self._back_references, self._checked, self._ticked = [], 0, 0
+        self._sizes_cache = (0, [])
+        self._files_left = True
         self._live.start(start.offset)
 
-    # Giving it to others
+    # Sending the snapshot to other members
 
     def piece(self, position: int, at: int) -> tuple[int, int, bytes]:
-        """Bytes of the state with which the log begins (design, 5.4): of the one up to `position`, or of whichever it is if that is
-        0, from byte `at` on, as many as `limits.FETCH_BYTES`. Up to where it goes, its size, and the bytes; size 0 if it is gone.
+        """Return a part of the snapshot with which the log begins (design, 5.4).
+
+        Args:
+            position: last position that the snapshot must cover; 0 for the current one.
+            at: first byte; at most `limits.FETCH_BYTES` bytes are returned.
+
+        Returns:
+            Last position that the snapshot covers, its size in bytes (0 if it no longer exists), and the bytes.
         """
         first = self.start.first
+        # An untrimmed log needs no snapshot, and a newer trim removes the snapshot of an older one.
         if first == 1 or position not in (0, first - 1):
             return position, 0, b""
         path = snapshot_path(self._directory, first)
@@ -244,10 +284,11 @@ class Trimming:
     # Proposing
 
     def propose(self, now_us: int) -> TrimProposed | None:
-        """What retention lets go at wall clock `now_us`, None if nothing: whole segments, all of them decided, never the newest.
+        """Return the trims that retention allows at wall clock `now_us`, or None. A trim removes whole decided segments, never the
+        newest.
 
-        Nothing goes while its files cannot be looked at, and nothing that a reader of `keep_for` has not read, however far over the
-        limits that is: records that are nowhere else are worth more than room, and the disk that runs low refuses new ones.
+        Retention keeps everything while its files cannot be read. It also keeps all records that a reader in `keep_for` has not
+        read, at any size: unread records outrank free space, and a low disk refuses new ones.
         """
         if not self._options.retention_bytes and not self._options.retention_us:
             return None
@@ -263,30 +304,39 @@ class Trimming:
         for (_, size), (position, _) in pairwise(segments):
             if position > decided or len(places) == limits.TRIM_PLACES_MAX:
                 break
-            place = self._place(position)
+            place = self._start_of(position)
             if place is not None:
-                if not self._may_go(held, place, now_us, 1):
+                if not self._removable(held, place, now_us, 1):
                     break
-                if not self._look_on():
-                    return None  # soon
-                place = self._behind_txns(place)
+                if not self._check_txns():
+                    return None  # more transactions must be checked first; the next call continues
+                place = self._after_txns(place)
+                # A reader in `keep_for` has not read the records before this place.
                 if place.offset > read:
                     waits += size
                     held -= size
                     continue
                 kept = sum(kept for first, kept in segments if first > place.reach) if place.reach else held
-                if self._may_go(kept, place, now_us, limits.RETENTION_LAG_FACTOR):
+                if self._removable(kept, place, now_us, limits.RETENTION_LAG_FACTOR):
+                    # Beyond the lag factor the trim no longer waits for a voter that lacks the frames.
                     forced = position
                     places.append((position, place.offset))
-                elif self._may_go(kept, place, now_us, 1) and not self._waits_before(position):
+                elif self._removable(kept, place, now_us, 1) and not self._staged_before(position):
                     places.append((position, place.offset))
-            held -= size  # where its snapshot is damaged the log cannot begin: both segments go, or none
+            held -= size  # without a valid snapshot the log cannot begin here: both segments go, or none
         self.held = Held(reader, read, waits) if waits else None
-        places = [place for place in places if place[0] > self._told]
+        places = [place for place in places if place[0] > self._last_start]
         return TrimProposed(tuple(places), forced) if places else None
 
-    def _may_go(self, held: int, place: _Place, now_us: int, factor: int) -> bool:
-        """Whether the segment before a place may go, while `held` bytes are; the log's own clock says how old it is."""
+    def _removable(self, held: int, place: _SegmentStart, now_us: int, factor: int) -> bool:
+        """True if retention allows removal of the segment before a place. The log's ticks determine its age.
+
+        Args:
+            held: bytes of segments that remain.
+            place: the new start of the log.
+            now_us: wall clock, us.
+            factor: multiple of the configured limits to apply.
+        """
         options = self._options
         if options.retention_bytes and held > factor * options.retention_bytes:
             return True
@@ -295,17 +345,17 @@ class Trimming:
         since_us = self._since_us(place, now_us)
         return bool(since_us and now_us - since_us > factor * options.retention_us)
 
-    def _since_us(self, place: _Place, now_us: int) -> int:
-        """Return the time (us) since which everything before the place has been there, 0 if that is not known.
+    def _since_us(self, place: _SegmentStart, now_us: int) -> int:
+        """Return the time (us) since which everything before the place has existed; 0 if it is unknown.
 
-        The last TICK before it tells. Before the log's first TICK, and where a wrong clock dated the ticks in the future, a later
-        place tells: what is before this one is no younger than what is before that one. After ticks from the future, the time at
-        which this disk wrote the snapshot counts.
+        Normally the last TICK before the place gives the time. Before the first TICK, and where a wrong clock dated ticks in the
+        future, a later place gives it, because earlier frames are at least as old. After ticks from the future, the time at which
+        this disk wrote the snapshot counts.
         """
         if 0 < place.time_us <= now_us:
             return place.time_us
         for first, _ in self._sizes():
-            later = self._place(first) if first >= max(place.position, place.reach) else None
+            later = self._start_of(first) if first >= max(place.position, place.reach) else None
             if later is not None:
                 times = (later.time_us, later.written_us if later.time_us > now_us else 0)
                 found = next((time_us for time_us in times if 0 < time_us <= now_us), 0)
@@ -315,74 +365,77 @@ class Trimming:
         return tick_us if tick_us <= now_us else 0
 
     def _slowest(self) -> tuple[str, int]:
-        """The reader of `keep_for` that has read least, and up to where; one that never said anything has read nothing."""
+        """Return the slowest reader in `keep_for`, and its committed offset. A reader that has never committed counts as 0."""
         readers = self._indexer.state.readers
+        # Named readers exist only in the ordered log.
         names = () if self._options.lane else self._options.keep_for
         return min(((name, readers.get(name, 0)) for name in names), key=lambda one: one[1], default=("", limits.POSITION_MAX))
 
     def _sizes(self) -> list[tuple[int, int]]:
+        # The list changes only when a segment begins or a trim removes files.
         newest = self._segments[-1].first if self._segments else 0
-        if self._known[0] != newest:
+        if self._sizes_cache[0] != newest:
             firsts = positions_named(self._directory, "seg")
-            self._known = newest, [(first, os.path.getsize(segment_path(self._directory, first))) for first in firsts]
-        return self._known[1]
+            self._sizes_cache = newest, [(first, os.path.getsize(segment_path(self._directory, first))) for first in firsts]
+        return self._sizes_cache[1]
 
-    def _place(self, position: int) -> _Place | None:
-        """The start of a segment, as its snapshot says."""
-        place = self._places.get(position)
+    def _start_of(self, position: int) -> _SegmentStart | None:
+        """Return the start of a segment, from its snapshot; None if the snapshot is missing or corrupt."""
+        place = self._starts.get(position)
         if place is None:
             snapshot = read_snapshot(self._directory, position)
             if snapshot is None:
                 return None
             written_us = os.stat(snapshot_path(self._directory, position)).st_mtime_ns // NS_PER_US
-            # A lane has no ticks: its snapshot was written when all before it was decided here.
+            # A lane has no ticks. Its snapshot was written when everything before it was decided here.
             time_us = written_us if self._options.lane else snapshot.state.tick_time
-            place = _Place(position, snapshot.state.next_offset, time_us, written_us=written_us)
-            self._places[position] = place
+            place = _SegmentStart(position, snapshot.state.next_offset, time_us, written_us=written_us)
+            self._starts[position] = place
         return place
 
-    # Transactions that reach back
+    # Transactions that refer to earlier segments
 
-    def _waits_before(self, position: int) -> bool:
-        """Whether a batch that stands before the position may still become visible."""
+    def _staged_before(self, position: int) -> bool:
+        """True if a batch before the position may still become visible."""
         return any(staged < position for staged in self._indexer.state.staged)
 
-    def _behind_txns(self, place: _Place) -> _Place:
-        """The place, behind the last TXN from it on that makes visible what stands before it."""
-        over = [txn for txn in self._reaching if txn.low < place.position <= txn.position]
-        return place if not over else _Place(place.position, over[-1].offset, over[-1].time_us, over[-1].position)
+    def _after_txns(self, place: _SegmentStart) -> _SegmentStart:
+        """Return the place, moved after the last TXN from it on that makes earlier batches visible."""
+        over = [txn for txn in self._back_references if txn.low < place.position <= txn.position]
+        return place if not over else _SegmentStart(place.position, over[-1].offset, over[-1].time_us, over[-1].position)
 
-    def _look_on(self) -> bool:
-        """Look through TXNs that were decided since, some at a time; whether all of them were looked at. What cannot be read may be
-        one, and is mended first.
+    def _check_txns(self) -> bool:
+        """Check some of the TXNs that were decided since the last call, and return True if all are checked.
+
+        An unreadable frame may be a TXN, so the check waits until the scrubber has repaired it.
         """
         last = self._indexer.indexed
-        if self._options.lane or self._looked >= last:
+        if self._options.lane or self._checked >= last:
             return True
         firsts = positions_named(self._directory, "seg")
-        self._looked = max(self._looked, self.start.first - 1)
-        self._reaching = [txn for txn in self._reaching if txn.position >= self.start.first]
-        budget, until = LOOKED_AT_ONCE, self._looked + ROWS_AT_ONCE
+        self._checked = max(self._checked, self.start.first - 1)
+        self._back_references = [txn for txn in self._back_references if txn.position >= self.start.first]
+        budget, until = LOOKED_AT_ONCE, self._checked + ROWS_AT_ONCE
         try:
-            for view, rows in Catalog(self._directory).positions(self._looked + 1, min(last, until), Upto(last, last)):
+            for view, rows in Catalog(self._directory).positions(self._checked + 1, min(last, until), Upto(last, last)):
                 ticks = rows[rows["kind"] == Kind.TICK]
                 txns = rows[rows["kind"] == Kind.TXN][:budget]
                 for row in txns:
                     times = ticks["max_timestamp"][ticks["position"] < row["position"]]
-                    self._reached(view.frame(row), row, int(times[-1]) if len(times) else self._ticked, firsts)
+                    self._note_back_reference(view.frame(row), row, int(times[-1]) if len(times) else self._ticked, firsts)
                 budget -= len(txns)
-                self._looked = int((rows if budget else txns)["position"][-1])
-                before = ticks["max_timestamp"][ticks["position"] <= self._looked]
+                self._checked = int((rows if budget else txns)["position"][-1])
+                before = ticks["max_timestamp"][ticks["position"] <= self._checked]
                 self._ticked = int(before[-1]) if len(before) else self._ticked
                 if not budget:
                     break
         except FormatError:
             return False
-        return self._looked >= last
+        return self._checked >= last
 
-    def _reached(self, frame: Frame, row: np.void, time_us: int, firsts: Sequence[int]) -> None:
-        """Note a TXN that makes visible what stands in a segment before its own."""
+    def _note_back_reference(self, frame: Frame, row: np.void, time_us: int, firsts: Sequence[int]) -> None:
+        """Record a TXN that makes batches of an earlier segment visible."""
         low = min(decode_body(TxnBody, frame.body).staged)
         at = bisect_right(firsts, low)
         if at < len(firsts) and firsts[at] <= frame.position:
-            self._reaching.append(_Reaching(low, frame.position, int(row["offset"]) + int(row["count"]), time_us))
+            self._back_references.append(_BackReference(low, frame.position, int(row["offset"]) + int(row["count"]), time_us))

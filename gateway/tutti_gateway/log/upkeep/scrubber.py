@@ -1,10 +1,10 @@
-"""Looking at what was decided, slowly and always again, and writing anew what cannot be read any more (design, section 6).
+"""Scrubber: reads the whole decided log in the background, finds corrupt frames, and rewrites them from a peer's copy (design,
+section 6).
 
-Disks forget: bits flip, sectors cannot be read, files go. What was decided stands on other gateways too, so it is fetched from one
-of them and written where it stood. It is the same bytes or nothing: a frame continues the chain of what stands before it, fills its
-place and is continued by what stands behind it. So it can be written in place, and a crash in the middle leaves what was there
-before: a range that cannot be read. A header of a segment, an index, a snapshot and a file that is gone are made again from
-what is known.
+Disks lose data: bits flip, sectors become unreadable, and files disappear. Other gateways hold the same decided frames, so the
+scrubber fetches them and writes them in place. A new frame must continue the chain before the corrupt range, fit into the range,
+and be continued by the frame after it. So only the original bytes are accepted. After a crash during the write the range is still
+unreadable, and is repaired again. Segment headers, indexes, snapshots and missing files are rebuilt from other data.
 """
 
 from __future__ import annotations
@@ -37,8 +37,10 @@ from tutti_gateway.log.write.segment import Segment
 _NEW = "mending.tmp"
 
 
-class _Place(NamedTuple):
-    """Where the looking has come: `position` must stand at `place` of the segment, behind the chain value."""
+class _ScrubPosition(NamedTuple):
+    """Position of the scrub: the frame at `position` must begin at file position `place` of the segment, and follow the chain
+    value.
+    """
 
     segment: int
     position: int
@@ -47,14 +49,15 @@ class _Place(NamedTuple):
 
 
 class Mender:
-    """Looks, and mends. Owned by the writer's thread.
+    """Checks and repairs the decided log. The writer's thread owns the scrubber.
 
     Attributes:
-        lost: what is lost and wanted from another gateway, None if nothing is.
-        told: a sentence on it, for people.
-        found, mended: how often something was lost, and how many frames were written again, since the start.
-        rounds: how often all of the log was looked at.
-        snapshots: looks at those on the way.
+        lost: a corrupt range to fetch from another gateway; None if there is none.
+        told: message about it for the operator.
+        found: corruptions found since the start.
+        mended: frames rewritten since the start.
+        rounds: complete scrubs of the log.
+        snapshots: scrubber of the snapshots.
     """
 
     def __init__(
@@ -67,14 +70,14 @@ class Mender:
         watching: Callable[[str], AbstractContextManager[None]],
         renewed: Callable[[], None],
     ) -> None:
-        """Prepare.
+        """Create a scrubber.
 
         Args:
-            options: size of a segment that is made again.
-            segments: the writer's, which hold undecided frames.
-            indexer: knows how far the log is decided.
-            watching: gives errors of the system their meaning.
-            renewed: called when readers must map files anew.
+            options: give the size of a segment that is rebuilt.
+            segments: the writer's list of segments that hold undecided frames.
+            indexer: gives the decided end of the log.
+            watching: context manager that translates system errors.
+            renewed: called when readers must map files again.
         """
         self._directory = directory
         self._storage = storage
@@ -85,60 +88,62 @@ class Mender:
         self._renewed = renewed
         self.snapshots = Snapshots(directory, storage, watching)
         self._firsts: list[int] = []
-        self._at: _Place | None = None
+        self._at: _ScrubPosition | None = None
         self._suspects: list[int] = []
-        self._all = False  # all of the log is to be looked at soon
+        self._scrub_all = False  # the whole log must be scrubbed soon
         self._lane = options.lane
-        self._began = (0.0, 0)  # when the round did, s since 1970 (0: not at the begin of the log), and what had been found
+        # start of the round, s since 1970 (0 if it began inside the log), and the number of corruptions found before it
+        self._round_start = (0.0, 0)
         self.lost: Lost | None = None
         self.told = ""
         self.found = self.mended = self.rounds = 0
 
     @property
     def hurried(self) -> bool:
-        """Whether something is to be looked at soon."""
-        return self.lost is None and (bool(self._suspects) or self._all)
+        """True if a part of the log must be scrubbed soon."""
+        return self.lost is None and (bool(self._suspects) or self._scrub_all)
 
     @property
     def looking(self) -> bool:
-        """Whether a round is under way."""
+        """True if a scrub round is in progress."""
         return self._at is not None
 
     def suspect_all(self) -> None:
-        """Somebody could not read something, nobody says where: all of it is looked at soon."""
-        self._all = True
-        self._began = (0.0, 0)  # a round that is under way does not count
+        """Scrub the whole log soon, because a read failed at an unknown position."""
+        self._scrub_all = True
+        self._round_start = (0.0, 0)  # the current round does not count as complete
         if self.lost is None:
             self._at = None
 
     def suspect(self, position: int) -> None:
-        """Somebody could not read the position: its segment is looked at next."""
+        """Scrub the segment of this position next, because a read of the position failed."""
         if 0 < position <= self._indexer.indexed and len(self._suspects) < limits.SUSPECTS_MAX and position not in self._suspects:
             self._suspects.append(position)
 
     def look(self) -> bool:
-        """Look at the next piece, unless something lost is still wanted; whether what is lost, or that nothing is, became known.
+        """Scrub the next piece, unless a corrupt range is still unrepaired. Return True if the attribute `lost` changed.
 
         Raises:
-            DiskFailed, DiskFull: what was made again could not be written.
+            DiskFailed, DiskFull: a rebuilt file could not be written.
         """
+        # The scrub continues only after the corrupt range is repaired or trimmed.
         if self.lost is not None:
-            return self._gone()
-        at = self._suspected() or self._at or self._begin()
+            return self._drop_if_removed()
+        at = self._next_suspect() or self._at or self._begin_round()
         if at is not None:
             self._step(at)
         else:
-            self._all = False
+            self._scrub_all = False
         return self.lost is not None
 
-    def _step(self, at: _Place) -> None:
+    def _step(self, at: _ScrubPosition) -> None:
         try:
-            self._at = self._look(at)
+            self._at = self._scrub_piece(at)
         except FileNotFoundError:
-            self._at = None  # trimmed, or cut off: the next round begins with what is there
+            self._at = None  # trimmed or truncated meanwhile: the next round uses the files that exist
 
-    def _gone(self) -> bool:
-        """What is lost may be wanted no more: it was trimmed, or its file went since, which is looked for anew."""
+    def _drop_if_removed(self) -> bool:
+        """Drop a corrupt range that was trimmed, or whose file disappeared, and return True if it was dropped."""
         lost, at = self.lost, self._at
         if lost is None or at is None:
             return False
@@ -147,37 +152,40 @@ class Mender:
         self.lost, self.told, self._at = None, "", None
         return True
 
-    def _suspected(self) -> _Place | None:
-        """The beginning of a segment that somebody could not read; it takes the place of the round."""
+    def _next_suspect(self) -> _ScrubPosition | None:
+        """Return the start of a segment that a read could not read. Scrubbing it replaces the current round."""
         while self._suspects:
-            self._firsts = self._there()
+            self._firsts = self._first_positions()
             index = bisect_right(self._firsts, self._suspects.pop(0)) - 1
             if index >= 0:
                 first = self._firsts[index]
-                self._began = (0.0, 0)
+                self._round_start = (0.0, 0)
                 self._suspects = [one for one in self._suspects if bisect_right(self._firsts, one) - 1 != index]
-                return self._enter(first, None)
+                return self._begin_segment(first, None)
         return None
 
-    def _begin(self) -> _Place | None:
-        """The beginning of a round; None while there is nothing to look at."""
-        self._firsts = self._there()
+    def _begin_round(self) -> _ScrubPosition | None:
+        """Return the start of a new round, or None if nothing is decided yet."""
+        self._firsts = self._first_positions()
         first = read_start(self._directory).first
         if not self._firsts or first > self._indexer.indexed:
             return None
-        self._began = (time.time(), self.found)
+        self._round_start = (time.time(), self.found)
+        # If the first segment file of the log is missing, an empty one takes its name.
         if first not in self._firsts and (chain := self._chain_before(first)) is not None:
             self._make_segment(first, chain)
-        return self._enter(self._firsts[0], None)
+        return self._begin_segment(self._firsts[0], None)
 
-    def _there(self) -> list[int]:
-        """First positions of the segments that count."""
+    def _first_positions(self) -> list[int]:
+        """Return the first positions of the segments that belong to the log."""
         begin = read_start(self._directory).first
         return [first for first in positions_named(self._directory, "seg") if first >= begin]
 
-    def _enter(self, first: int, chain: int | None) -> _Place | None:
-        """Begin with a segment: `chain` is the value before it, None if that is not known. A bad header is made again; where
-        nothing says what stood in it the segment is passed over.
+    def _begin_segment(self, first: int, chain: int | None) -> _ScrubPosition | None:
+        """Begin with a segment, and rebuild a bad header. The scrub skips the segment if its header cannot be rebuilt.
+
+        Args:
+            chain: chain value before the segment; None if it is unknown.
         """
         try:
             chain = read_header(self._directory, first).chain
@@ -190,11 +198,11 @@ class Mender:
                 return self._next(first, None)
             self._write_header(first, chain)
         self.snapshots.enter(first, self._firsts, self._segments)
-        return _Place(first, first, FRAMES_AT, chain)
+        return _ScrubPosition(first, first, FRAMES_AT, chain)
 
     @property
     def _log(self) -> bytes:
-        """Uuid of the log; that of a lane is its incarnation, and stands in none of its frames."""
+        """Return the uuid of the log. The uuid of a lane is its incarnation, which none of its frames contain."""
         return self._lane or self._indexer.state.log
 
     def _chain_before(self, first: int) -> int | None:
@@ -204,54 +212,55 @@ class Mender:
         return 0 if first == 1 else None
 
     def _write_header(self, first: int, chain: int) -> None:
-        with self._watching("mending"), self._opened(segment_path(self._directory, first)) as fd:
+        with self._watching("repairing"), self._opened(segment_path(self._directory, first)) as fd:
             header = SegmentHeader(self._log, first, chain, max(self._storage.size(fd), FRAMES_AT + HEADER_SIZE))
             self._storage.write(fd, [header.to_bytes()], 0)
             self._storage.make_durable(fd)
         self.found += 1
         self.mended += 1
 
-    def _look(self, at: _Place) -> _Place | None:
-        """One piece of a segment; where to go on, None behind the last."""
+    def _scrub_piece(self, at: _ScrubPosition) -> _ScrubPosition | None:
+        """Scrub one piece of a segment, and return where to continue; None after the last segment."""
         if at.position > (last := self._last_of(at.segment)):
-            return self._leave(at)
+            return self._finish_segment(at)
         with self._opened(segment_path(self._directory, at.segment)) as fd:
             until = min(last, at.position + limits.SCRUB_FRAMES - 1)
             frames = read_frames(self._storage, fd, at.place, at.chain, at.position, until)
             if not frames:
-                self.lost = self._extent(fd, at, last)
+                self.lost = self._corrupt_range(fd, at, last)
                 self.found += 1
                 where = f"{segment_path(self._directory, at.segment)} cannot be read at byte {at.place}"
-                self.told = f"{where}: positions {self.lost.first} to {self.lost.last} are lost here"
+                self.told = f"{where}: positions {self.lost.first} to {self.lost.last} are lost on this gateway"
                 return at
         self.snapshots.passed(frames)
         place = at.place + sum(frame.size for frame in frames)
-        return _Place(at.segment, frames[-1].position + 1, place, frames[-1].header_crc)
+        return _ScrubPosition(at.segment, frames[-1].position + 1, place, frames[-1].header_crc)
 
     def _last_of(self, first: int) -> int:
-        """The last decided position before the segment that follows, which may have begun since the round did."""
-        self._firsts = self._there()
+        """Return the last decided position of a segment. A later segment may have begun during the round."""
+        self._firsts = self._first_positions()
         index = bisect_right(self._firsts, first)
         following = self._firsts[index] - 1 if index < len(self._firsts) else self._indexer.indexed
         return min(following, self._indexer.indexed)
 
-    def _leave(self, at: _Place) -> _Place | None:
-        """A segment is good to its end: look at its index, and go to the next."""
+    def _finish_segment(self, at: _ScrubPosition) -> _ScrubPosition | None:
+        """Check the index of a segment whose frames are all valid, and continue with the next segment."""
         if all(segment.first != at.segment for segment in self._segments):
             self._check_index(at.segment, at.position - 1)
             self.snapshots.left()
         return self._next(at.segment, at.chain)
 
-    def _next(self, segment: int, chain: int | None) -> _Place | None:
-        """The beginning of the segment behind one; None where nothing decided follows: the round is over."""
-        self._firsts = self._there()
+    def _next(self, segment: int, chain: int | None) -> _ScrubPosition | None:
+        """Return the start of the next segment, or None if the round is complete."""
+        self._firsts = self._first_positions()
         index = bisect_right(self._firsts, segment)
         if index < len(self._firsts) and self._firsts[index] <= self._indexer.indexed:
-            return self._enter(self._firsts[index], chain)
-        began, found = self._began
+            return self._begin_segment(self._firsts[index], chain)
+        began, found = self._round_start
         if began:
-            self._all = False
+            self._scrub_all = False
             self.rounds += 1
+            # After a whole round without corruption, the quarantined files are no longer needed.
             if found == self.found:
                 discard(self._directory, self._storage, began)
         return None
@@ -265,12 +274,12 @@ class Mender:
         try:
             rows = [part.copy() for part in catalog.rows(first, Upto(self._indexer.indexed, 0))]
         except (Damaged, OffsetOutOfRange, OSError):
-            return  # of a segment before, or behind, whose ABORT is wanted: a later round makes it
+            return  # an unreadable ABORT in another segment may void rows: a later round rebuilds the index
         finally:
             catalog.close()
-        with self._watching("mending"):
+        with self._watching("repairing"):
             if os.path.exists(path):
-                self._storage.remove(path)  # readers may have it mapped: it is never cut under them
+                self._storage.remove(path)  # readers may have the file mapped, so it is removed and not truncated
             index = IndexWriter(path, first, no_rows(), self._storage)
             for part in rows:
                 next_offset = int(part["offset"][-1]) + int(part["count"][-1])
@@ -279,12 +288,13 @@ class Mender:
             index.close()
         self._renewed()
 
-    # What is lost
+    # Corrupt ranges
 
-    def _extent(self, fd: int, at: _Place, last: int) -> Lost:
-        """How far what is lost reaches: to the first frame that is whole, stands where the index says, and is continued."""
+    def _corrupt_range(self, fd: int, at: _ScrubPosition, last: int) -> Lost:
+        """Return the corrupt range. It ends before the next frame that is valid, at its indexed position, and continued."""
         view = View(self._directory, at.segment)
         rows = view.trusted(last, Upto(self._indexer.indexed, self._indexer.indexed))
+        # A corrupt range is repaired in pieces, because the answer of a peer is limited too.
         upto = min(last, at.position + limits.SCRUB_FRAMES)
         for position in range(at.position + 1, upto + 1):
             index = position - at.segment
@@ -299,7 +309,7 @@ class Mender:
         return Lost(at.position, last, at.place, at.chain, end, None, self._chain_after(last))
 
     def _frame(self, fd: int, rows: Rows, index: int) -> Frame | None:
-        """The frame that a row tells of, None if it is not as it must be; nothing is said of its chain."""
+        """Return the frame of an index row, or None if the frame is invalid. The chain is not checked."""
         row = rows[index]
         try:
             data = self._storage.read(fd, int(row["size"]), int(row["place"]))
@@ -322,7 +332,7 @@ class Mender:
         return following.position == frame.position + 1 and chained(following, frame.header_crc)
 
     def _chain_after(self, last: int) -> int | None:
-        """The chain value that the frame at the last position of a segment must have, None if nothing says it."""
+        """Return the chain value that the last frame of a segment must have, or None if it is unknown."""
         if last == self._indexer.state.position:
             return self._indexer.state.chain
         try:
@@ -331,33 +341,34 @@ class Mender:
             snapshot = read_snapshot(self._directory, last + 1)
             return snapshot.state.chain if snapshot is not None else None
 
-    # Mending
+    # Repairing
 
     def mend(self, frames: Sequence[Frame]) -> int:
-        """Write frames where they were lost, durably, as many as are what stood there; how many. What is lost behind them is looked
-        for at once.
+        """Write fetched frames into the corrupt range, durably, and return how many were accepted. The frames after them are
+        scrubbed at once.
 
         Raises:
-            DiskFull, DiskFailed: they could not be written.
+            DiskFull, DiskFailed: the frames could not be written.
         """
         lost, at = self.lost, self._at
-        if lost is None or at is None or self._gone():
+        if lost is None or at is None or self._drop_if_removed():
             return 0
-        if self._stands(lost, at):
-            self.lost, self.told = None, ""  # nothing that can be read is ever written over
+        if self._readable_after_all(lost, at):
+            self.lost, self.told = None, ""  # a readable frame is never overwritten
             return 0
-        good = self._fitting(lost, frames)
+        good = self._accepted(lost, frames)
         if not good:
             return 0
-        with self._watching("mending"):
-            self._at = self._write(at, good)
+        with self._watching("repairing"):
+            self._at = self._rewrite(at, good)
         self.mended += len(good)
         self.lost, self.told = None, ""
-        self._look_up_to(good[-1].position)
+        # Read the new frames back at once, because the disk under them has failed before.
+        self._verify_repaired(good[-1].position)
         return len(good)
 
-    def _stands(self, lost: Lost, at: _Place) -> bool:
-        """Whether the first frame that was lost can be read after all, there or in the segment that begins with it."""
+    def _readable_after_all(self, lost: Lost, at: _ScrubPosition) -> bool:
+        """True if the first lost frame can be read after all, in its segment or in one that begins with it."""
         there = [(segment_path(self._directory, at.segment), lost.place)]
         if os.path.exists(follows := segment_path(self._directory, lost.first)):
             there.append((follows, FRAMES_AT))
@@ -367,15 +378,15 @@ class Mender:
                     return True
         return False
 
-    def _look_up_to(self, position: int) -> None:
-        """Read what was written, and a piece behind it."""
+    def _verify_repaired(self, position: int) -> None:
+        """Scrub the rewritten frames and one piece after them."""
         while self._at is not None and self._at.position <= position and self.lost is None:
             self._step(self._at)
         if self._at is not None and self.lost is None:
             self._step(self._at)
 
-    def _fitting(self, lost: Lost, frames: Sequence[Frame]) -> list[Frame]:
-        """Those frames that are what stood there, as far as it can be told."""
+    def _accepted(self, lost: Lost, frames: Sequence[Frame]) -> list[Frame]:
+        """Return the leading frames that fit the corrupt range, by position, chain and size."""
         good: list[Frame] = []
         chain, place = lost.chain, lost.place
         for position, frame in enumerate(frames, lost.first):
@@ -384,18 +395,20 @@ class Mender:
                 break
             chain = frame.header_crc
             if position == lost.last:
+                # The last frame must end where the next valid frame begins, and the chain must continue there.
                 wrong = (lost.end and place != lost.end) or (lost.after is not None and lost.after != chain)
                 if wrong or (lost.following is not None and not chained(lost.following, chain)):
                     return []
             good.append(frame)
         return good
 
-    def _write(self, at: _Place, frames: list[Frame]) -> _Place:
-        """Write them in place; those for which the segment has no room begin one that is gone. Where to look at them."""
+    def _rewrite(self, at: _ScrubPosition, frames: list[Frame]) -> _ScrubPosition:
+        """Write frames in place, and return where to scrub them. Frames beyond the segment's size go to a rebuilt segment."""
         size = read_header(self._directory, at.segment).size
-        if at.position > at.segment and (self._ended(at) or at.place + frames[0].size + HEADER_SIZE > size):
+        if at.position > at.segment and (self._segment_ended(at) or at.place + frames[0].size + HEADER_SIZE > size):
+            # The lost frames were in a missing file that began at this position.
             self._make_segment(at.position, at.chain)
-            return self._write(_Place(at.position, at.position, FRAMES_AT, at.chain), frames)
+            return self._rewrite(_ScrubPosition(at.position, at.position, FRAMES_AT, at.chain), frames)
         fitting, place = 0, at.place
         while fitting < len(frames) and place + frames[fitting].size <= size:
             place += frames[fitting].size
@@ -404,21 +417,22 @@ class Mender:
             if self._storage.size(fd) < size:
                 self._storage.allocate(fd, size)
                 self._renewed()
+            # A partial write into an unreadable page would fail.
             make_readable(self._storage, fd, at.place, place)
             self._storage.write(fd, [part for frame in frames[:fitting] for part in frame.extents()], at.place)
             self._storage.make_durable(fd)
         return at
 
-    def _ended(self, at: _Place) -> bool:
-        """Whether the segment of a place was whole before it: what follows stood in a file that is gone."""
+    def _segment_ended(self, at: _ScrubPosition) -> bool:
+        """True if the segment was complete before this place, so the following frames were in a missing file."""
         sealed = index_sealed(index_path(self._directory, at.segment), at.segment)
         return sealed is not None and at.segment + sealed.rows == at.position
 
     def _make_segment(self, first: int, chain: int) -> None:
-        """A segment of zeros in the place of one that is gone, durably."""
+        """Create a zero-filled segment in place of a missing one, durably."""
         path = os.path.join(self._directory, LOG, _NEW)
-        invariant(not os.path.exists(segment_path(self._directory, first)), f"segment {first} is there and would be replaced")
-        with self._watching("mending"):
+        invariant(not os.path.exists(segment_path(self._directory, first)), f"segment {first} exists and must not be replaced")
+        with self._watching("repairing"):
             with self._opened(path, create=True) as fd:
                 self._storage.truncate(fd, 0)
                 self._storage.allocate(fd, self._segment_bytes)
@@ -427,7 +441,7 @@ class Mender:
                 self._storage.make_durable(fd)
             self._storage.rename(path, segment_path(self._directory, first))
             self._storage.make_names_durable(os.path.join(self._directory, LOG))
-        self._firsts = self._there()
+        self._firsts = self._first_positions()
         self._renewed()
 
     @contextmanager
@@ -440,11 +454,11 @@ class Mender:
 
 
 def _end_of(rows: Rows, index: int) -> int:
-    """The byte behind the frame of a row."""
+    """Return the file position after the frame of a row."""
     return int(rows["place"][index]) + int(rows["size"][index])
 
 
 def _newest(rows: Rows) -> int:
-    """The largest timestamp of the records that rows tell of."""
+    """Return the largest timestamp of the records in these rows."""
     counted = rows["max_timestamp"][rows["count"] > 0]
     return int(counted.max()) if len(counted) else LONG_AGO

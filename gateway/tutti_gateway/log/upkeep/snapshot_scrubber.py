@@ -1,7 +1,7 @@
-"""Snapshots at the starts of segments are looked at while the log is, and a damaged one is made again (design, section 6).
+"""Checks the snapshots at segment starts during a scrub round, and rebuilds corrupt ones (design, section 6).
 
-One that stands between two segments follows from the one before it and the frames between, which the round reads anyway. Nothing in
-the directory says again what the first one of a trimmed log does, so its bytes are kept in memory once they were seen to be whole.
+The scrubber rebuilds a snapshot from the previous one and the frames between them, which the round reads anyway. The first snapshot
+of a trimmed log cannot be rebuilt, so its bytes are kept in memory once they were found valid.
 """
 
 from __future__ import annotations
@@ -25,65 +25,67 @@ from tutti.log.format.snapshot import Snapshot, beginning, read_snapshot, write_
 from tutti.log.read.segment_view import Upto, View
 from tutti_gateway.log.write.segment import Segment
 
-_LATER = "it is made again from the one before it and the records between, when those can be read"
-_FIRST = (
-    "the log begins with it, and nothing here says it again; starts and reads go on from a later one as long as there is one, and "
-    "retention goes on. Put the file back from a copy of this directory, or from a gateway that has one of this name"
+_REBUILT_LATER = "the scrubber rebuilds it from the snapshot before it and the frames between, when those can be read"
+_NOT_REBUILDABLE = (
+    "the log begins with this snapshot, so it cannot be rebuilt here. Starts and reads use a later snapshot while one exists, and "
+    "retention continues. Restore the file from a backup, or copy the file of the same name from another gateway"
 )
 
 
 class Snapshots:
-    """Follows a round of the mender, in its thread.
+    """Follows a round of the scrubber, in its thread.
 
     Attributes:
-        damaged: by position, what is known of snapshots that are damaged or missing.
+        damaged: message about each corrupt or missing snapshot, by position.
     """
 
     def __init__(self, directory: str, storage: Storage, watching: Callable[[str], AbstractContextManager[None]]) -> None:
-        """Prepare; `watching` gives errors of the system their meaning."""
+        """Create a snapshot scrubber; `watching` is a context manager that translates system errors."""
         self._directory = directory
         self._storage = storage
         self._watching = watching
-        self._first: tuple[int, bytes] = (0, b"")  # the snapshot with which the log begins, as it was when it was whole
-        self._state: LogState | None = None  # what the log says up to where the round is, while a snapshot is to be made of it
+        self._first: tuple[int, bytes] = (0, b"")  # position and bytes of the snapshot with which the log begins, once found valid
+        self._state: LogState | None = None  # state up to the position of the round, while a snapshot must be rebuilt
         self._following = 0
         self._void: set[int] = set()
-        self._news: list[str] = []
+        self._messages: list[str] = []
         self.damaged: dict[int, str] = {}
 
     def news(self) -> list[str]:
-        """What became known since it was asked for, a sentence each, for the operator."""
-        news, self._news = self._news, []
+        """Return the messages for the operator since the last call."""
+        news, self._messages = self._messages, []
         return news
 
     def enter(self, first: int, firsts: Sequence[int], filling: Sequence[Segment]) -> None:
-        """The round begins with a segment.
+        """Begin a segment.
 
         Args:
             first: its first position.
-            firsts: those of all segments.
+            firsts: first positions of all segments.
             filling: segments that hold undecided frames, or are the last.
         """
         self._state = None
         begin = read_start(self._directory).first
         self.damaged = {position: told for position, told in self.damaged.items() if position >= begin}
         if first == begin > 1:
-            self._look_at_first(first)
+            self._check_first(first)
         index = bisect_right(firsts, first)
         if index == len(firsts) or any(segment.first == first for segment in filling):
-            return  # what follows has no snapshot yet
+            return  # the next segment has no snapshot yet
         following = firsts[index]
         if read_snapshot(self._directory, following) is not None:
-            self.damaged.pop(following, None)  # somebody put it back
+            self.damaged.pop(following, None)  # an operator restored it
             return
-        self._tell(following, _LATER)
+        self._report(following, _REBUILT_LATER)
         base = beginning() if first == 1 else read_snapshot(self._directory, first)
         void = self._void_in(first, following)
         if base is not None and void is not None:
             self._state, self._following, self._void = base.state, following, void
 
     def _void_in(self, first: int, following: int) -> set[int] | None:
-        """Positions of a segment whose batches an ABORT voids; None while its index is not whole, which the round makes again."""
+        """Return the positions of void batches in a segment, or None while its index is incomplete. The round rebuilds the
+        index.
+        """
         try:
             rows = View(self._directory, first).trusted(following - 1, Upto(following - 1, following - 1))
         except (Damaged, OSError):
@@ -93,8 +95,9 @@ class Snapshots:
         return set(rows["position"][np.bitwise_and(rows["flags"], ABORTED) > 0].tolist())
 
     def passed(self, frames: Sequence[Frame]) -> None:
-        """The round read these, which are whole."""
+        """Apply frames that the round found valid."""
         state = self._state
+        # If the round skipped frames, the state cannot be continued.
         if state is None or frames[0].position != state.position + 1:
             self._state = None
             return
@@ -102,7 +105,7 @@ class Snapshots:
             state.apply(frame, frame.position in self._void)
 
     def left(self) -> None:
-        """The round is behind the last position of the segment.
+        """Finish the segment, and write a rebuilt snapshot.
 
         Raises:
             DiskFailed: the snapshot could not be written.
@@ -111,32 +114,32 @@ class Snapshots:
         if state is None or state.position + 1 != self._following:
             return
         snapshot = Snapshot(state, self._following, FRAMES_AT, 0)
-        with contextlib.suppress(DiskFull):  # the next round tries it again
-            with self._watching("making a snapshot again"):
+        with contextlib.suppress(DiskFull):  # the next round tries again
+            with self._watching("rebuilding a snapshot of"):
                 write_snapshot(self._directory, snapshot, self._storage, durable=True)
-            self._made(self._following)
+            self._report_rebuilt(self._following)
 
-    def _look_at_first(self, first: int) -> None:
+    def _check_first(self, first: int) -> None:
         if read_snapshot(self._directory, first) is not None:
             self.damaged.pop(first, None)
             with contextlib.suppress(OSError):
                 self._first = (first, read_file(snapshot_path(self._directory, first)))
         elif self._first[0] != first:
-            self._tell(first, _FIRST)
+            self._report(first, _NOT_REBUILDABLE)
         else:
             with contextlib.suppress(DiskFull):
-                with self._watching("making a snapshot again"):
+                with self._watching("rebuilding a snapshot of"):
                     self._storage.replace_file(snapshot_path(self._directory, first), self._first[1])
-                self._tell(first, "")
-                self._made(first)
+                self._report(first, "")
+                self._report_rebuilt(first)
 
-    def _tell(self, position: int, what: str) -> None:
+    def _report(self, position: int, what: str) -> None:
         if position not in self.damaged:
             path = snapshot_path(self._directory, position)
-            state = "damaged" if os.path.exists(path) else "missing"
+            state = "corrupt" if os.path.exists(path) else "missing"
             self.damaged[position] = f"{path} is {state}: {what}" if what else f"{path} was {state}"
-            self._news.append(self.damaged[position])
+            self._messages.append(self.damaged[position])
 
-    def _made(self, position: int) -> None:
+    def _report_rebuilt(self, position: int) -> None:
         self.damaged.pop(position, None)
-        self._news.append(f"{snapshot_path(self._directory, position)} was made again")
+        self._messages.append(f"{snapshot_path(self._directory, position)} was rebuilt")

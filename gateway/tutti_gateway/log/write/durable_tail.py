@@ -1,4 +1,4 @@
-"""Up to where frames behind the mark are whole, where what stands before it is damaged."""
+"""Finds whole frames after the mark when a frame before the mark is corrupt."""
 
 from __future__ import annotations
 
@@ -7,26 +7,30 @@ from tutti.log.files.layout import FRAMES_AT, segment_path
 from tutti.log.format.frame_iterator import SegmentMap, walk
 from tutti.log.format.vote_mark import Mark
 
-_LOOK_BYTES = 1 << 20  # of a segment that is searched, at a time
+_SEARCH_BYTES = 1 << 20  # bytes of a segment to search at a time
 
 
 def moved_on(directory: str, first: int, mark: Mark) -> Mark:
-    """The mark, moved on to the last whole frame behind it in the last segment: synced a moment before the end it may have been
-    voted for though no mark names it yet, and a damage before it does not make it torn.
+    """Return the mark, moved to the last whole frame that follows it in the last segment.
+
+    Such a frame may be synced and voted for although no mark names it yet. Corruption before it does not make it torn.
     """
     segment = SegmentMap(segment_path(directory, first), first)
-    place = FRAMES_AT if mark.position + 1 == first else _place_behind(segment, mark)
+    place = FRAMES_AT if mark.position + 1 == first else _file_position_after(segment, mark)
     found = walk(segment, place, mark.position + 1, mark.chain)
     if not found.places:
         return mark
     return mark._replace(position=found.position - 1, view=int(found.headers()["view"][-1]), chain=found.chain)
 
 
-def _place_behind(segment: SegmentMap, mark: Mark) -> int:
-    """Where the frame behind the mark stands, found by its position and its chain, as no headers may lead there; else the end."""
+def _file_position_after(segment: SegmentMap, mark: Mark) -> int:
+    """Return the file position of the frame after the mark, or the segment size if none is found.
+
+    The search compares position and chain value, because corrupt headers cannot lead to the frame.
+    """
     wanted = (mark.position + 1).to_bytes(8, "little")
-    for start in range(FRAMES_AT, segment.size, _LOOK_BYTES):
-        end = min(start + _LOOK_BYTES + HEADER_SIZE, segment.size)
+    for start in range(FRAMES_AT, segment.size, _SEARCH_BYTES):
+        end = min(start + _SEARCH_BYTES + HEADER_SIZE, segment.size)
         if not segment.readable(start, end, end):
             continue  # a bad sector
         data = bytes(segment.view[start:end])

@@ -1,6 +1,7 @@
-"""Frames by position, decided or not, for other members: read as they stand on the disk, and believed only as far as they are good.
+"""Reads frames by position, decided or not, for other members, and returns only frames with a valid chain and payload.
 
-They are read and not mapped: what another member waits for may be cut meanwhile, and a bad sector is an error here and no signal.
+The frames are read and not mapped. A requested frame may be truncated meanwhile, and a bad sector must raise an error instead of a
+signal.
 """
 
 from __future__ import annotations
@@ -34,105 +35,124 @@ _ABORT = int(Kind.ABORT)
 
 
 class Fetcher:
-    """Reads a log beside its writer, in the writer's thread."""
+    """Reads the log next to its writer, in the writer's thread."""
 
     def __init__(self, directory: str, storage: Storage, segments: Sequence[Segment], undecided: Sequence[Frame]) -> None:
-        """Prepare; `segments` are the writer's, which hold undecided frames, and these are the frames that they hold now."""
+        """Create a fetcher.
+
+        Args:
+            segments: the writer's list of segments that hold undecided frames.
+            undecided: the frames that those segments hold now.
+        """
         self._directory = directory
         self._storage = storage
         self._segments = segments
-        self._aborts: deque[Frame] = deque()  # that are not decided
+        self._aborts: deque[Frame] = deque()  # undecided ABORT frames
         self._catalog: Catalog | None = None
         self.wrote(undecided)
 
     def wrote(self, frames: Sequence[Frame]) -> None:
-        """These follow in the log."""
+        """Record frames that were appended to the log."""
         for frame in frames:
             if frame.kind == _ABORT:
                 self._aborts.append(frame)
 
     def decided(self, position: int) -> None:
-        """Everything up to a position is decided."""
+        """Record that everything up to `position` is decided."""
         while self._aborts and self._aborts[0].position <= position:
             self._aborts.popleft()
 
     def cut(self, position: int) -> None:
-        """The log was cut behind a position."""
+        """Record that the log was truncated after `position`."""
         while self._aborts and self._aborts[-1].position > position:
             self._aborts.pop()
-        self._catalog = None  # another segment may come under a name that it knows
+        self._catalog = None  # the name of a cached segment may now belong to another segment
 
     def read(self, first: int, last: int, upto: Upto) -> tuple[tuple[Frame, ...], int]:
-        """The frames `first` to `last`, which are in the log, as far as they are good (chain and payload) and in one segment, up to
-        `limits.FETCH_BYTES`; a larger one comes alone. None if the first cannot be read.
+        """Return valid frames from `first` on, and the last of their positions that no ABORT up to `last` covers.
 
-        With them comes the last of their positions that no ABORT up to `last` reaches over; `first` - 1 if there is none, or if
-        that cannot be told. `upto`: the last position that is decided, and the last that has its row.
+        The frames come from one segment and total at most `limits.FETCH_BYTES`; a larger frame is returned alone. The tuple is
+        empty if the first frame cannot be read. The second value is `first` - 1 if an ABORT covers every frame, or if that is
+        unknown.
+
+        Args:
+            first, last: positions in the log.
+            upto: the last decided position, and the last one with an index row.
         """
         try:
             frames = self._frames(first, last, upto)
-            return frames, self._stop(frames, first, last, upto)
+            return frames, self._final_position(frames, first, last, upto)
         except (OSError, FormatError):
-            return (), first - 1  # whoever asks looks elsewhere
+            return (), first - 1  # the requester asks another member
 
     def _frames(self, first: int, last: int, upto: Upto) -> tuple[Frame, ...]:
-        catalog = self._known()
+        catalog = self._current_catalog()
         at = bisect_right(catalog.firsts, first) - 1
         if at < 0 or first > last:
             return ()
         segment = catalog.firsts[at]
         fd = self._storage.open(segment_path(self._directory, segment))
         try:
+            # The chain value before the first frame is in the segment header, or in the previous frame.
             if first == segment:
                 place, chain = FRAMES_AT, read_header(self._directory, segment).chain
             else:
-                place = self._place(first - 1, upto)
+                place = self._file_position(first - 1, upto)
                 data = self._storage.read(fd, HEADER_SIZE, place)
                 place, chain = place + size_at(data, 0), decode_header(data).header_crc
             return read_frames(self._storage, fd, place, chain, first, last)
         finally:
             self._storage.close(fd)
 
-    def _known(self) -> Catalog:
+    def _current_catalog(self) -> Catalog:
         if self._catalog is None:
             self._catalog = Catalog(self._directory)
         self._catalog.refresh()
         return self._catalog
 
-    def _place(self, position: int, upto: Upto) -> int:
-        """Where in its segment a position stands."""
+    def _file_position(self, position: int, upto: Upto) -> int:
+        """Return the file position of a frame in its segment."""
         if position <= upto.position:
-            for _, rows in self._known().positions(position, position, upto):
+            for _, rows in self._current_catalog().positions(position, position, upto):
                 return int(rows["place"][0])
         for segment in reversed(self._segments):
             if segment.first <= position and (place := segment.place_of(position, upto.position)) is not None:
                 return place
         raise FormatError(f"position {position} is not in the log")
 
-    def _stop(self, frames: Sequence[Frame], first: int, last: int, upto: Upto) -> int:
+    def _final_position(self, frames: Sequence[Frame], first: int, last: int, upto: Upto) -> int:
         stop = first + len(frames) - 1
         aborts = [abort_of(frame) for frame in frames if frame.kind == Kind.ABORT]
         try:
-            aborts += self._aborts_behind(stop, last, upto)
+            aborts += self._aborts_after(stop, last, upto)
         except (OSError, FormatError):
             return first - 1
         for abort in reversed(aborts):
+            # The ABORT voids batches from its start on, so a receiver may rely only on frames before it.
             if abort.start <= stop < abort.end:
                 stop = abort.start - 1
         return max(stop, first - 1)
 
-    def _aborts_behind(self, position: int, last: int, upto: Upto) -> list[Abort]:
-        """ABORTs behind a position, in order: one that reaches over it stands no further away than frames may be undecided."""
+    def _aborts_after(self, position: int, last: int, upto: Upto) -> list[Abort]:
+        """Return the ABORTs after a position, in order. The limit of undecided frames bounds the distance at which an ABORT can
+        cover it.
+        """
         last = min(last, position + common_limits.UNDECIDED_FRAMES_MAX)
         found: list[Abort] = []
-        for view, rows in self._known().positions(position + 1, min(last, upto.position), upto):
+        for view, rows in self._current_catalog().positions(position + 1, min(last, upto.position), upto):
             found += [abort_of(view.frame(row)) for row in rows[rows["kind"] == Kind.ABORT]]
+        # Undecided ABORTs have no index rows yet.
         return found + [abort_of(frame) for frame in self._aborts if max(position, upto.position) < frame.position <= last]
 
 
 def read_frames(storage: Storage, fd: int, place: int, chain: int, position: int, last: int) -> tuple[Frame, ...]:
-    """Frames of a segment from `place` on, where `position` stands behind a frame whose chain value is `chain`: those that are
-    good, chain and payload, up to `limits.FETCH_BYTES`; a larger one comes alone. None if the first is not.
+    """Return consecutive valid frames of a segment, up to `limits.FETCH_BYTES`; a larger frame is returned alone.
+
+    Args:
+        place: file position of the first frame.
+        chain: chain value of the frame before it.
+        position: position of the first frame.
+        last: last position to return.
     """
     data, at = readable(storage, fd, limits.FETCH_BYTES, place), 0
     frames: list[Frame] = []
@@ -145,6 +165,7 @@ def read_frames(storage: Storage, fd: int, place: int, chain: int, position: int
             if at + size > len(data):
                 if frames:
                     break
+                # The first frame exceeds the limit, so it is returned alone.
                 data = readable(storage, fd, size, place)
             frame = decode_frame(data, at)
             check_payload(frame)
@@ -156,10 +177,11 @@ def read_frames(storage: Storage, fd: int, place: int, chain: int, position: int
 
 
 def readable(storage: Storage, fd: int, size: int, at: int) -> bytes:
-    """What can be read from `at` on: less than `size` where the file ends, or where a sector cannot be read."""
+    """Return the bytes from `at` on; fewer than `size` where the file ends or a sector cannot be read."""
     try:
         return storage.read(fd, size, at)
     except OSError:
+        # A read that includes a bad sector fails whole, so read page by page up to that sector.
         parts: list[bytes] = []
         while size > 0:
             try:
@@ -174,5 +196,5 @@ def readable(storage: Storage, fd: int, size: int, at: int) -> bytes:
 
 
 def size_at(data: bytes, at: int) -> int:
-    """Bytes of the frame whose header stands at `at`."""
+    """Return the size of the frame whose header begins at `at`, bytes."""
     return HEADER_SIZE + padded(progress_length_at(data, at)) + padded(decode_header(data, at).body_length)

@@ -1,4 +1,4 @@
-"""What a decided run leaves behind: index rows, sealed indexes, snapshots."""
+"""Indexes decided frames: appends index rows, seals the indexes of full segments, and writes snapshots."""
 
 from __future__ import annotations
 
@@ -21,17 +21,21 @@ from tutti_gateway.log.write.mark_tracker import End
 from tutti_gateway.log.write.recovery import Found
 from tutti_gateway.log.write.segment import Segment
 
-_MANY = 24  # rows that cost less all at once than one by one
+_MANY = 24  # above this count one vectorised call is cheaper than a loop
 _TICK = int(Kind.TICK)
 
 
 class Indexer:
-    """Follows the decided log. `state` is what it says; `segments` are the writer's, those that are decided leave at the front."""
+    """Follows the decided log.
+
+    Attributes:
+        state: the state after the last decided frame.
+    """
 
     def __init__(
         self, directory: str, options: LogOptions, storage: Storage, room: Room, found: Found, segments: list[Segment]
     ) -> None:
-        """Go on where `found` ends."""
+        """Continue from the decided end that recovery found. The indexer removes decided segments from the front of `segments`."""
         self._directory = directory
         self._options = options
         self._storage = storage
@@ -40,21 +44,23 @@ class Indexer:
         self.state = found.state
         self._view = found.view
         self._snapshot_at = found.base.position
-        self._within = found.base.position if found.base.position != found.base.segment else 0  # snapshot within a segment
-        self._unwritten: tuple[bytes, int, int, int] | None = None  # rows that `state` has and the index has not: there was no room
+        # position of a snapshot that lies within a segment
+        self._within = found.base.position if found.base.position != found.base.segment else 0
+        # rows that `state` includes and the index lacks, because the disk was full
+        self._unwritten: tuple[bytes, int, int, int] | None = None
 
     @property
     def end(self) -> End:
-        """The end of the decided log."""
+        """Return the end of the decided log."""
         return self.state.position, self._view, self.state.chain
 
     @property
     def indexed(self) -> int:
-        """Last position that has its row."""
+        """Return the last position that has an index row."""
         return self.state.position if self._unwritten is None else self._segments[0].next_undecided - 1
 
     def complete(self, found: Found) -> None:
-        """Do what the run before did not come to: seal indexes, write snapshots at boundaries, remove snapshots left over."""
+        """Finish the work of an interrupted run: seal indexes, write boundary snapshots, and remove leftover snapshots."""
         for first, rows in found.finished:
             path = index_path(self._directory, first)
             if index_sealed(path, first) is None:
@@ -70,20 +76,21 @@ class Indexer:
                 remove_snapshot(self._directory, position, self._storage)
 
     def replaced(self, state: LogState) -> None:
-        """The log is what a state says, and its segments are the writer's new ones."""
+        """Record that a snapshot replaced the log, and continue from its state."""
         self.state = state
         self._view = state.view
         self._snapshot_at, self._within = state.position + 1, 0
         self._unwritten = None
 
     def take(self, frames: Sequence[Frame], offsets: Sequence[int], aborted: Collection[int]) -> None:
-        """Index a decided run. What is indexed already is passed over, so that after a lack of room the call can be made again.
+        """Index a run of decided frames. Frames that are indexed are skipped, so the call can be repeated after a full disk.
 
         Raises:
-            InvariantViolated: the offsets are not those that the log gives.
-            DiskFull, OSError: the disk did not take it.
+            InvariantViolated: the offsets differ from those that the log gives.
+            DiskFull, OSError: the disk is full, or it failed.
         """
         at = min(max(self.state.position + 1 - frames[0].position, 0), len(frames)) if frames else 0
+        # Rows that an earlier call could not write come first.
         self._write_rows()
         if self._segments:
             self.pass_boundaries()
@@ -106,8 +113,9 @@ class Indexer:
         for at, (frame, offset) in enumerate(zip(frames, offsets, strict=True)):
             void = frame.position in aborted
             found = state.apply(frame, void)
+            # The protocol core and the log count records independently, so a difference reveals a bug.
             if found != offset:
-                raise InvariantViolated(f"{frame!r} was decided at offset {offset} and the log says {found}")
+                raise InvariantViolated(f"{frame!r} was decided at offset {offset}, but the log gives it offset {found}")
             if not many:
                 rows.append(encode_row(frame, places[at], offset, (state.tick, state.tick_time), void))
             elif frame.kind == _TICK:
@@ -116,6 +124,7 @@ class Indexer:
                 newest = frame.max_timestamp
         self._view = frames[-1].view
         data = _rows_of(frames, places, ticks, aborted, offsets[0], before) if many else b"".join(rows)
+        # Keep the rows until the write succeeds, because `state` already includes their frames.
         self._unwritten = (data, offsets[0], state.next_offset, newest)
         self._write_rows()
 
@@ -127,11 +136,12 @@ class Indexer:
             self._unwritten = None
 
     def pass_boundaries(self) -> None:
-        """Seal the index of a segment whose every position is decided, and write down what the next one starts from."""
+        """Seal the index of each segment whose frames are all decided, and write the snapshot of the next segment."""
         if self._unwritten is not None:
-            return  # there was no room for its last rows: `take` comes again with them
+            return  # the disk was full for the last rows: `take` is called again with them
         while self._segments[0].last == self.state.position:
             done, following = self._segments[:2]
+            # Seal first: recovery begins at the newest snapshot, so it never visits this segment again.
             self._room.with_room(done.index.seal, "the index")
             self._write_snapshot(Snapshot(self.state, following.first, FRAMES_AT, 0))
             done.index.close()
@@ -139,13 +149,16 @@ class Indexer:
             del self._segments[0]
 
     def _snapshot_now_and_then(self) -> None:
-        """Move the snapshot within the segment along; the more producers there are, the more seldom, as it costs more."""
+        """Move the snapshot within the segment forward. More producers make a snapshot more expensive, so the interval grows
+        with them.
+        """
         interval = max(self._options.snapshot_frames, 4 * len(self.state.producers))
         if self.state.position + 1 - self._snapshot_at >= interval:
             segment = self._segments[0]
             self._write_snapshot(Snapshot(self.state, segment.first, segment.decided_place, segment.index.rows_crc))
 
     def _write_snapshot(self, snapshot: Snapshot) -> None:
+        # A snapshot within a segment needs no sync: it counts only with index rows that match its CRC.
         start = snapshot.position == snapshot.segment
         self._room.with_room(lambda: write_snapshot(self._directory, snapshot, self._storage, durable=start), "a snapshot")
         self._snapshot_at = snapshot.position
@@ -162,7 +175,7 @@ def _rows_of(
     offset: int,
     tick: int,
 ) -> bytes:
-    """The rows of many frames; the arguments are those of `build_rows`."""
+    """Return the index rows of many frames; the arguments are those of `build_rows`."""
     headers = np.frombuffer(b"".join([frame.header for frame in frames]), HEADER_DTYPE)
     progress, body = headers["progress_length"].astype(np.uint32), headers["body_length"]
     sizes = HEADER_SIZE + ((progress + 7) & ~np.uint32(7)) + ((body + 7) & ~np.uint32(7))

@@ -1,14 +1,14 @@
-"""Replacing a whole log by a snapshot of another member's (design, 5.4): a crash at any instant leaves the old log or the new one.
+"""Replaces the log with a snapshot of another member (design, 5.4). A crash at any instant leaves the old log or the new one.
 
-Each step is durable before the next:
+Each step is durable before the next one:
 
-1. The snapshot gets its file. Nothing looks at it yet: it lies above what is decided here.
-2. The directory says that the log begins behind it, and is being replaced (`start.py`). From here on it is the new log: a start
-   that finds this does all that follows once more.
-3. The first segment of the new log comes under its name, and with it a mark that says what is decided.
-4. Both slots of the scalars say the same mark, which is newer than every one of the old log.
-5. What is left of the old log behind the snapshot goes.
-6. The directory says that nothing is being replaced any more; what is left before the snapshot goes, whenever that may be.
+1. The snapshot file is written. No reader uses it yet, because it lies above the frontier.
+2. The file `start` records that the log begins after the snapshot and is being replaced. From now on the snapshot is the log. A
+   start that finds this state repeats all later steps.
+3. The first segment of the new log is created, with a mark that names the decided position.
+4. Both slots of the hard state receive the same mark, which is newer than every mark of the old log.
+5. Files of the old log after the snapshot are removed.
+6. The file `start` records that the replacement is complete. Files before the snapshot are removed, now or later.
 """
 
 from __future__ import annotations
@@ -31,20 +31,18 @@ from tutti_gateway.log.write.truncate import state_mark
 
 
 def mark_of(state: LogState, sequence: int) -> Mark:
-    """The mark of a log that ends with what a state covers, all of it decided."""
+    """Return the mark of a log whose last frame is the last one that `state` covers; all of it is decided."""
     return Mark(sequence, state.position, state.view, state.chain, state.position, state.next_offset, now_us())
 
 
 def replace_log(
     directory: str, storage: Storage, options: LogOptions, scalars: ScalarsFile, state: LogState, sequence: int
 ) -> tuple[Segment, Mark]:
-    """Carry it out; done again, it does no harm.
+    """Replace the log on disk, and return the first segment of the new log and its mark. The call can be repeated safely.
 
     Args:
-        state: the new log, decided; it is further than what is decided here.
-        sequence: of the mark, above all that there are.
-
-    Returns the new log's first segment, and the mark.
+        state: the new log, all decided; it covers more than is decided here.
+        sequence: sequence number of the mark, above all existing ones.
     """
     first = state.position + 1
     write_snapshot(directory, Snapshot(state, first, FRAMES_AT, 0), storage, durable=True)
@@ -54,18 +52,19 @@ def replace_log(
 
 
 def finish_replacing(directory: str, storage: Storage, options: LogOptions) -> None:
-    """Before anything else a start looks at: end what the run before did not come to.
+    """Finish a replacement that an earlier run left incomplete. A start calls this function before it reads anything else.
 
     Raises:
-        Damaged: the snapshot is not good.
+        Damaged: the snapshot is missing or corrupt.
     """
+    # The flag becomes durable after the snapshot, so a set flag implies a complete snapshot file.
     start = read_start(directory)
     if not start.replacing:
         return
     snapshot = read_snapshot(directory, start.first)
     if snapshot is None:
         path = snapshot_path(directory, start.first)
-        raise Damaged(f"{path}, which was taking the log's place, is missing or damaged: start the gateway with a new directory")
+        raise Damaged(f"{path}, which replaces the log, is missing or corrupt: start the gateway with a new data directory")
     stored = read_scalars(directory)
     marks = [stored.mark] if stored is not None else []
     for first in positions_named(directory, "seg", all_there=True):
@@ -82,8 +81,9 @@ def _finish(
     first = state.position + 1
     mark = mark_of(state, sequence)
     with contextlib.suppress(FileNotFoundError):
-        storage.remove(index_path(directory, first))  # of a segment of the old log that began there too
+        storage.remove(index_path(directory, first))  # the old log may have had a segment that began at the same position
     header = SegmentHeader(options.lane or state.log, first, state.chain, size_of_next(options, 0, None))
+    # The mark in the new segment has a higher sequence than all old marks, so the old log no longer counts.
     fd = begin_segment(directory, storage, header, mark, None)
     try:
         state_mark(scalars, mark, first)

@@ -1,4 +1,4 @@
-"""What the next mark is to say: how far the log is durable and decided, and what of its end was durable and cannot be read."""
+"""Tracks what the next vote mark names: the durable end, the frontier, and a corrupt end that was durable before."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tutti_gateway.core.protocol.messages import Damage
 
 _US = 1_000_000
 
-End = tuple[int, int, int]  # of a log: position, view and chain of its last frame
+End = tuple[int, int, int]  # the end of a log: position, view and chain value of its last frame
 
 
 class Marking:
@@ -20,35 +20,41 @@ class Marking:
 
     Attributes:
         durable: the end that the last sync reached.
-        frontier: last decided position, and the offset behind its last record.
+        frontier: last decided position, and the offset after its last record.
         newest: the newest durable mark.
-        written: one that stands in a slot and is not durable yet.
-        damage: what marks go on naming until it is written anew or given up.
+        written: a mark that is in a slot and not durable yet.
+        damage: a corrupt range that marks continue to name until it is rewritten or given up.
     """
 
     def __init__(self, durable: End, frontier: tuple[int, int], newest: Mark, damage: Damage | None) -> None:
-        """Go on from what a start found."""
+        """Start from the state that recovery found."""
         self.durable = durable
         self.frontier = frontier
         self.newest = newest
         self.written: Mark | None = None
         self.damage = damage
         self._sequence = newest.sequence
-        self._since = 0.0  # when the first sync ended that the newest mark does not name
+        self._since = 0.0  # when the first sync ended that the newest mark does not cover
 
     @property
     def held(self) -> End:
-        """The end that a mark names: the durable one, or a damaged one that was durable."""
+        """Return the end that the next mark names: the durable end, or a corrupt end that was durable."""
         damage = self.damage
         return self.durable if damage is None else (damage.last, damage.view, damage.chain)
 
     @property
     def behind(self) -> bool:
-        """Whether the newest durable mark says less than is known."""
+        """True if the newest durable mark lags the known end or the frontier."""
         return self.newest.position != self.held[0] or self.newest.frontier_position != self.frontier[0]
 
     def due(self, now: float, late_us: int) -> bool:
-        """Whether the next write brings a mark: what was synced since the newest is much, or old (of `late_us`, at `now` in s)."""
+        """True if the next write must carry a mark: many frames, or an old sync, are not covered by the newest one.
+
+        Args:
+            now: monotonic time, seconds.
+            late_us: age of the oldest uncovered sync at which a mark is due, us.
+        """
+        # A mark that waits in a slot must become durable before the next one is written.
         if self.written is not None or (
             self.durable[0] - self.newest.position < limits.MARK_FRAMES and now - self._since < late_us / _US
         ):
@@ -56,32 +62,38 @@ class Marking:
         return self.behind
 
     def next(self, end: End | None = None) -> Mark:
-        """The next mark; it names `end` if that is given."""
+        """Return the next mark, which names `end` if it is given."""
         self._sequence += 1
         return Mark(self._sequence, *(end or self.held), *self.frontier, now_us())
 
     def contradicted(self, frames: Sequence[Frame]) -> bool:
-        """Whether these, which are to be written next, put another frame in the place of the damaged end."""
+        """True if one of these frames, which are written next, differs from the frame at the corrupt end."""
         damage = self.damage
         if damage is None or not frames[0].position <= damage.last <= frames[-1].position:
             return False
         return frames[damage.last - frames[0].position].header_crc != damage.chain
 
     def sequence_of_next(self) -> int:
-        """The number of a mark that is made elsewhere: above all others."""
+        """Reserve and return a sequence number above all existing marks, for a mark that another module creates."""
         self._sequence += 1
         return self._sequence
 
     def replaced(self, end: End, frontier: tuple[int, int], mark: Mark) -> None:
-        """The log is another one, and `mark` says so durably."""
+        """Record that a snapshot replaced the log, and that `mark` is durable."""
         self.frontier = frontier
         self.cut(end, mark)
 
     def synced(self, end: End, now: float) -> bool:
-        """The log is durable up to `end` at `now` (s), and so is what stands in the slot: whether there was something new in it."""
+        """Record that the log is durable up to `end`, and return True if the sync also made a mark durable.
+
+        Args:
+            end: the durable end.
+            now: monotonic time, seconds.
+        """
         if self.written is not None or self.newest.position >= self.durable[0]:
-            self._since = now  # all before it has its mark
+            self._since = now  # the newest mark covers everything before this sync
         self.durable = end
+        # Once the log reaches the corrupt end again, marks name the durable end.
         if self.damage is not None and end[0] >= self.damage.last:
             self.damage = None
         if self.written is None:
@@ -90,16 +102,16 @@ class Marking:
         return True
 
     def set(self, mark: Mark) -> None:
-        """The mark is the newest, and durable; none waits in a slot."""
+        """Record a durable mark as the newest; no mark is pending in a slot."""
         self.newest, self.written = mark, None
 
     def cut(self, end: End, mark: Mark) -> None:
-        """The log was cut, and `mark` says so durably."""
+        """Record that the log was truncated to `end`, and that `mark` is durable."""
         self.durable = end
         self.damage = None
         self.set(mark)
 
 
 def now_us() -> int:
-    """Wall clock, us."""
+    """Return the wall clock, us."""
     return time.time_ns() // 1000

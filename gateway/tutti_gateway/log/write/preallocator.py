@@ -1,7 +1,7 @@
-"""Keeps segments of written zeros ready: writing into them costs half of what writing into merely allocated ones costs.
+"""Keeps zero-filled segments ready, because writing into them costs half of writing into segments that are only allocated.
 
-A thread of low priority does it while the log is idle, in small steps, each synced, so that a write that comes in meets at most one
-step on the disk. Nothing depends on it: without a prepared segment the writer allocates one.
+A low-priority thread fills segments while the log is idle, in small synced steps, so a log write waits for at most one step. The
+thread is optional: without a prepared segment the writer allocates one.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from tutti.runtime.reserved_fds import patiently
 from tutti_gateway.log.write.segment import prepared_paths
 
 STEP_BYTES = 1 << 20
-PIECE_BYTES = 64 << 10  # of one write: what it puts into the page cache in one piece is walked through by each small write into it
-QUIET_S = 0.02  # without a write for so long the log is idle
+PIECE_BYTES = 64 << 10  # small, because a later small write walks through the whole page-cache piece that one write created
+QUIET_S = 0.02  # the log is idle after this time without a write, s
 LOOK_S = 0.05
 _NICE = 19
 
 
 class Preparer:
-    """The helper. `wrote()` and `used()` are called by the writer's thread, everything else happens in its own."""
+    """Preallocates segments in its own thread. The writer's thread calls `wrote` and `used`."""
 
     def __init__(self, directory: str, options: LogOptions, storage: Storage) -> None:
-        """Make it; it does nothing before `start`."""
+        """Create the preallocator; it does nothing before `start`."""
         self._directory = directory
         self._options = options
         self._storage = storage
@@ -38,28 +38,28 @@ class Preparer:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to prepare whenever the log is idle."""
+        """Start the thread, which fills segments whenever the log is idle."""
         self._needed.set()
         self._thread = threading.Thread(target=self._run, name="prepare-segments", daemon=True)
         self._thread.start()
 
     def wrote(self) -> None:
-        """The log is at work: hold back for a moment."""
+        """Record a write of the log, which pauses preallocation."""
         self._wrote_at = time.monotonic()
 
     def used(self) -> None:
-        """A prepared segment was taken."""
+        """Record that the writer took a prepared segment."""
         self._needed.set()
 
     def close(self) -> None:
-        """End the thread; a segment half prepared is removed by the next start."""
+        """Stop the thread. The next start removes a segment that is half done."""
         self._stop.set()
         self._needed.set()
         if self._thread is not None:
             self._thread.join()
 
     def clear(self) -> None:
-        """Remove what an earlier run left half done, or made in another size."""
+        """Remove prepared segments of an earlier run that are incomplete or have another size."""
         folder = os.path.join(self._directory, LOG)
         for name in patiently(lambda: os.listdir(folder)):
             path = os.path.join(folder, name)
@@ -67,12 +67,16 @@ class Preparer:
                 self._storage.remove(path)
 
     def prepare_one(self, *, patient: bool) -> bool:
-        """Write one segment of zeros; a patient one waits for idle moments. False if it was stopped or the disk has no room.
+        """Write one segment of zeros, and return False if the preallocator was stopped or the disk is full.
+
+        Args:
+            patient: True to write only while the log is idle.
 
         Raises:
             OSError: the disk failed.
         """
         options, storage = self._options, self._storage
+        # Prepared segments must not push the disk below its low limit.
         if storage.free_bytes(self._directory) < options.disk_low_bytes + 2 * options.segment_bytes:
             return False
         number = time.time_ns()
@@ -87,6 +91,7 @@ class Preparer:
                     return False
                 for piece in range(at, min(at + STEP_BYTES, size), PIECE_BYTES):
                     storage.write(fd, [zeros[: size - piece]], piece)
+                # Small syncs keep the delay of a concurrent log write short.
                 if patient:
                     storage.sync(fd)
             storage.sync(fd)
@@ -100,7 +105,7 @@ class Preparer:
         return True
 
     def _wait_idle(self) -> bool:
-        """Wait until the log is idle; False when it is closed."""
+        """Wait until the log is idle; return False if the preallocator is closed."""
         while not self._stop.is_set():
             quiet = time.monotonic() - self._wrote_at
             if quiet >= QUIET_S:
@@ -115,7 +120,7 @@ class Preparer:
             self._needed.clear()
             if self._stop.is_set():
                 return
-            with contextlib.suppress(OSError):  # not fatal: the writer meets the disk itself, and decides what an error means
+            with contextlib.suppress(OSError):  # not fatal: the writer meets the same error and decides what it means
                 while len(prepared_paths(self._directory)) < self._options.prepared_segments:
                     if not self.prepare_one(patient=True):
                         break

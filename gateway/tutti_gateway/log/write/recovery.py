@@ -1,14 +1,13 @@
-"""What a start finds on the disk (design, section 6): the log as far as it is good, and what kind of end it has.
+"""Recovers the log at a start (design, section 6): finds its valid part, and classifies its end as clean, torn or corrupt.
 
-The newest good mark says how far earlier syncs reached. A log that ends at or above it ends there, whatever stands behind: that was
-written and not synced in time, it is *torn*, and is cut. A log that ends below it has lost what was durable: that is *damage*, and
-nothing is changed. The two are told apart by the mark alone.
+The newest valid mark names the end that earlier syncs made durable. A log that ends at or above the mark is complete. Any bytes
+after its end were written but not synced: they are *torn*, and recovery truncates them. A log that ends below the mark lost durable
+data. Such a log is *corrupt*, and recovery changes nothing. The mark alone separates the two cases.
 
-Damage in a log that other gateways vote on is not the end: they may hold what is lost, and the group learns of it
-(`Recovered.damage`). Where it was decided already, the start goes back to an earlier watermark, before it, and learns again what is
-decided; only what the mark names counts as having been there. A bad header of a segment is made again, in a lane
-too, which has no roster. In a log of one gateway, and where the mark does not reach what was decided, it is for a person to look
-at.
+When other gateways vote on the log, they may hold the lost frames, so recovery reports the corruption to the group
+(`Recovered.damage`). If frames below the frontier are corrupt, recovery goes back to an earlier watermark and fetches the later
+decisions again. Only positions up to the mark count as durable. Recovery rebuilds a bad segment header from other data, also in a
+lane, which has no roster. An operator must act where the gateway is alone, or where the mark does not reach the decided end.
 """
 
 from __future__ import annotations
@@ -56,13 +55,13 @@ from tutti_gateway.log.write.durable_tail import moved_on
 
 @dataclass(slots=True)
 class FoundSegment:
-    """A segment that holds undecided frames, or is the last.
+    """A segment that holds undecided frames, or is the last one.
 
     Attributes:
         first: its first position.
         rows: index rows of its decided frames.
-        undecided: places of the others.
-        place: where the next frame goes, or where the frames end.
+        undecided: file positions of its undecided frames.
+        place: file position of the next frame.
     """
 
     first: int
@@ -73,21 +72,21 @@ class FoundSegment:
 
 @dataclass(slots=True)
 class Found:
-    """All that the writer starts from.
+    """The complete state from which the writer starts.
 
     Attributes:
-        recovered: what the stack starts from.
-        stored: the scalars; None on a new disk.
+        recovered: the state from which the protocol stack starts.
+        stored: the hard state; None on a new disk.
         mark: the newest mark.
-        state: the decided log, the writer's own copy.
-        base: the snapshot that it was made from.
-        end: position, view and chain of the last frame.
+        state: state after the decided log; the writer owns this copy.
+        base: the snapshot from which `state` was computed.
+        end: position, view and chain value of the last frame.
         view: view of the last decided frame.
-        segments: those that hold undecided frames, and the last.
-        finished: segments that were walked and whose every position is decided: first position and rows.
-        boundaries: the snapshots of the starts of segments that the decided log passed on the way.
-        later: first positions of the segments behind a damage, which do not go on from the end.
-        shown: up to where the run before showed it as decided, where that is behind the end of a log that heals; else 0.
+        segments: the segments that hold undecided frames, and the last one.
+        finished: first position and index rows of each scanned segment whose frames are all decided.
+        boundaries: snapshots of the segment starts that the decided log passed.
+        later: first positions of the segments after a corrupt range, which do not continue from the end.
+        shown: decided position that the previous run published, if it is after the end of a log under repair; else 0.
     """
 
     recovered: Recovered
@@ -105,8 +104,10 @@ class Found:
 
 
 @dataclass(slots=True)
-class _Ending:
-    """Where the walk over all segments ended: its last good position, the chain there, and segments that do not go on from it."""
+class _ScanResult:
+    """The result of scanning all segments: the last valid position, its chain value, and the segments that do not continue from
+    it.
+    """
 
     walks: list[Walk]
     position: int
@@ -115,43 +116,47 @@ class _Ending:
 
 
 def recover(directory: str, storage: Storage, options: LogOptions, *, log: bytes, live: tuple[int, int], failed: bool) -> Found:
-    """Find the log's end, cut what is torn, and make the tail durable. Behind a damage that the group may heal nothing is changed.
+    """Find the end of the log, truncate a torn tail, and make the rest durable. If the group may repair a corrupt end, change
+    nothing there.
 
     Args:
-        directory: of the gateway, locked by the caller.
-        log: uuid that the directory is known to hold, empty if none is known.
-        live: frontier (position, offset) that the run before showed, if that was under this boot; else zeros.
-        failed: whether that run may have ended with a failed sync: what is not surely durable is then written again.
+        directory: data directory of the gateway; the caller holds its lock.
+        log: uuid of the log that the directory is known to hold; empty if none is known.
+        live: frontier (position, offset) that the previous run published under the same boot; else zeros.
+        failed: True if the previous run may have ended with a failed sync; data of uncertain durability is then written again.
 
     Raises:
-        Damaged: something durable is damaged or gone; nothing was changed.
-        WrongDirectory: the segments belong to another log, or something was written by a newer release.
+        Damaged: durable data is corrupt or missing; nothing was changed.
+        WrongDirectory: the segments belong to another log, or a newer release wrote the directory.
     """
-    remove_before(directory, storage, read_start(directory).first)  # what a trim did not come to
+    remove_before(directory, storage, read_start(directory).first)  # files that an interrupted trim left over
     stored = read_scalars(directory)
     firsts = positions_named(directory, "seg")
     check_kept(directory, stored, firsts, log.hex())
+    # `check_kept` has already excluded a begun log that lost these files.
     if stored is None or not firsts:
-        return _blank(stored)
+        return _empty_log(stored)
     check_begin(directory, firsts)
     mark = newest_mark(directory, stored.mark, firsts)
+    # Under the same boot, the live page may name a later frontier than the marks do.
     frontier = max(mark.frontier_position, live[0])
-    base = _base(directory, firsts[-1], frontier)
-    if options.lane or _several(base.state.roster.values()):
+    base = _base_snapshot(directory, firsts[-1], frontier)
+    if options.lane or _has_several_voters(base.state.roster.values()):
         mend_headers(directory, storage, [first for first in firsts if first >= base.segment], base, options.lane or base.state.log)
     short = check_end(directory, firsts, stored.segment, heals=True)
     if base.segment < firsts[0]:
-        raise Damaged(f"{snapshot_path(directory, firsts[0])}, with which the log begins, is missing or damaged: restore it")
+        raise Damaged(f"{snapshot_path(directory, firsts[0])}, with which the log begins, is missing or corrupt: restore the file")
     header = _check_segments(directory, firsts, base, log)
-    ending = _go_along(directory, firsts, base, frontier)
+    ending = _scan_segments(directory, firsts, base, frontier)
     shown = 0
     if options.heals and 0 < ending.position < frontier:
-        shown, frontier = frontier, ending.position  # no ABORT in a lane reaches back
+        shown, frontier = frontier, ending.position  # no ABORT in a lane affects earlier frames
     elif ending.position < frontier <= mark.position and _others_vote(base, ending, frontier):
         frontier, base, ending = _step_back(directory, firsts, stored.mark, (frontier, base, ending))
-    # Whatever was decided was durable before, and so was the first frame when the log's uuid was written down.
+    # A decided frame was durable before its decision, and so was the first frame before the log's uuid was recorded.
     damage = _check_durable(directory, base, ending, mark, max(frontier, 1 if log else 0), options.heals, short)
     if damage is not None:
+        # Whole frames after the mark may have received a vote, so they belong to the lost range too.
         mark = moved_on(directory, firsts[-1], mark)
         damage = Damage(damage.first, mark.position, mark.view, mark.chain)
     elif short is None:
@@ -159,35 +164,38 @@ def recover(directory: str, storage: Storage, options: LogOptions, *, log: bytes
     elif not options.heals or ending.later:
         raise short
     if failed:
-        _write_again(storage, ending, mark.position)
+        _rewrite_tail(storage, ending, mark.position)
     if ending.walks:
-        _write_marks_again(storage, ending.walks[-1].segment)
+        _rewrite_marks(storage, ending.walks[-1].segment)
+    # A corrupt end stays unchanged until the group has decided which frames belong there.
     if damage is None and short is None:
-        _cut(directory, storage, ending)
+        _truncate_torn(directory, storage, ending)
     _make_durable(directory, storage, ending)
-    if not ending.position:  # the first segment was begun, and the power went before anything was durable in it
+    if not ending.position:  # the first segment was begun, and power failed before any frame in it was durable
         _remove(directory, storage, 0)
-        return _blank(stored)
+        return _empty_log(stored)
     found = _result(directory, stored, mark, base, ending, frontier, header.log)
     found.shown = shown
     if short is not None and damage is None:
-        damage = Damage(ending.position + 1, *found.end)  # all that a mark names is here; what stood behind it is not known
+        # every frame that a mark names is valid; frames after the mark may be lost
+        damage = Damage(ending.position + 1, *found.end)
     if damage is not None:
         found.recovered = msgspec.structs.replace(found.recovered, damage=damage)
         found.later = ending.later
     return found
 
 
-def _blank(stored: Stored | None) -> Found:
+def _empty_log(stored: Stored | None) -> Found:
     scalars, mark = (stored.scalars, stored.mark) if stored is not None else (Scalars(), Mark())
     return Found(Recovered(b"", scalars, LogState(), ()), stored, mark, LogState(), beginning(), (0, 0, 0))
 
 
-def _base(directory: str, last: int, frontier: int) -> Snapshot:
-    """The snapshot to start from: one within a segment only if the index rows before it are as they were, and in the last segment
-    (its first position) only if the file was not cut short before it.
+def _base_snapshot(directory: str, last: int, frontier: int) -> Snapshot:
+    """Return the snapshot to start from. A snapshot within a segment counts only if the index rows before it are unchanged, and
+    its frames lie within the file.
     """
     found = newest_snapshot(directory, frontier)
+    # A snapshot beyond the end of a shortened file covers frames that are missing.
     there = found.segment != last or found.place <= os.path.getsize(segment_path(directory, last))
     if there and rows_before(directory, found) is not None:
         return found
@@ -197,64 +205,72 @@ def _base(directory: str, last: int, frontier: int) -> Snapshot:
 def _check_segments(directory: str, firsts: list[int], base: Snapshot, log: bytes) -> SegmentHeader:
     if base.segment not in firsts:
         path = segment_path(directory, base.segment)
-        raise Damaged(f"segment {path} is missing: restore it, {or_repair(directory)}")
+        raise Damaged(f"segment {path} is missing: restore the file, {or_repair(directory)}")
     header = read_header(directory, firsts[-1])
     if log and header.log != log:
         raise WrongDirectory(
-            f"data directory {directory} is that of log {log.hex()} and its segments are of log {header.log.hex()}: "
-            "put the files of one log together"
+            f"data directory {directory} belongs to log {log.hex()}, but its segments belong to log {header.log.hex()}: "
+            "restore the segments of that log, or use another data directory"
         )
     return header
 
 
-_Begin = tuple[int, Snapshot, _Ending]  # a frontier, the snapshot to start from, and where the log behind that ends
+_ScanStart = tuple[int, Snapshot, _ScanResult]  # a frontier, the snapshot to start from, and the end of the log after it
 
 
-def _step_back(directory: str, firsts: list[int], stored: Mark, begin: _Begin) -> _Begin:
-    """Begin at an earlier watermark than the one that cannot be reached: one before the damage. Any other place will not do, as a
-    batch before it might be void by an ABORT behind it. Where there is none, all stays as it was.
+def _step_back(directory: str, firsts: list[int], stored: Mark, begin: _ScanStart) -> _ScanStart:
+    """Choose an earlier watermark that lies before the corrupt range, and return the scan from there.
+
+    A position without a watermark does not qualify, because a later ABORT may void a batch before it. Return the input unchanged
+    if no such watermark exists.
     """
     frontier, base, ending = begin
     marks = [stored, *(mark for first in reversed(firsts) for mark in segment_marks(directory, first) if mark is not None)]
     stops = sorted({mark.frontier_position for mark in marks} | ({0} if firsts[0] == 1 else set()), reverse=True)
     for stop in stops:
+        # Only a watermark before the corrupt range can be reached.
         if stop >= frontier or stop > ending.position:
             continue
-        base = _base(directory, firsts[-1], stop)
+        base = _base_snapshot(directory, firsts[-1], stop)
         if base.segment < firsts[0]:
             break
-        frontier, ending = stop, _go_along(directory, firsts, base, stop, stop + limits.REQUEST_ROOM_FRAMES)
+        frontier, ending = stop, _scan_segments(directory, firsts, base, stop, stop + limits.REQUEST_ROOM_FRAMES)
         if ending.position >= frontier:
             return frontier, base, ending
     return begin
 
 
-def _go_along(directory: str, firsts: list[int], base: Snapshot, frontier: int, last: int | None = None) -> _Ending:
+def _scan_segments(directory: str, firsts: list[int], base: Snapshot, frontier: int, last: int | None = None) -> _ScanResult:
     walks: list[Walk] = []
     position, chain, place = base.position, base.state.chain, base.place
     firsts = [first for first in firsts if first >= base.segment]
     for at, first in enumerate(firsts):
         header = read_header(directory, first)
+        # The scan may begin inside the first segment. Every later segment must begin where the one before it ends.
         if (at or position == first) and (first != position or header.chain != chain):
-            return _Ending(walks, position - 1, chain, firsts[at:])
+            return _ScanResult(walks, position - 1, chain, firsts[at:])
         segment = SegmentMap(segment_path(directory, first), first)
         found = walk(segment, place, position, chain, last=last, bodies_from=frontier + 1)
         walks.append(found)
         position, chain, place = found.position, found.chain, FRAMES_AT
-    return _Ending(walks, position - 1, chain, [])
+    return _ScanResult(walks, position - 1, chain, [])
 
 
 def _check_durable(
-    directory: str, base: Snapshot, ending: _Ending, mark: Mark, decided: int, heals: bool, short: Damaged | None
+    directory: str, base: Snapshot, ending: _ScanResult, mark: Mark, decided: int, heals: bool, short: Damaged | None
 ) -> Damage | None:
-    """The log must reach to position `decided`, and to the mark unless others may hold what is missing; and hold the frame that the
-    mark names. `short`: the error to raise where the last segment's file was cut short.
+    """Check that the log reaches `decided` and the mark, and that it holds the frame that the mark names.
+
+    The log may end below the mark if other gateways may hold the missing frames. The corrupt range is then returned.
+
+    Args:
+        short: the error to raise if the file of the last segment is too short.
     """
     if ending.position < decided:
-        raise short or _damage(directory, base, ending, max(decided, mark.position))
+        raise short or _corruption_error(directory, base, ending, max(decided, mark.position))
     if ending.position < mark.position:
         if not ending.walks or not ((heals and ending.position) or _others_vote(base, ending, decided)):
-            raise short or _damage(directory, base, ending, mark.position)
+            raise short or _corruption_error(directory, base, ending, mark.position)
         return Damage(ending.position + 1, mark.position, mark.view, mark.chain)
     chain = base.state.chain if mark.position == base.state.position else None
     for found in ending.walks:
@@ -262,27 +278,29 @@ def _check_durable(
             chain = found.frame(mark.position).header_crc
     if chain is not None and chain != mark.chain:
         raise Damaged(
-            f"the log in {directory} holds another frame at position {mark.position} (chain {chain:#010x}) than the one that was "
-            f"made durable (chain {mark.chain:#010x}): files of different logs or times were mixed; restore them"
+            f"the log in {directory} has chain value {chain:#010x} at position {mark.position}, but the durable frame there has "
+            f"chain value {mark.chain:#010x}: files of different logs or times were mixed; restore one consistent copy"
         )
     return None
 
 
-def _others_vote(base: Snapshot, ending: _Ending, decided: int) -> bool:
-    """Whether the last decided roster, or any behind it, names more than one gateway that votes."""
+def _others_vote(base: Snapshot, ending: _ScanResult, decided: int) -> bool:
+    """True if the last decided roster, or a later one, names more than one voter."""
     rosters: list[Iterable[Voter]] = [base.state.roster.values()]
     for found in ending.walks:
         headers = found.headers()
         for position in headers["position"][headers["kind"] == Kind.ROSTER].tolist():
+            # A decided ROSTER replaces the earlier ones; an undecided ROSTER may still be dropped.
             if position <= decided:
                 rosters.clear()
             rosters.append(decode_body(RosterBody, found.frame(position).body).voters)
-    return any(map(_several, rosters))
+    return any(map(_has_several_voters, rosters))
 
 
 def forgot(recovered: Recovered, directory: Home) -> bool:
-    """Whether others may rely on what this directory does not know: it is a copy, or its log has a view that this disk accepted and
-    its scalars, of an earlier time, say nothing of it. A gateway alone has nobody who does.
+    """True if other gateways may rely on promises that this directory no longer holds.
+
+    The directory is then a copy, or its hard state is older than a view of this disk in the log. A single gateway has no others.
     """
     state, mine = recovered.state, directory.incarnation
     older = state.gateway_number(mine) in state.members and state.view > recovered.scalars.accepted
@@ -290,21 +308,22 @@ def forgot(recovered: Recovered, directory: Home) -> bool:
 
 
 def _others_vote_in(recovered: Recovered, mine: bytes) -> bool:
-    """True if the log that a start found names more than one gateway that votes, or removed this disk, whose answers the voters may
-    still need. Without a log it is not known, and may be so.
+    """True if the recovered log names more than one voter, or removed this disk, whose answers the voters may still need.
+
+    True without a log too, because the roster is then unknown.
     """
     if any(voter.incarnation == mine for voter in recovered.state.removed.values()):
         return True
     rosters: list[Iterable[Voter]] = [recovered.state.roster.values()] if recovered.state.roster else []
     rosters += [decode_body(RosterBody, frame.body).voters for frame in recovered.tail if frame.kind == Kind.ROSTER]
-    return not rosters or any(map(_several, rosters))
+    return not rosters or any(map(_has_several_voters, rosters))
 
 
-def _several(roster: Iterable[Voter]) -> bool:
+def _has_several_voters(roster: Iterable[Voter]) -> bool:
     return sum(voter.voting for voter in roster) > 1
 
 
-def _damage(directory: str, base: Snapshot, ending: _Ending, durable: int) -> Damaged:
+def _corruption_error(directory: str, base: Snapshot, ending: _ScanResult, durable: int) -> Damaged:
     position = ending.position + 1
     offset = base.state.next_offset
     aborts = []
@@ -315,28 +334,30 @@ def _damage(directory: str, base: Snapshot, ending: _Ending, durable: int) -> Da
     if ending.walks:
         path, place, why = ending.walks[-1].segment.path, ending.walks[-1].place, ending.walks[-1].stop.value
     else:
-        path, place, why = segment_path(directory, base.segment), 0, "another chain in the header"
+        path, place, why = segment_path(directory, base.segment), 0, "a different chain value in its header"
     return Damaged(
-        f"the log is damaged at position {position} (offset {offset}): {path} has {why} at byte {place}, and everything up to "
-        f"position {durable} was durable. Nothing was changed. Restore the file, {or_repair(directory)}"
+        f"the log is corrupt at position {position} (offset {offset}): {path} has {why} at byte {place}, but everything up to "
+        f"position {durable} was durable. Recovery changed nothing. Restore the file, {or_repair(directory)}"
     )
 
 
-def _check_later(directory: str, ending: _Ending, mark: Mark) -> None:
-    """A segment is begun only when everything before it is durable. One that does not go on from the end is left over from a repair
-    that lowered the mark after the segment was begun and did not come to remove it; or else the log is damaged before it.
+def _check_later(directory: str, ending: _ScanResult, mark: Mark) -> None:
+    """Check that a segment that does not continue from the end is a leftover of an interrupted repair.
+
+    A leftover segment has only marks older than the lowered one. Otherwise the log is corrupt before the segment, because a segment
+    begins only when everything before it is durable.
     """
     for first in ending.later:
         newest = max((found.sequence for found in segment_marks(directory, first) if found is not None), default=None)
         if newest is None or newest >= mark.sequence:
             raise Damaged(
-                f"the log ends at position {ending.position} and segment {segment_path(directory, first)} goes on elsewhere: "
-                f"restore what is missing between, {or_repair(directory)}"
+                f"the log ends at position {ending.position}, but segment {segment_path(directory, first)} "
+                f"does not continue there: restore the missing segments, {or_repair(directory)}"
             )
 
 
-def _write_again(storage: Storage, ending: _Ending, durable: int) -> None:
-    """After a failed sync the page cache may show what the disk does not hold, and call it clean."""
+def _rewrite_tail(storage: Storage, ending: _ScanResult, durable: int) -> None:
+    """Write the tail again: after a failed sync the page cache may report data as clean that the disk does not hold."""
     for found in ending.walks:
         if found.position - 1 <= durable:
             continue
@@ -348,8 +369,10 @@ def _write_again(storage: Storage, ending: _Ending, durable: int) -> None:
             storage.close(fd)
 
 
-def _write_marks_again(storage: Storage, segment: SegmentMap) -> None:
-    """The slot written next is the one without the newest mark, which must then be on the disk and not in the page cache alone."""
+def _rewrite_marks(storage: Storage, segment: SegmentMap) -> None:
+    """Write the mark slots again. The next mark overwrites the older slot, so the newest mark must be on the disk and not only
+    in the page cache.
+    """
     fd = storage.open(segment.path)
     try:
         storage.write(fd, [bytes(segment.view[MARK_SLOTS[0] : FRAMES_AT])], MARK_SLOTS[0])
@@ -357,21 +380,22 @@ def _write_marks_again(storage: Storage, segment: SegmentMap) -> None:
         storage.close(fd)
 
 
-def _cut(directory: str, storage: Storage, ending: _Ending) -> None:
-    """Make the end an end: later segments away, an invalid header at the next place."""
+def _truncate_torn(directory: str, storage: Storage, ending: _ScanResult) -> None:
+    """Truncate the torn tail: remove later segments, and write an invalid header at the end."""
     _remove(directory, storage, ending.position + 1, ending.later)
     for found in ending.walks[-1:]:
         fd = storage.open(found.segment.path)
         try:
             fits = found.place + HEADER_SIZE <= read_header(directory, found.segment.first).size
+            # Bytes of a torn write may continue the chain later, when the frame before them is written again.
             if fits and storage.read(fd, HEADER_SIZE, found.place) != TERMINATOR:
                 storage.write(fd, [TERMINATOR], found.place)
         finally:
             storage.close(fd)
 
 
-def _make_durable(directory: str, storage: Storage, ending: _Ending) -> None:
-    """All that was found, with the segments' names: a run that was killed may not have come to it."""
+def _make_durable(directory: str, storage: Storage, ending: _ScanResult) -> None:
+    """Sync the scanned files and the folder, because a killed run may not have synced them."""
     for found in ending.walks:
         fd = storage.open(found.segment.path)
         try:
@@ -393,7 +417,7 @@ def _remove(directory: str, storage: Storage, above: int, also: Sequence[int] = 
         storage.make_names_durable(os.path.join(directory, LOG))
 
 
-def _result(directory: str, stored: Stored, mark: Mark, base: Snapshot, ending: _Ending, frontier: int, log: bytes) -> Found:
+def _result(directory: str, stored: Stored, mark: Mark, base: Snapshot, ending: _ScanResult, frontier: int, log: bytes) -> Found:
     state = base.state.copy()
     rows = rows_before(directory, base)
     if rows is None:
@@ -405,9 +429,11 @@ def _result(directory: str, stored: Stored, mark: Mark, base: Snapshot, ending: 
         for abort in found.aborts(some[: _decided(found, frontier)])
     ]
     segments, finished, boundaries, tail = [], [], [], []
+    # If no frame follows the snapshot, only the mark and the snapshot name the last view.
     view = decided_view = mark.view if mark.position == base.state.position else base.state.view
     for found, some in zip(ending.walks, headers, strict=True):
         decided = _decided(found, frontier)
+        # The decided log passed this segment start, so the snapshot of the start can be written.
         if found.first == found.segment.first == state.position + 1 != base.position:
             boundaries.append(Snapshot(state.copy(), found.first, FRAMES_AT, 0))
         rows = np.append(rows, found.rows(some[:decided], aborts, state.next_offset, state.tick))

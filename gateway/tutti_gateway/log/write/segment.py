@@ -1,4 +1,4 @@
-"""Segments from the writer's side: taken into use whole, filled in order, never changed behind what was written."""
+"""Log segments as the writer sees them: created whole, filled in order, and never changed before the write position."""
 
 from __future__ import annotations
 
@@ -24,16 +24,22 @@ _NEW = "new.tmp"
 
 
 class Segment:
-    """A segment that is written to, or holds undecided frames.
+    """A segment that accepts writes or holds undecided frames.
 
     Attributes:
-        first, last: first position; last position once a later segment has begun, else None.
-        place: where the next frame goes.
-        undecided: places of the frames that are not decided yet, in order; the first is that of position `next_undecided`.
+        first: first position.
+        last: last position once a later segment exists, else None.
+        place: file position of the next frame.
+        undecided: file positions of the undecided frames, in order; the first one belongs to position `next_undecided`.
     """
 
     def __init__(self, first: int, fd: int, size: int, place: int, index: IndexWriter, slot: int) -> None:
-        """A segment whose frames up to `place` are decided as far as `index` has rows; `slot` is the mark slot to write next."""
+        """Create a segment.
+
+        Args:
+            place: file position after the last frame; the frames before it are decided as far as `index` has rows.
+            slot: the mark slot to write next.
+        """
         self.first = first
         self.last: int | None = None
         self.fd = fd
@@ -42,35 +48,48 @@ class Segment:
         self.index = index
         self.slot = slot
         self.undecided = array("Q")
-        self.undecided_from = 0  # how many of `undecided` are decided by now (the array is cut now and then)
+        self.undecided_from = 0  # how many leading entries of `undecided` are decided by now; `take_places` removes them in blocks
 
     @property
     def next_undecided(self) -> int:
-        """The first position of this segment that is not decided."""
+        """Return the first position of this segment that is not decided."""
         return self.first + self.index.count
 
     @property
     def decided_place(self) -> int:
-        """Where that position stands, or will stand."""
+        """Return the file position of the first undecided frame, or of the next frame if all are decided."""
         return self.undecided[self.undecided_from] if self.undecided_from < len(self.undecided) else self.place
 
     def place_of(self, position: int, decided: int) -> int | None:
-        """Where the undecided frame at a position stands, None if there is none; `decided` is the last position that is decided."""
+        """Return the file position of an undecided frame, or None if the segment does not hold it.
+
+        Args:
+            position: position of the frame in the log.
+            decided: last decided position.
+        """
         at = self.undecided_from + position - max(self.first, decided + 1)
         return self.undecided[at] if self.undecided_from <= at < len(self.undecided) else None
 
     def places_behind(self, position: int, decided: int) -> array[int]:
-        """Where the frames behind a position stand, that is decided or above."""
+        """Return the file positions of the frames after `position`, which is the last decided position or above it."""
         return self.undecided[self.undecided_from + position + 1 - max(self.first, decided + 1) :]
 
     def fitting(self, frames: Sequence[Frame], end: End) -> tuple[list[Buffer], array[int], int, End]:
-        """What goes in here of frames that are to follow the log's `end`: the buffers of one gathered write, with a terminator; the
-        place of each frame, the place behind them, and the end that the log has then. None go in where the first finds no room.
+        """Select the leading frames that fit into this segment; none if the first frame is too large for its free space.
+
+        Args:
+            frames: frames that follow the end of the log.
+            end: the end of the log.
+
+        Returns:
+            The buffers of one gathered write, with a terminator; the file position of each selected frame; the file position after
+                them; and the new end of the log.
 
         Raises:
-            InvariantViolated: one of them does not follow.
+            InvariantViolated: a frame does not follow the one before it.
         """
         position, view, chain = end
+        # Every write ends with a terminator, which needs the space of one frame header.
         place, limit, extend = self.place, self.size - HEADER_SIZE, google_crc32c.extend
         parts: list[Buffer] = []
         places = array("Q")
@@ -78,12 +97,15 @@ class Segment:
             behind = place + frame.size
             if behind > limit:
                 break
+            # This is the last check before the disk: a frame outside of the chain would end the log at the next start.
             if frame.position != position + 1 or extend(chain, frame.header[:CRC_AT]) != frame.header_crc:
-                raise InvariantViolated(f"{frame!r} does not follow position {position} with chain {chain:#010x}, the log's end")
+                raise InvariantViolated(
+                    f"{frame!r} does not follow the end of the log at position {position}, chain value {chain:#010x}"
+                )
             if frame.progress or frame.body_length & 7:
                 parts += frame.extents()
             else:
-                parts += (frame.header, frame.body)  # what is in most of them, in a third of the time
+                parts += (frame.header, frame.body)  # most frames take this path, which costs a third of `extents`
             places.append(place)
             place = behind
             position, view, chain = position + 1, frame.view, frame.header_crc
@@ -91,17 +113,18 @@ class Segment:
         return parts, places, place, (position, view, chain)
 
     def shorten(self, count: int) -> None:
-        """The last `count` frames are gone, and no segment follows."""
+        """Remove the last `count` frames from the segment, which becomes the last one."""
         if count:
             self.place = self.undecided[-count]
             del self.undecided[-count:]
         self.last = None
 
     def take_places(self, count: int) -> array[int]:
-        """Places of the next `count` frames that are decided."""
+        """Return the file positions of the next `count` frames, which are now decided."""
         start = self.undecided_from
         taken = self.undecided[start : start + count]
         self.undecided_from = start + count
+        # Each deletion moves the rest of the array, so entries are deleted in blocks.
         if self.undecided_from > 4096:
             del self.undecided[: self.undecided_from]
             self.undecided_from = 0
@@ -109,16 +132,18 @@ class Segment:
 
 
 def prepared_paths(directory: str) -> list[str]:
-    """Segments of written zeros that are ready for use."""
+    """Return the paths of zero-filled segments that are ready for use."""
     folder = os.path.join(directory, LOG)
     names = patiently(lambda: os.listdir(folder))
     return sorted(os.path.join(folder, name) for name in names if name.startswith(PREPARED) and name.endswith(".seg"))
 
 
 def size_of_next(options: LogOptions, before: int, frame: Frame | None) -> int:
-    """Size of a segment that begins with a frame, if that is known, behind one of the size `before` (0: it is the first).
+    """Return the size of the next segment, bytes. Each segment is twice as large as the one before it, up to the configured size.
 
-    A log that is hardly used takes little room, and one that grows gets large segments soon.
+    Args:
+        before: size of the segment before it; 0 for the first segment.
+        frame: the frame with which the segment begins, if that is known.
     """
     wanted = 2 * before or options.first_segment_bytes if options.first_segment_bytes else options.segment_bytes
     needed = FRAMES_AT + frame.size + HEADER_SIZE if frame is not None else 0
@@ -127,24 +152,25 @@ def size_of_next(options: LogOptions, before: int, frame: Frame | None) -> int:
 
 
 def begin_segment(directory: str, storage: Storage, header: SegmentHeader, mark: Mark, source: str | None) -> int:
-    """Take a new segment into use, durably, and return its descriptor: a crash leaves it whole or not there.
+    """Create a segment durably and return its file descriptor. A crash leaves the segment complete or absent.
 
-    Everything before its first position must be durable: the mark in it says so.
+    Everything before its first position must be durable, because its mark states that.
 
     Args:
-        source: path of a file of zeros of the right size to use (prepared, or the reserve); None allocates one.
+        source: path of a zero-filled file of the right size (a prepared segment or the reserve); None allocates a file.
 
     Raises:
-        OSError: there is no room, or the disk failed.
+        OSError: the disk is full, or it failed.
     """
     path = source or os.path.join(directory, LOG, _NEW)
     fd = storage.open(path, create=source is None)
     try:
         if source is None:
-            storage.truncate(fd, 0)  # left over from a crash
+            storage.truncate(fd, 0)  # a crash may have left the file
             storage.allocate(fd, header.size)
         storage.write(fd, [header.to_bytes(), mark.to_bytes()], 0)
         storage.make_durable(fd)
+        # The final name appears only after header and mark are durable.
         storage.rename(path, segment_path(directory, header.first))
         storage.make_names_durable(os.path.join(directory, LOG))
     except BaseException:
@@ -154,18 +180,18 @@ def begin_segment(directory: str, storage: Storage, header: SegmentHeader, mark:
 
 
 def older_slot(marks: list[Mark | None]) -> int:
-    """The slot to write next: the one that does not hold the newest mark."""
+    """Return the mark slot to write next: the one that does not hold the newest mark."""
     return min(range(len(marks)), key=lambda slot: -1 if (mark := marks[slot]) is None else mark.sequence)
 
 
 def new_segment(directory: str, storage: Storage, first: int, fd: int, size: int) -> Segment:
-    """A segment that was just begun, with an empty index."""
+    """Return a segment that was just created, with an empty index."""
     index = IndexWriter(index_path(directory, first), first, no_rows(), storage)
     return Segment(first, fd, size, FRAMES_AT, index, 1)
 
 
 def reopen(directory: str, found: FoundSegment, storage: Storage) -> Segment:
-    """A segment as a start found it."""
+    """Reopen a segment that recovery found."""
     path = segment_path(directory, found.first)
     size = read_header(directory, found.first).size
     fd = storage.open(path)
@@ -176,16 +202,16 @@ def reopen(directory: str, found: FoundSegment, storage: Storage) -> Segment:
 
 
 def begun_by(frame: Frame) -> bytes:
-    """The uuid of the log that begins with a frame."""
-    invariant(frame.kind == Kind.ROSTER, f"a log begins with its ROSTER, not with {frame!r}")
+    """Return the uuid of the log that begins with a ROSTER frame."""
+    invariant(frame.kind == Kind.ROSTER, f"a log must begin with a ROSTER frame, but got {frame!r}")
     return decode_body(RosterBody, frame.body).log
 
 
 def unwritten(frames: Sequence[Frame], end: End) -> Sequence[Frame]:
-    """Those of `frames` that a log does not hold yet which ends there.
+    """Return the frames that a log with this end does not hold yet.
 
     Raises:
-        InvariantViolated: it holds others.
+        InvariantViolated: the log holds different frames at their positions.
     """
     position, _, chain = end
     if not frames or frames[0].position > position:
@@ -193,6 +219,6 @@ def unwritten(frames: Sequence[Frame], end: End) -> Sequence[Frame]:
     known = position - frames[0].position + 1
     invariant(
         known <= len(frames) and frames[known - 1].header_crc == chain,
-        f"frames {frames[0].position} to {frames[-1].position} differ from the log, which ends at {position}",
+        f"frames {frames[0].position} to {frames[-1].position} differ from those in the log, which ends at position {position}",
     )
     return frames[known:]

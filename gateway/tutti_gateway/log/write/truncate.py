@@ -1,15 +1,15 @@
-"""Taking frames off the end of the log (design, 5.4), so that a crash at any instant leaves a log and never damage.
+"""Truncates the end of the log (design, 5.4), so that a crash at any instant leaves a valid log and no corruption.
 
-Each step is durable before the next:
+Each step is durable before the next one:
 
-1. The mark is lowered in both slots of the scalars, which from then on name the segment that will be the last. Until the first of
-   them is durable the log is as it was; from then on nothing behind the cut was promised to be there.
-2. In that segment the header of every frame that goes is overwritten, so that none is ever found again, whatever comes to stand
-   before it; and both mark slots say what the scalars say, one after the other, so that one is good at every instant.
-3. The segments behind it are removed. A start that finds one knows it by its marks, which are older than the lowered one.
+1. The lowered mark goes into both slots of the hard state, together with the first position of the new last segment. Until the
+   first slot is durable, the log is unchanged. Afterwards no mark promises a frame after the truncation point.
+2. In the new last segment the header of each removed frame is overwritten, so that no later scan finds the frame again. Both mark
+   slots of the segment receive the lowered mark, one after the other, so that one slot is always valid.
+3. Later segments are removed. A start recognises a leftover segment because its marks are older than the lowered one.
 
-A start in between finds what still stands there for a torn end, or takes it for a tail: the log as it was, or with fewer of the
-frames that go. A cut takes no room: everything is written in place.
+A start after an interrupted truncation treats the remaining frames as a torn end or as a valid tail. The log is then unchanged, or
+lacks some of the removed frames. Truncation writes in place, so it needs no free disk space.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from tutti_gateway.log.write.segment import Segment
 
 
 def end_at(directory: str, segments: Sequence[Segment], decided: End, position: int) -> End:
-    """The end of a log that is cut behind `position`, which is the last decided one or above it.
+    """Return the end that the log has after a truncation at `position`, which is at or above the last decided position.
 
     Args:
-        segments: those that hold undecided frames.
-        decided: position, view and chain of the last decided frame.
+        segments: the segments that hold undecided frames.
+        decided: position, view and chain value of the last decided frame.
 
     Raises:
-        Damaged: the frames up to there cannot be read.
+        Damaged: the frames up to `position` cannot be read.
     """
     if position == decided[0]:
         return decided
@@ -49,7 +49,9 @@ def end_at(directory: str, segments: Sequence[Segment], decided: End, position: 
     mapped = SegmentMap(segment_path(directory, segment.first), segment.first)
     found = walk(mapped, place, start, chain, last=position, bodies_from=None)
     if found.position <= position:
-        raise Damaged(f"{mapped.path} has {found.stop.value} at byte {found.place}, where position {found.position} must be")
+        raise Damaged(
+            f"{mapped.path} has {found.stop.value} at byte {found.place}, where the frame at position {found.position} must be"
+        )
     return position, found.frame(position).view, found.chain
 
 
@@ -62,17 +64,19 @@ def take_off(
     places: Sequence[int],
     gone: Sequence[Segment],
 ) -> None:
-    """Carry a cut out, in the order that is described above; done again, it does no harm.
+    """Truncate on disk, in the order that the module describes. The call can be repeated safely.
 
     Args:
-        mark: the lowered one.
-        kept: the segment that will be the last, None if none stays.
-        places: where in it the frames stand that go.
-        gone: the segments behind it.
+        mark: the lowered mark.
+        kept: the segment that becomes the last one, or None if none remains.
+        places: file positions of the removed frames in that segment.
+        gone: the segments after it, which are removed.
     """
     state_mark(scalars, mark, kept.first if kept is not None else 0)
     if kept is not None:
+        # Without frames to remove, the header at the end is erased, so that bytes of an older frame are never found there.
         erase(storage, kept, mark, [(place, HEADER_SIZE) for place in places or [kept.place]])
+    # The last segment goes first, so that a crash leaves consecutive segments.
     for segment in reversed(gone):
         for path in (segment_path(directory, segment.first), index_path(directory, segment.first)):
             with contextlib.suppress(FileNotFoundError):
@@ -81,16 +85,21 @@ def take_off(
 
 
 def state_mark(scalars: ScalarsFile, mark: Mark, segment: int) -> None:
-    """Have both slots of the scalars say the mark, and the first position of the segment that is to be the last."""
+    """Write the mark and the first position of the last segment into both slots of the hard state."""
     for _ in SLOTS:
         scalars.write(scalars.scalars, mark, segment)
 
 
 def erase(storage: Storage, segment: Segment, mark: Mark, extents: Iterable[tuple[int, int]]) -> None:
-    """Overwrite extents (place, bytes) of a segment with zeros and have both its slots say the mark, durably."""
+    """Overwrite extents of a segment with zeros, and write the mark into both of its slots, durably.
+
+    Args:
+        extents: file position and length of each extent, bytes.
+    """
     for place, size in extents:
         for at in range(place, place + size, WRITE_BYTES):
             storage.write(segment.fd, [bytes(min(WRITE_BYTES, place + size - at))], at)
+    # One slot becomes durable before the other is written, so that one of them is always valid.
     for slot in (segment.slot, 1 - segment.slot):
         storage.write(segment.fd, [mark.to_bytes()], MARK_SLOTS[slot])
         storage.make_durable(segment.fd)

@@ -1,4 +1,4 @@
-"""The actions: small questions about the log, JSON in and JSON out (docs/reference/reads.md)."""
+"""The Flight actions: small requests about the log, with JSON bodies and answers (docs/reference/reads.md)."""
 
 from __future__ import annotations
 
@@ -43,29 +43,29 @@ Linearizable = TypeVar("Linearizable", FrontierAsk, TimeAsk)
 
 
 class Action(NamedTuple):
-    """An action: what it answers, in one sentence, and the method that does."""
+    """An action: a description of its answer, and the method that computes it."""
 
     sentence: str
     method: str
 
 
 ACTIONS: dict[str, Action] = {
-    "frontier": Action("how far the log is committed; with `beyond` waits until it is further", "frontier"),
+    "frontier": Action("the frontier of the log; with `beyond` waits until the frontier is above it", "frontier"),
     "offset_for_time": Action("offset of the first record at or after a time", "offset_for_time"),
     "ticks": Action("the ticks of a range: number, time, offset", "ticks"),
-    "tick_end": Action("where a batch that ends at a tick ends", "tick_end"),
-    "bytes_end": Action("where a batch of so many bytes ends", "bytes_end"),
-    "plan": Action("a range cut into parts that can be read side by side", "plan"),
-    "lanes": Action("the lanes of unordered sends and how far they are", "lanes"),
-    "topics": Action("the topics and what they hold", "topics"),
-    "producers": Action("the producers and how far they are", "producers"),
-    "readers": Action("what named readers saved", "readers"),
-    "save_offset": Action("save a named reader's offset", "save_offset"),
-    "passed": Action("what a named reader saved, once it has passed an offset", "passed"),
-    "report": Action("a query tells how far it is", "report"),
-    "queries": Action("the queries that told this gateway how far they are", "queries"),
+    "tick_end": Action("end offset of a micro-batch that ends at a tick", "tick_end"),
+    "bytes_end": Action("end offset of a micro-batch of a given size in bytes", "bytes_end"),
+    "plan": Action("a range split into parts for parallel reads", "plan"),
+    "lanes": Action("the lanes of unordered records and their frontiers", "lanes"),
+    "topics": Action("the topics with their counts and first and last records", "topics"),
+    "producers": Action("the producers with epoch, sequence and progress", "producers"),
+    "readers": Action("the committed offsets of named readers", "readers"),
+    "save_offset": Action("commit the offset of a named reader", "save_offset"),
+    "passed": Action("the committed offset of a named reader, once it reaches an offset", "passed"),
+    "report": Action("record the progress of a query", "report"),
+    "queries": Action("the queries that report to this gateway", "queries"),
 }
-_MAY_WAIT = frozenset({"frontier", "passed"})  # for news: how long that took tells nothing of this process
+_MAY_WAIT = frozenset({"frontier", "passed"})  # their duration includes waiting, so it is not measured
 _CUT_OFF = frozenset({"minority", "halted"})
 
 
@@ -73,7 +73,7 @@ class Actions:
     """Answers actions.
 
     Attributes:
-        act_us: how long those took that wait for nothing; an increment may be lost when two end at once.
+        act_us: latency of actions that do not wait; concurrent updates may lose a count.
     """
 
     def __init__(
@@ -84,9 +84,14 @@ class Actions:
         watch: FrontierWatch[Frontier],
         queries: Queries,
     ) -> None:
-        """Answer for the logs of `shelf`, of which `watch` tells that they moved; what only `gateway` can do is asked of it.
+        """Create the answering service.
 
-        What queries tell is kept in `queries`.
+        Args:
+            shelf: the served logs.
+            plans: splits ranges.
+            gateway: the gateway, for requests that only it can serve.
+            watch: watch of the frontier.
+            queries: stores the reports of queries.
         """
         self._shelf = shelf
         ordered = shelf.of("")
@@ -100,14 +105,16 @@ class Actions:
         self.act_us = Histogram(LATENCY_BOUNDS_US)
 
     def act(self, kind: str, body: bytes, given_up: GivenUp, access: Access = ANYBODY) -> bytes:
-        """The answer to one action, which who asks may ask; of topics they are told those alone that they may read.
+        """Return the answer to one action, with only the topics that the caller may read.
 
         Raises:
-            Fault: the action does not exist, or its body asks for what is not there.
+            Fault: the action does not exist, or its body is wrong.
         """
         action = ACTIONS.get(kind)
         if action is None:
-            raise Fault("unknown_action", f"there is no action {kind[:100]!r}; there are {', '.join(ACTIONS)}", name=kind[:100])
+            raise Fault(
+                "unknown_action", f"there is no action {kind[:100]!r}; the actions are {', '.join(ACTIONS)}", name=kind[:100]
+            )
         began = time.monotonic_ns()
         with sent_on(self._gateway.elsewhere, ""):
             answer = getattr(self, action.method)(body, given_up)
@@ -118,14 +125,14 @@ class Actions:
         return encode(answer)
 
     def frontier(self, body: bytes, given_up: GivenUp) -> object:
-        """How far the log is committed."""
+        """Return the frontier of a log."""
         asked = decode(FrontierAsk, body, "the body of frontier")
         served = self._shelf.of(asked.lane)
         confirmed = {}
         if asked.linearizable:
             served.ranges.check_log(asked)
             confirmed["confirmed"] = served.ranges.confirmed()
-        frontier = served.ranges.frontier(_plain(asked), given_up)
+        frontier = served.ranges.frontier(_without_linearizable(asked), given_up)
         if asked.beyond is not None and frontier.offset <= asked.beyond:
             frontier = served.watch.wait(asked.beyond, asked.timeout_ms * 1000, given_up)
             if frontier.offset <= asked.beyond:
@@ -146,19 +153,19 @@ class Actions:
         }
 
     def offset_for_time(self, body: bytes, given_up: GivenUp) -> object:
-        """Offset of the first record at or after a time."""
+        """Return the offset of the first record at or after a time."""
         asked = decode(TimeAsk, body, "the body of offset_for_time")
         served = self._shelf.of(asked.lane)
-        frontier = served.ranges.frontier(_plain(asked), given_up)
+        frontier = served.ranges.frontier(_without_linearizable(asked), given_up)
         with sent_on(self._gateway.elsewhere, asked.lane):
             found = served.reader.offset_for_time(asked.time_us)
-            if asked.linearizable and found >= frontier.offset:  # a record that is found is the first one anywhere
+            if asked.linearizable and found >= frontier.offset:  # a record that exists is the first one on any gateway
                 served.ranges.frontier(asked, given_up)
                 found = served.reader.offset_for_time(asked.time_us)
             return {"offset": found}
 
     def ticks(self, body: bytes, given_up: GivenUp) -> object:
-        """The ticks of a range."""
+        """Return the ticks of a range."""
         asked = decode(TicksAsk, body, "the body of ticks")
         frontier = self._ranges.frontier(asked, given_up)
         start, end = self._ranges.offsets(asked.start, asked.end, frontier)
@@ -166,36 +173,36 @@ class Actions:
         return found[: limits.TICKS_AN_ANSWER_MAX]
 
     def tick_end(self, body: bytes, given_up: GivenUp) -> object:
-        """Where a batch that ends at a tick ends."""
+        """Return the end offset of a micro-batch that ends at a tick."""
         asked = decode(TickEndAsk, body, "the body of tick_end")
         frontier = self._ranges.frontier(asked, given_up)
         start, end = self._ranges.offsets(asked.start, asked.end, frontier)
         return {"offset": tick_end(self._reader.ticks, start, min(asked.limit, end), end, asked.every)}
 
     def bytes_end(self, body: bytes, given_up: GivenUp) -> object:
-        """Where a batch of so many bytes ends."""
+        """Return the end offset of a micro-batch of a given size."""
         asked = decode(BytesEndAsk, body, "the body of bytes_end")
         frontier = self._ranges.frontier(asked, given_up)
         start, end = self._ranges.offsets(asked.start, asked.end, frontier)
         return {"offset": bytes_end(self._reader.rows(start, end, asked.topics), start, end, asked.bytes)}
 
     def plan(self, body: bytes, given_up: GivenUp) -> object:
-        """A range cut into parts."""
+        """Return a range split into parts."""
         return self._plans.plan(decode(Command, body, "the body of plan"), given_up)
 
     def lanes(self, body: bytes, given_up: GivenUp) -> object:
-        """The lanes of unordered sends and how far they are."""
+        """Return the lanes of unordered records and their frontiers."""
         self._ranges.frontier(decode(NothingAsked, body, "the body of lanes"), given_up)
-        not_silent(self._shelf.of(""))  # who follows asks again and again
+        not_silent(self._shelf.of(""))  # a follower repeats this request, so it must notice a stalled gateway
         return self._shelf.lanes()
 
     def topics(self, body: bytes, given_up: GivenUp) -> object:
-        """The topics and what they hold."""
+        """Return the topics with their counts."""
         self._ranges.frontier(decode(NothingAsked, body, "the body of topics"), given_up)
         return [topic_line(topic) for topic in self._reader.topics()]
 
     def producers(self, body: bytes, given_up: GivenUp) -> object:
-        """The producers and how far they are."""
+        """Return the producers with epoch, sequence and progress."""
         self._ranges.frontier(decode(NothingAsked, body, "the body of producers"), given_up)
         return [
             {
@@ -210,20 +217,22 @@ class Actions:
         ]
 
     def readers(self, body: bytes, given_up: GivenUp) -> object:
-        """What named readers saved."""
+        """Return the committed offsets of named readers."""
         self._ranges.frontier(decode(NothingAsked, body, "the body of readers"), given_up)
         return self._reader.state().readers
 
     def save_offset(self, body: bytes, given_up: GivenUp) -> object:
-        """Save a named reader's offset, through the gateway."""
+        """Commit the offset of a named reader, through the gateway."""
         asked = decode(SaveAsk, body, "the body of save_offset")
         frontier = self._ranges.frontier(asked, given_up)
-        self._ranges.check_not_beyond(f"reader {asked.reader!r} cannot save offset {asked.offset}", asked.offset, frontier)
+        self._ranges.check_not_beyond(f"reader {asked.reader!r} cannot commit offset {asked.offset}", asked.offset, frontier)
         self._gateway.save_offset(asked.reader, asked.offset, asked.back, given_up)
         return {"reader": asked.reader, "offset": asked.offset}
 
     def passed(self, body: bytes, given_up: GivenUp) -> object:
-        """What a named reader saved (None: nothing), once that is `offset` or more, or the time is over."""
+        """Return the committed offset of a named reader (None if it has none), once it is at least `offset`, or the timeout
+        ends.
+        """
         asked = decode(PassedAsk, body, "the body of passed")
         served = self._shelf.of("")
         self._ranges.frontier(asked, given_up)
@@ -231,19 +240,20 @@ class Actions:
         if found < asked.offset and asked.timeout_ms:
             not_silent(served)
             if served.state() in _CUT_OFF and self._gateway.others():
-                raise Fault("unavailable", f"this gateway is {served.state()}, and hears of nothing new: ask the next one")
+                raise Fault("unavailable", f"this gateway is {served.state()} and receives no new records: ask another gateway")
             wait_us = asked.timeout_ms * 1000
             found = self._watch.wait_beside(lambda: self._positions.of(asked.reader), asked.offset - 1, wait_us, given_up).offset
         return {"reader": asked.reader, "offset": None if found < 0 else found}
 
     def report(self, body: bytes, given_up: GivenUp) -> object:
-        """A query tells how far it is: noted here, and kept in the log if it has a name and has moved. That it cannot be kept is no
-        error: it is told as `trouble`, also to who asks for `queries`.
+        """Record the progress of a query, and commit it to the log if the query has a name and has moved.
+
+        A failed commit is not an error of the action. The answer and the action `queries` contain it as `trouble`.
         """
         asked = decode(ReportAsk, body, "the body of report")
         frontier = self._ranges.frontier(asked, given_up)
         who = f"query {asked.name or asked.label!r}"
-        self._ranges.check_not_beyond(f"{who} cannot have processed offset {asked.offset}", asked.offset, frontier)
+        self._ranges.check_not_beyond(f"{who} reports offset {asked.offset} as processed", asked.offset, frontier)
         self._queries.note(asked, time.time_ns() // 1000)
         trouble = ""
         if asked.name and self._positions.of(asked.name).offset != asked.offset:
@@ -255,11 +265,11 @@ class Actions:
         return {"trouble": trouble}
 
     def queries(self, body: bytes, given_up: GivenUp) -> object:
-        """The queries that told this gateway how far they are."""
+        """Return the queries that report to this gateway."""
         frontier = self._ranges.frontier(decode(NothingAsked, body, "the body of queries"), given_up)
         return self._queries.lines(frontier.offset, time.time_ns() // 1000)
 
 
-def _plain(asked: Linearizable) -> Linearizable:
-    """The question without its wish for a linearizable answer, which the action sees to itself."""
+def _without_linearizable(asked: Linearizable) -> Linearizable:
+    """Return the request without its wish for a linearizable answer, which the action handles itself."""
     return msgspec.structs.replace(asked, linearizable=False)

@@ -1,4 +1,4 @@
-"""How a range is cut into parts that can be read side by side."""
+"""Splits a range into parts that can be read in parallel."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tutti_gateway.reads.protocol.tickets import Command, Ticket, encode
 
 
 class Part(msgspec.Struct, frozen=True):
-    """Offsets [start, end) with the rows and bytes in them."""
+    """Offsets [start, end) with their number of rows and bytes."""
 
     start: int
     end: int
@@ -38,7 +38,7 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Plans:
-    """Cuts ranges."""
+    """Splits ranges."""
 
     def __init__(
         self,
@@ -46,15 +46,19 @@ class Plans:
         locations: Callable[[Callable[[], bool]], Sequence[str]],
         elsewhere: Callable[[str, int], bool],
     ) -> None:
-        """Cut ranges of the logs of `shelf`, which gateways at `locations` hold: URIs, given whether who asks has gone away;
-        `elsewhere` as in `sent_on`.
+        """Create the splitter.
+
+        Args:
+            shelf: the served logs.
+            locations: returns the URIs of the gateways that hold the logs; its argument returns True if the caller is gone.
+            elsewhere: as in `sent_on`.
         """
         self._shelf = shelf
         self._locations = locations
         self._elsewhere = elsewhere
 
     def plan(self, command: Command, given_up: Callable[[], bool]) -> Plan:
-        """The action `plan`."""
+        """Answer the action `plan`."""
         served = self._shelf.of(command.lane)
         with sent_on(self._elsewhere, command.lane):
             wanted = served.ranges.of(command, given_up)
@@ -63,7 +67,7 @@ class Plans:
         return Plan(served.reader.log, wanted.start, end, wanted.frontier.offset, parts, served.lane)
 
     def info(self, command: Command, descriptor: flight.FlightDescriptor, given_up: Callable[[], bool]) -> flight.FlightInfo:
-        """The answer of `get_flight_info`."""
+        """Answer `get_flight_info`."""
         served = self._shelf.of(command.lane)
         with sent_on(self._elsewhere, command.lane):
             wanted = served.ranges.of(command, given_up)
@@ -86,7 +90,7 @@ class Plans:
 
 
 def _check_tickets(command: Command, parts: int) -> None:
-    """Refuse an answer that grows out of bounds, as each of its tickets has all names of topics in it.
+    """Refuse an answer that would be too large, because each of its tickets repeats all topic names.
 
     Raises:
         Fault: `malformed`.
@@ -95,8 +99,8 @@ def _check_tickets(command: Command, parts: int) -> None:
     if size > limits.TICKETS_BYTES_MAX:
         raise Fault(
             "malformed",
-            f"the range has {parts} parts, and {len(command.topics or ())} topics in the ticket of each would make {size} bytes; "
-            f"at most {limits.TICKETS_BYTES_MAX} are given: ask for fewer `splits`, or use the action `plan`",
+            f"the range has {parts} parts, whose tickets with {len(command.topics or ())} topics each need {size} bytes; "
+            f"at most {limits.TICKETS_BYTES_MAX} are permitted: ask for fewer `splits`, or use the action `plan`",
         )
 
 
@@ -117,7 +121,7 @@ def _endpoint(
         topics=command.topics,
         columns=command.columns,
         follow=command.follow,
-        seen=max(command.seen, part.end),  # a gateway that is a moment behind this one waits
+        seen=max(command.seen, part.end),  # a gateway that lags this one waits until its frontier reaches the part
         log=served.reader.log,
         absent_ok=command.absent_ok,
         lane=served.lane,

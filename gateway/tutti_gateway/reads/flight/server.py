@@ -1,4 +1,4 @@
-"""The Flight service: tickets and commands in, streams and answers out. Each method checks, asks who knows, and answers."""
+"""The Flight service: decodes tickets and commands, checks permissions, and returns streams and answers."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tutti_gateway.reads.flight.streams import Streams
 from tutti_gateway.reads.protocol.flight_errors import Fault, schema_told, told
 from tutti_gateway.reads.protocol.tickets import Command, Ticket, decode, encode
 
-WRITES_REFUSED = "the reads port takes no records: send them with a Producer to the gateway's client port"
+WRITES_REFUSED = "the reads port accepts no records: send them with a Producer to the gateway's client port"
 
 
 class Answer:
-    """The answer of an action, which keeps the place of its call until it was sent, or its caller is gone."""
+    """The answer of an action. It holds the lease of its call until the answer is sent or the caller is gone."""
 
     def __init__(self, answer: bytes, lease: Lease, call: Call) -> None:
         self._left = [answer]
@@ -30,11 +30,11 @@ class Answer:
         self._call = call
 
     def __iter__(self) -> Answer:
-        """It is its own iterator, as the Flight library wants it."""
+        """Return itself, as the Flight library requires."""
         return self
 
     def __next__(self) -> bytes:
-        """The answer, and when that was sent nothing more."""
+        """Return the answer, then release the lease."""
         if not self._left:
             self._lease.release()
             raise StopIteration
@@ -42,15 +42,18 @@ class Answer:
 
 
 class ReadsServer(flight.FlightServerBase):
-    """Serves one log. Calls run in threads of the library; it listens from its construction on."""
+    """Serves one log. It listens from its construction on; its calls run in threads of the library."""
 
     def __init__(
         self, location: str, streams: Streams, plans: Plans, actions: Actions, connections: Connections, guard: Guard
     ) -> None:
-        """Listen at `location` (grpc://HOST:PORT, grpc+tls://... with a certificate; port 0 takes a free one, see `port`).
+        """Listen at a location.
+
+        Args:
+            location: grpc://HOST:PORT, or grpc+tls://HOST:PORT with a certificate; port 0 takes a free one (see `port`).
 
         Raises:
-            pa.ArrowException: the port is in use, or cannot be listened on.
+            pa.ArrowException: the port is in use, or cannot be bound.
         """
         self._streams = streams
         self._plans = plans
@@ -65,7 +68,7 @@ class ReadsServer(flight.FlightServerBase):
 
     @told
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
-        """A stream of records."""
+        """Return a stream of records."""
         access, call = self._guard.caller(context), self._connections.call(context.peer())
         asked = decode(Ticket, ticket.ticket, "the ticket")
         self._guard.checked(lambda: access.require_read(asked.topics))
@@ -74,7 +77,7 @@ class ReadsServer(flight.FlightServerBase):
 
     @told
     def get_flight_info(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.FlightInfo:
-        """Endpoints of a range, one a split."""
+        """Return the endpoints of a range, one for each split."""
         access = self._guard.caller(context)
         command = _command(descriptor)
         self._guard.checked(lambda: access.require_read(command.topics))
@@ -83,7 +86,7 @@ class ReadsServer(flight.FlightServerBase):
             call = self._connections.call(context.peer())
             with hints_for(access):
                 info = self._plans.info(command, descriptor, context.is_cancelled)
-            del call  # it was at work until now
+            del call  # the connection counts as busy until the answer is complete
             return info
         finally:
             lease.release()
@@ -92,7 +95,7 @@ class ReadsServer(flight.FlightServerBase):
     def get_schema(  # type: ignore[override]  # the stubs have the type of the client's side
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
     ) -> flight.SchemaResult:
-        """The schema of what a command reads."""
+        """Return the schema of a command's records."""
         self._guard.caller(context)
         return flight.SchemaResult(schema_of(check_columns(_command(descriptor).columns)))
 
@@ -100,7 +103,7 @@ class ReadsServer(flight.FlightServerBase):
     def list_flights(  # type: ignore[override]  # the stubs have text, the library gives bytes
         self, context: flight.ServerCallContext, criteria: bytes
     ) -> Iterator[flight.FlightInfo]:
-        """The whole log, as one flight."""
+        """Return the whole log as one flight."""
         access = self._guard.caller(context)
         self._guard.checked(lambda: access.require_read(None))
         command = Command()
@@ -111,13 +114,13 @@ class ReadsServer(flight.FlightServerBase):
     def list_actions(  # type: ignore[override]  # the stubs have an action where the library wants its type
         self, context: flight.ServerCallContext
     ) -> list[tuple[str, str]]:
-        """Names of the actions, each with a sentence."""
+        """Return the name and description of each action."""
         self._guard.caller(context)
         return [(name, action.sentence) for name, action in ACTIONS.items()]
 
     @told
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[bytes]:
-        """One action: JSON in, JSON out."""
+        """Run one action, with JSON as body and answer."""
         access, body = self._guard.caller(context), action.body.to_pybytes()
         if access is not ANYBODY and action.type in ACTIONS:
             self._guard.checked(lambda: check_action(access, action.type, body))
@@ -131,12 +134,12 @@ class ReadsServer(flight.FlightServerBase):
 
     @told
     def do_put(self, *_args: object) -> None:
-        """Refused: records go in by the client port."""
+        """Refuse the call: producers send records to the client port."""
         raise Fault("read_only", WRITES_REFUSED)
 
     @told
     def do_exchange(self, *_args: object) -> None:
-        """Refused: records go in by the client port."""
+        """Refuse the call: producers send records to the client port."""
         raise Fault("read_only", WRITES_REFUSED)
 
 

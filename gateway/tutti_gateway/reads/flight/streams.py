@@ -1,7 +1,7 @@
-"""Streams of records: a range that ends, or one that follows the log.
+"""Streams of records: a range with an end, or a range that follows the log.
 
-A stream is an iterator that the Flight library asks for the next batch, from a thread of its own, after it has handed the last one
-to the network. So a slow reader holds three batches at most and one thread; nothing is made ahead of it.
+A stream is an iterator. A thread of the Flight library asks it for the next batch after the network has accepted the previous one.
+So a slow reader holds at most three batches and one thread, and nothing is prefetched.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Batch = pa.RecordBatch | tuple[pa.RecordBatch, pa.Buffer]
 
 
 class StreamMeters:
-    """What was read. Counts may lose an increment when two streams count at once: they are for graphs, not for accounts."""
+    """Counters of reads. Concurrent streams may lose an increment, which is acceptable for graphs."""
 
     def __init__(self) -> None:
         self.opened = 0
@@ -46,26 +46,26 @@ class StreamMeters:
         self.batch_us = Histogram(LATENCY_BOUNDS_US)
 
     def read(self) -> dict[str, int]:
-        """Records and bytes so far."""
+        """Return the number of records and bytes so far."""
         return {"records": self.records, "bytes": self.bytes}
 
 
 class Stream:
-    """One caller's stream: gives its place back when it ends, however it ends, and lets only Flight errors out."""
+    """One caller's stream. It releases its lease at its end, after an error too, and raises only Flight errors."""
 
     def __init__(self, batches: Iterator[Batch], lease: Lease, call: Call, meters: StreamMeters) -> None:
-        """A stream of `batches` that holds `lease`, for `call`."""
+        """Create a stream of `batches` that holds `lease` for `call`."""
         self._batches = batches
         self._lease = lease
         self._call = call
         self._meters = meters
 
     def __iter__(self) -> Stream:
-        """Streams are their own iterators."""
+        """Return itself, as the Flight library requires."""
         return self
 
     def __next__(self) -> Batch:
-        """The next batch, as the Flight library wants it."""
+        """Return the next batch."""
         try:
             item = next(self._batches)
         except StopIteration:
@@ -83,14 +83,19 @@ class Stream:
 
 
 class Streams:
-    """Opens streams, within the bounds."""
+    """Opens streams, within the limits."""
 
     def __init__(
         self,
         shelf: Shelf,
         elsewhere: Callable[[str, int], bool] = lambda lane, position: False,
     ) -> None:
-        """Serve the logs of `shelf`; `elsewhere` is told of a position that cannot be read, and says whether others hold it."""
+        """Create the service.
+
+        Args:
+            shelf: the served logs.
+            elsewhere: reports an unreadable position to the gateway, and returns True if other gateways hold it.
+        """
         self._elsewhere = elsewhere
         self._shelf = shelf
         self.scans = Slots("streams", limits.STREAMS_MAX, limits.BUSY_WAIT_US_MAX)
@@ -99,10 +104,15 @@ class Streams:
         self.room = Room()
 
     def open(self, ticket: Ticket, call: Call, given_up: Callable[[], bool]) -> flight.FlightDataStream:
-        """The stream that a ticket of `call` asks for; `given_up` says whether its caller went away.
+        """Open the stream that a ticket names.
+
+        Args:
+            ticket: the request.
+            call: the connection of the caller.
+            given_up: returns True if the caller is gone.
 
         Raises:
-            Fault: the ticket asks for what is not there, or all places are taken.
+            Fault: the ticket is wrong, or the limit of streams is reached.
         """
         lease = (self.followers if ticket.follow else self.scans).take(given_up)
         served = self._shelf.of(ticket.lane)
@@ -120,7 +130,7 @@ class Streams:
         return flight.GeneratorStream(schema, stream)  # type: ignore[arg-type]  # the stubs leave out pairs with metadata
 
     def _batch_bytes(self) -> int:
-        """Up to how many bytes frames are joined.
+        """Return the size up to which small frames are joined, bytes.
 
         A stream that waits for its reader holds about three times that: a batch in gRPC and the next one, with computed columns.
         """
@@ -129,7 +139,11 @@ class Streams:
         return min(max(share, common_limits.READ_BATCH_BYTES_MIN), common_limits.READ_BATCH_BYTES_MAX)
 
     def _scan(self, served: Served, ticket: Ticket, start: int, end: int, *, goes_on: bool = False) -> Iterator[pa.RecordBatch]:
-        """The batches of a range that is committed; it `goes_on` where this stream had another one before."""
+        """Yield the batches of a committed range.
+
+        Args:
+            goes_on: True if this stream has read an earlier range.
+        """
         reached = start
         try:
             batches = scan(
@@ -142,17 +156,17 @@ class Streams:
                 bytes_max=self._batch_bytes(),
                 goes_on=goes_on,
             )
-            while (batch := self._made(batches)) is not None:
+            while (batch := self._next_batch(batches)) is not None:
                 if served.watch.stopping:
                     raise _stopping()
                 yield batch
                 reached += batch.num_rows
-                del batch  # the next one is made without this one in memory
+                del batch  # frees this batch before the next one is built
         except Damaged as error:
             where = {"offset": reached} if ticket.topics is None else {}
             raise of_damage(error, self._elsewhere, served.lane, **where) from error
 
-    def _made(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
+    def _next_batch(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
         with self.room.for_a_batch():
             began = time.monotonic_ns()
             batch = next(batches, None)
@@ -161,7 +175,9 @@ class Streams:
             return batch
 
     def _follow(self, served: Served, ticket: Ticket, wanted: Range, given_up: Callable[[], bool]) -> Iterator[Batch]:
-        """What is committed from the range's start on, as it comes; the last batch of each run says how far the stream is."""
+        """Yield committed records from the start of the range on, as they arrive. The last batch of each run carries the
+        position.
+        """
         at, end = wanted.start, wanted.end
         schema = schema_of(check_columns(ticket.columns))
         empty = pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
@@ -187,16 +203,16 @@ class Streams:
                     last = batch
             except (Fault, Behind):
                 if last is not empty:
-                    yield last  # whole and good, whatever came behind it
+                    yield last  # this batch is valid, whatever follows it
                 raise
             at = upto
             yield last, _progress(at, frontier)
-            # A gap between runs: where little batches commit without a pause, each would cost the caller a message of its own.
+            # A pause between runs: if small batches commit without a break, each would cost the caller a message.
             time.sleep(max(0.0, limits.FOLLOW_GAP_US / US - (time.monotonic() - began)))
 
 
 def metadata(served: Served, wanted: Range) -> bytes:
-    """What a stream's schema says beside the columns."""
+    """Return the metadata of a stream's schema."""
     return msgspec.json.encode(
         {
             "log": served.reader.log,
@@ -209,17 +225,17 @@ def metadata(served: Served, wanted: Range) -> bytes:
 
 
 def not_silent(served: Served) -> None:
-    """Have nobody wait for what is committed later where the gateway stands still.
+    """Refuse to wait for new records at a stalled gateway.
 
     Raises:
         Fault: `unavailable`.
     """
     if served.watch.silent:
-        raise Fault("unavailable", "this gateway stands still: wait for what is new at the next one, from the offset reached")
+        raise Fault("unavailable", "this gateway has stalled: continue at another gateway, from the offset reached")
 
 
 def _stopping() -> Fault:
-    return Fault("stopping", "this gateway goes down: go on at the next one, from the offset reached")
+    return Fault("stopping", "this gateway is stopping: continue at another gateway, from the offset reached")
 
 
 def _progress(at: int, frontier: Frontier) -> pa.Buffer:

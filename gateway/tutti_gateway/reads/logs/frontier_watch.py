@@ -1,9 +1,8 @@
-"""One watcher of the frontier for everybody who waits on it.
+"""Waits for the frontier, with one thread for all waiting callers.
 
-The gateway writes a byte into a pipe when its frontier moved; one thread here reads it, looks at the live page and wakes all who
-wait. While nobody waits it sleeps and leaves the bytes in the pipe (the gateway's write then does nothing), so that a log that
-nobody follows costs the committing side no second process that wakes up. Should a byte ever be missing, the page is looked at every
-half second all the same. The pipe's end means that the gateway is gone.
+The gateway writes a byte into a pipe when its frontier moves. One thread reads the pipe, checks the live page and wakes all waiting
+callers. While no caller waits, the thread sleeps and leaves the bytes in the pipe, so a commit wakes no second process. The thread
+also checks the page every half second, in case a byte is missing. The end of the pipe means that the gateway is gone.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ _PIPE_BYTES = 65_536
 
 
 class HasOffset(Protocol):
-    """A frontier: how far the committed log goes."""
+    """A frontier: the end of the committed log."""
 
     @property
     def offset(self) -> int:
-        """The offset that the next record will get."""
+        """Return the offset that the next record will get."""
         ...
 
 
@@ -43,72 +42,73 @@ class Watching(Protocol[Seen_co]):
 
     @property
     def stopping(self) -> bool:
-        """Whether the process stops: every wait ends."""
+        """True if the process stops, which ends every wait."""
 
     @property
     def silent(self) -> bool:
-        """Whether the gateway stands still, so that nothing comes: every wait ends."""
+        """True if the gateway has stalled, which ends every wait."""
 
     def now(self) -> Seen_co:
-        """The frontier of this moment."""
+        """Return the current frontier."""
 
     def wait(self, beyond: int, timeout_us: int, given_up: Callable[[], bool] = bool) -> Seen_co:
-        """Wait until the frontier is above `beyond`, the time has passed, the caller has given up, the process stops, or the
-        gateway is silent.
+        """Wait until the frontier is above `beyond`, or the wait ends for another reason; return the frontier.
+
+        The other reasons are the timeout, a caller that is gone, a stopping process, and a stalled gateway.
         """
 
 
 class LaneWatch(Generic[Frontier]):
-    """Waits for the frontier of a lane, by the watch of the ordered log: the gateway tells by one pipe that something moved."""
+    """Waits for the frontier of a lane, through the watch of the ordered log; one pipe signals both."""
 
     def __init__(self, look: Callable[[], Frontier], watch: FrontierWatch[Any]) -> None:
-        """`look` reads the frontier (cheap), which never moves back."""
+        """Create a watch; `look` reads the frontier, which never moves back, at low cost."""
         self.now = look
         self._watch = watch
 
     @property
     def stopping(self) -> bool:
-        """Whether the process stops."""
+        """True if the process stops."""
         return self._watch.stopping
 
     @property
     def silent(self) -> bool:
-        """Whether the gateway stands still."""
+        """True if the gateway has stalled."""
         return self._watch.silent
 
     def wait(self, beyond: int, timeout_us: int, given_up: Callable[[], bool] = bool) -> Frontier:
-        """Wait; as `FrontierWatch.wait`."""
+        """Wait as `FrontierWatch.wait` does."""
         return self._watch.wait_beside(self.now, beyond, timeout_us, given_up)
 
 
 class FrontierWatch(Generic[Frontier]):
-    """Waits for the frontier, for many threads at once. A frontier that was shown never moves back."""
+    """Waits for the frontier, for many threads at the same time. A published frontier never moves back."""
 
     def __init__(self, look: Callable[[], Frontier], notify_fd: int | None, gone: Callable[[], None]) -> None:
         """Start watching.
 
         Args:
-            look: reads the frontier (cheap).
-            notify_fd: read end of the gateway's pipe; without one only the slow poll is left.
+            look: reads the frontier at low cost.
+            notify_fd: read end of the gateway's pipe; None leaves only the slow poll.
             gone: called once, in the watcher's thread, when the gateway is gone.
         """
         self._look = look
-        self._gone = gone
+        self._on_gone = gone
         self._notify_fd = notify_fd
         self._changed = threading.Condition()
-        self._waiting = self._beside = 0
-        self._told = 0  # how often the gateway was looked at because it said that something moved
+        self._waiting = self._waiting_beside = 0
+        self._signals = 0  # number of checks that a byte in the pipe caused
         self._last = look()
         self.stopping = False
-        self.silent = False  # set by who looks at the gateway; a wait sees it within half a second
-        self._poke_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.silent = False  # set by the liveness check of the gateway; a wait sees it within half a second
+        self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         if notify_fd is not None:
             os.set_blocking(notify_fd, False)
         self._thread = threading.Thread(target=self._run, name="frontier-watch", daemon=True)
         self._thread.start()
 
     def now(self) -> Frontier:
-        """The frontier of this moment; whoever finds that it moved wakes all who wait."""
+        """Return the current frontier, and wake all waiting callers if it moved."""
         seen = self._look()
         with self._changed:
             last = self._last
@@ -119,15 +119,22 @@ class FrontierWatch(Generic[Frontier]):
             return self._last
 
     def wait(self, beyond: int, timeout_us: int, given_up: Callable[[], bool] = bool) -> Frontier:
-        """Wait until the frontier is above `beyond`, the time has passed, the caller has given up, the process stops, or the
-        gateway is silent.
+        """Wait until the frontier is above `beyond`, or the wait ends for another reason.
 
-        Returns the frontier of that moment: the caller compares. `given_up` is asked at least each half second.
+        The other reasons are the timeout, a caller that is gone, a stopping process, and a stalled gateway.
+
+        Args:
+            beyond: offset that the frontier must exceed.
+            timeout_us: longest wait, us.
+            given_up: returns True if the caller is gone; checked at least every half second.
+
+        Returns:
+            The frontier at the end of the wait, for the caller to compare.
         """
         deadline = time.monotonic() + timeout_us / US
-        with self._waits():
+        with self._counted():
             while True:
-                frontier = self.now()  # after the watcher knows of us: a move from here on wakes us
+                frontier = self.now()  # read after the watcher counts this caller, so a later move wakes it
                 left = deadline - time.monotonic()
                 if frontier.offset > beyond or left <= 0 or self.stopping or self.silent or given_up():
                     return frontier
@@ -136,82 +143,82 @@ class FrontierWatch(Generic[Frontier]):
                         self._changed.wait(min(left, limits.WATCH_POLL_US / US))
 
     def wait_beside(self, look: Callable[[], Other], beyond: int, timeout_us: int, given_up: Callable[[], bool] = bool) -> Other:
-        """As `wait`, for a frontier beside this one of which the same pipe tells; `look` reads it."""
+        """Wait as `wait` does, for another frontier that the same pipe signals; `look` reads it."""
         deadline = time.monotonic() + timeout_us / US
-        with self._waits(beside=1):
+        with self._counted(beside=1):
             while True:
-                told = self._told
-                frontier = look()  # a move from here on is told
+                told = self._signals
+                frontier = look()  # `_signals` was read before, so a later move is noticed
                 left = deadline - time.monotonic()
                 if frontier.offset > beyond or left <= 0 or self.stopping or self.silent or given_up():
                     return frontier
                 with self._changed:
-                    if told == self._told and not self.stopping:
+                    if told == self._signals and not self.stopping:
                         self._changed.wait(min(left, limits.WATCH_POLL_US / US))
 
     @contextlib.contextmanager
-    def _waits(self, beside: int = 0) -> Iterator[None]:
+    def _counted(self, beside: int = 0) -> Iterator[None]:
         with self._changed:
             self._waiting += 1
-            self._beside += beside
+            self._waiting_beside += beside
             first = self._waiting == 1
         if first:
-            self._poke()
+            self._wake()
         try:
             yield
         finally:
             with self._changed:
                 self._waiting -= 1
-                self._beside -= beside
+                self._waiting_beside -= beside
 
     def stop(self) -> None:
-        """Let every wait end now, and the thread too."""
+        """End every wait and the thread."""
         with self._changed:
             self.stopping = True
             self._changed.notify_all()
-        self._poke()
+        self._wake()
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
-    def _poke(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # the counter is full: the thread is about to look
-            os.eventfd_write(self._poke_fd, 1)
+    def _wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # the counter is full, so the thread wakes anyway
+            os.eventfd_write(self._wake_fd, 1)
 
     def _run(self) -> None:
         poll = select.poll()
-        poll.register(self._poke_fd, select.POLLIN)
+        poll.register(self._wake_fd, select.POLLIN)
         notify_fd = self._notify_fd
         trouble = ""
         while not self.stopping:
             waiting = self._waiting > 0
             if notify_fd is not None:
-                poll.register(notify_fd, select.POLLIN if waiting else 0)  # the pipe's end is told either way
+                poll.register(notify_fd, select.POLLIN if waiting else 0)  # poll reports the end of the pipe in both cases
             events = dict(poll.poll(limits.WATCH_POLL_US // 1000 if waiting else None))
             with contextlib.suppress(BlockingIOError):
-                os.eventfd_read(self._poke_fd)
+                os.eventfd_read(self._wake_fd)
             if notify_fd is not None and notify_fd in events and not self._drain(notify_fd):
                 poll.unregister(notify_fd)
                 notify_fd = None
                 if not self.stopping:
-                    self._gone()
+                    self._on_gone()
             if waiting:
-                self._tell_beside()
+                self._signal_beside()
                 try:
                     self.now()
                     trouble = ""
-                except Exception as error:  # noqa: BLE001 - who waits meets it too; without this thread nobody sees the gateway go
-                    if repr(error) != trouble:  # once, and not with each message that commits
+                except Exception as error:  # noqa: BLE001 - waiting callers get it too; this thread must notice the gateway's end
+                    if repr(error) != trouble:  # log each error once and not with each commit
                         trouble = repr(error)
                         LOG.error("the frontier cannot be read", extra={"fields": {"error": trouble}})
 
-    def _tell_beside(self) -> None:
+    def _signal_beside(self) -> None:
         with self._changed:
-            self._told += 1
-            if self._beside:
+            self._signals += 1
+            if self._waiting_beside:
                 self._changed.notify_all()
 
     def _drain(self, fd: int) -> bool:
-        """Empty the pipe; False when it has ended."""
+        """Empty the pipe; return False if it has ended."""
         try:
             while True:
                 data = os.read(fd, _PIPE_BYTES)

@@ -1,7 +1,7 @@
-"""Where the other gateways of the group serve reads, so that a range can be read from any of them, and have their admin pages.
+"""Finds the reads ports and admin pages of the other gateways, so that a client can read a range from any of them.
 
-The roster names where clients come; where a gateway has its other ports it says itself, when it is greeted. So the others are asked
-by their client ports, only while somebody wants to know, and those that do not answer are left out until they do.
+The roster contains only client addresses, and a gateway reports its other ports in its welcome. So this module asks the client port
+of each peer, only while a caller needs the answer. Peers that do not answer are omitted until they do.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ LOG = logging.getLogger("tutti.reads")
 
 
 class HasLog(Protocol):
-    """What is needed of `tutti.log.read.reader.LogReader`."""
+    """The part of `tutti.log.read.reader.LogReader` that this module needs."""
 
     @property
     def log(self) -> str:
-        """Uuid of the log, hex."""
+        """Return the uuid of the log, hex."""
 
 
 class KnowsGateways(Protocol):
-    """What is needed of `tutti_gateway.reads.common.gateway_link.GatewayLink`."""
+    """The part of `tutti_gateway.reads.common.gateway_link.GatewayLink` that this module needs."""
 
     def others(self) -> list[str]:
-        """Urls of the other gateways that are there."""
+        """Return the urls of the other live gateways."""
 
 
 class Found(NamedTuple):
-    """What a gateway said of itself: its name, and the URIs of its reads port and of its admin pages."""
+    """The endpoints of a gateway: its name, and the URIs of its reads port and its admin pages."""
 
     gateway: str
     reads: str
@@ -45,16 +45,16 @@ class Found(NamedTuple):
 
 
 class Others:
-    """Knows reads and admin ports. Thread-safe.
+    """Caches the endpoints of the other gateways. Thread-safe.
 
     Attributes:
-        own: this gateway's, as a URI.
+        own: URI of this gateway's reads port.
     """
 
     def __init__(
         self, reader: HasLog, gateway: KnowsGateways, credentials: Callable[[], Credentials | None] = lambda: None
     ) -> None:
-        """Ask those that `gateway` knows of, for the log of `reader`; `credentials` let this process in there."""
+        """Create the cache; it asks the gateways that `gateway` names, with `credentials`, for the log of `reader`."""
         self._credentials = credentials
         self._reader = reader
         self._gateway = gateway
@@ -66,11 +66,11 @@ class Others:
         self._stopping = False
 
     def locations(self, given_up: Callable[[], bool] = bool) -> Sequence[str]:
-        """URIs of the gateways that hold the log, this one first. The first question waits a moment for the others' answers."""
+        """Return the URIs of the gateways that hold the log, this one first. The first call waits briefly for the answers."""
         return list(dict.fromkeys([self.own, *(one.reads for one in self._known(given_up))]))
 
     def consoles(self) -> dict[str, str]:
-        """Where the others have their admin pages, by name; likewise."""
+        """Return the URI of each other gateway's admin pages, by name. The first call waits briefly for the answers."""
         return {one.gateway: one.admin for one in self._known()}
 
     def _known(self, given_up: Callable[[], bool] = bool) -> list[Found]:
@@ -79,34 +79,34 @@ class Others:
             if time.monotonic() - self._asked_at > limits.LOCATIONS_FRESH_US / US and not self._asking and not self._stopping:
                 self._asked_at = time.monotonic()
                 threading.Thread(target=self._ask, name="other-gateways", daemon=True).start()
-                self._asking = True  # it ends behind this lock; where no thread can be had, nobody asks
+                self._asking = True  # set after the start: if no thread can start, the flag stays False
             deadline = time.monotonic() + limits.STATUS_WAIT_US_MAX / US
             while first and self._asking and not given_up() and (left := deadline - time.monotonic()) > 0:
                 self._changed.wait(min(left, limits.WATCH_POLL_US / US))
             return self._found
 
     def stop(self) -> None:
-        """Ask nobody any more."""
+        """Send no more requests."""
         self._stopping = True
 
     def _ask(self) -> None:
         try:
             found = []
             for url in self._gateway.others():
-                one = None if self._stopping else self._told_by(url)
+                one = None if self._stopping else self._endpoints_of(url)
                 if one is not None:
                     found.append(one)
             with self._changed:
                 self._found = found
         except TuttiError as error:
-            LOG.warning("the other gateways could not be asked", extra={"fields": {"error": str(error)}})
+            LOG.warning("the list of the other gateways is not available", extra={"fields": {"error": str(error)}})
         finally:
             with self._changed:
                 self._asking = False
                 self._changed.notify_all()
 
-    def _told_by(self, url: str) -> Found | None:
-        """What the gateway at `url` says of itself; None if it does not answer, cannot be asked or has another log."""
+    def _endpoints_of(self, url: str) -> Found | None:
+        """Return the endpoints of the gateway at `url`; None if it does not answer, or has another log."""
         try:
             credentials = self._credentials()
             with Talk(url, limits.STATUS_WAIT_US_MAX / US, rounds=1, learn=False, credentials=credentials) as talk:

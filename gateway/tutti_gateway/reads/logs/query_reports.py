@@ -1,7 +1,7 @@
-"""The queries that tell this gateway how far they are.
+"""Keeps the progress that Spark queries report to this gateway.
 
-What they say is kept in memory alone: a query that lives tells again within a second, here or at the next gateway. What outlives
-all is its position in the log, under the name that it was given.
+The reports are in memory only: a live query reports again within a second, to this gateway or another. Only the position of a named
+query is durable, in the log.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tutti_gateway.reads.protocol.tickets import ReportAsk
 _ALIVE_US = 5 * common_limits.SPARK_ALIVE_US
 
 
-class _Known(msgspec.Struct):
+class _Run(msgspec.Struct):
     report: ReportAsk
     since_us: int
     seen_us: int
@@ -27,43 +27,50 @@ class _Known(msgspec.Struct):
 
 
 class Queries:
-    """What queries told, by run. Thread-safe; bounded: who has been silent for the longest is forgotten first, or after a day."""
+    """The latest report of each query run. Thread-safe and bounded: the run with the oldest report is dropped first, or after a
+    day.
+    """
 
     def __init__(self) -> None:
-        """Nobody yet."""
+        """Start without reports."""
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, _Known] = OrderedDict()  # who told last is the last
+        self._runs: OrderedDict[str, _Run] = OrderedDict()  # in order of the last report
 
     def note(self, report: ReportAsk, now_us: int) -> None:
-        """A query tells, at `now_us` (us since 1970)."""
+        """Record a report that arrived at `now_us` (us since 1970)."""
         with self._lock:
-            before = self._known.pop(report.run, None)
+            before = self._runs.pop(report.run, None)
             since_us = before.since_us if before is not None else now_us
-            self._known[report.run] = _Known(report, since_us, now_us, before.trouble if before is not None else "")
-            self._forget(now_us)
+            self._runs[report.run] = _Run(report, since_us, now_us, before.trouble if before is not None else "")
+            self._drop_old(now_us)
 
     def trouble(self, run: str, why: str) -> None:
-        """Why the position of this run is not kept under its name; empty when it is."""
+        """Record why the position of a run cannot be stored under its name; empty if it is stored."""
         with self._lock:
-            if run in self._known:
-                self._known[run].trouble = why
+            if run in self._runs:
+                self._runs[run].trouble = why
 
     def lines(self, frontier: int, now_us: int) -> list[QueryInfo]:
-        """All that are known and not over; `frontier` is the log's, as an offset."""
+        """Return all runs that have not ended.
+
+        Args:
+            frontier: frontier of the log, offset.
+            now_us: us since 1970.
+        """
         with self._lock:
-            self._forget(now_us)
-            known = [_line(one, frontier, now_us) for one in self._known.values()]
+            self._drop_old(now_us)
+            known = [_line(one, frontier, now_us) for one in self._runs.values()]
         return sorted(without_ended(known), key=lambda line: (line.name, line.label, line.since_us))
 
-    def _forget(self, now_us: int) -> None:
-        while self._known:
-            oldest = next(iter(self._known.values()))
-            if len(self._known) <= limits.QUERIES_MAX and now_us - oldest.seen_us <= limits.QUERY_KEPT_US:
+    def _drop_old(self, now_us: int) -> None:
+        while self._runs:
+            oldest = next(iter(self._runs.values()))
+            if len(self._runs) <= limits.QUERIES_MAX and now_us - oldest.seen_us <= limits.QUERY_KEPT_US:
                 return
-            self._known.popitem(last=False)
+            self._runs.popitem(last=False)
 
 
-def _line(known: _Known, frontier: int, now_us: int) -> QueryInfo:
+def _line(known: _Run, frontier: int, now_us: int) -> QueryInfo:
     report = known.report
     behind = frontier > report.offset
     silent_us = max(0, now_us - known.seen_us)
@@ -75,7 +82,7 @@ def _line(known: _Known, frontier: int, now_us: int) -> QueryInfo:
         topics=report.topics,
         offset=report.offset,
         lag_records=max(0, frontier - report.offset),
-        # It was told when it lived; what lies above waits on while nobody is there to say so.
+        # A silent run reported its lag when it was alive; the records above its offset have waited since.
         lag_ms=report.lag_ms + (silent_us // 1000 if silent and behind else 0),
         state=SILENT if silent else RUNNING,
         since_us=known.since_us,

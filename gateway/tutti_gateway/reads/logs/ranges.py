@@ -1,4 +1,4 @@
-"""From what a ticket says to a range of offsets that the log holds, or to the sentence that says why there is none."""
+"""Resolves the range in a ticket to offsets that the log holds, or raises an error that explains why it cannot."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tutti_gateway.reads.protocol.tickets import AtTime, Known, Place, Ticket
 
 
 class Range(NamedTuple):
-    """Offsets [start, end) to be read; `end` None goes on for ever. `frontier` is what the reader was promised."""
+    """Offsets [start, end) to read; an `end` of None has no limit. `frontier` is the frontier that was reported to the reader."""
 
     start: int
     end: int | None
@@ -23,7 +23,7 @@ class Range(NamedTuple):
 
 
 class Ranges:
-    """Answers what can be read, for one log."""
+    """Resolves ranges of one log."""
 
     def __init__(
         self,
@@ -32,8 +32,13 @@ class Ranges:
         state: Callable[[], str],
         confirm: Callable[[], bool] | None = None,
     ) -> None:
-        """Answer for the log of `reader`; `state` is the gateway's. `confirm` finds out whether the frontier is the group's (see
-        `GatewayLink.confirm`); a lane has none, as no majority decides it.
+        """Create a resolver for the log of `reader`.
+
+        Args:
+            reader: reader of the log.
+            watch: watch of its frontier.
+            state: returns the state of the gateway.
+            confirm: confirms the frontier with a majority (see `GatewayLink.confirm`); None for a lane, which no majority decides.
         """
         self._confirm = confirm
         self._reader = reader
@@ -41,10 +46,10 @@ class Ranges:
         self._state = state
 
     def frontier(self, caller: Known, given_up: Callable[[], bool]) -> Frontier:
-        """The frontier of the log that the caller reads, at least what it has seen (C7).
+        """Return the frontier of the log, which is at least what the caller has seen (C7).
 
-        It is waited for a moment, unless the gateway is cut off from who could tell it more. For a caller that wants a linearizable
-        answer it holds all that was committed before the question.
+        The call waits briefly for a lower frontier to catch up, unless the gateway is cut off from the group. A linearizable answer
+        covers all records that were committed before the request.
 
         Raises:
             Fault: `other_log`, `behind`.
@@ -59,25 +64,29 @@ class Ranges:
         if frontier.offset < seen:
             raise Fault(
                 "behind",
-                f"this gateway's frontier is {frontier.offset} and the reader has seen {seen}: "
-                "ask another gateway of the group, or again later",
+                f"this gateway's frontier is {frontier.offset}, but the reader has seen {seen}: "
+                "ask another gateway of the group, or try again later",
                 frontier=frontier.offset,
                 seen=seen,
             )
         return frontier
 
     def confirmed(self) -> bool:
-        """Whether the gateway confirms that the frontier from now on holds all that is committed by now.
+        """True if the gateway confirms that its frontier covers all records that are committed now.
 
         Raises:
-            Fault: `malformed`, this is a lane.
+            Fault: `malformed`, for a lane.
         """
         if self._confirm is None:
-            raise Fault("malformed", "a lane has no linearizable reads, as no majority decides it: leave `linearizable` out")
+            raise Fault("malformed", "a lane has no linearizable reads, because no majority decides it: omit `linearizable`")
         return self._confirm()
 
     def require_confirmed(self, seen: int = 0, why: str = "") -> None:
-        """Refuse what only a gateway that does not lag can answer; `why` says what it would have answered.
+        """Refuse an answer that needs a confirmed frontier if the gateway cannot confirm it.
+
+        Args:
+            seen: highest frontier that the caller has seen.
+            why: the answer that the gateway would give otherwise.
 
         Raises:
             Fault: `behind`.
@@ -87,13 +96,13 @@ class Ranges:
             raise Fault(
                 "behind",
                 f"{why}{'; but ' if why else ''}this gateway ({self._state()}) cannot confirm its frontier {frontier} with a "
-                "majority of the group, so that others may have more: ask another gateway, or again later",
+                "majority of the group, so other gateways may have more: ask another gateway, or try again later",
                 frontier=frontier,
                 seen=seen,
             )
 
     def check_log(self, caller: Known) -> None:
-        """Refuse who reads another log: its offsets mean nothing here.
+        """Refuse a caller that reads another log, because its offsets are meaningless here.
 
         Raises:
             Fault: `other_log`.
@@ -102,13 +111,13 @@ class Ranges:
         if caller.log and log and caller.log != log:
             raise Fault(
                 "other_log",
-                f"this gateway serves log {log} and the reader asks for log {caller.log}: "
+                f"this gateway serves log {log}, but the reader asks for log {caller.log}: "
                 "the url names gateways of different groups, or the log was replaced",
                 log=log,
             )
 
     def of(self, ticket: Ticket, given_up: Callable[[], bool]) -> Range:
-        """The range that a ticket names.
+        """Return the range that a ticket names.
 
         Raises:
             Fault: `other_log`, `behind`, `below_start`, `beyond_frontier`, `malformed` (it ends before it begins), `unknown_topic`.
@@ -121,11 +130,11 @@ class Ranges:
         self._check("start", start, frontier)
         end = None if ticket.end is None else self.offset(ticket.end, frontier)
         if end is not None and end < start:
-            raise _backwards(start, end)
+            raise _reversed_range(start, end)
         return Range(start, end, frontier)
 
     def offsets(self, start: Place, end: Place | None, frontier: Frontier) -> tuple[int, int]:
-        """The offsets of a range that is committed already; without an end it goes up to the frontier.
+        """Return the offsets of a committed range. Without an end, the range ends at the frontier.
 
         Raises:
             Fault: `below_start`, `beyond_frontier`, `malformed` (it ends before it begins).
@@ -135,11 +144,11 @@ class Ranges:
         high = frontier.offset if end is None else self.offset(end, frontier)
         self._check("end", high, frontier)
         if high < low:
-            raise _backwards(low, high)
+            raise _reversed_range(low, high)
         return low, high
 
     def offset(self, place: Place, frontier: Frontier) -> int:
-        """The offset that a place stands for; it may lie outside of the log."""
+        """Return the offset of a place, which may be outside of the log."""
         if isinstance(place, AtTime):
             return self._reader.offset_for_time(place.time_us)
         if place == "earliest":
@@ -153,8 +162,8 @@ class Ranges:
         if offset < start:
             raise Fault(
                 "below_start",
-                f"the range's {which} is offset {offset} and this log begins at {start}: what lay below was removed; "
-                f'begin at {start} or "earliest"',
+                f"the range's {which} is offset {offset}, but this log begins at {start}: earlier records were removed; "
+                f'use {start} or "earliest"',
                 start=start,
                 frontier=frontier.offset,
             )
@@ -162,55 +171,56 @@ class Ranges:
         self.check_not_beyond(f"the range's {which} is offset {offset}", offset, frontier, hint)
 
     def check_not_beyond(self, what: str, offset: int, frontier: Frontier, hint: str = "") -> None:
-        """Refuse an offset beyond the frontier, for good only where that is confirmed.
+        """Refuse an offset beyond the frontier. The refusal is permanent only if the frontier is confirmed.
 
         Raises:
-            Fault: `beyond_frontier`; `behind`, where others may have more.
+            Fault: `beyond_frontier`; `behind` if other gateways may have more.
         """
         if offset <= frontier.offset:
             return
         if self._confirm is not None:
-            self.require_confirmed(0, f"{what} and the log is committed up to {frontier.offset} here")
+            self.require_confirmed(0, f"{what}, but the log is committed up to {frontier.offset} here")
             frontier = self._watch.now()
         if offset > frontier.offset:
             raise Fault(
                 "beyond_frontier",
-                f'{what} and the log is committed up to {frontier.offset}: use at most {frontier.offset}, or "latest"{hint}',
+                f'{what}, but the log is committed up to {frontier.offset}: use at most {frontier.offset}, or "latest"{hint}',
                 start=self._reader.start,
                 frontier=frontier.offset,
             )
 
     def check_topics(self, ticket: Ticket) -> None:
-        """Refuse topics that do not exist, unless they may be absent.
+        """Refuse topics that do not exist, unless the ticket permits absent topics.
 
         Raises:
-            Fault: `unknown_topic`; `behind`, where others may know them.
+            Fault: `unknown_topic`; `behind` if other gateways may know the topics.
         """
         if ticket.topics is None or ticket.follow or ticket.absent_ok:
             return
         if self._has_topics(ticket.topics):
             return
         if self._confirm is not None:
-            self.require_confirmed(0, f"not all of the topics {', '.join(ticket.topics)[:200]} are known here")
+            self.require_confirmed(0, f"some of the topics {', '.join(ticket.topics)[:200]} are unknown here")
             if self._has_topics(ticket.topics):
                 return
-        known = {topic.name for topic in self._reader.state().topics.values()}  # a log up to now: costs more than the numbers
+        # computes the state of the log, which costs more than a lookup of the numbers
+        known = {topic.name for topic in self._reader.state().topics.values()}
         for name in ticket.topics:
             if name not in known:
                 near = get_close_matches(name, known, 1)
-                hint = f"did you mean {near[0]!r}?" if near else _some(sorted(known))
+                hint = f"did you mean {near[0]!r}?" if near else _topic_list(sorted(known))
                 raise Fault("unknown_topic", f"there is no topic {name!r} in this log", hint, name=name)
 
     def _has_topics(self, names: tuple[str, ...]) -> bool:
         return len(self._reader.topic_numbers(names)) == len(set(names))
 
 
-def _backwards(start: int, end: int) -> Fault:
+def _reversed_range(start: int, end: int) -> Fault:
     return Fault("malformed", f"the range [{start}, {end}) ends before it begins")
 
 
-def _some(names: list[str]) -> str:
+def _topic_list(names: list[str]) -> str:
     if not names:
-        return "it has no topics yet; to wait for the first records of this one, follow it (`tutti tail --follow`)"
+        return "it has no topics yet; to wait for the first records of this topic, follow it (`tutti tail --follow`)"
     more = f" and {len(names) - 10} more" if len(names) > 10 else ""
-    return f"there are {', '.join(names[:10])}{more}"
+    return f"its topics are {', '.join(names[:10])}{more}"

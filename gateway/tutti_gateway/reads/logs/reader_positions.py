@@ -1,4 +1,4 @@
-"""What named readers committed, followed as the log grows: only OFFSETS frames are looked at, found by the index."""
+"""Follows the committed offsets of named readers; the index finds their OFFSETS frames, so no other frame is read."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from tutti.data.frames.frame import Kind
 from tutti.errors import Damaged, OffsetOutOfRange
 from tutti.log.read.reader import LogReader
 
-_SKIP_FRAMES = 100_000  # above it the log's state, which snapshots shorten, is faster
+_SKIP_FRAMES = 100_000  # beyond this distance the state of the log, which uses snapshots, is faster
 
 
 class Position(NamedTuple):
-    """How far a named reader is: records below `offset` are processed; -1 when the log has none of that name."""
+    """The committed offset of a named reader: all records below it are processed; -1 if the log has no commit of that name."""
 
     offset: int
 
 
 class Positions:
-    """The offset commits of named readers at the frontier. Thread-safe, and cheap to ask again and again."""
+    """The committed offsets of named readers at the frontier. Thread-safe, and cheap to call repeatedly."""
 
     def __init__(self, reader: LogReader) -> None:
-        """Follow the log of `reader`; it is read when it is first asked for."""
+        """Follow the log of `reader`; the first call of `of` reads it."""
         self._reader = reader
         self._lock = threading.Lock()
         self._saved: dict[str, int] = {}
         self._upto = 0
 
     def of(self, name: str) -> Position:
-        """The position of one.
+        """Return the position of one reader.
 
         Raises:
-            Damaged: a frame that would tell cannot be read.
+            Damaged: a required frame cannot be read.
         """
         with self._lock:
             self._follow(self._reader.frontier().position)
@@ -53,7 +53,7 @@ class Positions:
         except OffsetOutOfRange:  # trimmed meanwhile
             self._take_state()
             return
-        except Damaged as error:  # a snapshot behind it may say it
+        except Damaged as error:  # a later snapshot may contain the commit
             self._reader.noticed(error.position)
             self._take_state()
             return

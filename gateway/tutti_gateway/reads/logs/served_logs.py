@@ -1,4 +1,4 @@
-"""What this process reads from: the ordered log, and the lanes of unordered sends beside it (design, section 7)."""
+"""The logs that this process serves: the ordered log, and the lanes of unordered records (design, section 7)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ IDENTITY = "identity.json"
 
 
 class Served(NamedTuple):
-    """One log: the ordered one (`lane` is empty), or a lane. `state` is the gateway's, or `halted` where its lane alone is."""
+    """One served log: the ordered one (`lane` is empty), or a lane. `state` returns the gateway's state, or `halted` for a
+    halted lane.
+    """
 
     lane: str
     reader: LogReader
@@ -38,12 +40,14 @@ class Served(NamedTuple):
 
     @property
     def about(self) -> dict[str, str]:
-        """What answers say of it beside the log's uuid: the lane, if it is one."""
+        """Return the fields that answers contain next to the log's uuid: the lane, if it is one."""
         return {"lane": self.lane} if self.lane else {}
 
 
 class LaneLine(msgspec.Struct, frozen=True):
-    """A lane in the answer of the action `lanes`: `halted` says why nothing can follow in it here, `lost` why it cannot be read."""
+    """A lane in the answer of the action `lanes`. `halted` explains why it accepts no records here, `lost` why it cannot be
+    read.
+    """
 
     lane: str
     gateway: str
@@ -58,7 +62,7 @@ class LaneLine(msgspec.Struct, frozen=True):
 
 
 class Shelf:
-    """Finds logs by what callers name. Thread-safe. Readers of lanes are kept while they are in use, a number of them."""
+    """Finds served logs by name. Thread-safe. Readers of recently used lanes stay open, up to a limit."""
 
     def __init__(
         self,
@@ -68,20 +72,26 @@ class Shelf:
         halted: Callable[[], dict[str, str]] = dict,
         confirm: Callable[[], bool] | None = None,
     ) -> None:
-        """Serve the log of `reader` and the lanes beside it; `state` is the gateway's, `halted` has the lanes that it knows of, and
-        why nothing can follow in each, `confirm` confirms its frontier.
+        """Serve the log of `reader` and the lanes in its directory.
+
+        Args:
+            reader: reader of the ordered log.
+            watch: watch of its frontier.
+            state: returns the state of the gateway.
+            halted: returns the lanes that the gateway knows, each with the reason why it is halted, or empty text.
+            confirm: confirms the frontier with a majority.
         """
         self._reader = reader
         self._watch = watch
         self._state = state
         self._halted = halted
         self._ordered = Served("", reader, watch, Ranges(reader, watch, state, confirm), state)
-        self._began: set[LaneName] = set()  # here, as the gateway says, or as was seen: if one cannot be read, that is told
+        self._known_lanes: set[LaneName] = set()  # lanes that have begun here; if one of them cannot be read, that is an error
         self._lanes: OrderedDict[LaneName, Served] = OrderedDict()
         self._lock = threading.Lock()
 
     def of(self, text: str) -> Served:
-        """The log that a caller names: the ordered one, the newest lane of a gateway, or just that lane.
+        """Return the log that a caller names: the ordered log, the newest lane of a gateway, or exactly one lane.
 
         Raises:
             Fault: `unknown_lane`.
@@ -94,29 +104,29 @@ class Shelf:
             lane = self._newest(known).get(self._number(text))
         if lane is None or lane not in known:
             names = sorted({self._name(one.origin) for one in known})
-            there = f"there are lanes of {', '.join(names)}" if names else "it has no lanes yet"
+            there = f"it has lanes of {', '.join(names)}" if names else "it has no lanes yet"
             raise Fault("unknown_lane", f"this gateway has no lane {text!r}: {there}", name=text)
         try:
-            return self._opened(lane)
+            return self._served_lane(lane)
         except TuttiError as error:
-            why = self._lost(lane, error)
+            why = self._lost_reason(lane, error)
             told = f"this gateway cannot read lane {text!r}: {why}" if why else f"this gateway has no lane {text!r} yet"
             raise Fault("unknown_lane", told, name=text) from error
 
     def lanes(self) -> list[LaneLine]:
-        """All lanes that this gateway has or had, by number, the oldest first."""
+        """Return all lanes that this gateway has or had, by number, oldest first."""
         halted = self._halted()
         known = self._known(halted)
         newest = self._newest(known).values()
         found = []
-        for lane in sorted(known, key=lambda one: (one.origin, one in newest, self._begun(one))):
+        for lane in sorted(known, key=lambda one: (one.origin, one in newest, self._begin_time(one))):
             start, offset, position, lost = 0, 0, 0, ""
             try:
-                reader = self._opened(lane).reader
+                reader = self._served_lane(lane).reader
                 frontier, start = reader.frontier(), reader.start
                 offset, position = frontier.offset, frontier.position
             except TuttiError as error:
-                lost = self._lost(lane, error)
+                lost = self._lost_reason(lane, error)
                 if not lost:
                     continue
             found.append(
@@ -136,46 +146,44 @@ class Shelf:
         return found
 
     def _known(self, halted: dict[str, str]) -> list[LaneName]:
-        """The lanes that are there, and those that began and are not there any more."""
+        """Return the existing lanes, and those that have begun and are missing now."""
         began = {lane for text in halted if (lane := LaneName.parse(text)) is not None}
         own = noted_lane(self._reader.path)
         if own is not None:
             began.add(own)
         with self._lock:
-            self._began |= began
-            return sorted({*lanes_there(self._reader.path), *self._began})
+            self._known_lanes |= began
+            return sorted({*lanes_there(self._reader.path), *self._known_lanes})
 
-    def _lost(self, lane: LaneName, error: TuttiError) -> str:
-        """Why a lane cannot be read, which `error` ended; empty while it is being made: nothing was written to it then."""
+    def _lost_reason(self, lane: LaneName, error: TuttiError) -> str:
+        """Return why a lane cannot be read, from the error of the attempt; empty while the lane is being created."""
         path = lane_path(self._reader.path, lane)
         if not os.path.isdir(path):
-            return f"{path} is gone" if lane in self._began else ""
-        return str(error) if lane in self._began or is_begun(self._reader.path, lane) else ""
+            return f"{path} is missing" if lane in self._known_lanes else ""
+        return str(error) if lane in self._known_lanes or is_begun(self._reader.path, lane) else ""
 
-    def _opened(self, lane: LaneName) -> Served:
-        """A lane that can be read at this moment. Files are opened and looked at outside of the lock: a disk that is slow with one
-        lane stops no other's readers.
-        """
+    def _served_lane(self, lane: LaneName) -> Served:
+        """Return a lane that can be read now. Files are opened outside of the lock, so a slow disk delays no other lane."""
         with self._lock:
             kept = self._lanes.get(lane)
         try:
-            found = kept or self._made(lane)
+            found = kept or self._open_lane(lane)
             found.reader.frontier()
         except TuttiError:
             with self._lock:
-                self._lanes.pop(lane, None)  # it is opened anew when it can be
+                self._lanes.pop(lane, None)  # a later call opens the lane again
             raise
         with self._lock:
             served = self._lanes.setdefault(lane, found)
-            self._began.add(lane)
+            self._known_lanes.add(lane)
             self._lanes.move_to_end(lane)
             if len(self._lanes) > limits.LANES_READ_MAX:
-                self._lanes.popitem(last=False)  # who reads it goes on
+                self._lanes.popitem(last=False)  # its current readers continue
         if kept is None and served is not found:
-            found.reader.close()  # somebody else was faster
+            found.reader.close()  # another thread opened the lane first
         return served
 
-    def _made(self, lane: LaneName) -> Served:
+    def _open_lane(self, lane: LaneName) -> Served:
         def state() -> str:
             return "halted" if self._halted().get(lane.text) else self._state()
 
@@ -184,28 +192,28 @@ class Shelf:
         return Served(lane.text, reader, watch, Ranges(reader, watch, state), state)
 
     def _newest(self, there: list[LaneName]) -> dict[int, LaneName]:
-        """Of each gateway (number) the lane of the disk that the roster names; while that has none, the one that began last."""
+        """Return the current lane of each gateway number: that of the disk in the roster, or else the one that began last."""
         newest: dict[int, LaneName] = {}
-        for lane in sorted(there, key=self._begun):
+        for lane in sorted(there, key=self._begin_time):
             newest[lane.origin] = lane
         for number, voter in self._reader.state().roster.items():
             if LaneName(number, voter.incarnation) in there:
                 newest[number] = LaneName(number, voter.incarnation)
         return newest
 
-    def _begun(self, lane: LaneName) -> int:
-        """When a lane began here, about."""
+    def _begin_time(self, lane: LaneName) -> int:
+        """Return the approximate time at which a lane began here, ns."""
         try:
             return os.stat(os.path.join(lane_path(self._reader.path, lane), IDENTITY)).st_mtime_ns
         except FileNotFoundError:
             return 0
 
     def _number(self, name: str) -> int:
-        """The number of a gateway that the roster names, 0 if it does not."""
+        """Return the number of a gateway in the roster, or 0."""
         return next((number for number, voter in self._reader.state().roster.items() if voter.name == name), 0)
 
     def _name(self, number: int) -> str:
-        """The name of a gateway, empty while the log does not say it, `#NUMBER` once it has let it go."""
+        """Return the name of a gateway; empty if the log does not contain it yet, `#NUMBER` if the name was deleted."""
         try:
             return self._reader.name_of(Kind.ROSTER, number)
         except Forgotten:
@@ -215,7 +223,7 @@ class Shelf:
 
 
 def topic_line(topic: Topic) -> dict[str, object]:
-    """A topic as JSON: records and bytes that were ever committed, and the first record that is left (-1 and 0 for none)."""
+    """Return a topic as JSON fields: committed records and bytes in total, and its first remaining record (-1 and 0 for none)."""
     return {
         "name": topic.name,
         "records": topic.records,

@@ -1,1 +1,1 @@
-"""Protocol."""
+"""The requests and errors of the reads protocol."""

@@ -1,8 +1,11 @@
-"""Errors as a Flight client sees them: the fitting error class, a clear sentence, and JSON for programs (docs/reference/reads.md).
+"""Errors of the reads protocol: the Flight error class, a clear message, and JSON for programs (docs/reference/reads.md).
 
-Three facts of the library rule this file (checked by running it): only its own `FlightError`s carry `extra_info`, every other
-exception is sent with its traceback; `get_schema` sends even those with their traceback; and an error whose message and JSON take
-more than gRPC's 8 KiB of headers (other letters than ASCII take six bytes there) arrives as an internal one.
+Three facts about the Flight library, found by running it, determine this module:
+
+1. Only `FlightError` carries `extra_info`; any other exception is sent with its traceback.
+2. `get_schema` sends even a `FlightError` with its traceback.
+3. An error whose message and JSON exceed gRPC's 8 KiB of headers arrives as an internal error. A non-ASCII letter takes six bytes
+   there.
 """
 
 from __future__ import annotations
@@ -58,8 +61,12 @@ _CODES: tuple[tuple[type[TuttiError], str], ...] = (
 
 
 class Fault(TuttiError):
-    """A request that cannot be served: `code` is the machine-readable reason, `fields` go with it into the error's JSON. `hint` is
-    told behind the message to those who may read everything: it has names in it.
+    """A request that cannot be served.
+
+    Attributes:
+        code: machine-readable reason.
+        fields: further fields of the error's JSON.
+        hint: text with names, appended to the message only for callers who may read everything.
     """
 
     def __init__(self, code: str, message: str, hint: str = "", /, **fields: object) -> None:
@@ -70,25 +77,31 @@ class Fault(TuttiError):
         self._message = message
 
     def without_hint(self) -> Fault:
-        """The same, told to somebody who may not read everything."""
+        """Return the same error without the hint, for a caller that may not read everything."""
         return Fault(self.code, self._message, **self.fields)
 
 
 def of_damage(error: Damaged, elsewhere: Callable[[str, int], bool], lane: str, **fields: object) -> Fault:
-    """What is told to who met damage: to read at another gateway while this one mends it (`unavailable`), or that it is `damaged`
-    where there is nobody else. `elsewhere` is told of the lane (empty: the log) and the position, and says whether others hold it.
+    """Return the error for a corrupt frame: `unavailable` if other gateways hold it, else `damaged`.
+
+    Args:
+        error: the corruption.
+        elsewhere: reports lane (empty for the ordered log) and position to the gateway, and returns True if other gateways hold
+            them.
+        lane: the lane, or empty text.
+        fields: further fields of the error's JSON.
     """
     if elsewhere(lane, error.position):
-        return Fault("unavailable", f"{error}; another gateway is asked for it: read there meanwhile", **fields)
+        return Fault("unavailable", f"{error}; this gateway fetches it from another one: read there meanwhile", **fields)
     return Fault("damaged", str(error), **fields)
 
 
 @contextlib.contextmanager
 def sent_on(elsewhere: Callable[[str, int], bool], lane: str) -> Iterator[None]:
-    """Raise damage that is met within as `of_damage` tells it.
+    """Convert corruption errors of a block as `of_damage` does.
 
     Raises:
-        Fault: it.
+        Fault: the converted error.
     """
     try:
         yield
@@ -97,7 +110,7 @@ def sent_on(elsewhere: Callable[[str, int], bool], lane: str) -> Iterator[None]:
 
 
 def flight_error(error: BaseException) -> flight.FlightError:
-    """The Flight error that tells a caller of `error`. What nobody foresaw is logged here and told without its inside."""
+    """Return the Flight error for an exception. Unexpected exceptions are logged, and sent without their details."""
     if isinstance(error, flight.FlightError):
         return error
     fields: dict[str, object] = {}
@@ -109,7 +122,7 @@ def flight_error(error: BaseException) -> flight.FlightError:
         if isinstance(error, Refused):
             fields = {"reason": error.code}
     else:
-        code, message = "internal", f"the reads process failed ({type(error).__name__}); its log says more"
+        code, message = "internal", f"the reads process failed ({type(error).__name__}); its log has the details"
         LOG.error("a call failed", exc_info=error)
     if code == "damaged" or (code == "internal" and isinstance(error, TuttiError)):
         LOG.error("a read failed", extra={"fields": {"code": code, "error": message, **fields}})
@@ -123,19 +136,18 @@ def flight_error(error: BaseException) -> flight.FlightError:
 class SchemaError(Exception):
     """The error of a `get_schema` call: the client gets its text and no traceback.
 
-    The library sends the exceptions of this method as `traceback.format_exception` prints them, with the paths of this machine.
-    Where that function fails, the library sends the text and the name of the type alone. So reading an attribute that the function
-    needs fails here.
+    The library sends an exception of this method as `traceback.format_exception` prints it, with local file paths. If that function
+    fails, the library sends only the text and the type name. So an attribute that the function needs raises an error here.
     """
 
     @property
     def __suppress_context__(self) -> bool:  # type: ignore[override]  # an attribute of every other exception
-        """Not readable."""
-        raise TypeError("a SchemaError is not printed with its traceback")
+        """Raise an error when read."""
+        raise TypeError("a SchemaError has no printable traceback")
 
 
 def schema_told(call: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
-    """As `told`, for `get_schema`, which cannot send Flight errors."""
+    """Do the same as `told` for `get_schema`, which cannot send Flight errors."""
 
     @functools.wraps(call)
     def guarded(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
@@ -149,18 +161,18 @@ def schema_told(call: Callable[Arguments, Answer]) -> Callable[Arguments, Answer
 
 
 def _message_of(error: flight.FlightError) -> str:
-    """The sentence of an error that `flight_error` made, without what the library adds to it."""
+    """Return the message of an error that `flight_error` made, without the library's additions."""
     return str(msgspec.json.decode(error.extra_info)["message"]) if error.extra_info else str(error)
 
 
 def told(call: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
-    """Let nothing but Flight errors out of a method of the server."""
+    """Wrap a method of the server so that it raises only Flight errors."""
 
     @functools.wraps(call)
     def guarded(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
         try:
             return call(*args, **kwargs)
-        except Exception as error:  # noqa: BLE001 - the last stop before the library, which would send a traceback
-            raise flight_error(error) from None  # some methods of the library would send the cause, with its traceback
+        except Exception as error:  # noqa: BLE001 - any other exception would reach the client with its traceback
+            raise flight_error(error) from None  # some methods of the library send the cause, with its traceback
 
     return guarded

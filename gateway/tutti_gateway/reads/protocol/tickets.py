@@ -1,7 +1,7 @@
-"""What callers may ask for: tickets and the bodies of actions, decoded strictly (docs/reference/reads.md).
+"""Requests of the reads protocol: tickets and the bodies of actions, decoded strictly (docs/reference/reads.md).
 
-A request is a JSON object. Unknown fields, wrong types and oversize requests are refused with a sentence that says which, so that a
-misspelt field never reads something else than was meant.
+A request is a JSON object. Unknown fields, wrong types and oversize requests are refused with a clear message. So a misspelt field
+never changes the meaning of a request.
 """
 
 from __future__ import annotations
@@ -32,8 +32,12 @@ Place = Natural | Literal["earliest", "latest"] | AtTime
 
 
 class Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """What every caller may say of itself: the highest frontier that it was shown, and the log (uuid, hex) that it reads.
-    `linearizable`: it acts on the answer, so that the gateway confirms its frontier with a majority of the group first.
+    """Fields of every request.
+
+    Attributes:
+        seen: highest frontier that the caller has received.
+        log: uuid of the log that it reads, hex.
+        linearizable: True if the gateway must first confirm its frontier with a majority of the group.
     """
 
     seen: Natural = 0
@@ -42,13 +46,13 @@ class Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class OfLane(Known, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """What may be asked of a lane instead of the ordered log: of a gateway's newest one by its name, or NUMBER-INCARNATIONHEX."""
+    """Requests that may name a lane instead of the ordered log: a gateway's name for its newest lane, or NUMBER-INCARNATIONHEX."""
 
     lane: Annotated[str, msgspec.Meta(max_length=NAME_BYTES_MAX)] = ""
 
 
 class Ticket(OfLane, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """What `do_get` reads: a range, and what of it."""
+    """The ticket of `do_get`: a range, with topics and columns."""
 
     start: Place = "earliest"
     end: Place | None = None
@@ -59,27 +63,27 @@ class Ticket(OfLane, frozen=True, forbid_unknown_fields=True, kw_only=True, omit
 
 
 class Command(Ticket, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """What `get_flight_info` and the action `plan` take: a ticket, and how to cut it."""
+    """The command of `get_flight_info` and the action `plan`: a ticket, and how to split its range."""
 
     splits: Annotated[int, msgspec.Meta(ge=1, le=common_limits.SPLITS_MAX)] | None = None
     split_bytes: Annotated[int, msgspec.Meta(ge=1, le=INT64_MAX)] | None = None
 
 
 class FrontierAsk(OfLane, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The action `frontier`; with `beyond` it waits."""
+    """The body of the action `frontier`; with `beyond` the action waits."""
 
     beyond: Annotated[int, msgspec.Meta(ge=-1, le=INT64_MAX)] | None = None
     timeout_ms: Annotated[int, msgspec.Meta(ge=0, le=common_limits.LONG_POLL_US_MAX // 1000)] = 0
 
 
 class TimeAsk(OfLane, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The action `offset_for_time`."""
+    """The body of the action `offset_for_time`."""
 
     time_us: Time
 
 
 class TicksAsk(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The action `ticks`."""
+    """The body of the action `ticks`."""
 
     start: Place = "earliest"
     end: Place | None = None
@@ -87,7 +91,7 @@ class TicksAsk(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class TickEndAsk(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The action `tick_end`."""
+    """The body of the action `tick_end`."""
 
     start: Natural
     limit: Natural
@@ -96,7 +100,7 @@ class TickEndAsk(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class BytesEndAsk(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The action `bytes_end`."""
+    """The body of the action `bytes_end`."""
 
     start: Natural
     end: Natural
@@ -105,7 +109,7 @@ class BytesEndAsk(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class SaveAsk(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The action `save_offset`."""
+    """The body of the action `save_offset`."""
 
     reader: str
     offset: Natural
@@ -113,7 +117,7 @@ class SaveAsk(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class PassedAsk(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The action `passed`; it waits."""
+    """The body of the action `passed`, which waits."""
 
     reader: str
     offset: Natural
@@ -121,9 +125,16 @@ class PassedAsk(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class ReportAsk(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The action `report`: one run of a query (`run`, its own random name) tells that it has processed what lies below `offset`, of
-    `topics` (None: all), and that the first record above has waited for `lag_ms`. With a `name` that is kept in the log, below what
-    it was before only to go `back`, as a run that begins may. `label` is for people.
+    """The body of the action `report`: the progress of one run of a query.
+
+    Attributes:
+        run: random name of the run.
+        name: name under which the log stores the position; empty for none.
+        label: text for operators.
+        topics: topics that the query reads; None for all.
+        offset: all records below it are processed.
+        lag_ms: how long the first record above it has waited.
+        back: True if the position may be lower than the stored one, as at the start of a run.
     """
 
     run: Annotated[str, msgspec.Meta(min_length=1, max_length=limits.LOG_NAME_CHARACTERS_MAX)]
@@ -136,7 +147,7 @@ class ReportAsk(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class NothingAsked(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An action that takes nothing of its own."""
+    """The body of an action without fields of its own."""
 
 
 Asked = TypeVar(
@@ -159,18 +170,25 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def decode(kind: type[Asked], data: bytes, what: str) -> Asked:
-    """The request of type `kind` in `data` (empty: all defaults); `what` names it in errors, as "the ticket".
+    """Decode a request; empty data gives all defaults.
+
+    Args:
+        kind: type of the request.
+        data: JSON.
+        what: name of the request in errors, such as "the ticket".
 
     Raises:
         Fault: `malformed`, `unknown_column`.
     """
     if len(data) > common_limits.TICKET_BYTES_MAX:
-        raise Fault("malformed", f"{what} has {len(data)} bytes; at most {common_limits.TICKET_BYTES_MAX} are taken")
+        raise Fault("malformed", f"{what} has {len(data)} bytes; at most {common_limits.TICKET_BYTES_MAX} are permitted")
     try:
         asked = _DECODERS[kind].decode(data or b"{}")
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
         fields = ", ".join(kind.__struct_fields__)
-        raise Fault("malformed", f"{what} is not understood: {error}. It is a JSON object of: {fields}") from error
+        raise Fault(
+            "malformed", f"{what} cannot be decoded: {error}. It must be a JSON object with the fields: {fields}"
+        ) from error
     if not isinstance(asked, kind):  # pragma: no cover - the decoder is typed
         raise Fault("malformed", f"{what} is a {type(asked).__name__}")
     if isinstance(asked, Ticket):
@@ -185,7 +203,7 @@ def decode(kind: type[Asked], data: bytes, what: str) -> Asked:
 def _check_ticket(ticket: Ticket, what: str) -> None:
     if ticket.topics is not None:
         if not ticket.topics:
-            raise Fault("malformed", f"{what} asks for no topics at all: name some, or leave `topics` out for all")
+            raise Fault("malformed", f"{what} has an empty list of topics: name some topics, or omit `topics` for all")
         if len(ticket.topics) > limits.TOPICS_A_READ_MAX:
             raise Fault("malformed", f"{what} names {len(ticket.topics)} topics; at most {limits.TOPICS_A_READ_MAX}")
         for name in ticket.topics:
@@ -211,5 +229,5 @@ def _check_name(kind: str, name: str, what: str) -> None:
 
 
 def encode(answer: object) -> bytes:
-    """JSON of an answer or of a ticket."""
+    """Return the JSON of an answer or of a ticket."""
     return _ENCODER.encode(answer)
