@@ -7,4 +7,4 @@ import sys
 
 if __name__ == "__main__":
     sys.argv.insert(1, "backfill")
-    runpy.run_module("gateway", run_name="__main__")
+    runpy.run_module("tutti_gateway", run_name="__main__")
