@@ -1,6 +1,6 @@
-"""What a plan of Spark says of itself: classes, columns by number, and which of them no two rows have equal.
+"""Access to Spark's logical plans: operator classes, column ids, and unique keys.
 
-A plan is a tree of objects in the JVM; each call costs some tenths of a millisecond, so what is not needed is not asked for.
+A plan is a tree of objects in the JVM. Each call takes some tenths of a millisecond, so these functions make few calls.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 
 _SHOWN = 120  # characters of an operator or an expression
 _FIELDS = 8  # columns of an operator
-#: What Spark adds to names and nobody wrote: numbers of columns, marks of the watermark, identities.
+#: Additions of Spark to the names in a plan: column ids, watermark delays, UUIDs.
 _NUMBERS = re.compile(r"#\d+L?(-T\d+ms)?|\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}, ")
 _NUMBER = re.compile(r"#(\d+)")
 STREAMS = {"StreamingRelation", "StreamingRelationV2"}
-#: Operators that give each row on once at most, and in the order in which it came.
+#: Operators that output each input row at most once, in the input order.
 IN_ORDER = {
     "Project",
     "Filter",
@@ -32,13 +32,13 @@ _ONE_SIDE = {"LeftSemi$", "LeftAnti$", "ExistenceJoin"}
 
 
 def total(node: Any, by: Iterable[int]) -> bool:
-    """Whether no two rows of `node` are equal in all columns `by`, as far as the plan tells."""
+    """True if the plan shows that no two rows of `node` are equal in all columns `by`."""
     known = set(by)
     return any(key <= known for key in _unique(node))
 
 
 def _unique(node: Any) -> list[frozenset[int]]:
-    """Sets of columns, by number, in which no two rows of `node` are equal. An empty set: there is one row at most."""
+    """Return the unique keys of `node`, as sets of column ids. An empty set means that `node` has at most one row."""
     projects = []
     while (name := name_of(node)) in _ONCE:
         if name == "Project":
@@ -64,7 +64,7 @@ def _unique(node: Any) -> list[frozenset[int]]:
 
 
 def _grouped(by: list[Any], given: list[Any]) -> list[frozenset[int]]:
-    """The key that the rows of an aggregate have, if all that it groups by is among what it gives."""
+    """Return the key of an aggregate's rows, if its output contains all grouping expressions."""
     found = []
     for expression in by:
         same = (column for column in given if _meant(column).semanticEquals(_meant(expression)))
@@ -76,7 +76,7 @@ def _grouped(by: list[Any], given: list[Any]) -> list[frozenset[int]]:
 
 
 def _through(expressions: Any, keys: list[frozenset[int]]) -> list[frozenset[int]]:
-    """The keys by the numbers that their columns have above a projection; those that lose a column are none."""
+    """Return the keys with the column ids above a projection; a key that loses a column is dropped."""
     renamed: dict[int, int] = {}
     for expression in items(expressions):
         number = _number(expression)
@@ -86,31 +86,31 @@ def _through(expressions: Any, keys: list[frozenset[int]]) -> list[frozenset[int
 
 
 def _number(expression: Any) -> int | None:
-    """The number of the column that an expression is, by another name or with a direction maybe."""
+    """Return the id of a column, which may have an alias or a sort direction; None for another expression."""
     column = _meant(expression)
     return int(column.exprId().id()) if name_of(column) == "AttributeReference" else None
 
 
 def _meant(expression: Any) -> Any:
-    """An expression without the name and the direction that it is given."""
+    """Return an expression without its alias and its sort direction."""
     while name_of(expression) in {"Alias", "SortOrder"}:
         expression = expression.child()
     return expression
 
 
 def columns(expressions: Any) -> list[int]:
-    """The numbers of those of `expressions` that are columns."""
+    """Return the ids of those `expressions` that are columns."""
     found = expressions if isinstance(expressions, list) else items(expressions)
     return [number for number in map(_number, found) if number is not None]
 
 
 def all_columns(expression: Any) -> set[int]:
-    """The numbers of all columns that an expression is made of."""
+    """Return the ids of all columns that an expression references."""
     return {column.exprId().id() for column in items(expression.references().toSeq())}
 
 
 def is_tutti(name: str, node: Any) -> bool:
-    """Whether an operator of class `name` reads through the data source `tutti`."""
+    """True if an operator of class `name` reads from the data source `tutti`."""
     return (
         name in {"StreamingRelationV2", "DataSourceV2Relation"}
         and name_of(node.table()) == "PythonTable"
@@ -119,22 +119,22 @@ def is_tutti(name: str, node: Any) -> bool:
 
 
 def name_of(node: Any) -> str:
-    """The class of an object of the JVM, without its package."""
+    """Return the class name of a JVM object, without its package."""
     return str(node.getClass().getSimpleName())
 
 
 def items(sequence: Any) -> list[Any]:
-    """What a sequence of Scala holds."""
+    """Return the elements of a Scala sequence as a list."""
     return [sequence.apply(place) for place in range(sequence.size())]
 
 
 def printed(node: Any) -> str:
-    """An operator as Spark prints it, without numbers, shortened."""
+    """Return an operator as Spark prints it, without column ids, shortened."""
     name = name_of(node)
     return f"{name} {node.sourceName()}" if name in STREAMS else short(node.simpleString(_FIELDS).lstrip("~"))
 
 
 def short(text: str) -> str:
-    """The text of an operator or an expression without what Spark added to names, shortened."""
+    """Return the text of an operator or an expression without Spark's additions to names, shortened."""
     plain = " ".join(_NUMBERS.sub("", text).split())
     return plain if len(plain) <= _SHOWN else plain[: _SHOWN - 3] + "..."
