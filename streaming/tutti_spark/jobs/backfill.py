@@ -1,4 +1,4 @@
-"""`tutti backfill` in the session that `spark-submit` makes: spark-submit [OPTIONS] backfill.py [ARGUMENTS OF tutti backfill]."""
+"""`tutti backfill` in the session of `spark-submit`: spark-submit [OPTIONS] backfill.py [ARGUMENTS OF tutti backfill]."""
 
 from __future__ import annotations
 
