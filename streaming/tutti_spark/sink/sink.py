@@ -146,7 +146,7 @@ class _Sink:
                 control.forget(*zip(*producers[at : at + limits.FORGET_PRODUCERS_MAX], strict=True))
 
 
-class StreamSink(_Sink, DataSourceStreamArrowWriter):  # type: ignore[misc]  # `write` matches Spark's own Arrow writers
+class StreamSink(_Sink, DataSourceStreamArrowWriter):  # type: ignore[misc]  # as in Spark: takes Arrow
     """Writes micro-batches."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name

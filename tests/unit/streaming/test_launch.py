@@ -20,7 +20,7 @@ def test_the_environment_names_this_interpreter_and_this_package(monkeypatch: py
     environment = launch.spark_environment()
     assert environment["PYSPARK_PYTHON"] == environment["PYSPARK_DRIVER_PYTHON"] == sys.executable
     assert Path(environment["SPARK_HOME"], "bin", "spark-submit").is_file()
-    assert environment["PYTHONPATH"].split(os.pathsep) == [str(ROOT), "elsewhere"]
+    assert environment["PYTHONPATH"].split(os.pathsep) == [str(ROOT / "streaming"), str(ROOT), "elsewhere"]
 
 
 def test_a_job_becomes_a_command() -> None:
@@ -57,8 +57,8 @@ def test_which_python_workers_will_be(tmp_path: Path) -> None:
     ("script", "words"),
     [
         (None, "does not start: "),
-        ("echo not today >&2; exit 3", "ended with 3: not today"),
-        ("exit 1", "ended with 1: it said nothing"),
+        ("echo not today >&2; exit 3", "exited with 3: not today"),
+        ("exit 1", "exited with 1: it printed no error"),
         ("echo hello", "does not start: "),
     ],
 )

@@ -21,7 +21,7 @@ from tutti_spark.source.data_source import TuttiDataSource
 from tutti_spark.source.partition_reader import read_partition
 from tutti_spark.source.planning import RecordsPartition
 
-ROOT = Path(requirements.__file__).parents[1]
+ROOT = Path(requirements.__file__).parents[3]
 
 
 @pytest.fixture(autouse=True)
