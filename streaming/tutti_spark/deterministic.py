@@ -54,7 +54,7 @@ class _Reason(NamedTuple):
     instead: str
 
 
-def _named(reason: _Reason, names: str) -> dict[str, _Reason]:
+def _reasons(reason: _Reason, names: str) -> dict[str, _Reason]:
     return dict.fromkeys(names.split(), reason)
 
 
@@ -144,25 +144,25 @@ _LATEST_END = _Reason(
 
 #: Expressions that depend on more than the row.
 _EXPRESSIONS: dict[str, _Reason] = (
-    _named(_CLOCK, "CurrentTimestamp Now CurrentDate CurrentTime LocalTimestamp CurrentBatchTimestamp")
-    | _named(_CHANCE, "Rand Randn RandStr Uniform Uuid Shuffle")
-    | _named(_PARTITIONS, "MonotonicallyIncreasingID SparkPartitionID")
-    | _named(_FILES, "InputFileName InputFileBlockStart InputFileBlockLength")
+    _reasons(_CLOCK, "CurrentTimestamp Now CurrentDate CurrentTime LocalTimestamp CurrentBatchTimestamp")
+    | _reasons(_CHANCE, "Rand Randn RandStr Uniform Uuid Shuffle")
+    | _reasons(_PARTITIONS, "MonotonicallyIncreasingID SparkPartitionID")
+    | _reasons(_FILES, "InputFileName InputFileBlockStart InputFileBlockLength")
 )
 #: Aggregates that depend on more than the set of rows.
 _AGGREGATES: dict[str, _Reason] = (
-    _named(_ANY_ROW, "First Last AnyValue")
-    | _named(_ARRIVAL, "CollectList CollectSet ListAgg")
-    | _named(_TIED_VALUE, "MaxBy MinBy MaxMinByK")
-    | _named(_TIED_MODE, "Mode PandasMode")
-    | _named(_TIED_WINDOW, "RowNumber NTile Lag Lead NthValue")
-    | _named(_ADDITION, "Sum Average Product StddevPop StddevSamp VariancePop VarianceSamp Skewness Kurtosis Corr CovPopulation")
-    | _named(_ADDITION, "CovSample RegrAvgX RegrAvgY RegrIntercept RegrR2 RegrSlope RegrSXX RegrSXY RegrSYY PandasCovar")
-    | _named(_ADDITION, "PandasKurtosis PandasProduct PandasSkewness PandasStddev PandasVariance")
-    | _named(_SKETCH, "ApproximatePercentile HistogramNumeric ApproxTopK ApproxTopKAccumulate ApproxTopKCombine HllSketchAgg")
-    | _named(_SKETCH, "HllUnionAgg KllSketchAggBigint KllSketchAggDouble KllSketchAggFloat KllMergeAggBigint KllMergeAggDouble")
-    | _named(_SKETCH, "KllMergeAggFloat ThetaSketchAgg ThetaUnionAgg TupleSketchAggDouble TupleSketchAggInteger")
-    | _named(_SKETCH, "TupleUnionAggDouble TupleUnionAggInteger")
+    _reasons(_ANY_ROW, "First Last AnyValue")
+    | _reasons(_ARRIVAL, "CollectList CollectSet ListAgg")
+    | _reasons(_TIED_VALUE, "MaxBy MinBy MaxMinByK")
+    | _reasons(_TIED_MODE, "Mode PandasMode")
+    | _reasons(_TIED_WINDOW, "RowNumber NTile Lag Lead NthValue")
+    | _reasons(_ADDITION, "Sum Average Product StddevPop StddevSamp VariancePop VarianceSamp Skewness Kurtosis Corr CovPopulation")
+    | _reasons(_ADDITION, "CovSample RegrAvgX RegrAvgY RegrIntercept RegrR2 RegrSlope RegrSXX RegrSXY RegrSYY PandasCovar")
+    | _reasons(_ADDITION, "PandasKurtosis PandasProduct PandasSkewness PandasStddev PandasVariance")
+    | _reasons(_SKETCH, "ApproximatePercentile HistogramNumeric ApproxTopK ApproxTopKAccumulate ApproxTopKCombine HllSketchAgg")
+    | _reasons(_SKETCH, "HllUnionAgg KllSketchAggBigint KllSketchAggDouble KllSketchAggFloat KllMergeAggBigint KllMergeAggDouble")
+    | _reasons(_SKETCH, "KllMergeAggFloat ThetaSketchAgg ThetaUnionAgg TupleSketchAggDouble TupleSketchAggInteger")
+    | _reasons(_SKETCH, "TupleUnionAggDouble TupleUnionAggInteger")
 )
 _FLOATS = ("double", "float")
 _EXACT_FOR_WHOLE_NUMBERS = {"Sum", "Average"}  # an average of integers adds doubles, which are exact up to 2^53
@@ -205,14 +205,14 @@ def deterministic(df: DataFrame) -> list[Finding]:
             "(no `remote`); for pandas on Spark call to_spark()"
         )
     java: Any = df.sparkSession.sparkContext._jvm
-    walk = _Walk(java.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE())
-    walk.plan(frame.queryExecution().analyzed())
-    if walk.stateful:
-        walk.streams_meet(frame.sparkSession().conf().get(_EMPTY_BATCHES) == "true")
-    return list(walk.findings)
+    check = _PlanCheck(java.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE())
+    check.plan(frame.queryExecution().analyzed())
+    if check.stateful:
+        check.check_streams(frame.sparkSession().conf().get(_EMPTY_BATCHES) == "true")
+    return list(check.findings)
 
 
-class _Walk:
+class _PlanCheck:
     """The findings of one pass over a plan, without duplicates, in the plan's order."""
 
     def __init__(self, clock: Any) -> None:
@@ -231,7 +231,7 @@ class _Walk:
             self._operator(name_of(node), node)
             waiting.extend(reversed([*items(node.subqueries()), *items(node.children())]))
 
-    def streams_meet(self, empty_batches: bool) -> None:
+    def check_streams(self, empty_batches: bool) -> None:
         """Check how the streams are divided into micro-batches, which affects stateful operators."""
         together: set[str | None] = set()
         for stream in self._streams.values():
@@ -302,9 +302,9 @@ class _Walk:
             children = items(expression.children())
             reason = _EXPRESSIONS.get(name)
             if name == "WindowExpression":
-                reason = _in_window(expression, node)
+                reason = _window_reason(expression, node)
             elif name == "AggregateExpression" and above != "WindowExpression":
-                reason = _in_group(expression.aggregateFunction(), above, node, grouped)
+                reason = _aggregate_reason(expression.aggregateFunction(), above, node, grouped)
             elif reason is None and _is_marked(name, expression, children):
                 reason = _MARKED
             if reason is not None:
@@ -315,13 +315,13 @@ class _Walk:
         self.findings[Finding(expression, operator, *reason)] = None
 
 
-def _in_group(function: Any, above: str, node: Any, grouped: list[int]) -> _Reason | None:
+def _aggregate_reason(function: Any, above: str, node: Any, grouped: list[int]) -> _Reason | None:
     """Return why an aggregate depends on the order of its rows, else None; `above` is the class of the enclosing expression."""
     name = name_of(function)
     reason = _AGGREGATES.get(name)
     if reason is None or (reason is _ADDITION and not _adds_floats(name, function)):
         return None
-    if reason is _ARRIVAL and (above in _ANY_ORDER or (name == "ListAgg" and _listed(function, node))):
+    if reason is _ARRIVAL and (above in _ANY_ORDER or (name == "ListAgg" and _list_is_ordered(function, node))):
         return None
     if reason is _TIED_VALUE:
         order = function.orderingExpr()
@@ -333,7 +333,7 @@ def _in_group(function: Any, above: str, node: Any, grouped: list[int]) -> _Reas
     return None if total(node.child(), grouped) else reason
 
 
-def _in_window(expression: Any, node: Any) -> _Reason | None:
+def _window_reason(expression: Any, node: Any) -> _Reason | None:
     """Return why a window function depends on more than the window's order, else None."""
     function, window = items(expression.children())[:2]
     if name_of(function) == "AggregateExpression":
@@ -341,7 +341,7 @@ def _in_window(expression: Any, node: Any) -> _Reason | None:
     order = items(window.orderSpec())
     if name_of(function) in _RANKS or total(node.child(), columns([*items(window.partitionSpec()), *order])):
         return None
-    reason = _in_group(function, "", node, [])
+    reason = _aggregate_reason(function, "", node, [])
     if reason is None:
         frame = window.frameSpecification()
         ends = (name_of(frame.lower()), name_of(frame.upper()))
@@ -350,7 +350,7 @@ def _in_window(expression: Any, node: Any) -> _Reason | None:
     return _TIED_WINDOW if order and reason in (_ANY_ROW, _ARRIVAL) else reason
 
 
-def _listed(function: Any, node: Any) -> bool:
+def _list_is_ordered(function: Any, node: Any) -> bool:
     """True if `listagg` has an order in which equal rows have equal elements."""
     order = columns(function.orderExpressions())
     return bool(order) and (all_columns(function.child()) <= set(order) or total(node.child(), order))

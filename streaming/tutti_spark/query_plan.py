@@ -9,11 +9,11 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-_SHOWN = 120  # characters of an operator or an expression
-_FIELDS = 8  # columns of an operator
+_CHARACTERS_SHOWN = 120  # characters of an operator or an expression
+_FIELDS_SHOWN = 8  # columns of an operator
 #: Additions of Spark to the names in a plan: column ids, watermark delays, UUIDs.
-_NUMBERS = re.compile(r"#\d+L?(-T\d+ms)?|\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}, ")
-_NUMBER = re.compile(r"#(\d+)")
+_ADDITIONS = re.compile(r"#\d+L?(-T\d+ms)?|\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}, ")
+_COLUMN_ID = re.compile(r"#(\d+)")
 STREAMS = {"StreamingRelation", "StreamingRelationV2"}
 #: Operators that output each input row at most once, in the input order.
 IN_ORDER = {
@@ -27,7 +27,7 @@ IN_ORDER = {
     "GlobalLimit",
     "Offset",
 }
-_ONCE = IN_ORDER | {"Sort", "Window", "Repartition", "RepartitionByExpression", "DeduplicateWithinWatermark"}
+_ROW_PRESERVING = IN_ORDER | {"Sort", "Window", "Repartition", "RepartitionByExpression", "DeduplicateWithinWatermark"}
 _ONE_SIDE = {"LeftSemi$", "LeftAnti$", "ExistenceJoin"}
 
 
@@ -40,13 +40,13 @@ def total(node: Any, by: Iterable[int]) -> bool:
 def _unique(node: Any) -> list[frozenset[int]]:
     """Return the unique keys of `node`, as sets of column ids. An empty set means that `node` has at most one row."""
     projects = []
-    while (name := name_of(node)) in _ONCE:
+    while (name := name_of(node)) in _ROW_PRESERVING:
         if name == "Project":
             projects.append(node)
         node = node.child()
     keys: list[frozenset[int]] = []
     if name == "Aggregate":
-        keys = _grouped(items(node.groupingExpressions()), items(node.aggregateExpressions()))
+        keys = _group_key(items(node.groupingExpressions()), items(node.aggregateExpressions()))
     elif name == "Deduplicate":
         keys = [frozenset(columns(node.keys())), *_unique(node.child())]
     elif name == "Distinct":
@@ -58,16 +58,16 @@ def _unique(node: Any) -> list[frozenset[int]]:
     elif name == "Range" or is_tutti(name, node):
         keys = [frozenset(columns([column])) for column in items(node.output()) if name == "Range" or column.name() == "offset"]
     for project in reversed(projects):
-        if keys and not frozenset().union(*keys) <= {int(number) for number in _NUMBER.findall(project.output().toString())}:
-            keys = _through(project.projectList(), keys)
+        if keys and not frozenset().union(*keys) <= {int(number) for number in _COLUMN_ID.findall(project.output().toString())}:
+            keys = _keys_above_projection(project.projectList(), keys)
     return keys
 
 
-def _grouped(by: list[Any], given: list[Any]) -> list[frozenset[int]]:
+def _group_key(by: list[Any], given: list[Any]) -> list[frozenset[int]]:
     """Return the key of an aggregate's rows, if its output contains all grouping expressions."""
     found = []
     for expression in by:
-        same = (column for column in given if _meant(column).semanticEquals(_meant(expression)))
+        same = (column for column in given if _unwrap(column).semanticEquals(_unwrap(expression)))
         column = next(same, None)
         if column is None:
             return []
@@ -75,23 +75,23 @@ def _grouped(by: list[Any], given: list[Any]) -> list[frozenset[int]]:
     return [frozenset(found)]
 
 
-def _through(expressions: Any, keys: list[frozenset[int]]) -> list[frozenset[int]]:
+def _keys_above_projection(expressions: Any, keys: list[frozenset[int]]) -> list[frozenset[int]]:
     """Return the keys with the column ids above a projection; a key that loses a column is dropped."""
     renamed: dict[int, int] = {}
     for expression in items(expressions):
-        number = _number(expression)
+        number = _column_id(expression)
         if number is not None:
             renamed.setdefault(number, expression.exprId().id())
     return [frozenset(renamed[number] for number in key) for key in keys if key <= renamed.keys()]
 
 
-def _number(expression: Any) -> int | None:
+def _column_id(expression: Any) -> int | None:
     """Return the id of a column, which may have an alias or a sort direction; None for another expression."""
-    column = _meant(expression)
+    column = _unwrap(expression)
     return int(column.exprId().id()) if name_of(column) == "AttributeReference" else None
 
 
-def _meant(expression: Any) -> Any:
+def _unwrap(expression: Any) -> Any:
     """Return an expression without its alias and its sort direction."""
     while name_of(expression) in {"Alias", "SortOrder"}:
         expression = expression.child()
@@ -101,7 +101,7 @@ def _meant(expression: Any) -> Any:
 def columns(expressions: Any) -> list[int]:
     """Return the ids of those `expressions` that are columns."""
     found = expressions if isinstance(expressions, list) else items(expressions)
-    return [number for number in map(_number, found) if number is not None]
+    return [number for number in map(_column_id, found) if number is not None]
 
 
 def all_columns(expression: Any) -> set[int]:
@@ -131,10 +131,10 @@ def items(sequence: Any) -> list[Any]:
 def printed(node: Any) -> str:
     """Return an operator as Spark prints it, without column ids, shortened."""
     name = name_of(node)
-    return f"{name} {node.sourceName()}" if name in STREAMS else short(node.simpleString(_FIELDS).lstrip("~"))
+    return f"{name} {node.sourceName()}" if name in STREAMS else short(node.simpleString(_FIELDS_SHOWN).lstrip("~"))
 
 
 def short(text: str) -> str:
     """Return the text of an operator or an expression without Spark's additions to names, shortened."""
-    plain = " ".join(_NUMBERS.sub("", text).split())
-    return plain if len(plain) <= _SHOWN else plain[: _SHOWN - 3] + "..."
+    plain = " ".join(_ADDITIONS.sub("", text).split())
+    return plain if len(plain) <= _CHARACTERS_SHOWN else plain[: _CHARACTERS_SHOWN - 3] + "..."

@@ -150,7 +150,7 @@ def backfill(
         ledger=ledger,
         chance_ok=chance_ok,
     )
-    _tell(_run(Plan(wanted), master, dict(_setting(text) for text in settings)), as_json)
+    _print_report(_run(Plan(wanted), master, dict(_setting(text) for text in settings)), as_json)
 
 
 def _run(plan: Plan, master: str | None, settings: dict[str, str]) -> Report:
@@ -168,7 +168,7 @@ def _run(plan: Plan, master: str | None, settings: dict[str, str]) -> Report:
         spark = session(f"tutti backfill {plan.wanted.table}", plan.format, master, settings)
         signal.signal(signal.SIGINT, _interrupted)  # Spark's own handler interrupts a JVM call, with pages of tracebacks
         try:
-            return plan.run(spark, _note)
+            return plan.run(spark, _print_progress)
         finally:
             spark.stop()
     except Exception as error:
@@ -201,18 +201,20 @@ def _setting(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _note(text: str) -> None:
+def _print_progress(text: str) -> None:
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 
 
-def _tell(report: Report, as_json: bool) -> None:
+def _print_report(report: Report, as_json: bool) -> None:
     if as_json:
-        told = {"log": report.log, "start": report.start, "end": report.end, "table": report.table, "format": report.format}
-        told |= {"mode": report.mode, "records": report.records, "written": report.written}
-        sys.stdout.write(json.dumps(told) + "\n")
+        fields = {"log": report.log, "start": report.start, "end": report.end, "table": report.table, "format": report.format}
+        fields |= {"mode": report.mode, "records": report.records, "written": report.written}
+        sys.stdout.write(json.dumps(fields) + "\n")
         sys.stdout.flush()
     elif report.written:
-        _note(f"{report.table} now has [{report.start}, {report.end}) of the log; this run wrote {report.records:,} offsets")
+        _print_progress(
+            f"{report.table} now has [{report.start}, {report.end}) of the log; this run wrote {report.records:,} offsets"
+        )
     else:
-        _note(f"{report.table} already has all of [{report.start}, {report.end}): nothing to do")
+        _print_progress(f"{report.table} already has all of [{report.start}, {report.end}): nothing to do")

@@ -24,7 +24,7 @@ from tutti_spark.common.file_locks import is_held
 VERSION = 2
 _READ = (1, 2)  # a ledger of version 1 has no id
 FILE, LOCK, RUNS = "ledger.json", "lock", "runs"
-_AGAIN_S = 0.01
+_LOCK_RETRY_S = 0.01
 
 Span = tuple[int, int]
 
@@ -102,8 +102,8 @@ class Ledger:
         self.run = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         (directory / RUNS).mkdir(parents=True, exist_ok=True)
         with _lock(directory):  # a swap copies the run files: a run that registered during the copy would look dead
-            self._alive = open_file(directory / RUNS / self.run, os.O_CREAT | os.O_RDWR)
-            fcntl.flock(self._alive, fcntl.LOCK_EX)
+            self._run_lock = open_file(directory / RUNS / self.run, os.O_CREAT | os.O_RDWR)
+            fcntl.flock(self._run_lock, fcntl.LOCK_EX)
         try:
             with self.locked() as state:
                 check_same(state.about, about, directory)
@@ -114,7 +114,7 @@ class Ledger:
     def close(self) -> None:
         """Release the run's lock; the next run settles the claims that this run did not finish."""
         (self.directory / RUNS / self.run).unlink(missing_ok=True)
-        os.close(self._alive)
+        os.close(self._run_lock)
 
     @contextmanager
     def locked(self) -> Iterator[State]:
@@ -141,7 +141,7 @@ class Ledger:
         with self.locked() as state:
             overlapping = [claim for claim in state.open if claim.start < end and start < claim.end]
             near = [claim for claim in state.open if claim.swap or claim in overlapping]
-            dead = next((claim for claim in near if not self._lives(claim.run)), None)
+            dead = next((claim for claim in near if not self._is_alive(claim.run)), None)
             if dead is not None:
                 return Step(self._take_over(state, dead), settle=True)
             gaps = missing(start, end, [*state.done, *((claim.start, claim.end) for claim in overlapping)])
@@ -153,7 +153,7 @@ class Ledger:
     def step_swap(self, start: int, end: int) -> Step:
         """Return the next step of a swap of [start, end), which starts when no other run has a claim on the table."""
         with self.locked() as state:
-            dead = next((claim for claim in state.open if not self._lives(claim.run)), None)
+            dead = next((claim for claim in state.open if not self._is_alive(claim.run)), None)
             if dead is not None:
                 return Step(self._take_over(state, dead), settle=True)
             if state.open:
@@ -182,7 +182,7 @@ class Ledger:
         state.open.append(mine)
         return mine
 
-    def _lives(self, run: str) -> bool:
+    def _is_alive(self, run: str) -> bool:
         """True if another run is alive; the file of a dead run is deleted.
 
         This run itself counts as dead: an open claim of its own is one that it did not finish.
@@ -298,15 +298,15 @@ def _lock(directory: Path) -> Iterator[None]:
         held = open_file(directory / LOCK, os.O_CREAT | os.O_RDWR)
         try:
             fcntl.flock(held, fcntl.LOCK_EX)
-            if _is_at(held, directory / LOCK):
+            if _is_current(held, directory / LOCK):
                 yield
                 return
         finally:
             os.close(held)
-        time.sleep(_AGAIN_S)
+        time.sleep(_LOCK_RETRY_S)
 
 
-def _is_at(held: int, path: Path) -> bool:
+def _is_current(held: int, path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(held), path.stat())
     except FileNotFoundError:

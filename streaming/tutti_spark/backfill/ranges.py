@@ -69,11 +69,11 @@ def offset_of(source: Source, option: str, place: Place, frontier: Frontier) -> 
     from tutti.sources.source import place_of
 
     if isinstance(place, Tick):
-        return _behind(source, option, place.number, frontier)
+        return _offset_after_tick(source, option, place.number, frontier)
     return place_of(source, option, place, frontier)
 
 
-def _behind(source: Source, option: str, tick: int, frontier: Frontier) -> int:
+def _offset_after_tick(source: Source, option: str, tick: int, frontier: Frontier) -> int:
     """Return the first offset after a tick, by binary search: each record has the number of the last tick before it."""
     if tick > frontier.tick:
         raise OffsetOutOfRange(f"{option} tick:{tick} does not exist yet: the last tick of the log is {frontier.tick}")

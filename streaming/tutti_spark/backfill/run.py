@@ -127,7 +127,7 @@ class Plan:
         start = offset_of(source, "--start", self.wanted.start, frontier)
         end = offset_of(source, "--end", self.wanted.end, frontier)
         if self.wanted.live is not None:
-            end = _before(live_query(self.wanted.live, self.log), self.wanted, end)
+            end = _end_before_live(live_query(self.wanted.live, self.log), self.wanted, end)
             if start > end:
                 raise OffsetOutOfRange(
                     f"the range would start at {start}, and the query of --live writes all records from {end} on: start before "
@@ -302,7 +302,7 @@ def _check_fits(wanted: Backfill, kind: str, local: Path | None) -> None:
     check_parquet(local)
 
 
-def _before(live: Live, wanted: Backfill, end: int) -> int:
+def _end_before_live(live: Live, wanted: Backfill, end: int) -> int:
     """Return the end of a range that leaves out the records of a live query.
 
     The query appends without a check of the table, so an append must end where the query began. A merge skips existing rows, and a
@@ -312,7 +312,7 @@ def _before(live: Live, wanted: Backfill, end: int) -> int:
         UsageError: no end fits all streams. A record between two of their positions would be missing, or in the table twice.
     """
     if wanted.mode == "append":
-        return _before_begin(live, wanted, end)
+        return _end_before_begin(live, wanted, end)
     begun = live.begins[-1]
     if wanted.end != "latest" and end > live.finished:
         raise UsageError(
@@ -321,14 +321,14 @@ def _before(live: Live, wanted: Backfill, end: int) -> int:
         )
     if wanted.end == "latest" and live.finished < begun:
         raise UsageError(
-            f"--live {wanted.live}: the streams of its query began at offsets {_listed(live.begins)}, and all of them have "
+            f"--live {wanted.live}: the streams of its query began at offsets {_joined_text(live.begins)}, and all of them have "
             f"finished up to {live.finished} only: records from there to {begun - 1} would be missing. Try again when the query "
             f"has finished {begun}, or name an --end"
         )
     return end if wanted.end != "latest" else min(end, live.finished)
 
 
-def _before_begin(live: Live, wanted: Backfill, end: int) -> int:
+def _end_before_begin(live: Live, wanted: Backfill, end: int) -> int:
     if not live.complete:
         raise UsageError(
             f"--live {wanted.live} no longer contains the start of its query: give it with --end and omit --live, or use --mode "
@@ -337,20 +337,20 @@ def _before_begin(live: Live, wanted: Backfill, end: int) -> int:
     first = live.begins[0]
     if wanted.end == "latest" and len(live.begins) > 1:
         raise UsageError(
-            f"--live {wanted.live}: the streams of its query began at offsets {_listed(live.begins)}, and an append ends at one "
-            f"offset for all topics: records from {first} on would be missing for the streams that began later. Use --mode merge, "
-            "which adds each offset that the table lacks (the rows need the column `offset`). Without that column, start the query "
-            "with a new checkpoint, and give all its streams one startingOffset, or the same lockstep"
+            f"--live {wanted.live}: the streams of its query began at offsets {_joined_text(live.begins)}, and an append ends at "
+            f"one offset for all topics: records from {first} on would be missing for the streams that began later. Use --mode "
+            "merge, which adds each offset that the table lacks (the rows need the column `offset`). Without that column, start "
+            "the query with a new checkpoint, and give all its streams one startingOffset, or the same lockstep"
         )
     if wanted.end != "latest" and end > first:
         raise UsageError(
-            f"--end is offset {end}, and the query of --live began at {_listed(live.begins)} and writes later records itself: use "
-            f"--end {first}"
+            f"--end is offset {end}, and the query of --live began at {_joined_text(live.begins)} and writes later records itself: "
+            f"use --end {first}"
         )
     return min(end, first)
 
 
-def _listed(offsets: Sequence[int]) -> str:
+def _joined_text(offsets: Sequence[int]) -> str:
     return " and ".join(filter(None, [", ".join(map(str, offsets[:-1])), str(offsets[-1])]))
 
 

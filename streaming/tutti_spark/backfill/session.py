@@ -21,14 +21,14 @@ DELTA_PACKAGE = "io.delta:delta-spark_2.13:4.3.1"
 DELTA_LEAST = (4, 3)  # Delta Lake 4.2 calls a constructor that Spark changed after 4.1.0
 _JAR = re.compile(r"delta-spark_[0-9._]+-([0-9]+)\.([0-9]+)[^/ ]*\.jar")
 #: Dependencies of Delta Lake that Spark already includes.
-_THERE = """
+_PROVIDED = """
     com.fasterxml.jackson.core com.fasterxml.jackson.datatype com.github.luben com.google.code.findbugs commons-logging commons-pool
     io.airlift javax.annotation org.apache.hadoop org.apache.logging.log4j org.apache.parquet org.locationtech.jts org.roaringbitmap
     org.scala-lang org.slf4j org.xerial.snappy
 """
 DELTA_JARS: dict[str, str] = {
     "spark.jars.packages": DELTA_PACKAGE,
-    "spark.jars.excludes": ",".join(f"{group}:*" for group in _THERE.split()),
+    "spark.jars.excludes": ",".join(f"{group}:*" for group in _PROVIDED.split()),
 }
 #: Delta Lake's default of 50 tasks for the state of a table is too many for one machine.
 _LOCAL_DELTA = {"spark.databricks.delta.snapshotPartitions": "2"}

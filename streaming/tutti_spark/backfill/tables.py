@@ -69,21 +69,21 @@ class DeltaTable:
         keyed = _OFFSET in rows.columns
         if self._mode == "merge" and not keyed:
             raise UsageError("--mode merge needs the column `offset`, which the result does not have: keep it, or use another mode")
-        there = self._there()
-        if self._mode == "append" and there:
-            self._check_free(claim)
-        _again_after_conflicts(lambda: self._write(claim, rows, keyed, there))
+        exists = self._table_exists()
+        if self._mode == "append" and exists:
+            self._check_foreign_rows(claim)
+        _retry_conflicts(lambda: self._write(claim, rows, keyed, exists))
         self._ledger.finish(claim, rows.schema.simpleString(), alone=self._mode == "swap" and not keyed)
 
     def settle(self, claim: Claim) -> None:
         """Settle a claim with an empty transaction of the same id."""
-        if not self._there():
+        if not self._table_exists():
             self._ledger.drop(claim)
             return
         empty = self._spark.read.format("delta").load(self._path).limit(0)
-        _again_after_conflicts(lambda: self._commit(empty, claim, "fence", {}))
-        told = self._spark.sql(f"DESCRIBE HISTORY {self._name}").where(f"userMetadata LIKE '%{self._id(claim)}%'")
-        found = [json.loads(row.userMetadata) for row in told.select("userMetadata").collect()]
+        _retry_conflicts(lambda: self._commit(empty, claim, "fence", {}))
+        history = self._spark.sql(f"DESCRIBE HISTORY {self._name}").where(f"userMetadata LIKE '%{self._id(claim)}%'")
+        found = [json.loads(row.userMetadata) for row in history.select("userMetadata").collect()]
         kinds = {one["did"] for one in found if one["tutti"] == self._id(claim)}
         if "fence" in kinds:
             self._ledger.drop(claim)
@@ -96,13 +96,13 @@ class DeltaTable:
                 f"{self._ledger.directory / FILE} from `open` to `done`, or delete it"
             )
 
-    def _write(self, claim: Claim, rows: DataFrame, keyed: bool, there: bool) -> None:
+    def _write(self, claim: Claim, rows: DataFrame, keyed: bool, exists: bool) -> None:
         if self._mode == "swap":
-            range_only = {"replaceWhere": f"{_OFFSET} >= {claim.start} AND {_OFFSET} < {claim.end}"} if there else {}
+            range_only = {"replaceWhere": f"{_OFFSET} >= {claim.start} AND {_OFFSET} < {claim.end}"} if exists else {}
             self._commit(rows, claim, "swap", range_only, "overwrite") if keyed else self._commit(
                 rows, claim, "swap all", {"overwriteSchema": "true"}, "overwrite"
             )
-        elif self._mode == "merge" and there:
+        elif self._mode == "merge" and exists:
             self._merge(claim, rows)
         else:
             self._commit(rows, claim, self._mode, {})
@@ -110,12 +110,12 @@ class DeltaTable:
     def _commit(self, rows: DataFrame, claim: Claim, did: str, options: dict[str, str], mode: str = "append") -> None:
         writer = rows.write.format("delta").mode(mode).options(**options)
         writer = writer.option("txnAppId", self._id(claim)).option("txnVersion", "1")
-        writer.option("userMetadata", self._told(claim, did)).save(self._path)
+        writer.option("userMetadata", self._commit_metadata(claim, did)).save(self._path)
 
     def _merge(self, claim: Claim, rows: DataFrame) -> None:
         view = f"tutti_backfill_{claim.number}"
         rows.createOrReplaceTempView(view)
-        settings = {_TXN_APP: self._id(claim), _TXN_VERSION: "1", _USER_METADATA: self._told(claim, "merge")}
+        settings = {_TXN_APP: self._id(claim), _TXN_VERSION: "1", _USER_METADATA: self._commit_metadata(claim, "merge")}
         with _settings(self._spark, settings):
             self._spark.sql(
                 f"MERGE INTO {self._name} t USING {view} s ON t.{_OFFSET} = s.{_OFFSET} AND t.{_OFFSET} >= {claim.start} "
@@ -123,7 +123,7 @@ class DeltaTable:
             )
         self._spark.catalog.dropTempView(view)
 
-    def _check_free(self, claim: Claim) -> None:
+    def _check_foreign_rows(self, claim: Claim) -> None:
         """Raise UsageError if another writer's rows are in the range; only rows with the column `offset` can be checked."""
         table = self._spark.read.format("delta").load(self._path)
         if _OFFSET not in table.columns:
@@ -139,7 +139,7 @@ class DeltaTable:
                 f"{row.low} (--end, or --live CHECKPOINT of the query that wrote them), or add the missing rows with --mode merge"
             )
 
-    def _there(self) -> bool:
+    def _table_exists(self) -> bool:
         """True if the table exists. Delta Lake answers, because the table may be on any file system."""
         from pyspark.errors import AnalysisException
 
@@ -168,7 +168,7 @@ class DeltaTable:
         name = f"tutti/{self._log}/{claim.start}-{claim.end}/{claim.number}"
         return f"{name}/{self._ledger_id}" if self._ledger_id else name
 
-    def _told(self, claim: Claim, did: str) -> str:
+    def _commit_metadata(self, claim: Claim, did: str) -> str:
         return json.dumps({"tutti": self._id(claim), "did": did, "log": self._log, "start": claim.start, "end": claim.end})
 
 
@@ -210,7 +210,7 @@ class ParquetTable:
     def settle(self, claim: Claim) -> None:
         """Settle a claim: a directory with its final name is complete, and a staged one is deleted."""
         shutil.rmtree(self._path / OWN / "staged" / _staged_name(claim.number), ignore_errors=True)
-        shutil.rmtree(self._beside(claim), ignore_errors=True)
+        shutil.rmtree(self._swap_directory(claim), ignore_errors=True)
         if not claim.swap and (self._path / directory_name(claim.start, claim.end)).exists():
             self._ledger.finish(claim)
         else:
@@ -223,7 +223,7 @@ class ParquetTable:
             UsageError: a foreign process wrote meanwhile; the message names the directory with its files.
         """
         check_swap(self._path, claim.start, claim.end)
-        beside = self._beside(claim)
+        beside = self._swap_directory(claim)
         for left in self._path.parent.glob(f".{glob.escape(self._path.name)}.{_staged_name('*')}"):
             shutil.rmtree(left, ignore_errors=True)
         rows.write.mode("overwrite").parquet(str(beside / directory_name(claim.start, claim.end)))
@@ -250,7 +250,7 @@ class ParquetTable:
             ) from error
         shutil.rmtree(beside, ignore_errors=True)
 
-    def _beside(self, claim: Claim) -> Path:
+    def _swap_directory(self, claim: Claim) -> Path:
         return self._path.with_name(f".{self._path.name}.{_staged_name(claim.number)}")
 
 
@@ -325,7 +325,7 @@ def _exchange(one: Path, other: Path) -> None:
         )
 
 
-def _again_after_conflicts(work: Callable[[], None]) -> None:
+def _retry_conflicts(work: Callable[[], None]) -> None:
     """Run a commit, and retry it on the newer table after Delta Lake reports a conflict with a concurrent commit."""
     for left in reversed(range(_TRIES)):
         try:

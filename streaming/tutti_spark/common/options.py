@@ -63,7 +63,7 @@ ALIASES: dict[str, str] = {
     "minOffsetsPerTrigger": "minRecordsPerTrigger",
 }
 #: Pairs of options that exclude each other.
-_EITHER = {
+_EXCLUSIVE = {
     "topicsPattern": "topics",
     "startingTimestamp": "startingOffset",
     "endingTimestamp": "endingOffset",
@@ -89,7 +89,7 @@ _HINTS = {
     "url": "use gateways",
 }
 _CANONICAL = {name.lower(): name for name in (*TAKES, *ALIASES)}
-_WHOLE = re.compile(r"[+-]?\d+\Z")
+_INTEGER = re.compile(r"[+-]?\d+\Z")
 _CHARACTERS_MAX = 100  # of an integer with leading zeros: Python refuses to parse thousands of digits
 _DELAY = re.compile(r"(\d+)\s*([a-z]*)\Z")
 _UNIT_MS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -151,7 +151,7 @@ def our_name(option: str) -> str:
 
 def slot(name: str) -> str:
     """Return the same key for options that exclude each other; `name` is Tutti's name."""
-    return _EITHER.get(name, name)
+    return _EXCLUSIVE.get(name, name)
 
 
 def wrong(option: str, value: object, why: str = "") -> UsageError:
@@ -188,8 +188,8 @@ def parse(options: Mapping[str, str], kind: Kind | None = None) -> ReadOptions:
         archive=_get(given, "archive", _archive),
         topics=topics,
         topics_pattern=pattern,
-        start=_place(given, "starting", "latest" if kind == "stream" else "earliest"),
-        end=_place(given, "ending", "latest"),
+        start=_position_option(given, "starting", "latest" if kind == "stream" else "earliest"),
+        end=_position_option(given, "ending", "latest"),
         columns=_get(given, "columns", _names),
         records_max=most,
         records_min=least,
@@ -198,9 +198,9 @@ def parse(options: Mapping[str, str], kind: Kind | None = None) -> ReadOptions:
         partitions_min=_get(given, "minPartitions", _partitions),
         cut_ticks=_get(given, "cut", _cut),
         lockstep=_get(given, "lockstep", _name),
-        fail_on_data_loss=_get(given, "failOnDataLoss", _truth) is not False,
-        short_circuit=_get(given, "shortCircuit", _truth) is not False,
-        query_name=_get(given, "queryName", _query) or "",
+        fail_on_data_loss=_get(given, "failOnDataLoss", _boolean) is not False,
+        short_circuit=_get(given, "shortCircuit", _boolean) is not False,
+        query_name=_get(given, "queryName", _query_name) or "",
         start_name=given.name("startingOffset"),
         end_name=given.name("endingOffset"),
         credentials=_credentials(given),
@@ -279,7 +279,7 @@ def _origin(given: _Given, options: Mapping[str, str]) -> tuple[str | None, tupl
             raise wrong("gateways", given["gateways"], str(error)) from error
         return given["gateways"].strip(), ()
     if many is not None:
-        names = _listed(many)
+        names = _json_paths(many)
     elif "path" in given:
         names = _names("path", given["path"])
     elif "archive" in given:
@@ -293,7 +293,7 @@ def _origin(given: _Given, options: Mapping[str, str]) -> tuple[str | None, tupl
     return None, tuple(os.path.abspath(_local(name)) for name in names)
 
 
-def _listed(text: str) -> tuple[str, ...]:
+def _json_paths(text: str) -> tuple[str, ...]:
     """Return the paths of `load([...])`, which Spark passes as a JSON list."""
     try:
         return tuple(str(name) for name in json.loads(text))
@@ -358,7 +358,7 @@ def _names(option: str, text: str) -> tuple[str, ...]:
     return names
 
 
-def _place(given: _Given, which: Literal["starting", "ending"], default: Place) -> Place:
+def _position_option(given: _Given, which: Literal["starting", "ending"], default: Place) -> Place:
     by_offset, by_time = f"{which}Offset", f"{which}Timestamp"
     if by_offset in given and by_time in given:
         offset = given.name(by_offset)
@@ -376,14 +376,14 @@ def _offset(option: str, text: str) -> Place:
         return "latest"
     if word.startswith("{"):
         raise wrong(option, text, "offsets per partition: Tutti has one log, so give one offset")
-    if not _WHOLE.match(word):
+    if not _INTEGER.match(word):
         raise wrong(option, text, "not an integer")
     return _between(option, text, 0, (1 << 63) - 1)
 
 
 def _time(option: str, text: str) -> datetime:
     word = text.strip()
-    if _WHOLE.match(word):
+    if _INTEGER.match(word):
         millis = _between(option, text, -(1 << 63), (1 << 63) - 1)
         try:
             return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=millis)
@@ -400,9 +400,9 @@ def _time(option: str, text: str) -> datetime:
     return time
 
 
-def _whole(option: str, text: str, least: int, most: int) -> int:
+def _integer(option: str, text: str, least: int, most: int) -> int:
     word = text.strip()
-    if not _WHOLE.match(word):
+    if not _INTEGER.match(word):
         raise wrong(option, text, "not an integer")
     return _between(option, text, least, most)
 
@@ -416,7 +416,7 @@ def _between(option: str, text: str, least: int, most: int) -> int:
 
 
 def _count(option: str, text: str) -> int:
-    return _whole(option, text, 1, (1 << 63) - 1)
+    return _integer(option, text, 1, (1 << 63) - 1)
 
 
 def _delay(option: str, text: str) -> int:
@@ -431,14 +431,14 @@ def _delay(option: str, text: str) -> int:
 
 
 def _partitions(option: str, text: str) -> int:
-    return _whole(option, text, 1, limits.SPLITS_MAX)
+    return _integer(option, text, 1, limits.SPLITS_MAX)
 
 
 def _cut(option: str, text: str) -> int:
     word, colon, number = text.strip().partition(":")
     if word.lower() != "tick" or not colon:
         raise wrong(option, text)
-    return _whole(option, number, 1, (1 << 31) - 1)
+    return _integer(option, number, 1, (1 << 31) - 1)
 
 
 def _name(option: str, text: str) -> str:
@@ -447,7 +447,7 @@ def _name(option: str, text: str) -> str:
     return text.strip()
 
 
-def _query(option: str, text: str) -> str:
+def _query_name(option: str, text: str) -> str:
     from tutti.sources.flight import check_name
 
     try:
@@ -456,7 +456,7 @@ def _query(option: str, text: str) -> str:
         raise wrong(option, text, str(error)) from error
 
 
-def _truth(option: str, text: str) -> bool:
+def _boolean(option: str, text: str) -> bool:
     word = text.strip().lower()
     if word not in ("true", "false"):
         raise wrong(option, text)

@@ -50,10 +50,10 @@ class Watcher(StatefulProcessor):
             late = late + 1 if row.dep_delay >= LATE_MINUTES else 0
             if late == IN_A_ROW and not is_raised:
                 is_raised = True
-                yield _told(origin, "raised", row.event_ms, row.offset, late)
+                yield _alert_row(origin, "raised", row.event_ms, row.offset, late)
             elif is_raised and row.dep_delay < IN_TIME_MINUTES:
                 is_raised = False
-                yield _told(origin, "cleared", row.event_ms, row.offset, late)
+                yield _alert_row(origin, "cleared", row.event_ms, row.offset, late)
         self._state.update((late, is_raised, last_ms))
         if last_ms != before_ms:
             if before_ms:
@@ -66,7 +66,7 @@ class Watcher(StatefulProcessor):
         late, is_raised, last_ms = self._state.get()
         self._state.clear()
         if is_raised:
-            yield _told(origin, "cleared", last_ms + QUIET_MS, None, late)
+            yield _alert_row(origin, "cleared", last_ms + QUIET_MS, None, late)
 
     def close(self) -> None:
         """Do nothing: the processor holds no resources."""
@@ -83,7 +83,7 @@ def alerts(departures: DataFrame) -> DataFrame:
     return followed.groupBy("origin").transformWithState(Watcher(), RESULT, "append", "EventTime")
 
 
-def _told(origin: str, alert: str, time_ms: int, offset: int | None, late: int) -> Row:
+def _alert_row(origin: str, alert: str, time_ms: int, offset: int | None, late: int) -> Row:
     return Row(origin=origin, alert=alert, time=datetime.fromtimestamp(time_ms / 1000, UTC), offset=offset, late_in_a_row=late)
 
 

@@ -119,14 +119,14 @@ def replay(spark: SparkSession, options: argparse.Namespace) -> dict[str, Any]:
         records = records.option("endingOffset", options.end)
     left = departures(records.option("columns", "offset,value").load())
     statistics(left, weather(spark, options.weather)).write.mode("overwrite").parquet(options.out)
-    report = {"mode": "replay"} | _described("replay", spark, options.out)
+    report = {"mode": "replay"} | _result_report("replay", spark, options.out)
     if options.compare:
-        report |= _described("live", spark, options.compare)
+        report |= _result_report("live", spark, options.compare)
         report["equal"] = report["live_sha256"] == report["replay_sha256"]
     return report
 
 
-def _described(name: str, spark: SparkSession, directory: str) -> dict[str, Any]:
+def _result_report(name: str, spark: SparkSession, directory: str) -> dict[str, Any]:
     lines = list(sorted_rows(spark, directory))
     Path(directory.rstrip("/") + ".jsonl").write_bytes(b"".join(lines))
     counted = sum(json.loads(line)["departures"] for line in lines)

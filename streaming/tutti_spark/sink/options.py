@@ -25,20 +25,20 @@ TAKES: dict[str, str] = {
     **credentials.TAKES,
     "writeId": f"a name of this write, of up to {WRITE_ID_MAX} letters, digits, '.', '_' and '-': the same again writes nothing",
 }
-_SPARKS = frozenset({"checkpointlocation", "queryname"})  # options that Spark adds itself
+_SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname"})  # options that Spark adds itself
 _HINTS = {
     "path": "a write goes to gateways: use start() or save() without a path, and the option `gateways`.",
     "topics": "a write goes to one topic, or to the topics in the column 'topic': use `topic`.",
     "url": "use gateways.",
 }
 #: INSERT, insertInto and CREATE TABLE AS SELECT call a Python sink without the table's options (Spark 4.2 and 4.3).
-_OF_A_TABLE = (
+_TABLE_HINT = (
     "Spark does not pass a table's own options to a write: name them in the statement, "
     "INSERT INTO t WITH ('gateways' = 'tutti://HOST:PORT', 'topic' = 'NAME') SELECT ..., or in "
     "df.writeTo('t').option('gateways', ...).append()"
 )
 _CANONICAL = {name.lower(): name for name in TAKES}
-_TEXT = (StringType, BinaryType)
+_TEXT_TYPES = (StringType, BinaryType)
 COLUMNS = ("value", "key", "topic", "timestamp", "headers")
 
 
@@ -61,7 +61,7 @@ def parse(options: Mapping[str, str], *, stream: bool) -> SinkOptions:
     given: dict[str, str] = {}
     for key, value in options.items():
         low = key.lower()
-        if low in _SPARKS:
+        if low in _SPARK_OPTIONS:
             continue
         name = _CANONICAL.get(low)
         if name is None:
@@ -71,7 +71,7 @@ def parse(options: Mapping[str, str], *, stream: bool) -> SinkOptions:
             raise UsageError(f"option {key!r} ({value}) is not accepted: {hint} Options of a write are {', '.join(TAKES)}")
         given[name] = value.strip()
     if "gateways" not in given:
-        raise UsageError(f"a write needs the option 'gateways': {TAKES['gateways']}. {_OF_A_TABLE}")
+        raise UsageError(f"a write needs the option 'gateways': {TAKES['gateways']}. {_TABLE_HINT}")
     try:
         parse_url(given["gateways"])
     except ConfigError as error:
@@ -112,17 +112,17 @@ def check_columns(schema: StructType, options: SinkOptions, *, overwrite: bool) 
     if "value" not in types:
         raise UsageError(f"the column 'value' is missing: the DataFrame has {', '.join(types) or 'no columns'}")
     for name, kind in types.items():
-        taken = _taken(name, kind)
+        taken = _required_type(name, kind)
         if taken:
             raise UsageError(f"column {name!r} has type {kind.simpleString()}; it takes {taken}")
     if options.topic is None and "topic" not in types:
         raise UsageError("the write has no topic: set the option 'topic', or add a column 'topic'")
 
 
-def _taken(name: str, kind: DataType) -> str:
+def _required_type(name: str, kind: DataType) -> str:
     """Return the type that a column needs if it does not accept `kind`, else an empty string."""
     if name in ("value", "key"):
-        return "" if isinstance(kind, _TEXT) else "string or binary"
+        return "" if isinstance(kind, _TEXT_TYPES) else "string or binary"
     if name == "topic":
         return "" if isinstance(kind, StringType) else "string"
     if name == "timestamp":

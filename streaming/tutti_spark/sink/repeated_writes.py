@@ -19,7 +19,7 @@ from tutti.errors import Fenced, Refused
 
 LOG = logging.getLogger("tutti.spark")
 _DIGITS = 16  # hex digits of a digest; it only distinguishes two writes with the same name
-_ANEW = "`tutti producers forget {name}` deletes the record of the earlier write, and the next write is then written again"
+_FORGET_ADVICE = "`tutti producers forget {name}` deletes the record of the earlier write, and the next write is then written again"
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class Write:
 
     def progress(self, stands: Mapping[str, Any] | None = None) -> bytes:
         """Return the progress to commit; for a repeat, `stands` is the first result, and the progress adds the latest run."""
-        told = ("records", "topics", "counts", "digest")
-        what = {key: getattr(self, key) for key in told} if stands is None else {key: stands[key] for key in told}
+        keys = ("records", "topics", "counts", "digest")
+        what = {key: getattr(self, key) for key in keys} if stands is None else {key: stands[key] for key in keys}
         found = ({} if self.batch < 0 else {"batch": self.batch}) | ({"run": self.run} if self.run else {})
         return orjson.dumps(found | what | {"at": self.at})
 
@@ -131,6 +131,6 @@ def _check_same(done: Mapping[str, Any], wanted: Write, same: Mapping[str, bool]
             f"{wanted.name!r} wrote {done['records']} records, and its repeat has {wanted.records}, or other topics or bytes: it "
             "is not the same write. Nothing was written; make the job deterministic (tutti_spark.deterministic lists what is not); "
             f"a different write needs a different writeId. "
-            f"{_ANEW.format(name=wanted.name)}",
+            f"{_FORGET_ADVICE.format(name=wanted.name)}",
             "progress",
         )

@@ -26,8 +26,8 @@ from tutti_spark.sink.accumulator import Accumulator
 from tutti_spark.sink.options import SinkOptions
 from tutti_spark.sink.repeated_writes import Write, digests, standing
 
-_PATIENCE_S = limits.READ_RETRY_US / 1e6
-_FORGET_S = 5.0  # timeout of cleanup requests
+_CONNECT_TIMEOUT_S = limits.READ_RETRY_US / 1e6
+_CLEANUP_TIMEOUT_S = 5.0  # timeout of cleanup requests
 _FEWER_BATCHES = (
     "Each task stages at least one batch per topic: repartition by topic before the write, so that a topic is in one "
     "task, or write fewer records at a time (maxRecordsPerTrigger)"
@@ -69,15 +69,17 @@ class _Sink:
         receipts: list[Receipt] = []
         payload: dict[str, int] = {}
         try:
-            for topic, records in _gathered(iterator, self._options.topic):
+            for topic, records in _accumulate(iterator, self._options.topic):
                 if staging is None:
-                    staging = Staging(self._options.gateways, connect_timeout=_PATIENCE_S, credentials=self._options.credentials)
+                    staging = Staging(
+                        self._options.gateways, connect_timeout=_CONNECT_TIMEOUT_S, credentials=self._options.credentials
+                    )
                 receipts += staging.stage(topic, records)
                 payload[topic] = payload.get(topic, 0) + _payload(records)
             parts = tuple(Staging.parts(receipts))
         except BaseException as error:
             if staging is not None:
-                self._forget([(staging.name, staging.instance)])
+                self._delete_producers([(staging.name, staging.instance)])
             if isinstance(error, Refused) and error.code == "limit":
                 raise Refused(f"{error}. {_FEWER_BATCHES}", error.code) from error
             raise
@@ -95,10 +97,10 @@ class _Sink:
         if not parts:
             return
         run = "" if stream else next((message.run for message in staged if message.parts), "")
-        records, topics = sum(part.records for part in parts), digests(*_of_topics(staged))
+        records, topics = sum(part.records for part in parts), digests(*_totals_by_topic(staged))
         write = Write(name or "", batch, stream, bool(self._options.write_id), run, parts[0].position, records, *topics)
         self._make_visible(name, write, parts)
-        self._let_go(staged)
+        self._release(staged)
 
     def _make_visible(self, name: str | None, write: Write, parts: Sequence[Part]) -> None:
         """Commit once; after an unknown outcome look it up in the log under the next epoch, unless `name` is None."""
@@ -110,13 +112,13 @@ class _Sink:
                         transactor.commit(parts, write.progress()).result()
                         return
                 if name is not None and write.run not in ("", done.get("run")):
-                    self._mark(name, write, parts[0].topic)
+                    self._commit_repeat(name, write, parts[0].topic)
                 return
             except Unknown as error:
                 if last:
-                    raise Unknown(f"it is unknown whether {write} is in the log ({error}): {_finds_out(name)}") from error
+                    raise Unknown(f"it is unknown whether {write} is in the log ({error}): {_unknown_advice(name)}") from error
 
-    def _mark(self, name: str, write: Write, topic: str) -> None:
+    def _commit_repeat(self, name: str, write: Write, topic: str) -> None:
         """Store in the progress that this run repeated the write, so that its next write counts as a different one.
 
         The progress commits with one staged record that never becomes visible.
@@ -126,23 +128,25 @@ class _Sink:
             name,
             topic,
             lambda progress: write.progress(standing(progress, write)),  # another write of this run may have committed since
-            connect_timeout=_PATIENCE_S,
+            connect_timeout=_CONNECT_TIMEOUT_S,
             credentials=self._options.credentials,
         )
 
     def _transactor(self, name: str | None) -> Transactor:
-        return Transactor(self._options.gateways, producer=name, connect_timeout=_PATIENCE_S, credentials=self._options.credentials)
+        return Transactor(
+            self._options.gateways, producer=name, connect_timeout=_CONNECT_TIMEOUT_S, credentials=self._options.credentials
+        )
 
-    def _let_go(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+    def _release(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Delete the tasks' producers: their remaining staged records will never become visible."""
         staged = (message for message in messages if isinstance(message, Staged))
-        self._forget([(message.producer, message.instance) for message in staged if message.producer])
+        self._delete_producers([(message.producer, message.instance) for message in staged if message.producer])
 
-    def _forget(self, producers: Sequence[tuple[str, bytes]]) -> None:
+    def _delete_producers(self, producers: Sequence[tuple[str, bytes]]) -> None:
         """Delete producers; after a failure the gateways delete them once they are idle for a day."""
         for at in range(0, len(producers), limits.FORGET_PRODUCERS_MAX):
-            asking = Control(self._options.gateways, _FORGET_S, credentials=self._options.credentials)
-            with contextlib.suppress(TuttiError), contextlib.closing(asking) as control:
+            connection = Control(self._options.gateways, _CLEANUP_TIMEOUT_S, credentials=self._options.credentials)
+            with contextlib.suppress(TuttiError), contextlib.closing(connection) as control:
                 control.forget(*zip(*producers[at : at + limits.FORGET_PRODUCERS_MAX], strict=True))
 
 
@@ -158,7 +162,7 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):  # type: ignore[misc]  # a
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Release the staged records. This undoes no commit: the log may have one whose outcome is unknown here."""
-        self._let_go(messages)
+        self._release(messages)
 
 
 class BatchSink(_Sink, DataSourceArrowWriter):  # type: ignore[misc]  # as above
@@ -167,24 +171,24 @@ class BatchSink(_Sink, DataSourceArrowWriter):  # type: ignore[misc]  # as above
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Make the staged records visible, all at one position of the log. In `foreachBatch` the micro-batch identifies them."""
         write_id = self._options.write_id
-        whose = next((message for message in messages if isinstance(message, Staged) and message.query), None)
-        if whose is not None and not (whose.run or write_id):
+        in_query = next((message for message in messages if isinstance(message, Staged) and message.query), None)
+        if in_query is not None and not (in_query.run or write_id):
             raise UsageError(
                 "the run of the query identifies a write in foreachBatch without a writeId, and the job group that Spark sets "
                 "names the run, but the function set another job group: give the write a writeId, or set no job group. Nothing was "
                 "written"
             )
-        if whose is not None:
-            self._commit("-".join(filter(None, ("spark", whose.query, write_id))), messages, whose.batch)
+        if in_query is not None:
+            self._commit("-".join(filter(None, ("spark", in_query.query, write_id))), messages, in_query.batch)
         else:
             self._commit(f"spark-write-{write_id}" if write_id else None, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Release the staged records."""
-        self._let_go(messages)
+        self._release(messages)
 
 
-def _gathered(batches: Iterator[pa.RecordBatch], topic: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
+def _accumulate(batches: Iterator[pa.RecordBatch], topic: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Yield a task's records by topic, in batches of about `SLICE_BYTES`."""
     accumulator = Accumulator(topic)
     for batch in batches:
@@ -192,14 +196,14 @@ def _gathered(batches: Iterator[pa.RecordBatch], topic: str | None) -> Iterator[
     yield from accumulator.drain()
 
 
-def _finds_out(name: str | None) -> str:
+def _unknown_advice(name: str | None) -> str:
     """Return advice for a commit with an unknown outcome."""
     if name is None:
         return "check the log for its records before you repeat the write; a write with the option writeId can simply be repeated"
     return "repeat the same write, which checks the log first (a stream: start the query again)"
 
 
-def _of_topics(staged: Sequence[Staged]) -> tuple[dict[str, int], dict[str, int]]:
+def _totals_by_topic(staged: Sequence[Staged]) -> tuple[dict[str, int], dict[str, int]]:
     """Return the records and the bytes by topic."""
     records: dict[str, int] = {}
     sizes: dict[str, int] = {}

@@ -17,14 +17,14 @@ from tutti.errors import Unavailable
 if TYPE_CHECKING:
     from tutti.sources.source import Frontier, Source
 
-_PATIENCE_SECONDS = limits.READ_RETRY_US / 1e6
+_RETRY_SECONDS = limits.READ_RETRY_US / 1e6
 
 
 class Lag:
     """Lag of a query, computed from the times and offsets of frontier moves."""
 
     def __init__(self) -> None:
-        self._moments: deque[tuple[float, int]] = deque()
+        self._moves: deque[tuple[float, int]] = deque()
         self._offset = 0
 
     def moved(self, offset: int, now: float) -> None:
@@ -32,20 +32,20 @@ class Lag:
         if offset <= self._offset:
             return
         self._offset = offset
-        if len(self._moments) == limits.SPARK_MOMENTS_MAX:
-            now = self._moments.pop()[0]  # when full, merge moves: a lag is reported too long rather than too short
-        self._moments.append((now, offset))
+        if len(self._moves) == limits.SPARK_MOMENTS_MAX:
+            now = self._moves.pop()[0]  # when full, merge moves: a lag is reported too long rather than too short
+        self._moves.append((now, offset))
 
     def behind(self, processed: int, now: float) -> tuple[int, int]:
         """Return the lag at `processed`: records up to the frontier, and milliseconds since the first of them was known.
 
         `processed` must not decrease between calls.
         """
-        while self._moments and self._moments[0][1] <= processed:
-            self._moments.popleft()
-        if not self._moments:
+        while self._moves and self._moves[0][1] <= processed:
+            self._moves.popleft()
+        if not self._moves:
             return 0, 0
-        return self._offset - processed, max(0, round((now - self._moments[0][0]) * 1000))
+        return self._offset - processed, max(0, round((now - self._moves[0][0]) * 1000))
 
 
 class FrontierWatch:
@@ -77,15 +77,15 @@ class FrontierWatch:
             TuttiError: the poll failed; every later call raises the same error.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._failure is not None or self._reaches(at_least), _PATIENCE_SECONDS)
+            self._changed.wait_for(lambda: self._failure is not None or self._reaches(at_least), _RETRY_SECONDS)
             if self._failure is not None:
                 raise self._failure
             if self._frontier is None or not self._frontier.log:
-                raise Unavailable(f"the log of {self._name} has not begun within {_PATIENCE_SECONDS:.0f} s: is the group complete?")
+                raise Unavailable(f"the log of {self._name} has not begun within {_RETRY_SECONDS:.0f} s: is the group complete?")
             if self._frontier.offset < at_least:
                 raise Unavailable(
                     f"the query has read up to offset {at_least}, but {self._name} has committed only {self._frontier.offset} "
-                    f"for {_PATIENCE_SECONDS:.0f} s: is it a copy of an older state?"
+                    f"for {_RETRY_SECONDS:.0f} s: is it a copy of an older state?"
                 )
             return self._frontier
 
@@ -102,17 +102,17 @@ class FrontierWatch:
         self._stopped = True
 
     def _follow(self) -> None:
-        beyond: int | None = None
-        patience: float | None = None  # default for the first poll; later polls give a gateway time to restart
+        known: int | None = None
+        timeout: float | None = None  # default for the first poll; later polls give a gateway time to restart
         while not self._stopped:
             try:
-                frontier = self._source.frontier(beyond, self._poll_seconds, patience)
+                frontier = self._source.frontier(known, self._poll_seconds, timeout)
             except Exception as error:  # noqa: BLE001 - `frontier` raises it: without this thread the frontier would never move
                 with self._changed:
                     self._failure = error
                     self._changed.notify_all()
                 return
-            beyond, patience = frontier.offset, _PATIENCE_SECONDS
+            known, timeout = frontier.offset, _RETRY_SECONDS
             with self._changed:
                 self._frontier = frontier
                 self._lag.moved(frontier.offset, time.monotonic())

@@ -34,9 +34,9 @@ from tutti_spark.common.file_locks import is_held
 
 #: Options that the sources of one query must share: values as text, by name.
 Terms = Mapping[str, str]
-_PARTING_SECONDS = limits.SPARK_PARTING_US / 1e6
-_LOOK_SECONDS = 0.02
-_NEW: dict[str, Any] = {"members": [], "initial": None, "leader": None, "asked": 0, "end": None, "terms": None}
+_JOIN_TIMEOUT_SECONDS = limits.SPARK_PARTING_US / 1e6
+_JOIN_POLL_SECONDS = 0.02
+_INITIAL_STATE: dict[str, Any] = {"members": [], "initial": None, "leader": None, "asked": 0, "end": None, "terms": None}
 
 
 def scratch_directory(option: str) -> Path:
@@ -59,9 +59,9 @@ class Lockstep:
         self._name = name
         self._directory = directory
         self._member = ""
-        self._state = -1  # file descriptors
-        self._life = -1
-        self._asked = 0
+        self._state_file = -1  # file descriptors
+        self._member_lock = -1
+        self._requests = 0
 
     def join(self) -> None:
         """Join the run that is about to begin; further calls do nothing.
@@ -77,12 +77,12 @@ class Lockstep:
             / hashlib.sha256(self._name.encode()).hexdigest()[:32]
         )
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._state = os.open(home / "state", os.O_RDWR | os.O_CREAT, 0o600)
-        deadline = time.monotonic() + _PARTING_SECONDS
-        while not self._joined(home):
+        self._state_file = os.open(home / "state", os.O_RDWR | os.O_CREAT, 0o600)
+        deadline = time.monotonic() + _JOIN_TIMEOUT_SECONDS
+        while not self._try_join(home):
             if time.monotonic() > deadline:
-                raise self._clash("a running query uses it")
-            time.sleep(_LOOK_SECONDS)
+                raise self._name_conflict("a running query uses it")
+            time.sleep(_JOIN_POLL_SECONDS)
 
     def initial(self, terms: Terms, log: str, decide: Callable[[], int]) -> int:
         """Return the offset at which all streams begin: the result of `decide` in the first stream that asks.
@@ -91,10 +91,10 @@ class Lockstep:
             UsageError: the other streams read another log, or have other starting options.
         """
         self.join()
-        known = self._look()["initial"]
+        known = self._snapshot()["initial"]
         if known is None:
             offset = decide()
-            with self._locked() as state:
+            with self._update() as state:
                 self._check_member(state)
                 if state["initial"] is None:
                     state["initial"] = {"log": log, "offset": offset, "terms": dict(terms)}
@@ -112,13 +112,13 @@ class Lockstep:
             UsageError: the other streams have another log, position or options; or another query uses the same name.
         """
         self.join()
-        self._asked += 1
-        state = self._look()
+        self._requests += 1
+        state = self._snapshot()
         if state["leader"] in (None, self._member):
-            return self._lead(terms, log, begin, decide())
+            return self._decide_as_leader(terms, log, begin, decide())
         self._check_member(state)
-        if state["asked"] != self._asked:
-            raise self._clash(f"Spark asked its streams {state['asked']} times, and this stream {self._asked} times")
+        if state["asked"] != self._requests:
+            raise self._name_conflict(f"Spark asked its streams {state['asked']} times, and this stream {self._requests} times")
         end = state["end"]
         self._check_log(end["log"], log)
         self._check_terms(state["terms"], terms)
@@ -131,39 +131,39 @@ class Lockstep:
 
     def leave(self) -> None:
         """Release the locks, so that this source is no longer a member. The end of the process does the same."""
-        for descriptor in (self._life, self._state):
+        for descriptor in (self._member_lock, self._state_file):
             if descriptor >= 0:
                 os.close(descriptor)
-        self._life = self._state = -1
+        self._member_lock = self._state_file = -1
 
-    def _joined(self, home: Path) -> bool:
-        with self._locked() as state:
+    def _try_join(self, home: Path) -> bool:
+        with self._update() as state:
             living = [member for member in state["members"] if is_held(home / member)]
             if living and (state["leader"] or state["initial"]):
                 return False
             if not living:
                 for left in home.glob("member-*"):
                     left.unlink()
-                state.update(_NEW)
+                state.update(_INITIAL_STATE)
             member = f"member-{uuid.uuid4().hex}"
-            self._life = os.open(home / member, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-            fcntl.flock(self._life, fcntl.LOCK_EX)
+            self._member_lock = os.open(home / member, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            fcntl.flock(self._member_lock, fcntl.LOCK_EX)
             state["members"] = [*living, member]
             self._member = member
             return True
 
-    def _lead(self, terms: Terms, log: str, begin: int, offset: int) -> int:
-        with self._locked() as state:
+    def _decide_as_leader(self, terms: Terms, log: str, begin: int, offset: int) -> int:
+        with self._update() as state:
             self._check_member(state)
             if state["leader"] not in (None, self._member):
-                raise self._clash("Spark asked two leaders at the same time")
+                raise self._name_conflict("Spark asked two leaders at the same time")
             end = {"log": log, "begin": begin, "offset": offset}
-            state.update({"leader": self._member, "asked": self._asked, "terms": dict(terms), "end": end})
+            state.update({"leader": self._member, "asked": self._requests, "terms": dict(terms), "end": end})
         return offset
 
     def _check_member(self, state: Mapping[str, Any]) -> None:
         if self._member not in state["members"]:
-            raise self._clash("another run began and replaced the members")
+            raise self._name_conflict("another run began and replaced the members")
 
     def _check_log(self, theirs: str, mine: str) -> None:
         if theirs != mine:
@@ -181,41 +181,41 @@ class Lockstep:
                     "them the same value"
                 )
 
-    def _clash(self, why: str) -> UsageError:
+    def _name_conflict(self, why: str) -> UsageError:
         return UsageError(
             f"another query of this driver also has streams in lockstep {self._name!r} ({why}): set the option 'lockstep' to a "
             "name that no other running query has"
         )
 
-    def _look(self) -> dict[str, Any]:
+    def _snapshot(self) -> dict[str, Any]:
         """Return a consistent copy of the shared state."""
         with self._lock(fcntl.LOCK_SH):
             return self._read()
 
     def _read(self) -> dict[str, Any]:
-        text = os.pread(self._state, os.fstat(self._state).st_size, 0)
+        text = os.pread(self._state_file, os.fstat(self._state_file).st_size, 0)
         try:
-            return dict(json.loads(text)) if text else dict(_NEW)
+            return dict(json.loads(text)) if text else dict(_INITIAL_STATE)
         except (ValueError, RecursionError) as error:
             raise Unavailable(f"the shared state of lockstep {self._name!r} is incomplete: start the query again") from error
 
     @contextmanager
-    def _locked(self) -> Iterator[dict[str, Any]]:
+    def _update(self) -> Iterator[dict[str, Any]]:
         """Lock the shared state for a change, and write it at the end of the block."""
         with self._lock(fcntl.LOCK_EX):
             try:
                 state = self._read()
             except Unavailable:  # a member was killed during its write, so its query has ended
-                state = dict(_NEW)
+                state = dict(_INITIAL_STATE)
             before = json.dumps(state)
             yield state
             if (after := json.dumps(state)) != before:
-                os.pwrite(self._state, after.encode().ljust(os.fstat(self._state).st_size), 0)
+                os.pwrite(self._state_file, after.encode().ljust(os.fstat(self._state_file).st_size), 0)
 
     @contextmanager
     def _lock(self, kind: int) -> Iterator[None]:
-        fcntl.flock(self._state, kind)
+        fcntl.flock(self._state_file, kind)
         try:
             yield
         finally:
-            fcntl.flock(self._state, fcntl.LOCK_UN)
+            fcntl.flock(self._state_file, fcntl.LOCK_UN)

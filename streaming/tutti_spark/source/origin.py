@@ -93,27 +93,27 @@ def pieces_of(options: ReadOptions, partition: RecordsPartition) -> Iterator[Pie
     position = partition.start
     while True:
         try:
-            for piece in _told(source, options, partition, position):
+            for piece in _pieces_with_context(source, options, partition, position):
                 position = piece.next
                 yield piece
             return
         except OffsetOutOfRange:
-            held = source.frontier().start
-            if options.fail_on_data_loss or held <= position:
+            log_start = source.frontier().start
+            if options.fail_on_data_loss or log_start <= position:
                 raise
             warnings.warn(
-                f"records {position} to {min(held, partition.end) - 1} were removed from the log of {options.origin} before they "
-                "were read: they are skipped, because failOnDataLoss is false",
+                f"records {position} to {min(log_start, partition.end) - 1} were removed from the log of {options.origin} before "
+                "they were read: they are skipped, because failOnDataLoss is false",
                 stacklevel=2,
             )
-            position = held
+            position = log_start
             if position >= partition.end:
                 return
 
 
-def _pieces(source: Source, options: ReadOptions, partition: RecordsPartition, start: int) -> Iterator[Piece]:
+def _tiered_pieces(source: Source, options: ReadOptions, partition: RecordsPartition, start: int) -> Iterator[Piece]:
     if options.archive is None or not _has_log(options):
-        return _of_log(source, options, partition, start)
+        return _log_pieces(source, options, partition, start)
     from tutti.sources.tiered import across
 
     return across(
@@ -123,7 +123,7 @@ def _pieces(source: Source, options: ReadOptions, partition: RecordsPartition, s
         partition.end,
         partition.topics,
         options.columns,
-        lambda position: _of_log(source, options, partition, position),
+        lambda position: _log_pieces(source, options, partition, position),
         lambda: source.frontier().start,
     )
 
@@ -133,7 +133,7 @@ def _has_log(options: ReadOptions) -> bool:
     return options.gateways is not None or bool(options.paths)
 
 
-def _of_log(source: Source, options: ReadOptions, partition: RecordsPartition, start: int) -> Iterator[Piece]:
+def _log_pieces(source: Source, options: ReadOptions, partition: RecordsPartition, start: int) -> Iterator[Piece]:
     asked = start, partition.end, partition.topics, options.columns
     here = [address for address in source.addresses if options.short_circuit and is_here(address.host)]
     if not here:
@@ -143,11 +143,11 @@ def _of_log(source: Source, options: ReadOptions, partition: RecordsPartition, s
     return pieces_nearby(here, source, partition.log, *asked, credentials=options.credentials)
 
 
-def _told(source: Source, options: ReadOptions, partition: RecordsPartition, start: int) -> Iterator[Piece]:
+def _pieces_with_context(source: Source, options: ReadOptions, partition: RecordsPartition, start: int) -> Iterator[Piece]:
     """Yield the records from `start` on; an error names the unread records, the gateway, and what to do."""
     position = start
     try:
-        for piece in _pieces(source, options, partition, start):
+        for piece in _tiered_pieces(source, options, partition, start):
             position = piece.next
             yield piece
     except TuttiError as error:

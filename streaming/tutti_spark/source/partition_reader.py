@@ -26,12 +26,12 @@ def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[
     if not isinstance(partition, RecordsPartition):
         return  # Spark's placeholder for a read without partitions
     requirements.check()
-    _keep_modules_out_of_the_way()
+    _freeze_modules()
     for piece in pieces_of(options, partition):
         yield piece.batch
 
 
 @cache
-def _keep_modules_out_of_the_way() -> None:
+def _freeze_modules() -> None:
     """Exempt loaded modules from garbage collection: Spark's daemon collects after each task, which costs 20 ms for them."""
     gc.freeze()

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from tutti.sources.source import Frontier, Range, Source
 
 
-_SHOWN = 10  # topics in a message
-_QUOTED = 3  # bytes of JSON around each name: two quotes and a comma
+_TOPICS_SHOWN = 10  # topics in a message
+_JSON_BYTES_PER_NAME = 3  # bytes of JSON around each name: two quotes and a comma
 
 
 class RecordsPartition(InputPartition):
@@ -61,8 +61,8 @@ def named(topics: tuple[str, ...] | None) -> str:
     """Return the topics as text for a message; of many topics only the first ones."""
     if topics is None:
         return "all topics"
-    some = ", ".join(topics[:_SHOWN])
-    return f"topics {some}" if len(topics) <= _SHOWN else f"{len(topics)} topics ({some}, ...)"
+    some = ", ".join(topics[:_TOPICS_SHOWN])
+    return f"topics {some}" if len(topics) <= _TOPICS_SHOWN else f"{len(topics)} topics ({some}, ...)"
 
 
 def offset_of(source: Source, option: Literal["starting", "ending"], options: ReadOptions, frontier: Frontier) -> int:
@@ -71,14 +71,14 @@ def offset_of(source: Source, option: Literal["starting", "ending"], options: Re
     Raises:
         OffsetOutOfRange: the offset is above the frontier, or below the start of the log while failOnDataLoss is true.
     """
-    place, name = (options.start, options.start_name) if option == "starting" else (options.end, options.end_name)
-    if place == "earliest":
+    position, name = (options.start, options.start_name) if option == "starting" else (options.end, options.end_name)
+    if position == "earliest":
         return frontier.start
-    if place == "latest":
+    if position == "latest":
         return frontier.offset
-    if isinstance(place, datetime):
-        return source.offset_for_time(place)
-    offset = int(place)
+    if isinstance(position, datetime):
+        return source.offset_for_time(position)
+    offset = int(position)
     if offset > frontier.offset:
         raise OffsetOutOfRange(
             f"option {name!r} is {offset}, above the frontier: {options.origin} has committed up to {frontier.offset}"
@@ -123,14 +123,14 @@ def partitions(source: Source, frontier: Frontier, start: int, end: int, options
     if topics == ():
         return []
     if options.partitions_min is None and end - start <= limits.SPARK_SMALL_RECORDS:
-        return [RecordsPartition(frontier.log, start, end, topics, _turns(source)(0), _begins(source))]
+        return [RecordsPartition(frontier.log, start, end, topics, _gateway_orders(source)(0), _begins(source))]
     try:
-        ranges = _cut(source, start, end, topics, options)
+        ranges = _split(source, start, end, topics, options)
     except OffsetOutOfRange as error:
         return partitions(source, trimmed(source, frontier, error), start, end, options)
-    turns, begins = _turns(source), _begins(source)
+    orders, begins = _gateway_orders(source), _begins(source)
     return [
-        RecordsPartition(frontier.log, part.start, part.end, topics, turns(number), begins) for number, part in enumerate(ranges)
+        RecordsPartition(frontier.log, part.start, part.end, topics, orders(number), begins) for number, part in enumerate(ranges)
     ]
 
 
@@ -141,7 +141,7 @@ def _begins(source: Source) -> int:
     return source.begins if isinstance(source, Archived) else 0
 
 
-def _cut(source: Source, start: int, end: int, topics: tuple[str, ...] | None, options: ReadOptions) -> Sequence[Range]:
+def _split(source: Source, start: int, end: int, topics: tuple[str, ...] | None, options: ReadOptions) -> Sequence[Range]:
     ranges = source.plan(start, end, topics, splits=options.partitions_min or 1)
     if options.partitions_min is None:
         splits = splits_of(sum(part.bytes for part in ranges), len(os.sched_getaffinity(0)))
@@ -150,16 +150,16 @@ def _cut(source: Source, start: int, end: int, topics: tuple[str, ...] | None, o
     return ranges
 
 
-def _turns(source: Source) -> Callable[[int], tuple[tuple[str, int], ...]]:
+def _gateway_orders(source: Source) -> Callable[[int], tuple[tuple[str, int], ...]]:
     """Return each partition's order of gateways: partitions start at different gateways, and unresponsive gateways come last."""
-    heard = source.heard
-    rest = [address for address in source.addresses if address not in heard]
+    responsive = source.heard
+    rest = [address for address in source.addresses if address not in responsive]
 
-    def turn(number: int) -> tuple[tuple[str, int], ...]:
-        at = number % len(heard) if heard else 0
-        return tuple((address.host, address.port) for address in (*heard[at:], *heard[:at], *rest))
+    def order(number: int) -> tuple[tuple[str, int], ...]:
+        at = number % len(responsive) if responsive else 0
+        return tuple((address.host, address.port) for address in (*responsive[at:], *responsive[:at], *rest))
 
-    return turn
+    return order
 
 
 def splits_of(size: int, processors: int) -> int:
@@ -183,7 +183,7 @@ def topics_of(source: Source, options: ReadOptions, end: int) -> tuple[str, ...]
         return options.topics
     pattern = re.compile(options.topics_pattern)
     found = tuple(sorted(topic.name for topic in source.topics(end) if pattern.fullmatch(topic.name)))
-    size = sum(len(name) + _QUOTED for name in found)
+    size = sum(len(name) + _JSON_BYTES_PER_NAME for name in found)
     if options.gateways is not None and size > limits.TICKET_TOPICS_BYTES_MAX:
         raise UsageError(
             f"option 'topicsPattern' ({options.topics_pattern!r}) matches {len(found)} topics, whose names have {size} bytes; "

@@ -26,9 +26,9 @@ class SharedPosition:
 
     def __init__(self, name: str, directory: Path) -> None:
         """Create and lock this stream's file; all sources of the driver share `directory`."""
-        self._home = directory / "tutti-positions" / hashlib.sha256(name.encode()).hexdigest()[:32]
-        self._home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._file = os.open(self._home / f"stream-{uuid.uuid4().hex}", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        self._directory = directory / "tutti-positions" / hashlib.sha256(name.encode()).hexdigest()[:32]
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._file = os.open(self._directory / f"stream-{uuid.uuid4().hex}", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         fcntl.flock(self._file, fcntl.LOCK_EX)
 
     def least(self, log: str, offset: int) -> int | None:
@@ -39,7 +39,7 @@ class SharedPosition:
         """
         os.pwrite(self._file, f"{log} {offset:020}".encode(), 0)
         found = [offset]
-        for file in self._home.glob("stream-*"):
+        for file in self._directory.glob("stream-*"):
             with suppress(FileNotFoundError):  # the stream ended, and another stream removed its file
                 text = _read(file)
                 if not is_held(file):

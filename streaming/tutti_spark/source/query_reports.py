@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from tutti.sources.source import Source
     from tutti_spark.common.options import ReadOptions
 
-_PACE_S = limits.SPARK_REPORT_US / 1e6
-_ALIVE_S = limits.SPARK_ALIVE_US / 1e6
-_NOT_KNOWN_S = 60.0  # pause after a gateway of an older release refused the report
+_INTERVAL_S = limits.SPARK_REPORT_US / 1e6
+_KEEP_ALIVE_S = limits.SPARK_ALIVE_US / 1e6
+_UNSUPPORTED_PAUSE_S = 60.0  # pause after a gateway of an older release refused the report
 _LABEL_CHARACTERS_MAX = 200
 _SUBMIT = "org.apache.spark.deploy.SparkSubmit"
 
@@ -50,16 +50,16 @@ class Reporter:
         """
         self._gateways = _gateways_of(source, options)
         self._options = options
-        self._behind = behind
-        self._least = least
-        self._run = secrets.token_hex(8)
+        self._lag = behind
+        self._name_position = least
+        self._run_id = secrets.token_hex(8)
         self._changed = threading.Condition()
-        self._offset = self._told = -1
-        self._began = False  # True once a gateway stored a position of this run: from then on it never decreases
-        self._hurried = self._stopped = False
+        self._offset = self._reported = -1
+        self._started = False  # True once a gateway stored a position of this run: from then on it never decreases
+        self._flushing = self._stopped = False
         if self._gateways is not None:
             self._label = driver_label()
-            threading.Thread(target=self._tell, args=(self._gateways,), name="tutti-report", daemon=True).start()
+            threading.Thread(target=self._run_thread, args=(self._gateways,), name="tutti-report", daemon=True).start()
 
     def processed(self, offset: int) -> None:
         """Note that all records below `offset` are processed. Called every 10 ms, so it must stay cheap."""
@@ -73,10 +73,10 @@ class Reporter:
         if self._gateways is None:
             return
         with self._changed:
-            self._hurried = True
+            self._flushing = True
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._told == self._offset or self._stopped, seconds)
-            self._hurried = False
+            self._changed.wait_for(lambda: self._reported == self._offset or self._stopped, seconds)
+            self._flushing = False
 
     def stop(self) -> None:
         """Stop reporting."""
@@ -84,52 +84,52 @@ class Reporter:
             self._stopped = True
             self._changed.notify_all()
 
-    def _news(self) -> bool:
-        return self._stopped or self._told != self._offset
+    def _has_update(self) -> bool:
+        return self._stopped or self._reported != self._offset
 
-    def _rest(self, seconds: float) -> bool:
-        """Wait for a new position (at most `_ALIVE_S`), and at least `seconds` unless `flush` waits; False after `stop`."""
+    def _wait(self, seconds: float) -> bool:
+        """Wait for a new position (at most `_KEEP_ALIVE_S`), and at least `seconds` unless `flush` waits; False after `stop`."""
         until = time.monotonic() + seconds
         with self._changed:
-            self._changed.wait_for(self._news, _ALIVE_S)
-            self._changed.wait_for(lambda: self._stopped or self._hurried, max(0.0, until - time.monotonic()))
+            self._changed.wait_for(self._has_update, _KEEP_ALIVE_S)
+            self._changed.wait_for(lambda: self._stopped or self._flushing, max(0.0, until - time.monotonic()))
             return not self._stopped
 
-    def _tell(self, gateways: Progress) -> None:
-        rest = 0.0
-        while self._rest(rest):
-            rest = _PACE_S
+    def _run_thread(self, gateways: Progress) -> None:
+        pause = 0.0
+        while self._wait(pause):
+            pause = _INTERVAL_S
             offset = self._offset
             if offset < 0:
                 continue
             try:
-                position = self._least(offset)
+                position = self._name_position(offset)
                 if position is None:
                     continue
                 trouble = self._report(gateways, offset, position)
             except Refused as error:
-                rest = _NOT_KNOWN_S if error.code == "unknown_action" else _ALIVE_S
+                pause = _UNSUPPORTED_PAUSE_S if error.code == "unknown_action" else _KEEP_ALIVE_S
                 continue
             except Exception:  # noqa: BLE001 - a report is a hint: the query continues, and the next report may succeed
-                rest = _ALIVE_S
+                pause = _KEEP_ALIVE_S
                 continue
             with self._changed:
-                self._told = offset
-                self._began = self._began or not trouble
+                self._reported = offset
+                self._started = self._started or not trouble
                 self._changed.notify_all()
 
     def _report(self, gateways: Progress, offset: int, position: int) -> str:
         options = self._options
-        _, lag_ms = self._behind(offset)
+        _, lag_ms = self._lag(offset)
         return gateways.report(
-            self._run,
+            self._run_id,
             position,
             name=options.query_name,
             label=self._label,
             topics=options.topics and options.topics[: limits.TOPICS_A_REPORT_MAX],
             lag_ms=lag_ms,
-            back=not self._began,
-            patience=_ALIVE_S,
+            back=not self._started,
+            patience=_KEEP_ALIVE_S,
         )
 
 
@@ -157,12 +157,12 @@ def _job_of(command: list[str]) -> str:
     """Return the name of the job in a `spark-submit` command line; empty where another program started the driver."""
     if _SUBMIT not in command:
         return ""
-    told = command[command.index(_SUBMIT) + 1 :]
-    if "--name" in told[:-1] and told[-1] != "pyspark-shell":
-        return told[told.index("--name") + 1]
-    job = next((Path(word).name for word in told if word.endswith((".py", ".jar"))), "")
-    if not job and "--class" in told[:-1]:
-        return told[told.index("--class") + 1].rpartition(".")[2]  # one of Spark's own servers
+    arguments = command[command.index(_SUBMIT) + 1 :]
+    if "--name" in arguments[:-1] and arguments[-1] != "pyspark-shell":
+        return arguments[arguments.index("--name") + 1]
+    job = next((Path(word).name for word in arguments if word.endswith((".py", ".jar"))), "")
+    if not job and "--class" in arguments[:-1]:
+        return arguments[arguments.index("--class") + 1].rpartition(".")[2]  # one of Spark's own servers
     return job
 
 

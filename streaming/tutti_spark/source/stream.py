@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tutti_spark.common.options import ReadOptions
 
 MS = 1000
-_LAST_WORD_SECONDS = 2.0
+_FLUSH_SECONDS = 2.0
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -47,16 +47,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._lockstep = None if options.lockstep is None else Lockstep(options.lockstep)
-        self._opened: Source | None = None
-        self._watching: FrontierWatch | None = None
+        self._open_source: Source | None = None
+        self._frontier_watch: FrontierWatch | None = None
         self._initial: StreamOffset | None = None
         self._target: int | None = None
         self._processed: int | None = None
-        self._telling: Reporter | None = None
+        self._open_reporter: Reporter | None = None
         self._position: SharedPosition | None = None
         # (begin, last tick, upto): a batch from `begin` has no tick to end at below `upto`, while `last tick` is the newest tick.
-        self._without_tick = (-1, -1, 0)
-        self._weighed = (-1, -1, -1)  # (begin, end, found): of [begin, end), maxBytesPerTrigger admits [begin, found)
+        self._tick_gap = (-1, -1, 0)
+        self._bytes_cut = (-1, -1, -1)  # (begin, end, found): of [begin, end), maxBytesPerTrigger admits [begin, found)
         self._triggered: float | None = None  # monotonic time of the last batch
 
     def __reduce__(self) -> tuple[type[StreamReader], tuple[ReadOptions]]:
@@ -106,7 +106,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = self._lockstep.end(self._terms, begin.log, begin.offset, lambda: self._decide(begin, limit))
         if end == begin.offset:
             if self._target is not None:
-                self._reporter.flush(_LAST_WORD_SECONDS)  # the run and its process end after this call
+                self._reporter.flush(_FLUSH_SECONDS)  # the run and its process end after this call
             return start
         self._triggered = monotonic()
         found = StreamOffset(begin.log, end, begin.offset)
@@ -118,7 +118,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         frontier = self._frontier(begin)
         available = frontier.offset if self._target is None else min(frontier.offset, self._target)
         limited = not isinstance(limit, ReadAllAvailable)  # with the trigger `once` Spark ignores the limits of the options
-        if available <= begin.offset or (limited and self._too_few(available - begin.offset)):
+        if available <= begin.offset or (limited and self._holds_back(available - begin.offset)):
             return begin.offset
         while True:
             try:
@@ -127,7 +127,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 frontier = planning.trimmed(self._source, frontier, error)
                 planning.held(begin.offset, frontier, self._options)
 
-    def _too_few(self, records: int) -> bool:
+    def _holds_back(self, records: int) -> bool:
         """True if `minRecordsPerTrigger` holds `records` back. `maxTriggerDelay` bounds the wait; a final batch never waits."""
         options = self._options
         if options.records_min is None or records >= options.records_min or self._target is not None or self._triggered is None:
@@ -140,17 +140,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = next_end(begin, available, self._options.records_max if limited else None)
         if every is None:
             return self._bytes_end(begin, end, frontier.start) if limited else end
-        known_begin, known_tick, known_upto = self._without_tick
+        known_begin, known_tick, searched_upto = self._tick_gap
         known = (known_begin, known_tick) == (begin, frontier.tick)
-        if available <= (known_upto if known else begin):
+        if available <= (searched_upto if known else begin):
             return begin
         upto = self._bytes_end(begin, end, frontier.start) if limited else end
-        start = max(begin, known_upto - 1 if known else begin, frontier.start)
+        start = max(begin, searched_upto - 1 if known else begin, frontier.start)
         if start < available and (found := self._source.tick_end(start, upto, available, every)) > start:
             return found
         # Spark asks every 10 ms: search again only after a new tick, or in records that became available since. The last offset
         # is searched again, because its tick may have been decided later.
-        self._without_tick = (begin, frontier.tick, available)
+        self._tick_gap = (begin, frontier.tick, available)
         return begin
 
     def _bytes_end(self, begin: int, end: int, low: int) -> int:
@@ -158,11 +158,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most = self._options.bytes_max
         if most is None or max(begin, low) >= end:
             return end
-        known_begin, known_end, found = self._weighed
+        known_begin, known_end, found = self._bytes_cut
         if known_begin != begin or (found == known_end and end > known_end):
             topics = planning.topics_of(self._source, self._options, end)
             found = end if topics == () else self._source.bytes_end(max(begin, low), end, most, topics)
-            self._weighed = (begin, end, found)
+            self._bytes_cut = (begin, end, found)
         return min(found, end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
@@ -187,14 +187,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Stop the threads and release the locks."""
-        if self._telling is not None:
-            self._telling.stop()
+        if self._open_reporter is not None:
+            self._open_reporter.stop()
         if self._position is not None:
             self._position.leave()
         if self._lockstep is not None:
             self._lockstep.leave()
-        if self._watching is not None:
-            self._watching.stop()
+        if self._frontier_watch is not None:
+            self._frontier_watch.stop()
 
     def _frontier(self, known: StreamOffset) -> Frontier:
         """Return the frontier after checking that it belongs to the log of `known` and is not below `known`."""
@@ -215,22 +215,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @property
     def _source(self) -> Source:
-        if self._opened is None:
-            self._opened = source_of(self._options)
-        return self._opened
+        if self._open_source is None:
+            self._open_source = source_of(self._options)
+        return self._open_source
 
     @property
     def _reporter(self) -> Reporter:
-        if self._telling is None:
+        if self._open_reporter is None:
             position, log = self._position, self._watch.frontier().log
             least = (lambda offset: offset) if position is None else (lambda offset: position.least(log, offset))
-            self._telling = Reporter(self._source, self._options, self._watch.behind, least)
-        return self._telling
+            self._open_reporter = Reporter(self._source, self._options, self._watch.behind, least)
+        return self._open_reporter
 
     @property
     def _watch(self) -> FrontierWatch:
-        if self._watching is None:
+        if self._frontier_watch is None:
             # A tick adds no record and so ends no long poll: where batches end at ticks, poll once a tick.
             microseconds = limits.SPARK_POLL_US if self._options.cut_ticks is None else limits.TICK_INTERVAL_US
-            self._watching = FrontierWatch(self._source, self._options.origin, microseconds / 1e6)
-        return self._watching
+            self._frontier_watch = FrontierWatch(self._source, self._options.origin, microseconds / 1e6)
+        return self._frontier_watch

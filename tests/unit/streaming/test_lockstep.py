@@ -44,7 +44,7 @@ def joined(directory: Path, count: int, name: str = "x") -> list[Lockstep]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lockstep, "_PARTING_SECONDS", 0.05)
+    monkeypatch.setattr(lockstep, "_JOIN_TIMEOUT_SECONDS", 0.05)
 
 
 def test_the_one_asked_first_decides_and_the_others_end_where_it_does(tmp_path: Path) -> None:

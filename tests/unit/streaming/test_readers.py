@@ -271,7 +271,7 @@ def test_a_reader_travels_without_what_it_holds(log: FakeLog, readers: list[Stre
     reader.initialOffset()
     copy = pickle.loads(pickle.dumps(reader))  # noqa: S301 - what Spark does
     assert copy._options == reader._options
-    assert copy._watching is None
+    assert copy._frontier_watch is None
     reader.stop()
     reading(readers).stop()  # never used
 
