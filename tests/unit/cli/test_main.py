@@ -172,7 +172,7 @@ sys.argv = ["tutti", "topics", "--url", "tutti://127.0.0.1:1"]
 """
 
 
-@pytest.mark.parametrize("start", ["runpy.run_module('gateway', run_name='__main__')", SCRIPT])
+@pytest.mark.parametrize("start", ["runpy.run_module('tutti_gateway', run_name='__main__')", SCRIPT])
 @pytest.mark.parametrize(
     "struck",
     [
