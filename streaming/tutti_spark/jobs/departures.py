@@ -25,5 +25,5 @@ FIELDS: dict[str, str] = {
 #: Later than any departure; the job drops records at or after this time.
 CLOSING_TIME = "9999-01-01T00:00:00Z"
 CLOSING_RECORD: bytes = b'{"time_hour":"' + CLOSING_TIME.encode() + b'","minute":0}'
-#: Most event time by which a departure may follow a later one of another airport; producers must stay well below it.
+#: Greatest delay, in event time, of a departure behind a newer one in the log; producers must stay well below it.
 WATERMARK_DELAY = "12 hours"
