@@ -10,10 +10,12 @@ VENV := $(if $(filter 4.2.0,$(PYSPARK)),.venv,.venv-pyspark-$(PYSPARK))
 READY := $(VENV)/.ready
 RUN := $(VENV)/bin
 CLASSES := $(VENV)/spark-classes.jsa
+# tests/conftest.py marks the tests of these folders as fast, but those with a marker for slow or real things.
+FAST := $(addprefix tests/,architecture unit property transcripts sim)
 SOURCES := find . -name '*.py' -not -path './.*'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench bench-laws bench-peers bench-quick soak spark-soak connect-soak sim mutants storm figures docs java lab lock clean
+.PHONY: help setup demo test test-fast test-rest check dist bench bench-laws bench-peers bench-quick soak spark-soak connect-soak sim mutants storm figures docs java lab lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1~\2/p' Makefile | sed -e :a -e 's/^\([^~]\{1,19\}\)~/\1 ~/;ta' -e 's/~//'
@@ -23,8 +25,19 @@ setup: $(READY) ## the environment, in .venv
 demo: $(READY) java ## the main job on real input, start to end, checked
 	@$(RUN)/tutti demo $(ARGS)
 
-test: $(READY) java lab $(CLASSES) ## every test but the long runs, JOBS at once (ARGS=... goes to pytest)
+ifeq ($(strip $(ARGS)),)
+test: test-fast ## every test but the long runs, JOBS at once: test-fast, then test-rest (ARGS=...: one run of pytest)
+	@$(MAKE) --no-print-directory test-rest
+else
+test: $(READY) java lab $(CLASSES)
 	@$(RUN)/python -m pytest -n $(JOBS) $(ARGS)
+endif
+
+test-fast: $(READY) ## unit, property, transcript and architecture tests and a smoke of the simulator, in under three minutes
+	@$(RUN)/python -m pytest -n $(JOBS) -m fast $(FAST) $(ARGS)
+
+test-rest: $(READY) java lab $(CLASSES) ## the other tests: real gateways, Spark, Kafka, faults, long simulations
+	@$(RUN)/python -m pytest -n $(JOBS) -m 'not fast and not soak' $(ARGS)
 
 check: $(READY) ## lint, format, types, import contracts
 	@$(RUN)/ruff check --quiet .
@@ -33,6 +46,9 @@ check: $(READY) ## lint, format, types, import contracts
 	@out=$$($(RUN)/lint-imports --no-logo 2>&1) || { echo "$$out"; exit 1; }; \
 	 printf 'check: %s Python files, %s lines, clean; %s\n' "$$($(SOURCES) | wc -l)" "$$($(SOURCES) | xargs cat | wc -l)" \
 	    "$$(tail -n 1 <<<"$$out")"
+
+dist: $(READY) ## wheel and sdist into dist/, installed into a fresh environment and imported there
+	@tools/dist.sh $(RUN)/python
 
 bench: $(READY) java ## every benchmark, with the machine's own limits beside it (ARGS=--quick: small volumes, one round)
 	@$(RUN)/python -m benchmarks $(ARGS)

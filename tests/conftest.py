@@ -28,9 +28,24 @@ def pytest_configure(config: pytest.Config) -> None:
         pytest.exit(f"Tutti runs on Linux only, this is {sys.platform}.", returncode=2)
 
 
+#: Folders whose tests are fast, unless a test has one of these markers.
+FAST_FOLDERS = ("architecture", "property", "sim", "transcripts", "unit")
+NOT_FAST = ("faults", "lab", "slow", "soak", "spark")
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the fast tests before pytest selects by marker, so that `fast` and `not fast` together are all tests."""
+    for item in items:
+        folder = item.path.relative_to(ROOT / "tests").parts[0]
+        if folder in FAST_FOLDERS and not any(item.get_closest_marker(marker) for marker in NOT_FAST):
+            item.add_marker("fast")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Check the tools of the selected tests."""
     for marker, tool in (("spark", "tools/java.sh"), ("lab", "tools/lab.sh")):
-        if any(item.get_closest_marker(marker) for item in items):
+        if any(item.get_closest_marker(marker) for item in session.items):
             told = subprocess.run([ROOT / tool, sys.executable], capture_output=True, text=True, check=False)
             if told.returncode:
                 pytest.exit(told.stderr.strip(), returncode=2)

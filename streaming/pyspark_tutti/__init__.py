@@ -1,6 +1,6 @@
-"""Where Spark finds the data source `tutti`: it looks for modules named `pyspark_*` with a `DefaultSource`.
+"""Entry point of the data source `tutti`: Spark imports every module named `pyspark_*` and takes its `DefaultSource`.
 
-Spark imports this in every application that uses any Python data source, so it imports little, and nothing that could fail.
+Spark imports this module in every application that uses a Python data source, so it imports little, and nothing that can fail.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ __all__ = ["DefaultSource", "register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format `tutti` known to `spark` where the package is shipped with the job (`--py-files`) and not installed.
+    """Register the format `tutti` in a session whose job ships the package with `--py-files` instead of installing it.
 
-    Spark's driver starts Python processes that plan reads. What `--py-files` ships is not on their path; this puts it there. On a
-    local master whose Python nobody chose (PYSPARK_PYTHON), workers become the interpreter that runs now. A format that Spark found
-    by itself runs with PYSPARK_DRIVER_PYTHON where that is set, on executors too; one that is registered, with PYSPARK_PYTHON.
-    Harmless elsewhere, and when it is called again. With Spark Connect the server plans, and must have the package itself.
+    The Python processes that plan reads do not have the files of `--py-files` on their path: this function adds them. On a local
+    master without PYSPARK_PYTHON, workers use the current interpreter. A registered format runs with PYSPARK_PYTHON; a format that
+    Spark discovers runs with PYSPARK_DRIVER_PYTHON where that is set, on executors too. Repeated calls are harmless. With Spark
+    Connect the server plans reads, so the package must be installed on the server.
 
-    A thread of the driver's program calls it before it writes: Spark looks a sink up in the session that is active in the calling
-    thread, and a new thread has none (DATA_SOURCE_NOT_FOUND).
+    Call it in each thread that writes: Spark looks up a sink in the session that is active in the calling thread, and a new thread
+    has no active session (DATA_SOURCE_NOT_FOUND).
 
     Raises:
-        UsageError: the Spark of this session is of a version that the source does not know.
+        UsageError: the source does not support the session's Spark version.
     """
     from pyspark.sql.utils import is_remote
 

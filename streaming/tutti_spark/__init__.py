@@ -1,1 +1,1 @@
-"""Spark's side of Tutti: the data source `tutti`, and the jobs that read through it. NOTES.md tells how it works."""
+"""The Spark data source `tutti`, and jobs that read through it. NOTES.md explains the design."""

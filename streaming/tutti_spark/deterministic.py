@@ -1,9 +1,9 @@
-"""Is a job deterministic? `deterministic(df)` reads the plan of a DataFrame and says what need not come out the same twice.
+"""Static check of a job: `deterministic(df)` reads the plan of a DataFrame and lists its nondeterministic parts.
 
-The log gives the same records in the same order for ever, and with the option `cut` the same micro-batches. What a job makes of
-them is the same only when each of its expressions is a function of the record, or of the rows of a group in whatever order: Spark
-passes rows between partitions in the order in which tasks happen to finish. Tables name what is not, by the class of Spark's
-expression; one walk through the plan looks for it.
+The log always gives the same records in the same order, and with the option `cut` the same micro-batches. A job's result is the
+same only if each expression depends on the record alone, or on the rows of a group in any order: Spark passes rows between
+partitions in the order in which tasks finish. Tables list the other expressions by Spark's class name, and one pass over the plan
+finds them.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _EMPTY_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One part of a job that need not come out the same twice.
+    """One nondeterministic part of a job.
 
     Attributes:
-        expression: as Spark prints it, without the numbers of columns.
-        operator: the operator of the plan that it stands in, or is, as Spark prints it, shortened.
-        why: what its result depends on besides the records.
-        instead: what to write for it.
+        expression: the expression as Spark prints it, without column ids.
+        operator: the plan's operator that contains the expression, or is it, as Spark prints it, shortened.
+        why: dependency of the result besides the records.
+        instead: a deterministic replacement.
     """
 
     expression: str
@@ -44,7 +44,7 @@ class Finding:
     instead: str
 
     def __str__(self) -> str:
-        """One line for people."""
+        """Return one line for people."""
         place = "" if self.operator == self.expression else f" in {self.operator}"
         return f"{self.expression}{place}: {self.why}; {self.instead}"
 
@@ -54,122 +54,120 @@ class _Reason(NamedTuple):
     instead: str
 
 
-def _named(reason: _Reason, names: str) -> dict[str, _Reason]:
+def _reasons(reason: _Reason, names: str) -> dict[str, _Reason]:
     return dict.fromkeys(names.split(), reason)
 
 
-_UNIQUE_ORDER = "order by something unique as well: `offset` is, in what the tutti source reads"
+_UNIQUE_ORDER = "add a unique column to the order: `offset` is unique in the tutti source"
 _CLOCK = _Reason(
-    "it is the time at which a batch is planned, another one when it is replayed",
-    "take the record's own time: its column `timestamp`, or one of its value",
+    "it is the time at which a batch is planned, and a replay is planned at another time",
+    "use the record's own time: its column `timestamp`, or a time in its value",
 )
 _CHANCE = _Reason(
-    "its seed is drawn when the plan is made, in a stream for each micro-batch even where one is given; with one, in a batch, what "
-    "a row gets depends on its place in its partition",
-    "derive it from the record: `offset` itself, or a hash of columns as in pmod(xxhash64(offset), 100)",
+    "planning draws its seed; a stream draws one for each micro-batch even if you set one; in a batch with a seed, a row's value "
+    "depends on the row's position in its partition",
+    "derive the value from the record: `offset` itself, or a hash of columns as in pmod(xxhash64(offset), 100)",
 )
 _SAMPLE = _Reason(
-    "which rows are taken depends on their places in their partitions, even with a seed",
+    "the choice of rows depends on their positions in their partitions, even with a seed",
     "filter by a hash of columns, as in pmod(xxhash64(offset), 100) < 10",
 )
 _PARTITIONS = _Reason(
-    "it goes by partitions, and how a range is read in partitions depends on processors and sizes",
+    "its value depends on partitions, and the number of partitions depends on processors and sizes",
     "use `offset`",
 )
 _FILES = _Reason(
-    "it tells which file Spark reads at the moment, not what is in it; nothing at all for rows of other sources",
-    "have the name in the record",
+    "its value is the name of the file that Spark reads, not part of the data, and is empty for other sources",
+    "store the name in the record",
 )
 _MARKED = _Reason(
-    "Spark holds it for non-deterministic: it is marked so, and may be run again with another result",
-    "if it gives the same for the same row, say so (a UDF without asNondeterministic, a table function with asDeterministic); else "
-    "compute it before the record is sent",
+    "it is marked as nondeterministic, so Spark may run it again with another result",
+    "if it gives the same result for the same row, declare it deterministic (a UDF without asNondeterministic, a table function "
+    "with asDeterministic); else compute the value before the record is sent",
 )
 _ADDITION = _Reason(
-    "floating-point numbers are added in the order in which partitions come, and rounded differently in another one",
+    "it adds floating-point numbers in the order in which partitions arrive, and rounding depends on that order",
     "add integers (cents, microseconds) or decimals, and divide sums",
 )
 _SKETCH = _Reason(
-    "it is an estimate whose error depends on the order in which rows and partitions come",
-    "use the exact one: percentile, count(distinct ...), group and count",
+    "it is an estimate whose error depends on the order in which rows and partitions arrive",
+    "use an exact function: percentile, count(distinct ...), group and count",
 )
 _ANY_ROW = _Reason(
-    "which row of a group it takes depends on the order in which rows come",
-    "use min_by or max_by with an order in which no two rows are equal, like `offset`",
+    "its choice of a row in a group depends on the order in which rows arrive",
+    "use min_by or max_by with a unique order, such as `offset`",
 )
 _ARRIVAL = _Reason(
-    "its elements stand in the order in which rows come",
-    "sort it where it is made: sort_array(collect_list(struct(offset, ...))), listagg(...) WITHIN GROUP (ORDER BY ...)",
+    "its elements are in the order in which rows arrive",
+    "sort the elements: sort_array(collect_list(struct(offset, ...))), listagg(...) WITHIN GROUP (ORDER BY ...)",
 )
 _TIED_VALUE = _Reason(
-    "of rows that are equal in that order it takes the one that comes first",
-    "order by struct(column, offset), in which no two are equal",
+    "among rows that are equal in the order it takes the first to arrive",
+    "order by struct(column, offset), which is unique",
 )
-_TIED_MODE = _Reason("of values that are equally frequent it takes any", "use mode(column, True): the lowest of them")
-_TIED_WINDOW = _Reason("rows that are equal in the order of the window stand in any order", _UNIQUE_ORDER)
-_TIED_LIMIT = _Reason("of rows that are equal in the order before it, which ones are in is left to chance", _UNIQUE_ORDER)
-_NO_ORDER = _Reason("without an order before it, it takes the rows that come first", _UNIQUE_ORDER)
+_TIED_MODE = _Reason("among equally frequent values it takes any", "use mode(column, True), which takes the lowest of them")
+_TIED_WINDOW = _Reason("rows that are equal in the order of the window are in any order", _UNIQUE_ORDER)
+_TIED_LIMIT = _Reason("among rows that are equal in the preceding order it takes any", _UNIQUE_ORDER)
+_NO_ORDER = _Reason("without a preceding order it takes the first rows to arrive", _UNIQUE_ORDER)
 _DUPLICATE = _Reason(
-    "that each key is there once holds; which of its rows stays is the first that comes: that of the log within a partition, any "
-    "between partitions",
-    "name all columns that may differ as keys, keep only the keys (select before it), or group by the keys and take "
-    "min_by(struct(...), offset)",
+    "it keeps the first row of each key to arrive: the first in the log within one partition, any row between partitions",
+    "use all columns that may differ as keys, select only the keys first, or group by the keys and use min_by(struct(...), offset)",
 )
-_CLOCK_TIMERS = _Reason("its timers go by the clock of the run", "use event time and a watermark")
+_CLOCK_TIMERS = _Reason("its timers use the clock of the run", "use event time and a watermark")
 _NO_CUT = _Reason(
-    "its micro-batches end where the log ended when Spark asked; watermarks, what counts as late, and when rows come go by them",
-    'use option("cut", "tick:N") with option("maxRecordsPerTrigger", 1): each ends at the next tick whose number N divides',
+    "its micro-batches end at the frontier of the moment; watermarks, lateness, and the time of output depend on these ends",
+    'use option("cut", "tick:N") with option("maxRecordsPerTrigger", 1): each ends at the next tick divisible by N',
 )
 _LOOSE_CUT = _Reason(
-    "its micro-batches end at ticks, but at which ones depends on how many were there when Spark asked",
-    'use option("maxRecordsPerTrigger", 1) with `cut`: each ends at the next tick whose number N divides',
+    "its micro-batches end at ticks, but the choice of ticks depends on how many existed when Spark asked",
+    'use option("maxRecordsPerTrigger", 1) with `cut`: each micro-batch then ends at the next tick divisible by N',
 )
 _OTHER_STREAM = _Reason(
-    "its micro-batches end where it was when Spark asked; watermarks, what counts as late, and when rows come go by them",
+    "its micro-batches end at its newest record of the moment; watermarks, lateness, and the time of output depend on these ends",
     'send its records to Tutti, and read them with option("cut", "tick:N")',
 )
 _MANY_STREAMS = _Reason(
-    "each is asked by itself, so which of their micro-batches meet depends on time, whatever the policy for several watermarks; a "
-    "join of a stream with itself reads it twice",
-    'give each the same option("lockstep", NAME), or read all topics as one stream and keep its state by key',
+    "Spark asks each stream separately, so the pairing of their micro-batches depends on time, under any policy for several "
+    "watermarks; a self-join reads its stream twice",
+    'set the same option("lockstep", NAME) on each, or read all topics as one stream and keep its state by key',
 )
 _EMPTY = _Reason(
-    "Spark puts in a micro-batch without records when none are there at the moment: what comes then is late, in a replay it is not",
+    "Spark runs a micro-batch without records when none are available: later records may then be late, but not in a replay",
     f'set spark.conf.set("{_EMPTY_BATCHES}", False)',
 )
 _LATEST_START = _Reason(
-    "a new query begins where the log ends at that moment", 'say where: option("startingOffset", "earliest") or an offset'
+    "a new query begins at the frontier of the moment", 'set the start: option("startingOffset", "earliest") or an offset'
 )
 _LATEST_END = _Reason(
-    "the first action reads up to where the log ends at that moment", 'say where: option("endingOffset", N) or endingTimestamp'
+    "the first action reads up to the frontier of the moment", 'set the end: option("endingOffset", N) or endingTimestamp'
 )
 
-#: Expressions that are no function of the row.
+#: Expressions that depend on more than the row.
 _EXPRESSIONS: dict[str, _Reason] = (
-    _named(_CLOCK, "CurrentTimestamp Now CurrentDate CurrentTime LocalTimestamp CurrentBatchTimestamp")
-    | _named(_CHANCE, "Rand Randn RandStr Uniform Uuid Shuffle")
-    | _named(_PARTITIONS, "MonotonicallyIncreasingID SparkPartitionID")
-    | _named(_FILES, "InputFileName InputFileBlockStart InputFileBlockLength")
+    _reasons(_CLOCK, "CurrentTimestamp Now CurrentDate CurrentTime LocalTimestamp CurrentBatchTimestamp")
+    | _reasons(_CHANCE, "Rand Randn RandStr Uniform Uuid Shuffle")
+    | _reasons(_PARTITIONS, "MonotonicallyIncreasingID SparkPartitionID")
+    | _reasons(_FILES, "InputFileName InputFileBlockStart InputFileBlockLength")
 )
-#: Aggregates that are no function of the set of rows.
+#: Aggregates that depend on more than the set of rows.
 _AGGREGATES: dict[str, _Reason] = (
-    _named(_ANY_ROW, "First Last AnyValue")
-    | _named(_ARRIVAL, "CollectList CollectSet ListAgg")
-    | _named(_TIED_VALUE, "MaxBy MinBy MaxMinByK")
-    | _named(_TIED_MODE, "Mode PandasMode")
-    | _named(_TIED_WINDOW, "RowNumber NTile Lag Lead NthValue")
-    | _named(_ADDITION, "Sum Average Product StddevPop StddevSamp VariancePop VarianceSamp Skewness Kurtosis Corr CovPopulation")
-    | _named(_ADDITION, "CovSample RegrAvgX RegrAvgY RegrIntercept RegrR2 RegrSlope RegrSXX RegrSXY RegrSYY PandasCovar")
-    | _named(_ADDITION, "PandasKurtosis PandasProduct PandasSkewness PandasStddev PandasVariance")
-    | _named(_SKETCH, "ApproximatePercentile HistogramNumeric ApproxTopK ApproxTopKAccumulate ApproxTopKCombine HllSketchAgg")
-    | _named(_SKETCH, "HllUnionAgg KllSketchAggBigint KllSketchAggDouble KllSketchAggFloat KllMergeAggBigint KllMergeAggDouble")
-    | _named(_SKETCH, "KllMergeAggFloat ThetaSketchAgg ThetaUnionAgg TupleSketchAggDouble TupleSketchAggInteger")
-    | _named(_SKETCH, "TupleUnionAggDouble TupleUnionAggInteger")
+    _reasons(_ANY_ROW, "First Last AnyValue")
+    | _reasons(_ARRIVAL, "CollectList CollectSet ListAgg")
+    | _reasons(_TIED_VALUE, "MaxBy MinBy MaxMinByK")
+    | _reasons(_TIED_MODE, "Mode PandasMode")
+    | _reasons(_TIED_WINDOW, "RowNumber NTile Lag Lead NthValue")
+    | _reasons(_ADDITION, "Sum Average Product StddevPop StddevSamp VariancePop VarianceSamp Skewness Kurtosis Corr CovPopulation")
+    | _reasons(_ADDITION, "CovSample RegrAvgX RegrAvgY RegrIntercept RegrR2 RegrSlope RegrSXX RegrSXY RegrSYY PandasCovar")
+    | _reasons(_ADDITION, "PandasKurtosis PandasProduct PandasSkewness PandasStddev PandasVariance")
+    | _reasons(_SKETCH, "ApproximatePercentile HistogramNumeric ApproxTopK ApproxTopKAccumulate ApproxTopKCombine HllSketchAgg")
+    | _reasons(_SKETCH, "HllUnionAgg KllSketchAggBigint KllSketchAggDouble KllSketchAggFloat KllMergeAggBigint KllMergeAggDouble")
+    | _reasons(_SKETCH, "KllMergeAggFloat ThetaSketchAgg ThetaUnionAgg TupleSketchAggDouble TupleSketchAggInteger")
+    | _reasons(_SKETCH, "TupleUnionAggDouble TupleUnionAggInteger")
 )
 _FLOATS = ("double", "float")
-_EXACT_FOR_WHOLE_NUMBERS = {"Sum", "Average"}  # an average of integers adds doubles that hold them exactly, up to 2^53
-_RANKS = {"Rank", "DenseRank", "PercentRank", "CumeDist"}  # equal rows get equal ones
-#: What makes the same of an array in any order.
+_EXACT_FOR_WHOLE_NUMBERS = {"Sum", "Average"}  # an average of integers adds doubles, which are exact up to 2^53
+_RANKS = {"Rank", "DenseRank", "PercentRank", "CumeDist"}  # equal rows get equal ranks
+#: Functions of an array whose result does not depend on the order of its elements.
 _ANY_ORDER = {"SortArray", "Size", "ArrayContains", "ArrayMax", "ArrayMin"}
 _AGGREGATING = {"Aggregate", "Window"}
 _PLAIN = {"AttributeReference", "Literal"}
@@ -182,55 +180,59 @@ _STATEFUL = {"Aggregate", "Distinct", "Join", "GlobalLimit"} | _DUPLICATES | _ST
 
 
 def deterministic(df: DataFrame) -> list[Finding]:
-    """What in the job behind `df` need not come out the same when it is restarted, slowed down or replayed; empty when nothing is.
+    """Return the parts of a job whose result may differ after a restart, a delay or a replay; an empty list if there are none.
 
-    Works for streams before they are started and for batch reads, and runs nothing. `str(finding)` is a line for people.
+    The check works for batch reads and for streams that have not started, and runs no job. `str(finding)` is one line for people.
 
-    Trusted, and in no finding: functions of your own (UDFs that are not marked non-deterministic, mapInPandas, applyInPandas, those
-    with state: the rows of a group come in any order), sources other than tutti that a batch reads, the session's time zone and
-    other settings, triggers (`once` takes all that there is, whatever `cut` says), sinks, and what lies behind a checkpoint() or in
-    foreachBatch: ask there again. Taken for unique are `offset` of the tutti source, what is grouped or deduplicated by, and pairs
-    of these in a join; an order by a column that is unique for another reason is found all the same.
+    The check trusts, and never reports:
+    - your own functions (UDFs not marked as nondeterministic, mapInPandas, applyInPandas, stateful functions). The rows of a group
+      reach them in any order;
+    - batch sources other than tutti, sinks, the session's time zone and other settings;
+    - triggers: `once` ignores `cut`;
+    - operators below a checkpoint() or in foreachBatch: call `deterministic` there again.
+
+    Unique columns are `offset` of the tutti source, the keys of groups and deduplications, and pairs of these in a join. An order
+    by a column that is unique for another reason is reported.
 
     Raises:
-        UsageError: `df` is no DataFrame of classic Spark: Spark Connect shows no plan to its clients.
+        UsageError: `df` is not a DataFrame of classic Spark. Spark Connect does not show plans to its clients.
     """
     frame = getattr(df, "_jdf", None)
     if frame is None:
         kind = f"{type(df).__module__}.{type(df).__qualname__}"
         raise UsageError(
-            f"deterministic() reads the plan of a DataFrame of classic Spark, this is {kind}: make it in a session without Spark "
-            "Connect (no `remote`); of pandas on Spark take to_spark()"
+            f"deterministic() needs a DataFrame of classic Spark, and this is {kind}: create it in a session without Spark Connect "
+            "(no `remote`); for pandas on Spark call to_spark()"
         )
     java: Any = df.sparkSession.sparkContext._jvm
-    walk = _Walk(java.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE())
-    walk.plan(frame.queryExecution().analyzed())
-    if walk.stateful:
-        walk.streams_meet(frame.sparkSession().conf().get(_EMPTY_BATCHES) == "true")
-    return list(walk.findings)
+    check = _PlanCheck(java.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE())
+    check.plan(frame.queryExecution().analyzed())
+    if check.stateful:
+        check.check_streams(frame.sparkSession().conf().get(_EMPTY_BATCHES) == "true")
+    return list(check.findings)
 
 
-class _Walk:
-    """What one walk through a plan found, each once, in the plan's order."""
+class _PlanCheck:
+    """The findings of one pass over a plan, without duplicates, in the plan's order."""
 
     def __init__(self, clock: Any) -> None:
-        """`clock` is the mark that Spark puts on all plans in which somebody asks for the time."""
+        """Create an empty result; `clock` is the pattern bit of Spark's plans that contain the current time."""
         self._clock = clock
         self.findings: dict[Finding, None] = {}
-        self.stateful: list[str] = []  # operators of a stream that keep state, as they are printed
+        self.stateful: list[str] = []  # printed operators of a stream that keep state
         self._watermarks: list[str] = []
-        self._streams: dict[str, Any] = {}  # sources by their columns: one that is read in two branches counts once
+        self._streams: dict[str, Any] = {}  # sources by their columns, so that a source in two branches counts once
 
     def plan(self, root: Any) -> None:
-        """Look at each operator and its expressions; subqueries are plans, too."""
+        """Check each operator and its expressions, including the plans of subqueries."""
         waiting = [root]
         while waiting:
             node = waiting.pop()
             self._operator(name_of(node), node)
             waiting.extend(reversed([*items(node.subqueries()), *items(node.children())]))
 
-    def streams_meet(self, empty_batches: bool) -> None:
-        """Findings of how the streams are cut into micro-batches, which matters where there is state."""
+    def check_streams(self, empty_batches: bool) -> None:
+        """Check how the streams are divided into micro-batches, which affects stateful operators."""
         together: set[str | None] = set()
         for stream in self._streams.values():
             expression = f"stream {stream.sourceName()}"
@@ -269,7 +271,7 @@ class _Walk:
                 self._add(_CLOCK_TIMERS, time.toString(), printed(node))
         if name in _STATEFUL and all(below.isStreaming() for below in items(node.children())[: 2 if name == "Join" else 1]):
             self.stateful.append(printed(node))
-        # Wide and deep plans have many thousand expressions: most operators are asked as a whole.
+        # A plan may have thousands of expressions: check an operator as a whole first.
         if name in _AGGREGATING or not node.deterministic() or node.containsPattern(self._clock):
             grouped = columns(node.groupingExpressions()) if name == "Aggregate" else []
             for expression in items(node.expressions()):
@@ -281,7 +283,7 @@ class _Walk:
             self._add(_LATEST_START, "startingOffset latest", printed(node))
 
     def _limit(self, node: Any) -> None:
-        """Rows cut off: the same ones only below an order without ties, or when there is at most one."""
+        """Check a limit: it always keeps the same rows only after a unique order, or with at most one row."""
         below = node.child()
         while name_of(below) in IN_ORDER:
             below = below.child()
@@ -290,7 +292,7 @@ class _Walk:
             self._add(_TIED_LIMIT if is_sorted else _NO_ORDER, printed(node), printed(node))
 
     def _expressions(self, root: Any, node: Any, grouped: list[int]) -> None:
-        """`root` and all below it, in their order; `grouped` are the columns that `node` groups by."""
+        """Check `root` and all expressions below it, in order; `grouped` are the grouping columns of `node`."""
         waiting = [("", root)]
         while waiting:
             above, expression = waiting.pop()
@@ -300,9 +302,9 @@ class _Walk:
             children = items(expression.children())
             reason = _EXPRESSIONS.get(name)
             if name == "WindowExpression":
-                reason = _in_window(expression, node)
+                reason = _window_reason(expression, node)
             elif name == "AggregateExpression" and above != "WindowExpression":
-                reason = _in_group(expression.aggregateFunction(), above, node, grouped)
+                reason = _aggregate_reason(expression.aggregateFunction(), above, node, grouped)
             elif reason is None and _is_marked(name, expression, children):
                 reason = _MARKED
             if reason is not None:
@@ -313,13 +315,13 @@ class _Walk:
         self.findings[Finding(expression, operator, *reason)] = None
 
 
-def _in_group(function: Any, above: str, node: Any, grouped: list[int]) -> _Reason | None:
-    """Why an aggregate of a group is no function of its rows in any order; `above` is the class of the expression around it."""
+def _aggregate_reason(function: Any, above: str, node: Any, grouped: list[int]) -> _Reason | None:
+    """Return why an aggregate depends on the order of its rows, else None; `above` is the class of the enclosing expression."""
     name = name_of(function)
     reason = _AGGREGATES.get(name)
     if reason is None or (reason is _ADDITION and not _adds_floats(name, function)):
         return None
-    if reason is _ARRIVAL and (above in _ANY_ORDER or (name == "ListAgg" and _listed(function, node))):
+    if reason is _ARRIVAL and (above in _ANY_ORDER or (name == "ListAgg" and _list_is_ordered(function, node))):
         return None
     if reason is _TIED_VALUE:
         order = function.orderingExpr()
@@ -331,15 +333,15 @@ def _in_group(function: Any, above: str, node: Any, grouped: list[int]) -> _Reas
     return None if total(node.child(), grouped) else reason
 
 
-def _in_window(expression: Any, node: Any) -> _Reason | None:
-    """Why the function of a window depends on more than the order that the window names."""
+def _window_reason(expression: Any, node: Any) -> _Reason | None:
+    """Return why a window function depends on more than the window's order, else None."""
     function, window = items(expression.children())[:2]
     if name_of(function) == "AggregateExpression":
         function = function.aggregateFunction()
     order = items(window.orderSpec())
     if name_of(function) in _RANKS or total(node.child(), columns([*items(window.partitionSpec()), *order])):
         return None
-    reason = _in_group(function, "", node, [])
+    reason = _aggregate_reason(function, "", node, [])
     if reason is None:
         frame = window.frameSpecification()
         ends = (name_of(frame.lower()), name_of(frame.upper()))
@@ -348,8 +350,8 @@ def _in_window(expression: Any, node: Any) -> _Reason | None:
     return _TIED_WINDOW if order and reason in (_ANY_ROW, _ARRIVAL) else reason
 
 
-def _listed(function: Any, node: Any) -> bool:
-    """Whether `listagg` names an order in which rows that are equal have equal elements."""
+def _list_is_ordered(function: Any, node: Any) -> bool:
+    """True if `listagg` has an order in which equal rows have equal elements."""
     order = columns(function.orderExpressions())
     return bool(order) and (all_columns(function.child()) <= set(order) or total(node.child(), order))
 
@@ -361,7 +363,7 @@ def _adds_floats(name: str, function: Any) -> bool:
 
 
 def _is_marked(name: str, expression: Any, children: list[Any]) -> bool:
-    """Whether Spark holds the expression itself for non-deterministic, not only one below it."""
+    """True if Spark marks the expression itself as nondeterministic, not only one below it."""
     if expression.deterministic() or name in _SUBQUERIES:
         return False
     if name in _UDFS:
@@ -370,6 +372,6 @@ def _is_marked(name: str, expression: Any, children: list[Any]) -> bool:
 
 
 def _options(node: Any, given: Any, kind: Kind) -> ReadOptions:
-    """The options of a read, those of its table in Spark's catalog among them."""
+    """Return the options of a read, including those of its table in Spark's catalog."""
     schema = StructType.fromJson(json.loads(node.table().schema().json()))
     return parse(with_table(dict(given.asCaseSensitiveMap()), schema), kind)

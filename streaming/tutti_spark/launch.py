@@ -1,12 +1,12 @@
-"""Starting Spark so that its Python processes are this interpreter, with this package.
+"""Starts Spark so that its Python processes use this interpreter and this package.
 
-Spark starts its Python workers with `python3` from PATH unless PYSPARK_PYTHON names another, and finds itself by SPARK_HOME or
-again by that `python3`. Outside of an activated environment that is the system's, which has neither pyarrow nor this package. So
-whoever starts Spark from here passes `spark_environment()`, and
+Spark starts its Python workers with `python3` from PATH unless PYSPARK_PYTHON names another interpreter, and finds itself by
+SPARK_HOME or by the same `python3`. Outside of an activated environment that is the system's Python, which has neither pyarrow nor
+this package. So code that starts Spark passes `spark_environment()`, and these commands do the same:
 
-    python -m tutti_spark.launch spark-submit [OPTIONS] JOB [ARGUMENTS]     starts anything of Spark's `bin` that way
-    python -m tutti_spark.launch --install                                  makes it the default of this environment
-    python -m tutti_spark.launch --zip FILE                                 writes this package, for spark-submit --py-files
+    python -m tutti_spark.launch spark-submit [OPTIONS] JOB [ARGUMENTS]     starts a command of Spark's `bin`
+    python -m tutti_spark.launch --install                                  makes this interpreter the environment's default
+    python -m tutti_spark.launch --zip FILE                                 writes this package for spark-submit --py-files
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from tutti_spark.common import java, requirements
 
 #: Settings for Spark on one machine.
 LOCAL_SETTINGS: dict[str, str] = {
-    # Over loopback TCP each task waits 40 ms, as Nagle's algorithm meets delayed acknowledgements; this also copies faster.
+    # Over loopback TCP, Nagle's algorithm and delayed acknowledgements cost each task 40 ms; a Unix socket also copies faster.
     "spark.python.unix.domain.socket.enabled": "true",
-    # The default manager takes 40 ms longer for each micro-batch, on a local disk.
+    # The default manager takes 40 ms longer per micro-batch on a local disk.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
-    "spark.driver.host": "127.0.0.1",  # a host name that does not resolve, or to a network that is down, does not matter
+    "spark.driver.host": "127.0.0.1",  # independent of name resolution and of other networks
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -45,14 +45,14 @@ _ANSWER_SECONDS = 30
 
 
 def spark_environment() -> dict[str, str]:
-    """The variables to set for a process that starts Spark; everything else stays as it is.
+    """Return the environment variables to set for a process that starts Spark.
 
     Raises:
         UsageError: pyspark is not installed beside this package.
     """
     variables = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_HOME": str(spark_home())}
     checkout = [str(root) for root in _roots() if root.name not in ("site-packages", "dist-packages")]
-    if checkout:  # Spark runs the checkout's code, whether it is installed or not
+    if checkout:  # Spark must run the checkout's code, even if a release is installed too
         before = os.environ.get("PYTHONPATH")
         variables["PYTHONPATH"] = os.pathsep.join([*checkout, *([before] if before else [])])
     return variables
@@ -66,12 +66,12 @@ def _roots() -> list[Path]:
 def _package(name: str) -> Path:
     found = find_spec(name)
     if found is None or found.origin is None:
-        raise UsageError(f"the package {name} is not beside {Path(__file__).parent.name}: install Tutti as a whole")
+        raise UsageError(f"the package {name} is missing beside {Path(__file__).parent.name}: install all of Tutti")
     return Path(found.origin).resolve().parent
 
 
 def spark_home() -> Path:
-    """The directory of the pyspark that this interpreter imports; Spark's `bin` and `jars` are in it."""
+    """Return the directory of this interpreter's pyspark, which contains Spark's `bin` and `jars`."""
     found = find_spec("pyspark")
     if found is None or found.origin is None:
         raise UsageError(f"pyspark is not installed in the environment of {sys.executable}: pip install 'tutti-ingest[spark]'")
@@ -79,22 +79,22 @@ def spark_home() -> Path:
 
 
 def check_spark() -> None:
-    """Refuse to start a Spark that the source does not know.
+    """Check that the source supports the installed Spark version.
 
     Raises:
-        UsageError: pyspark is of another version, or not installed beside this package.
+        UsageError: pyspark has another version, or is not installed beside this package.
     """
     home = spark_home()
     try:
         found = version("pyspark")
     except PackageNotFoundError:
-        return  # it came by other ways than pip, and tells its version when it runs
+        return  # pyspark without pip metadata: its version is checked when it runs
     if not requirements.SPARK.fits(found):
         raise UsageError(f"pyspark in {home} is {found} ({requirements.SPARK} is needed): {sys.executable} {requirements.INSTALL}")
 
 
 def spark_submit(job: Path | str, *arguments: str, master: str = "local[2]", conf: Mapping[str, str] | None = None) -> list[str]:
-    """The command that runs a job, quietly on a local master; run it with `spark_environment()`."""
+    """Return the command that runs a job, with little log output on a local master; run it with `spark_environment()`."""
     settings = (LOCAL_SETTINGS if master.startswith("local") else {}) | dict(conf or {})
     command = [str(spark_home() / "bin" / "spark-submit"), "--master", master]
     for name, value in settings.items():
@@ -103,7 +103,7 @@ def spark_submit(job: Path | str, *arguments: str, master: str = "local[2]", con
 
 
 def job(name: str) -> Path:
-    """The file of one of our jobs, for `spark_submit`."""
+    """Return the file of one of this package's jobs, for `spark_submit`."""
     path = Path(__file__).resolve().parent / "jobs" / f"{name}.py"
     if not path.is_file():
         names = sorted(file.stem for file in path.parent.glob("*.py") if not file.stem.startswith("_"))
@@ -112,25 +112,25 @@ def job(name: str) -> Path:
 
 
 def worker_python(environment: Mapping[str, str] | None = None) -> str:
-    """The interpreter that Spark starts for its workers when it is started with `environment` (None: this process's)."""
+    """Return the worker interpreter of a Spark that is started with `environment` (None: this process's)."""
     variables = os.environ if environment is None else environment
     return variables.get("PYSPARK_PYTHON") or "python3"
 
 
 def ask(python: str) -> requirements.Told:
-    """What the interpreter `python` is and has, of what reading from Tutti needs.
+    """Run the interpreter `python` and return its versions of Python and of the required packages.
 
     Raises:
-        UsageError: it cannot be started, or does not answer as a Python does.
+        UsageError: it does not start, or its answer is not from a Python interpreter.
     """
     code = Path(requirements.__file__).read_text()
     try:
         answer = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=True, cwd="/")
         found: requirements.Told = json.loads(answer.stdout)
     except subprocess.CalledProcessError as error:
-        words = (error.stderr.strip() or "it said nothing").splitlines()[-1]
+        words = (error.stderr.strip() or "it printed no error").splitlines()[-1]
         raise UsageError(
-            f"{python!r}, which Spark would start for its Python workers, ended with {error.returncode}: {words}"
+            f"{python!r}, which Spark would start for its Python workers, exited with {error.returncode}: {words}"
         ) from error
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise UsageError(f"{python!r}, which Spark would start for its Python workers, does not start: {error}") from error
@@ -138,7 +138,7 @@ def ask(python: str) -> requirements.Told:
 
 
 def ship(file: Path) -> Path:
-    """Write this package as the zip file that `spark-submit --py-files` takes; its libraries are not in it."""
+    """Write this package, without its dependencies, as a zip file for `spark-submit --py-files`."""
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for package in map(_package, requirements.MODULES):
             for source in sorted(package.rglob("*.py")):
@@ -147,14 +147,14 @@ def ship(file: Path) -> Path:
 
 
 def install() -> Path:
-    """Make this interpreter the default of every Spark that is started from its environment; returns the file that does it."""
+    """Make this interpreter the default of every Spark started from its environment; return the .pth file that does it."""
     file = Path(sysconfig.get_path("purelib"), _DEFAULT)
     file.write_text(_DEFAULT_TEXT)
     return file
 
 
 def main(arguments: list[str]) -> int:
-    """Install the default, write the package, or become one of Spark's commands."""
+    """Install the default, write the package, or replace this process with one of Spark's commands."""
     if arguments == ["--install"]:
         install()
         return 0

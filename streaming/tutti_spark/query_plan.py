@@ -1,6 +1,6 @@
-"""What a plan of Spark says of itself: classes, columns by number, and which of them no two rows have equal.
+"""Access to Spark's logical plans: operator classes, column ids, and unique keys.
 
-A plan is a tree of objects in the JVM; each call costs some tenths of a millisecond, so what is not needed is not asked for.
+A plan is a tree of objects in the JVM. Each call takes some tenths of a millisecond, so these functions make few calls.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-_SHOWN = 120  # characters of an operator or an expression
-_FIELDS = 8  # columns of an operator
-#: What Spark adds to names and nobody wrote: numbers of columns, marks of the watermark, identities.
-_NUMBERS = re.compile(r"#\d+L?(-T\d+ms)?|\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}, ")
-_NUMBER = re.compile(r"#(\d+)")
+_CHARACTERS_SHOWN = 120  # characters of an operator or an expression
+_FIELDS_SHOWN = 8  # columns of an operator
+#: Additions of Spark to the names in a plan: column ids, watermark delays, UUIDs.
+_ADDITIONS = re.compile(r"#\d+L?(-T\d+ms)?|\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}, ")
+_COLUMN_ID = re.compile(r"#(\d+)")
 STREAMS = {"StreamingRelation", "StreamingRelationV2"}
-#: Operators that give each row on once at most, and in the order in which it came.
+#: Operators that output each input row at most once, in the input order.
 IN_ORDER = {
     "Project",
     "Filter",
@@ -27,26 +27,26 @@ IN_ORDER = {
     "GlobalLimit",
     "Offset",
 }
-_ONCE = IN_ORDER | {"Sort", "Window", "Repartition", "RepartitionByExpression", "DeduplicateWithinWatermark"}
+_ROW_PRESERVING = IN_ORDER | {"Sort", "Window", "Repartition", "RepartitionByExpression", "DeduplicateWithinWatermark"}
 _ONE_SIDE = {"LeftSemi$", "LeftAnti$", "ExistenceJoin"}
 
 
 def total(node: Any, by: Iterable[int]) -> bool:
-    """Whether no two rows of `node` are equal in all columns `by`, as far as the plan tells."""
+    """True if the plan shows that no two rows of `node` are equal in all columns `by`."""
     known = set(by)
     return any(key <= known for key in _unique(node))
 
 
 def _unique(node: Any) -> list[frozenset[int]]:
-    """Sets of columns, by number, in which no two rows of `node` are equal. An empty set: there is one row at most."""
+    """Return the unique keys of `node`, as sets of column ids. An empty set means that `node` has at most one row."""
     projects = []
-    while (name := name_of(node)) in _ONCE:
+    while (name := name_of(node)) in _ROW_PRESERVING:
         if name == "Project":
             projects.append(node)
         node = node.child()
     keys: list[frozenset[int]] = []
     if name == "Aggregate":
-        keys = _grouped(items(node.groupingExpressions()), items(node.aggregateExpressions()))
+        keys = _group_key(items(node.groupingExpressions()), items(node.aggregateExpressions()))
     elif name == "Deduplicate":
         keys = [frozenset(columns(node.keys())), *_unique(node.child())]
     elif name == "Distinct":
@@ -58,16 +58,16 @@ def _unique(node: Any) -> list[frozenset[int]]:
     elif name == "Range" or is_tutti(name, node):
         keys = [frozenset(columns([column])) for column in items(node.output()) if name == "Range" or column.name() == "offset"]
     for project in reversed(projects):
-        if keys and not frozenset().union(*keys) <= {int(number) for number in _NUMBER.findall(project.output().toString())}:
-            keys = _through(project.projectList(), keys)
+        if keys and not frozenset().union(*keys) <= {int(number) for number in _COLUMN_ID.findall(project.output().toString())}:
+            keys = _keys_above_projection(project.projectList(), keys)
     return keys
 
 
-def _grouped(by: list[Any], given: list[Any]) -> list[frozenset[int]]:
-    """The key that the rows of an aggregate have, if all that it groups by is among what it gives."""
+def _group_key(by: list[Any], given: list[Any]) -> list[frozenset[int]]:
+    """Return the key of an aggregate's rows, if its output contains all grouping expressions."""
     found = []
     for expression in by:
-        same = (column for column in given if _meant(column).semanticEquals(_meant(expression)))
+        same = (column for column in given if _unwrap(column).semanticEquals(_unwrap(expression)))
         column = next(same, None)
         if column is None:
             return []
@@ -75,42 +75,42 @@ def _grouped(by: list[Any], given: list[Any]) -> list[frozenset[int]]:
     return [frozenset(found)]
 
 
-def _through(expressions: Any, keys: list[frozenset[int]]) -> list[frozenset[int]]:
-    """The keys by the numbers that their columns have above a projection; those that lose a column are none."""
+def _keys_above_projection(expressions: Any, keys: list[frozenset[int]]) -> list[frozenset[int]]:
+    """Return the keys with the column ids above a projection; a key that loses a column is dropped."""
     renamed: dict[int, int] = {}
     for expression in items(expressions):
-        number = _number(expression)
+        number = _column_id(expression)
         if number is not None:
             renamed.setdefault(number, expression.exprId().id())
     return [frozenset(renamed[number] for number in key) for key in keys if key <= renamed.keys()]
 
 
-def _number(expression: Any) -> int | None:
-    """The number of the column that an expression is, by another name or with a direction maybe."""
-    column = _meant(expression)
+def _column_id(expression: Any) -> int | None:
+    """Return the id of a column, which may have an alias or a sort direction; None for another expression."""
+    column = _unwrap(expression)
     return int(column.exprId().id()) if name_of(column) == "AttributeReference" else None
 
 
-def _meant(expression: Any) -> Any:
-    """An expression without the name and the direction that it is given."""
+def _unwrap(expression: Any) -> Any:
+    """Return an expression without its alias and its sort direction."""
     while name_of(expression) in {"Alias", "SortOrder"}:
         expression = expression.child()
     return expression
 
 
 def columns(expressions: Any) -> list[int]:
-    """The numbers of those of `expressions` that are columns."""
+    """Return the ids of those `expressions` that are columns."""
     found = expressions if isinstance(expressions, list) else items(expressions)
-    return [number for number in map(_number, found) if number is not None]
+    return [number for number in map(_column_id, found) if number is not None]
 
 
 def all_columns(expression: Any) -> set[int]:
-    """The numbers of all columns that an expression is made of."""
+    """Return the ids of all columns that an expression references."""
     return {column.exprId().id() for column in items(expression.references().toSeq())}
 
 
 def is_tutti(name: str, node: Any) -> bool:
-    """Whether an operator of class `name` reads through the data source `tutti`."""
+    """True if an operator of class `name` reads from the data source `tutti`."""
     return (
         name in {"StreamingRelationV2", "DataSourceV2Relation"}
         and name_of(node.table()) == "PythonTable"
@@ -119,22 +119,22 @@ def is_tutti(name: str, node: Any) -> bool:
 
 
 def name_of(node: Any) -> str:
-    """The class of an object of the JVM, without its package."""
+    """Return the class name of a JVM object, without its package."""
     return str(node.getClass().getSimpleName())
 
 
 def items(sequence: Any) -> list[Any]:
-    """What a sequence of Scala holds."""
+    """Return the elements of a Scala sequence as a list."""
     return [sequence.apply(place) for place in range(sequence.size())]
 
 
 def printed(node: Any) -> str:
-    """An operator as Spark prints it, without numbers, shortened."""
+    """Return an operator as Spark prints it, without column ids, shortened."""
     name = name_of(node)
-    return f"{name} {node.sourceName()}" if name in STREAMS else short(node.simpleString(_FIELDS).lstrip("~"))
+    return f"{name} {node.sourceName()}" if name in STREAMS else short(node.simpleString(_FIELDS_SHOWN).lstrip("~"))
 
 
 def short(text: str) -> str:
-    """The text of an operator or an expression without what Spark added to names, shortened."""
-    plain = " ".join(_NUMBERS.sub("", text).split())
-    return plain if len(plain) <= _SHOWN else plain[: _SHOWN - 3] + "..."
+    """Return the text of an operator or an expression without Spark's additions to names, shortened."""
+    plain = " ".join(_ADDITIONS.sub("", text).split())
+    return plain if len(plain) <= _CHARACTERS_SHOWN else plain[: _CHARACTERS_SHOWN - 3] + "..."

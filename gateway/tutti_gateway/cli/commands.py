@@ -30,7 +30,7 @@ COMMANDS = {
     "log": Place("tutti_gateway.cli.log.log:log", "Look into a data directory or a recorded run, or repair."),
     "replay": Place("tutti_gateway.cli.records.replay:replay", "Write a committed range to a file, gateways up or down."),
     "archive": Place("tutti_gateway.cli.log.archive:archive", "Bring the log into an archive of Parquet files, and look at one."),
-    "backfill": Place("tutti_spark.backfill.command:backfill", "Bring a range of the log into a table, each record once."),
+    "backfill": Place("tutti_spark.backfill.command:backfill", "Copy a range of the log into a table, each record exactly once."),
     "connect": Place("tutti_connect.command:connect", "Bring records into the log from elsewhere, and out of it."),
     "trace": Place("tutti_gateway.cli.group.trace:trace", "Follow one message through all gateways, in their logs."),
     "keys": Place("tutti_gateway.cli.security.keys:keys", "Make and show the keys by which gateways know each other."),

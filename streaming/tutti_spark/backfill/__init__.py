@@ -1,1 +1,1 @@
-"""A range of the log into a table, each record once: `tutti backfill`."""
+"""`tutti backfill`: copies a range of the log into a table, each record exactly once."""

@@ -1,4 +1,4 @@
-"""`tutti backfill`, and `spark-submit streaming/tutti_spark/jobs/backfill.py`: options in, a report out."""
+"""The command `tutti backfill`, also of `spark-submit streaming/tutti_spark/jobs/backfill.py`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tutti_spark.backfill.ranges import parse_place
 if TYPE_CHECKING:
     from tutti_spark.backfill.run import Plan, Report
 
-_CAUSE_LINES = 3  # of what Spark says went wrong
+_CAUSE_LINES = 3  # lines of Spark's error in a message
 _EXIT_INTERRUPTED = 130
 _TRACEBACK = "Traceback (most recent call last):"
 
@@ -25,57 +25,64 @@ _TRACEBACK = "Traceback (most recent call last):"
 @click.command()
 @click.option("--url", envvar="TUTTI_URL", metavar="URL", help="Read from these gateways. [$TUTTI_URL]")
 @click.option("--path", metavar="DIR[,DIR]", help="Read data directories instead; gateways may be down.")
-@click.option("--archive", metavar="ARCHIVE", help="The log's archive, a directory or a URL, for what it has no more; or alone.")
+@click.option("--archive", metavar="ARCHIVE", help="The log's archive, a directory or a URL: for removed records, or alone.")
 @click.option("--topic", "topics", multiple=True, metavar="NAME", help="Only these topics (may be given several times).")
-@click.option("--columns", metavar="NAME[,NAME]", help="Only these columns of the records: naming what the job needs reads faster.")
+@click.option("--columns", metavar="NAME[,NAME]", help="Only these columns of the records, which reads faster.")
 @click.option(
     "--start",
     default="earliest",
     show_default=True,
     metavar="PLACE",
-    help="First record: an offset, earliest, latest, tick:N (behind tick N), or an ISO 8601 time with its zone.",
+    help="First record: an offset, earliest, latest, tick:N (after tick N), or an ISO 8601 time with its zone.",
 )
 @click.option(
     "--end",
     default="latest",
     show_default=True,
     metavar="PLACE",
-    help="The record to stop before, likewise; latest is the frontier when the command starts.",
+    help="The record to stop before, in the same forms; latest is the frontier when the command starts.",
 )
-@click.option("--table", required=True, metavar="DIR", help="The table; it is made if it is not there. Delta Lake: also a URI.")
-@click.option("--format", "kind", type=click.Choice(["delta", "parquet"]), help="Of the table. [what it is; delta for a new one]")
+@click.option("--table", required=True, metavar="DIR", help="The table, which is created if missing. Delta Lake: also a URI.")
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["delta", "parquet"]),
+    help="Format of the table. [its present format; delta for a new one]",
+)
 @click.option(
     "--mode",
     type=click.Choice(["append", "merge", "swap"]),
     default="append",
     show_default=True,
-    help="append: what the table lacks of the range. merge: likewise, and of that only offsets that no row has (Delta Lake). "
-    "swap: the whole range anew, in place of what the table has of it.",
+    help="append: add the missing parts of the range. merge: add of these only offsets that no row has (Delta Lake). "
+    "swap: replace the range in the table.",
 )
 @click.option(
     "--job",
     metavar="FILE",
-    help="Python file with transform(records): a DataFrame of records in, one of rows out. Without it the records are the rows.",
+    help="Python file with transform(records), which takes a DataFrame of records and returns a DataFrame of rows. [the records]",
 )
 @click.option(
     "--slice",
     "slice_records",
     type=click.IntRange(1),
     metavar="RECORDS",
-    help="Most records in a transaction. [10 million where each row comes from one record, else the whole range]",
+    help="Most records in a transaction. [10 million if each row comes from one record, else the whole range]",
 )
 @click.option(
     "--live",
     metavar="CHECKPOINT",
     help="Checkpoint of the streaming query that writes into the table: the range ends where its streams began (append), or at "
-    "what all of them have finished.",
+    "the offset that all of them have finished.",
 )
 @click.option(
-    "--ledger", metavar="DIR", help="Where it is kept what the table holds, if not in the table: for a Delta table elsewhere."
+    "--ledger",
+    metavar="DIR",
+    help="Directory of the ledger of finished ranges, for a Delta table on another system. [in the table]",
 )
-@click.option("--allow-nondeterministic", "chance_ok", is_flag=True, help="Run a job that need not give the same rows twice.")
-@click.option("--master", metavar="MASTER", help="Where Spark runs. [local[*]]")
-@click.option("--conf", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of Spark (may be given several times).")
+@click.option("--allow-nondeterministic", "chance_ok", is_flag=True, help="Run a job that is not deterministic.")
+@click.option("--master", metavar="MASTER", help="Spark master. [local[*]]")
+@click.option("--conf", "settings", multiple=True, metavar="NAME=VALUE", help="A Spark setting (may be given several times).")
 @click.option("--json", "as_json", is_flag=True, help="Report as one line of JSON.")
 @click.pass_context
 def backfill(
@@ -99,26 +106,25 @@ def backfill(
     settings: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Bring a range of the log into a table, each record once.
+    """Copy a range of the log into a table, each record exactly once.
 
-    Run it twice, kill it anywhere, run two at the same time, or beside the streaming query that fills the table: what the table has
-    it keeps, what it lacks is read and added, in transactions that are in the table whole or not at all. A run that was killed is
-    simply run again.
+    The command adds the parts of the range that the table lacks, in atomic transactions. You can run it twice, kill it at any time,
+    run two at once, or run it beside the streaming query that fills the table. After a kill, run it again.
 
     \b
-    A month into a Delta table, made by the job that a query runs live:
+    Copy a month into a Delta table, with the job of a live query:
       tutti backfill --path data/g1 --start 2026-01-01T00:00:00Z --end 2026-02-01T00:00:00Z --table lake/delays --job delays.py
-    All that was before the query began, which goes on writing:
+    Copy all records from before the start of a query that is still running:
       tutti backfill --url tutti://127.0.0.1:7400 --table lake/delays --job delays.py --live checkpoints/delays
-    After a mistake in the job was mended, the same range anew:
+    Replace a range after a correction of the job:
       tutti backfill --path data/g1 --end 500000 --table lake/delays --job delays.py --mode swap
 
-    docs/how-to/backfill.md tells how it works, and what a job has to keep to.
+    docs/how-to/backfill.md explains how it works, and the rules for a job.
     """
     if path is not None and context.get_parameter_source("url") is click.core.ParameterSource.COMMANDLINE:
-        raise UsageError("--url and --path both say where to read: give one of them")
+        raise UsageError("--url and --path exclude each other: give one of them")
     if path is None and not url and archive is None:
-        raise UsageError("nothing says where to read: give --url tutti://HOST:PORT (or set TUTTI_URL), --path DIR or --archive DIR")
+        raise UsageError("no origin given: give --url tutti://HOST:PORT (or set TUTTI_URL), --path DIR or --archive DIR")
     from tutti_spark.backfill.session import check_spark
 
     check_spark()
@@ -144,14 +150,14 @@ def backfill(
         ledger=ledger,
         chance_ok=chance_ok,
     )
-    _tell(_run(Plan(wanted), master, dict(_setting(text) for text in settings)), as_json)
+    _print_report(_run(Plan(wanted), master, dict(_setting(text) for text in settings)), as_json)
 
 
 def _run(plan: Plan, master: str | None, settings: dict[str, str]) -> Report:
-    """In a session that ends with it.
+    """Run the plan in a session, and stop the session.
 
     Raises:
-        TuttiError: with what Spark said, where it failed.
+        TuttiError: Spark failed; the message has Spark's error.
     """
     from tutti_spark.backfill.session import session
 
@@ -160,22 +166,22 @@ def _run(plan: Plan, master: str | None, settings: dict[str, str]) -> Report:
     signal.signal(signal.SIGINT, _interrupted)
     try:
         spark = session(f"tutti backfill {plan.wanted.table}", plan.format, master, settings)
-        signal.signal(signal.SIGINT, _interrupted)  # Spark's own speaks to the JVM in the middle of an answer: pages of tracebacks
+        signal.signal(signal.SIGINT, _interrupted)  # Spark's own handler interrupts a JVM call, with pages of tracebacks
         try:
-            return plan.run(spark, _note)
+            return plan.run(spark, _print_progress)
         finally:
             spark.stop()
     except Exception as error:
         if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j") or os.environ.get("TUTTI_TRACEBACK"):
             raise
         raise TuttiError(
-            f"Spark failed: {cause(str(error))} (what is in the table is whole: run it again when the cause is mended; "
-            "TUTTI_TRACEBACK=1 in the environment shows all)"
+            f"Spark failed: {cause(str(error))} (the table is consistent: repair the cause and run the command again; "
+            "TUTTI_TRACEBACK=1 in the environment shows the whole traceback)"
         ) from error
 
 
 def cause(text: str) -> str:
-    """What went wrong, of what Spark says: where a Python process failed, what it raised, which stands below its traceback."""
+    """Return the cause in a Spark error: the exception below a Python traceback, else the first lines."""
     lines = [line for line in text.splitlines() if line.strip()]
     last = max((number for number, line in enumerate(lines, 1) if line.rstrip().endswith(_TRACEBACK)), default=len(lines))
     raised = next((line for line in lines[last:] if not line[0].isspace()), "")
@@ -183,7 +189,7 @@ def cause(text: str) -> str:
 
 
 def _interrupted(_number: int, _frame: FrameType | None) -> None:
-    """End at Ctrl-C at once, as by a kill, after which the next run goes on; the JVM ends with its parent."""
+    """End at once at Ctrl-C, like a kill: the next run continues, and the JVM ends with this process."""
     os.write(2, b"interrupted\n")
     os._exit(_EXIT_INTERRUPTED)
 
@@ -191,22 +197,24 @@ def _interrupted(_number: int, _frame: FrameType | None) -> None:
 def _setting(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name.startswith("spark."):
-        raise UsageError(f"--conf {text} is no setting of Spark: write --conf spark.NAME=VALUE")
+        raise UsageError(f"--conf {text} is not a Spark setting: write --conf spark.NAME=VALUE")
     return name, value
 
 
-def _note(text: str) -> None:
+def _print_progress(text: str) -> None:
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 
 
-def _tell(report: Report, as_json: bool) -> None:
+def _print_report(report: Report, as_json: bool) -> None:
     if as_json:
-        told = {"log": report.log, "start": report.start, "end": report.end, "table": report.table, "format": report.format}
-        told |= {"mode": report.mode, "records": report.records, "written": report.written}
-        sys.stdout.write(json.dumps(told) + "\n")
+        fields = {"log": report.log, "start": report.start, "end": report.end, "table": report.table, "format": report.format}
+        fields |= {"mode": report.mode, "records": report.records, "written": report.written}
+        sys.stdout.write(json.dumps(fields) + "\n")
         sys.stdout.flush()
     elif report.written:
-        _note(f"[{report.start}, {report.end}) of the log, {report.records:,} offsets, is in {report.table} now")
+        _print_progress(
+            f"{report.table} now has [{report.start}, {report.end}) of the log; this run wrote {report.records:,} offsets"
+        )
     else:
-        _note(f"{report.table} has all of [{report.start}, {report.end}) already: nothing to do")
+        _print_progress(f"{report.table} already has all of [{report.start}, {report.end}): nothing to do")

@@ -1,4 +1,4 @@
-"""What a backfill makes of the records: a function of the user's, and what its plan says about it."""
+"""The user's function that turns records into rows, and an analysis of its plan."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 FUNCTION = "transform"
-#: Operators whose rows are each a function of one row below.
+#: Operators that compute each output row from one input row.
 _ROW_BY_ROW = {
     "Project", "Filter", "SubqueryAlias", "View", "ResolvedHint", "Generate", "Repartition", "RepartitionByExpression", "Sort",
     "EventTimeWatermark",
 }  # fmt: skip
 _BY_BATCH = {"MapInPandas", "MapInArrow", "PythonMapInArrow"}
-#: Kinds of joins, by the side whose rows they keep or drop one by one.
+#: Kinds of joins, by the side whose rows they process one by one.
 _JOINS = {0: {"Inner$", "Cross$", "LeftOuter$", "LeftSemi$", "LeftAnti$"}, 1: {"Inner$", "Cross$", "RightOuter$"}}
 
 
 def check(path: str) -> None:
-    """Raise UsageError where a path names no Python file; loading it needs Spark."""
+    """Raise UsageError unless a path names a Python file. `load` needs Spark, so this check comes first."""
     if not Path(path).is_file() or not path.endswith(".py"):
-        raise UsageError(f"--job {path} is no Python file: name one that has a function {FUNCTION}(records)")
+        raise UsageError(f"--job {path} is not a Python file: name a file that has a function {FUNCTION}(records)")
 
 
 def load(path: str) -> Callable[[DataFrame], DataFrame]:
-    """The function `transform` of a Python file, which may make use of the session that is there by now.
+    """Return the function `transform` of a Python file. The file may use the active Spark session.
 
     Raises:
-        UsageError: there is no such function, or the file fails.
+        UsageError: the file has no such function, or its import fails.
     """
     from pyspark import cloudpickle
 
     file = Path(path)
-    name = f"tutti_backfill_{file.stem}"  # of nobody else's
+    name = f"tutti_backfill_{file.stem}"  # must not shadow an installed module
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise UsageError(f"--job {path} cannot be loaded")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    # Workers get its functions, not its name, which they could not import.
+    # Pickle its functions by value: workers cannot import the module by name.
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]  # it has no hints
     try:
         spec.loader.exec_module(module)
@@ -60,10 +60,10 @@ def load(path: str) -> Callable[[DataFrame], DataFrame]:
 
 
 def apply(transform: Callable[[DataFrame], DataFrame] | None, records: DataFrame) -> DataFrame:
-    """What the job makes of the records.
+    """Return the job's rows for the records.
 
     Raises:
-        UsageError: it fails, or makes no DataFrame.
+        UsageError: the job fails, or does not return a DataFrame.
     """
     from pyspark.errors import PySparkException
     from pyspark.sql import DataFrame as Rows
@@ -73,7 +73,7 @@ def apply(transform: Callable[[DataFrame], DataFrame] | None, records: DataFrame
     try:
         rows = transform(records)
     except PySparkException:
-        raise  # tells what of the plan is wrong
+        raise  # its message already names the part of the plan
     except Exception as error:
         raise UsageError(f"{FUNCTION}(records) of --job fails: {type(error).__name__}: {error}") from error
     if not isinstance(rows, Rows):
@@ -82,9 +82,9 @@ def apply(transform: Callable[[DataFrame], DataFrame] | None, records: DataFrame
 
 
 def not_row_by_row(rows: DataFrame) -> tuple[str, bool] | None:
-    """The first operator, as Spark prints it, for which it matters which records are read together; None: there is none.
+    """Return the first operator, as Spark prints it, whose result depends on which records are read together; else None.
 
-    With it, whether that is only because it is a function of the user's over batches, of which nothing is known.
+    The second value is True if the operator is a user function over batches, whose behaviour is unknown.
     """
     waiting: list[Any] = [rows._jdf.queryExecution().analyzed()]
     by_batch: str | None = None

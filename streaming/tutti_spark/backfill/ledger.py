@@ -1,7 +1,7 @@
-"""What a table holds of a log: ranges of offsets that are in it, and those that runs work on at the moment.
+"""Ledger of a table: the ranges of the log that the table contains, and the ranges that runs are writing.
 
-One file, `ledger.json`, changed under a lock. A range is claimed by one run before its rows are written, and done when they are in
-the table. Whether a run lives is told by a lock that the kernel lets go of when its process ends, however it ends.
+The ledger is one file, `ledger.json`, which changes under a lock. A run claims a range before it writes rows, and marks the range
+done when the rows are in the table. Each run holds a file lock while it lives; the kernel releases the lock when the process ends.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from tutti_spark.common.file_locks import is_held
 VERSION = 2
 _READ = (1, 2)  # a ledger of version 1 has no id
 FILE, LOCK, RUNS = "ledger.json", "lock", "runs"
-_AGAIN_S = 0.01
+_LOCK_RETRY_S = 0.01
 
 Span = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Records [start, end), which one run brings into the table; `swap`: in place of what the table has of them."""
+    """Records [start, end) that one run writes into the table; with `swap` the run replaces the table's rows of them."""
 
     number: int
     start: int
@@ -40,18 +40,18 @@ class Claim:
     swap: bool = False
 
     def __str__(self) -> str:
-        """As messages name it."""
+        """Return the text for messages."""
         return f"[{self.start}, {self.end})"
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a table is filled from; a run that would fill it from something else is refused.
+    """Source of a table's rows; a run with another source is refused.
 
     Attributes:
-        log: uuid of the log, hex.
+        log: UUID of the log, hex.
         format: delta or parquet.
-        topics: names or the pattern, as text; "" for all.
+        topics: names or pattern as text; "" for all topics.
     """
 
     log: str
@@ -61,11 +61,11 @@ class About:
 
 @dataclass(slots=True)
 class State:
-    """What the file says.
+    """Content of the ledger file.
 
     Attributes:
-        id: of this ledger, random: claims of a ledger that was removed and of its successor have the same numbers.
-        schema: of the rows, in Spark's words, once it is known.
+        id: random id of this ledger. Without it, claims of a removed ledger and of its successor would have equal numbers.
+        schema: schema of the rows as Spark prints it; empty while unknown.
     """
 
     about: About
@@ -78,7 +78,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a run does next: write `claim`; with `settle`, find out what became of it, as its run is dead; or wait for `waits`."""
+    """Next step of a run: write `claim`; with `settle`, find out whether a dead run wrote it; or wait for the claims `waits`."""
 
     claim: Claim | None = None
     settle: bool = False
@@ -86,14 +86,14 @@ class Step:
 
 
 class Lost(TuttiError):
-    """A claim is no longer this run's: others found its lock free and settled it."""
+    """Another run found this run's lock free, and took over its claim."""
 
 
 class Ledger:
-    """One run's hold on the ledger in `directory`, which is made if it is not there.
+    """One run's access to the ledger in `directory`, which is created if missing.
 
     Raises:
-        UsageError: the table is filled from something else than `about`.
+        UsageError: the table's rows come from another source than `about`.
     """
 
     def __init__(self, directory: Path, about: About) -> None:
@@ -101,9 +101,9 @@ class Ledger:
         self._about = about
         self.run = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         (directory / RUNS).mkdir(parents=True, exist_ok=True)
-        with _lock(directory):  # a swap takes the names of runs along: one that came meanwhile would pass for dead
-            self._alive = open_file(directory / RUNS / self.run, os.O_CREAT | os.O_RDWR)
-            fcntl.flock(self._alive, fcntl.LOCK_EX)
+        with _lock(directory):  # a swap copies the run files: a run that registered during the copy would look dead
+            self._run_lock = open_file(directory / RUNS / self.run, os.O_CREAT | os.O_RDWR)
+            fcntl.flock(self._run_lock, fcntl.LOCK_EX)
         try:
             with self.locked() as state:
                 check_same(state.about, about, directory)
@@ -112,36 +112,36 @@ class Ledger:
             raise
 
     def close(self) -> None:
-        """Let go; what this run claimed and did not finish is settled by the next one."""
+        """Release the run's lock; the next run settles the claims that this run did not finish."""
         (self.directory / RUNS / self.run).unlink(missing_ok=True)
-        os.close(self._alive)
+        os.close(self._run_lock)
 
     @contextmanager
     def locked(self) -> Iterator[State]:
-        """What the ledger says, while nobody else changes it; what the block changed is on disk when it ends well."""
+        """Lock the ledger for a change, and write it durably at the end of the block."""
         with _lock(self.directory):
             state = self.state()
             yield state
             write(self.directory, state)
 
     def state(self) -> State:
-        """What the ledger says at this moment."""
+        """Return the present content of the ledger."""
         return read(self.directory) or State(self._about, uuid.uuid4().hex)
 
     def step(self, start: int, end: int, slice_records: int | None = None) -> Step | None:
-        """What to do next so that the table holds [start, end); None when it does. What it says is claimed for this run.
+        """Return the next step towards a table with [start, end), and claim it for this run; None if the table has the range.
 
-        While a swap of any range is open nothing is claimed: it may put another directory in the table's place.
+        No range can be claimed while a swap of any range is open, because a swap may replace the table's directory.
 
         Args:
-            start: first record.
-            end: the one to stop before.
-            slice_records: claim no more records at once, so that a kill costs no more; None: what is missing in one piece.
+            start: first offset.
+            end: offset to stop before.
+            slice_records: most records of a claim, which bounds the work lost by a kill; None: no limit.
         """
         with self.locked() as state:
             overlapping = [claim for claim in state.open if claim.start < end and start < claim.end]
             near = [claim for claim in state.open if claim.swap or claim in overlapping]
-            dead = next((claim for claim in near if not self._lives(claim.run)), None)
+            dead = next((claim for claim in near if not self._is_alive(claim.run)), None)
             if dead is not None:
                 return Step(self._take_over(state, dead), settle=True)
             gaps = missing(start, end, [*state.done, *((claim.start, claim.end) for claim in overlapping)])
@@ -151,9 +151,9 @@ class Ledger:
             return Step(waits=tuple(near)) if gaps or overlapping else None
 
     def step_swap(self, start: int, end: int) -> Step:
-        """The same for a run that replaces [start, end): all of it, as soon as nobody else works on the table, wherever."""
+        """Return the next step of a swap of [start, end), which starts when no other run has a claim on the table."""
         with self.locked() as state:
-            dead = next((claim for claim in state.open if not self._lives(claim.run)), None)
+            dead = next((claim for claim in state.open if not self._is_alive(claim.run)), None)
             if dead is not None:
                 return Step(self._take_over(state, dead), settle=True)
             if state.open:
@@ -161,12 +161,12 @@ class Ledger:
             return Step(self._claim(state, start, end, swap=True))
 
     def finish(self, claim: Claim, schema: str = "", *, alone: bool = False) -> None:
-        """The rows of `claim`, with that schema, are in the table; with `alone` no others are."""
+        """Mark `claim` as written, with the schema of its rows; with `alone` the table has no other rows."""
         with self.locked() as state:
             finish_claim(state, claim, self.run, schema, alone=alone)
 
     def drop(self, claim: Claim) -> None:
-        """No row of `claim` is in the table, nor will be."""
+        """Remove `claim`: none of its rows is in the table, or ever will be."""
         with self.locked() as state:
             close_claim(state, claim, self.run)
 
@@ -182,10 +182,10 @@ class Ledger:
         state.open.append(mine)
         return mine
 
-    def _lives(self, run: str) -> bool:
-        """Whether a run is there, this one or another; a name that nobody holds any more is taken away.
+    def _is_alive(self, run: str) -> bool:
+        """True if another run is alive; the file of a dead run is deleted.
 
-        A claim of this run that it comes to anew is one that it did not finish.
+        This run itself counts as dead: an open claim of its own is one that it did not finish.
         """
         if run == self.run:
             return False
@@ -196,7 +196,7 @@ class Ledger:
 
 
 def missing(start: int, end: int, there: list[Span]) -> list[Span]:
-    """The parts of [start, end) that no span of `there` has, in order."""
+    """Return the parts of [start, end) that no span of `there` covers, in order."""
     gaps, at = [], start
     for first, last in sorted(there):
         if last <= at or first >= end:
@@ -210,7 +210,7 @@ def missing(start: int, end: int, there: list[Span]) -> list[Span]:
 
 
 def joined(spans: list[Span]) -> list[Span]:
-    """The same places in as few spans as can be, in order."""
+    """Merge overlapping and adjacent spans, and return them in order."""
     found: list[Span] = []
     for start, end in sorted(spans):
         if found and start <= found[-1][1]:
@@ -221,24 +221,24 @@ def joined(spans: list[Span]) -> list[Span]:
 
 
 def close_claim(state: State, claim: Claim, run: str) -> None:
-    """Take `claim` off those that are open.
+    """Remove `claim` from the open claims.
 
     Raises:
-        Lost: it is not open any more, or another run's.
+        Lost: the claim is no longer open, or belongs to another run.
     """
     if replace(claim, run=run) not in state.open:
         raise Lost(
-            f"the range {claim} was taken over by another run, which did not see this one live: its rows count, not those of this "
-            "run. The ledger has to lie where locks work (flock), on the same file system for all runs"
+            f"another run took over the range {claim}, because this run looked dead: the rows of the other run count. Keep the "
+            "ledger on a file system with working locks (flock), the same for all runs"
         )
     state.open.remove(replace(claim, run=run))
 
 
 def finish_claim(state: State, claim: Claim, run: str, schema: str = "", *, alone: bool = False) -> None:
-    """Note that the rows of `claim`, with that schema, are in the table; with `alone` no others are.
+    """Mark `claim` as written, with the schema of its rows; with `alone` the table has no other rows.
 
     Raises:
-        Lost: it is not open any more, or another run's.
+        Lost: the claim is no longer open, or belongs to another run.
     """
     close_claim(state, claim, run)
     state.done = joined([(claim.start, claim.end)] if alone else [*state.done, (claim.start, claim.end)])
@@ -246,10 +246,10 @@ def finish_claim(state: State, claim: Claim, run: str, schema: str = "", *, alon
 
 
 def read(directory: Path) -> State | None:
-    """What the ledger in a directory says; None: there is none.
+    """Read the ledger of a directory; None if there is none.
 
     Raises:
-        Damaged: it says nothing that this release understands.
+        Damaged: the file is not a valid ledger.
         UsageError: a newer release wrote it, or the directory is a file.
     """
     file = directory / FILE
@@ -264,15 +264,15 @@ def read(directory: Path) -> State | None:
         return None
     except NotADirectoryError:
         raise UsageError(
-            f"{directory} cannot be the directory of a ledger, as a part of that path is a file: name another one"
+            f"{directory} cannot be the directory of a ledger, because a part of that path is a file: name another directory"
         ) from None
     except (ValueError, RecursionError, TypeError, KeyError, AttributeError) as error:
-        raise Damaged(f"{file} is no ledger ({type(error).__name__}: {error}): restore it, or fill another table") from error
+        raise Damaged(f"{file} is not a ledger ({type(error).__name__}: {error}): restore it, or fill another table") from error
     raise UsageError(f"{file} has version {version!r}, and this release reads {VERSION}: use a newer release")
 
 
 def write(directory: Path, state: State) -> None:
-    """Put the ledger in its place, whole and on disk, or leave the one that is there."""
+    """Replace the ledger file atomically and durably; do nothing if it is unchanged."""
     text = json.dumps({"version": VERSION} | asdict(state), indent=1)
     file = directory / FILE
     if file.exists() and _text(file) == text:
@@ -293,20 +293,20 @@ def _text(file: Path) -> str:
 
 @contextmanager
 def _lock(directory: Path) -> Iterator[None]:
-    """Be the only one. A table that is swapped brings its lock with it: until then who waits holds that of the old one."""
+    """Hold the ledger's lock. A swap replaces the lock file too, so a waiter may get the old file's lock and must try again."""
     while True:
         held = open_file(directory / LOCK, os.O_CREAT | os.O_RDWR)
         try:
             fcntl.flock(held, fcntl.LOCK_EX)
-            if _is_at(held, directory / LOCK):
+            if _is_current(held, directory / LOCK):
                 yield
                 return
         finally:
             os.close(held)
-        time.sleep(_AGAIN_S)
+        time.sleep(_LOCK_RETRY_S)
 
 
-def _is_at(held: int, path: Path) -> bool:
+def _is_current(held: int, path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(held), path.stat())
     except FileNotFoundError:
@@ -314,17 +314,17 @@ def _is_at(held: int, path: Path) -> bool:
 
 
 def check_same(is_about: About, wanted: About, directory: Path) -> None:
-    """Raise UsageError unless the table, whose ledger is in `directory`, is filled from what is wanted."""
+    """Raise UsageError unless the table, whose ledger is in `directory`, has the wanted source."""
     if is_about == wanted:
         return
     if is_about.log != wanted.log:
         raise UsageError(
-            f"the table was filled from log {is_about.log}, and this is log {wanted.log}: offsets of one mean nothing in the "
-            f"other. Read from the first, or fill another table (what the table holds stands in {directory / FILE})"
+            f"the table was filled from log {is_about.log}, and this is log {wanted.log}: offsets of one log mean nothing in the "
+            f"other. Read from the first log, or fill another table ({directory / FILE} lists the table's content)"
         )
     if is_about.format != wanted.format:
-        raise UsageError(f"the table is {is_about.format}, and --format is {wanted.format}: leave it out, or fill another table")
+        raise UsageError(f"the table is {is_about.format}, and --format is {wanted.format}: omit the option, or fill another table")
     raise UsageError(
-        f"the table was filled from {is_about.topics or 'all topics'}, and this run reads {wanted.topics or 'all topics'}: what is "
-        "in it is counted in offsets, whatever their topic. Name the same topics, or fill another table"
+        f"the table was filled from {is_about.topics or 'all topics'}, and this run reads {wanted.topics or 'all topics'}: the "
+        "ledger counts offsets of all topics alike. Name the same topics, or fill another table"
     )

@@ -1,4 +1,4 @@
-"""From the words of the command line to the offsets of a range, and what a live query leaves to a backfill."""
+"""Resolves the range of a backfill from command-line positions, and reads the checkpoint of a live query."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WHOLE = re.compile(r"[0-9]{1,20}\Z")
 
 
 class Tick(NamedTuple):
-    """The place behind the tick of that number."""
+    """The position after the tick with that number."""
 
     number: int
 
@@ -33,10 +33,10 @@ Place = int | str | datetime | Tick
 
 
 def parse_place(option: str, text: str) -> Place:
-    """A place as it is written on the command line.
+    """Parse a position from the command line.
 
     Raises:
-        ConfigError: it is none; names the option, the value and what it takes.
+        ConfigError: the text is not a position; the message names the option, the value and the accepted forms.
     """
     word = text.strip()
     if word in ("earliest", "latest"):
@@ -53,30 +53,30 @@ def parse_place(option: str, text: str) -> Place:
         raise ConfigError(f"{option} {text} is {AFTER_9999}") from error
     if time is not None and time.tzinfo is not None:
         return time
-    why = "a time without a zone" if time is not None else "no place in the log"
+    why = "a time without a zone" if time is not None else "not a position in the log"
     raise ConfigError(
-        f"{option} {text} is {why}: it takes an offset (0, 1, 2, ...), earliest, latest, tick:N (behind tick N), or an ISO 8601 "
+        f"{option} {text} is {why}: it takes an offset (0, 1, 2, ...), earliest, latest, tick:N (after tick N), or an ISO 8601 "
         "time with its zone (2026-01-31T12:00:00Z)"
     )
 
 
 def offset_of(source: Source, option: str, place: Place, frontier: Frontier) -> int:
-    """The offset of a place.
+    """Return the offset of a position.
 
     Raises:
-        OffsetOutOfRange: it is not in the log: beyond its frontier, or removed.
+        OffsetOutOfRange: the log does not have the position: it is above the frontier, or was removed.
     """
     from tutti.sources.source import place_of
 
     if isinstance(place, Tick):
-        return _behind(source, option, place.number, frontier)
+        return _offset_after_tick(source, option, place.number, frontier)
     return place_of(source, option, place, frontier)
 
 
-def _behind(source: Source, option: str, tick: int, frontier: Frontier) -> int:
-    """The first record that has a tick of that number, or a later one, before it; each record knows its last one."""
+def _offset_after_tick(source: Source, option: str, tick: int, frontier: Frontier) -> int:
+    """Return the first offset after a tick, by binary search: each record has the number of the last tick before it."""
     if tick > frontier.tick:
-        raise OffsetOutOfRange(f"{option} tick:{tick} is not there yet: the last tick of the log is {frontier.tick}")
+        raise OffsetOutOfRange(f"{option} tick:{tick} does not exist yet: the last tick of the log is {frontier.tick}")
     low, high = frontier.start, frontier.offset
     while low < high:
         middle = (low + high) // 2
@@ -89,21 +89,21 @@ def _behind(source: Source, option: str, tick: int, frontier: Frontier) -> int:
 
 
 class Stream(NamedTuple):
-    """One stream of a streaming query: it begins at `begin`, and all its records below `finished` are in the result."""
+    """One stream of a streaming query: it began at `begin`, and the query has finished all its records below `finished`."""
 
     begin: int
     finished: int
 
 
 class Live(NamedTuple):
-    """What the checkpoint of a streaming query says about its streams of one log.
+    """State of a streaming query's streams of one log, from its checkpoint.
 
-    Each stream has places of its own: at `latest` two streams of one query begin apart, and each one brings in its own topics. The
-    checkpoint names no topics.
+    The streams of one query may begin at different offsets (`latest`), and each writes its own topics, which the checkpoint does
+    not name.
 
     Attributes:
         streams: in the order of the checkpoint.
-        complete: the checkpoint still has its first batch. Without it each `begin` is an upper bound of where the stream began.
+        complete: True if the checkpoint still has its first batch. Without it each `begin` is only an upper bound.
     """
 
     streams: tuple[Stream, ...]
@@ -111,20 +111,20 @@ class Live(NamedTuple):
 
     @property
     def begins(self) -> list[int]:
-        """Where the streams begin, without repeats, in order."""
+        """The distinct begins of the streams, in order."""
         return sorted({stream.begin for stream in self.streams})
 
     @property
     def finished(self) -> int:
-        """All streams have finished all of their records below this offset."""
+        """The offset below which all streams have finished all of their records."""
         return min(stream.finished for stream in self.streams)
 
 
 def live_query(checkpoint: str, log: str) -> Live:
-    """What the query of a checkpoint (a directory of this machine) has read of `log`.
+    """Return the state of a query from its checkpoint, a local directory, for the streams of `log`.
 
     Raises:
-        UsageError: it is no checkpoint, its query reads another log, or its content is not readable.
+        UsageError: the directory is not a checkpoint, its query reads another log, or a file is not readable.
     """
     root = Path(local_path(checkpoint) or checkpoint)
     try:
@@ -137,21 +137,21 @@ def live_query(checkpoint: str, log: str) -> Live:
             f"--live {checkpoint} has no offsets/N: name the checkpointLocation of a query that has begun, on this machine"
         )
     if done is not None and done not in plans:
-        raise UsageError(f"--live {checkpoint}: it does not say where batch {done} ended; it changes at the moment: try again")
+        raise UsageError(f"--live {checkpoint}: the end of batch {done} is missing, because the query is running: try again")
     firsts: dict[str, StreamOffset] = {}
     for number in sorted(plans):
         firsts = plans[number] | firsts
     mine = [name for name, first in firsts.items() if first.log == log]
     if not mine:
         logs = sorted({first.log for first in firsts.values()})
-        raise UsageError(f"--live {checkpoint} is of a query that reads {' and '.join(logs) or 'no log'}, and this is log {log}")
+        raise UsageError(f"--live {checkpoint}: its query reads {' and '.join(logs) or 'no log'}, and this is log {log}")
     ends = {} if done is None else {name: end.offset for name, end in plans[done].items()}
     streams = (Stream(firsts[name].begin, ends.get(name, firsts[name].begin)) for name in sorted(mine))
     return Live(tuple(streams), complete=0 in plans)
 
 
 def _batches(directory: Path) -> Iterator[tuple[int, str]]:
-    """Number and text of each batch in a log of Spark's. Spark ignores files whose names are not numbers, and removes old ones."""
+    """Yield number and text of each batch in one of Spark's logs. Other file names are ignored, and Spark may remove old files."""
     for file in directory.glob("[0-9]*"):
         if _WHOLE.match(file.name) and file.is_file():
             with suppress(FileNotFoundError):
@@ -159,10 +159,10 @@ def _batches(directory: Path) -> Iterator[tuple[int, str]]:
 
 
 def _offsets(text: str) -> dict[str, StreamOffset]:
-    """The offset of each stream of ours, by the stream's name: its number, or in format 2 of Spark's log its id.
+    """Return the offset of each tutti stream by name: the stream's number, or its id in version 2 of Spark's log format.
 
     Raises:
-        UsageError: an offset is of a newer release, or corrupt.
+        UsageError: an offset is corrupt, or a newer release wrote it.
     """
     lines = text.splitlines()
     if not lines:
@@ -172,8 +172,8 @@ def _offsets(text: str) -> dict[str, StreamOffset]:
         name, offset = (str(number), line) if lines[0] == "v1" else line.split(":", 1)
         try:
             data = json.loads(offset)
-        except ValueError:  # no offset yet
+        except ValueError:  # the stream has no offset yet
             continue
-        if isinstance(data, dict) and {"log", "offset"} <= set(data):  # else it is another source's
+        if isinstance(data, dict) and {"log", "offset"} <= set(data):  # else another source's offset
             found[name] = StreamOffset.parse(data)
     return found

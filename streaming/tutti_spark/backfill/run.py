@@ -1,4 +1,4 @@
-"""A backfill, start to end: which range, what of it the table lacks, and that into the table."""
+"""Plans and runs a backfill: resolves the range, finds its missing parts, and writes them into the table."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 
     from tutti.sources.source import Source
 
-_WAIT_S = 0.5  # between looks at whether another run is through
+_WAIT_S = 0.5  # between checks for the end of another run
 
 
 @dataclass(frozen=True, slots=True)
 class Backfill:
-    """What to do.
+    """Options of a backfill.
 
     Attributes:
         table: directory of the table; of a Delta table also another URI.
-        format: delta or parquet; None: what the table is, delta for a new one.
+        format: delta or parquet; None: the table's present format, delta for a new one.
         mode: append, merge or swap.
-        read: options of the data source that say what is read: gateways or path, topics, columns.
+        read: read options of the data source: gateways or path, topics, columns.
         start, end: the range.
         job: Python file with a function `transform`.
-        slice_records: most records of a transaction; None: as many as make sense.
+        slice_records: most records of a transaction; None: the default for the job.
         live: checkpoint of the streaming query that writes into the same table.
-        ledger: directory where the table's ledger is kept; None: in the table.
-        chance_ok: go on though the job need not give the same rows twice.
+        ledger: directory of the table's ledger; None: in the table.
+        chance_ok: run a job that is not deterministic.
     """
 
     table: str
@@ -56,7 +56,7 @@ class Backfill:
 
 @dataclass(slots=True)
 class Report:
-    """What was done: the range, and the parts of it that this run wrote or found written by one that was killed."""
+    """Result of a run: the range, and the parts of it that this run wrote."""
 
     log: str
     start: int
@@ -68,15 +68,15 @@ class Report:
 
     @property
     def records(self) -> int:
-        """How many offsets of the log this run brought in."""
+        """Number of offsets that this run wrote."""
         return sum(end - start for start, end in self.written)
 
 
 class Plan:
-    """A backfill whose every word was checked, as far as that goes without Spark; `run` does it.
+    """A backfill whose options were checked, as far as that is possible without Spark; `run` executes it.
 
     Raises:
-        UsageError: something does not fit; names it and says what to do.
+        UsageError: an option does not fit; the message names the option and the remedy.
         Unavailable: no gateway answers.
     """
 
@@ -107,19 +107,19 @@ class Plan:
 
     @property
     def about(self) -> About:
-        """What the table is filled from."""
+        """Source of the table's rows."""
         topics = self.options.topics
         return About(self.log, self.format, ",".join(sorted(topics)) if topics else self.options.topics_pattern or "")
 
     @property
     def ledger(self) -> Path:
-        """The directory of the ledger."""
+        """Directory of the ledger."""
         if self.wanted.ledger is not None:
             return Path(self.wanted.ledger).absolute()
         if self.local is None:
             raise UsageError(
-                f"--table {self.wanted.table} is not on a file system of this machine, where the list of what is in it could be "
-                "locked: give --ledger DIR, a directory that all backfills of this table share"
+                f"--table {self.wanted.table} is not on a file system of this machine, so it cannot hold a locked ledger: give "
+                "--ledger DIR, a directory that all backfills of this table share"
             )
         return self.local / OWN
 
@@ -127,17 +127,18 @@ class Plan:
         start = offset_of(source, "--start", self.wanted.start, frontier)
         end = offset_of(source, "--end", self.wanted.end, frontier)
         if self.wanted.live is not None:
-            end = _before(live_query(self.wanted.live, self.log), self.wanted, end)
+            end = _end_before_live(live_query(self.wanted.live, self.log), self.wanted, end)
             if start > end:
                 raise OffsetOutOfRange(
-                    f"the range would start at {start}, and the query of --live brings in what begins at {end}: start before that"
+                    f"the range would start at {start}, and the query of --live writes all records from {end} on: start before "
+                    f"{end}"
                 )
         if start > end:
-            raise OffsetOutOfRange(f"the range would start at {start} and end before, at {end}: exchange --start and --end")
+            raise OffsetOutOfRange(f"the range would start at {start} and end before it, at {end}: exchange --start and --end")
         return start, end
 
     def nothing_to_do(self) -> bool:
-        """Whether the table has the range already, and nothing is left open in it: Spark need not be started."""
+        """True if the table has the whole range and no claim in it is open, so that Spark need not start."""
         start, end = self.report.start, self.report.end
         state = read(self.ledger)
         if start == end or state is None or self.wanted.mode == "swap":
@@ -145,14 +146,14 @@ class Plan:
         return not missing(start, end, state.done) and not any(claim.start < end and start < claim.end for claim in state.open)
 
     def run(self, spark: SparkSession, tell: Callable[[str], None] = lambda _: None) -> Report:
-        """Bring in what is missing.
+        """Write the missing parts of the range.
 
         Args:
-            spark: a session that has Delta Lake, for a table of that format.
-            tell: takes a line on each range that is begun.
+            spark: a session, with Delta Lake for a Delta table.
+            tell: called with one line of progress per step.
 
         Raises:
-            UsageError: the job, or what the table holds, does not fit.
+            UsageError: the job or the table does not fit.
         """
         report = self.report
         if self.nothing_to_do():
@@ -168,7 +169,7 @@ class Plan:
                     tell(f"waiting for {', '.join(f'{claim} of {claim.run}' for claim in step.waits)}")
                     time.sleep(_WAIT_S)
                 elif step.settle:
-                    tell(f"settling {step.claim}, which a run that is gone left open")
+                    tell(f"settling {step.claim}, which a dead run left open")
                     table.settle(step.claim)
                 else:
                     tell(f"records {step.claim} of [{report.start}, {report.end})")
@@ -182,7 +183,7 @@ class Plan:
         return report
 
     def _steps(self, ledger: Ledger, slice_records: int | None) -> Iterator[Step]:
-        """Until the table holds the range; a swap ends with the first range that it wrote, which is the whole."""
+        """Yield steps until the table has the range. A swap writes the whole range in one step."""
         start, end = self.report.start, self.report.end
         if self.wanted.mode == "swap":
             while True:
@@ -200,16 +201,16 @@ class Plan:
         return DeltaTable(spark, str(self.local or self.wanted.table), ledger, self.log, self.wanted.mode)
 
     def _rows(self, spark: SparkSession, start: int, end: int) -> DataFrame:
-        """The result for [start, end), planned and not run."""
+        """Return the planned, not executed, result for [start, end)."""
         read = {name: value for name, value in self.wanted.read.items() if value}
         records = spark.read.format("tutti").options(**read).option("startingOffset", start).option("endingOffset", end).load()
         return job.apply(self.transform, records)
 
     def _check_job(self, ledger: Ledger, rows: DataFrame, tell: Callable[[str], None]) -> int | None:
-        """How many records a transaction may take, None for all.
+        """Return the most records of a transaction, None for the whole range.
 
         Raises:
-            UsageError: the job need not give the same rows twice, or would give others when it is cut in slices.
+            UsageError: the job is not deterministic, or its result depends on the slices.
         """
         from tutti_spark.deterministic import deterministic
 
@@ -218,8 +219,8 @@ class Plan:
             tell(f"not deterministic: {finding}")
         if findings and not self.wanted.chance_ok:
             raise UsageError(
-                f"the job need not give the same rows when it is run again, by {counted(len(findings))} ({findings[0]}): mend it, "
-                "or take what comes with --allow-nondeterministic"
+                f"the job is not deterministic, by {counted(len(findings))} ({findings[0]}): correct the job, or accept other rows "
+                "in a repeat with --allow-nondeterministic"
             )
         self._check_table(ledger.state(), rows)
         asked = self.wanted.slice_records
@@ -228,13 +229,11 @@ class Plan:
             return asked or limits.BACKFILL_SLICE_RECORDS
         operator, known_to_user = found
         if asked is not None and not known_to_user:
-            raise UsageError(
-                f"--slice {asked} would cut what belongs together, as {operator} looks at many records: leave --slice out"
-            )
+            raise UsageError(f"--slice {asked} would separate records that {operator} reads together: omit --slice")
         return asked
 
     def _check_again(self, ledger: Ledger, claim: Claim, rows: DataFrame) -> None:
-        """Others may have written between the first look at the table and this claim."""
+        """Repeat the check of the table, because another run may have written since the first check."""
         try:
             self._check_table(ledger.state(), rows)
         except UsageError:
@@ -242,24 +241,24 @@ class Plan:
             raise
 
     def _check_table(self, state: State, rows: DataFrame) -> None:
-        """Raise UsageError where the result does not fit to what the table keeps."""
+        """Raise UsageError if the result does not fit the rows that stay in the table."""
         report, schema = self.report, rows.schema.simpleString()
         kept = [part for start, end in state.done for part in missing(start, end, [(report.start, report.end)])]
         if self.format == "parquet" and state.schema not in ("", schema) and (kept or self.wanted.mode != "swap"):
             raise UsageError(
-                f"the result has {schema}, and the table {state.schema}: --mode swap of all that is in it can change that, or "
-                "take another table"
+                f"the result has {schema}, and the table {state.schema}: replace the whole table with --mode swap, or use another "
+                "table"
             )
         keyed = "offset" in rows.columns
         if self.wanted.mode == "swap" and self.wanted.live is not None and not keyed:
             raise UsageError(
-                "--mode swap of a result without the column `offset` replaces the whole table, and what the query of --live writes "
-                "meanwhile with it: keep the column, or stop the query for good and leave --live out"
+                "--mode swap of a result without the column `offset` replaces the whole table, including the rows that the query "
+                "of --live writes meanwhile: keep the column, or stop the query permanently and omit --live"
             )
         if self.wanted.mode == "swap" and kept and not keyed:
             raise UsageError(
-                f"--mode swap of a result without the column `offset` replaces the whole table, which has {kept[0]} as well: give "
-                "a range that has it, or keep the column"
+                f"--mode swap of a result without the column `offset` replaces the whole table, which also has {kept[0]}: give a "
+                "range that includes it, or keep the column"
             )
 
     def _check_log(self) -> None:
@@ -269,12 +268,12 @@ class Plan:
         found = begun(source_of(self.options)).log
         if found != self.log:
             raise UsageError(
-                f"{self.options.origin} has log {found} now, and had log {self.log} when this run began: it was replaced"
+                f"{self.options.origin} has log {found} now, and had log {self.log} when this run began: the log was replaced"
             )
 
 
 def local_directory(table: str) -> Path | None:
-    """The table's directory on this machine; None: it is elsewhere."""
+    """Return the table's directory on this machine; None for a table elsewhere."""
     path = local_path(table)
     return None if path is None else Path(path).absolute()
 
@@ -289,72 +288,72 @@ def _format_of(wanted: Backfill, local: Path | None) -> str:
 
 
 def _check_fits(wanted: Backfill, kind: str, local: Path | None) -> None:
-    """Raise UsageError where options exclude each other."""
+    """Raise UsageError if options exclude each other."""
     if kind == "delta":
         return
     if local is None:
-        raise UsageError(
-            f"--table {wanted.table}: a Parquet table is a directory of this machine, or mounted there; use --format delta"
-        )
+        raise UsageError(f"--table {wanted.table}: a Parquet table must be a local or mounted directory; use --format delta")
     if wanted.mode == "merge":
         raise UsageError("--mode merge needs Delta Lake: Parquet files cannot be changed while others read and write them")
     if wanted.ledger is not None:
-        raise UsageError(f"--ledger {wanted.ledger}: the ledger of a Parquet table lies in the table, and is swapped with it")
+        raise UsageError(
+            f"--ledger {wanted.ledger}: the ledger of a Parquet table must be in the table, which a swap replaces with it"
+        )
     check_parquet(local)
 
 
-def _before(live: Live, wanted: Backfill, end: int) -> int:
-    """Where a range ends that leaves a live query its own records.
+def _end_before_live(live: Live, wanted: Backfill, end: int) -> int:
+    """Return the end of a range that leaves out the records of a live query.
 
-    The query appends without a look at the table. So an append ends where the query began. A merge checks what is there, and a swap
-    replaces it: both end where all streams of the query have finished.
+    The query appends without a check of the table, so an append must end where the query began. A merge skips existing rows, and a
+    swap replaces them: both end at the offset that all streams of the query have finished.
 
     Raises:
-        UsageError: no end fits all streams: a record between two of their places would be in no table, or in it twice.
+        UsageError: no end fits all streams. A record between two of their positions would be missing, or in the table twice.
     """
     if wanted.mode == "append":
-        return _before_begin(live, wanted, end)
+        return _end_before_begin(live, wanted, end)
     begun = live.begins[-1]
     if wanted.end != "latest" and end > live.finished:
         raise UsageError(
-            f"--end is offset {end}, and the query of --live has finished up to {live.finished}: what lies behind, it brings in "
-            "itself; end there"
+            f"--end is offset {end}, and the query of --live has finished up to {live.finished} and writes later records itself: "
+            f"use --end {live.finished}"
         )
     if wanted.end == "latest" and live.finished < begun:
         raise UsageError(
-            f"--live {wanted.live}: the streams of its query began at offsets {_listed(live.begins)}, and all of them have "
+            f"--live {wanted.live}: the streams of its query began at offsets {_joined_text(live.begins)}, and all of them have "
             f"finished up to {live.finished} only: records from there to {begun - 1} would be missing. Try again when the query "
             f"has finished {begun}, or name an --end"
         )
     return end if wanted.end != "latest" else min(end, live.finished)
 
 
-def _before_begin(live: Live, wanted: Backfill, end: int) -> int:
+def _end_before_begin(live: Live, wanted: Backfill, end: int) -> int:
     if not live.complete:
         raise UsageError(
-            f"--live {wanted.live} no longer says where its query began: say it with --end and leave --live out, or use --mode "
+            f"--live {wanted.live} no longer contains the start of its query: give it with --end and omit --live, or use --mode "
             "merge"
         )
     first = live.begins[0]
     if wanted.end == "latest" and len(live.begins) > 1:
         raise UsageError(
-            f"--live {wanted.live}: the streams of its query began at offsets {_listed(live.begins)}, and an append ends at one "
-            f"offset for all topics: records from {first} on that one stream brings in and another does not would be missing. Use "
-            "--mode merge, which adds each offset that the table lacks (the rows need the column `offset`). Without that column, "
-            "start the query with a new checkpoint, and give all its streams one startingOffset, or the same lockstep"
+            f"--live {wanted.live}: the streams of its query began at offsets {_joined_text(live.begins)}, and an append ends at "
+            f"one offset for all topics: records from {first} on would be missing for the streams that began later. Use --mode "
+            "merge, which adds each offset that the table lacks (the rows need the column `offset`). Without that column, start "
+            "the query with a new checkpoint, and give all its streams one startingOffset, or the same lockstep"
         )
     if wanted.end != "latest" and end > first:
         raise UsageError(
-            f"--end is offset {end}, and the query of --live began at {_listed(live.begins)}: what lies behind, it brings in "
-            f"itself; end at {first}"
+            f"--end is offset {end}, and the query of --live began at {_joined_text(live.begins)} and writes later records itself: "
+            f"use --end {first}"
         )
     return min(end, first)
 
 
-def _listed(offsets: Sequence[int]) -> str:
+def _joined_text(offsets: Sequence[int]) -> str:
     return " and ".join(filter(None, [", ".join(map(str, offsets[:-1])), str(offsets[-1])]))
 
 
 def counted(findings: int) -> str:
-    """A number of findings in words."""
+    """Return a number of findings as text."""
     return "one finding" if findings == 1 else f"{findings} findings, the first"

@@ -1,4 +1,4 @@
-"""The Spark session of a backfill: the one that `spark-submit` made, or one of its own."""
+"""Creates the Spark session of a backfill, or uses the session of `spark-submit`."""
 
 from __future__ import annotations
 
@@ -18,27 +18,28 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DELTA_PACKAGE = "io.delta:delta-spark_2.13:4.3.1"
-DELTA_LEAST = (4, 3)  # 4.2 calls a constructor that Spark changed after 4.1.0
+DELTA_LEAST = (4, 3)  # Delta Lake 4.2 calls a constructor that Spark changed after 4.1.0
 _JAR = re.compile(r"delta-spark_[0-9._]+-([0-9]+)\.([0-9]+)[^/ ]*\.jar")
-#: What Delta Lake names and Spark brings itself.
-_THERE = """
+#: Dependencies of Delta Lake that Spark already includes.
+_PROVIDED = """
     com.fasterxml.jackson.core com.fasterxml.jackson.datatype com.github.luben com.google.code.findbugs commons-logging commons-pool
     io.airlift javax.annotation org.apache.hadoop org.apache.logging.log4j org.apache.parquet org.locationtech.jts org.roaringbitmap
     org.scala-lang org.slf4j org.xerial.snappy
 """
 DELTA_JARS: dict[str, str] = {
     "spark.jars.packages": DELTA_PACKAGE,
-    "spark.jars.excludes": ",".join(f"{group}:*" for group in _THERE.split()),
+    "spark.jars.excludes": ",".join(f"{group}:*" for group in _PROVIDED.split()),
 }
-#: Fewer tasks for the state of a table than Delta Lake's 50, which one machine would work off one after the other.
+#: Delta Lake's default of 50 tasks for the state of a table is too many for one machine.
 _LOCAL_DELTA = {"spark.databricks.delta.snapshotPartitions": "2"}
 
 
 def check_spark() -> None:
-    """Is there a Spark that fits, and Java?
+    """Check that a supported Spark, and Java, are installed.
 
     Raises:
-        UsageError, Unavailable: they are not; says what to do.
+        UsageError: pyspark is missing or has an unsupported version.
+        Unavailable: Java is missing or too old.
     """
     if find_spec("pyspark") is None:
         raise UsageError("`tutti backfill` runs on Spark, and pyspark is not installed: pip install 'tutti-ingest[spark]'")
@@ -48,16 +49,16 @@ def check_spark() -> None:
 
 
 def session(name: str, kind: str, master: str | None, settings: Mapping[str, str]) -> SparkSession:
-    """A session that can write tables of a format.
+    """Return a session that can write tables of a format.
 
     Args:
-        name: of the application.
+        name: name of the application.
         kind: delta or parquet.
-        master: where to run it; None: what Spark is configured to, or this machine's processors.
-        settings: of Spark; they come before ours.
+        master: Spark master; None: the configured one, else all processors of this machine.
+        settings: Spark settings, which override the defaults of this function.
 
     Raises:
-        UsageError: Delta Lake is not there.
+        UsageError: the session has no Delta Lake, or one of an unsupported version.
     """
     from pyspark.sql import SparkSession
 
@@ -82,7 +83,7 @@ def session(name: str, kind: str, master: str | None, settings: Mapping[str, str
 
 
 def check_delta(spark: SparkSession) -> None:
-    """Raise UsageError unless the session has Delta Lake, of a version that works with this Spark."""
+    """Raise UsageError unless the session has a version of Delta Lake that works with this Spark."""
     wanted = f"--packages {DELTA_PACKAGE} " + " ".join(f"--conf {key}={value}" for key, value in DELTA_SETTINGS.items())
     if any(spark.conf.get(key, "") != value for key, value in DELTA_SETTINGS.items()):
         raise UsageError(f"this Spark has no Delta Lake: start it with {wanted}, or use --format parquet")
@@ -96,5 +97,5 @@ def check_delta(spark: SparkSession) -> None:
 
 
 def _submitted() -> bool:
-    """Whether `spark-submit` started this process and has chosen all of that."""
+    """True if `spark-submit` started this process, and so chose master, settings and Java."""
     return "PYSPARK_GATEWAY_PORT" in os.environ

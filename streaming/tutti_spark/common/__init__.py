@@ -1,1 +1,1 @@
-"""Common."""
+"""Options, schema, credentials and requirements that the source, the sink and the backfill share."""

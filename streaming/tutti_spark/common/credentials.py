@@ -1,4 +1,4 @@
-"""Credentials as options say them: read by the driver, and carried to the workers with what they are told to do."""
+"""Credentials from options: the driver reads them, and the pickled options carry them to the workers."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 
 FILE, TOKEN = "tokenFile", "token"
 TAKES = {
-    FILE: "a file of credentials on the driver, as `tutti tokens new --client` makes it; TUTTI_TOKEN_FILE names one by default",
+    FILE: "a file of credentials on the driver, from `tutti tokens new --client`; the default is in TUTTI_TOKEN_FILE",
     TOKEN: "a token, in place of the one in tokenFile",
 }
 HIDDEN = "(not shown)"
 
 
 def credentials_of(given: Mapping[str, str]) -> Credentials | None:
-    """What the options of a read or a write are let in with; without them what the driver's environment names.
+    """Return the credentials of a read or a write from its options, else from the driver's environment.
 
     Raises:
-        UsageError: they cannot serve; no token is in the message.
+        UsageError: the credentials are not usable; the message contains no token.
     """
     from tutti.common.credentials import Credentials, from_environment
 
@@ -31,13 +31,13 @@ def credentials_of(given: Mapping[str, str]) -> Credentials | None:
         if path:
             return Credentials.read(path, token)
         if token:
-            raise UsageError(f"option {TOKEN!r} needs {FILE!r}, too: the keys of the gateways that may see it are in that file")
+            raise UsageError(f"option {TOKEN!r} also needs {FILE!r}: that file has the keys of the gateways that may see the token")
         return from_environment()
     except ConfigError as error:
         raise UsageError(f"option {FILE!r}: {error}") from None
 
 
 def shown(name: str, value: str) -> str:
-    """An option's value for a message: not where the name speaks of a secret, however it is spelled."""
+    """Return an option's value for a message; a placeholder if the option's name suggests a secret."""
     low = name.lower()
     return HIDDEN if any(word in low for word in ("token", "secret", "password", "credential")) else repr(value)

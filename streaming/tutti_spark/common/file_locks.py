@@ -1,4 +1,4 @@
-"""Locks of files as marks of life: the kernel lets go of them when their process ends, however it ends."""
+"""File locks as a liveness check: the kernel releases a lock when its process ends, even after a kill."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tutti.runtime.fsync import open_file
 
 
 def is_held(file: Path) -> bool:
-    """Whether somebody has the lock (flock) of a file; of one that is not there nobody has it."""
+    """True if a process holds the lock (flock) of a file; False if the file does not exist."""
     try:
         found = open_file(file, os.O_RDWR)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The Java that Spark's commands start: that of JAVA_HOME, else the one on PATH. Of one that will not do they say little."""
+"""Finds and checks the Java that Spark's commands start, because Spark's own errors about a wrong Java are unclear."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WAIT_S = 20.0
 
 
 class Java(NamedTuple):
-    """A Java that starts: its command, and its version in full and as Spark counts it."""
+    """A working Java: its command, its full version, and its major version."""
 
     command: str
     version: str
@@ -25,10 +25,10 @@ class Java(NamedTuple):
 
 
 def look() -> Java:
-    """The Java that Spark would start from here.
+    """Return the Java that Spark would start: the one in JAVA_HOME, else the one on PATH.
 
     Raises:
-        Unavailable: there is none, or it does not start; the message says no more than that.
+        Unavailable: there is no Java, or it does not start; the message contains no advice.
     """
     home = os.environ.get("JAVA_HOME")
     command = shutil.which(str(Path(home, "bin", "java")) if home else "java")
@@ -45,7 +45,7 @@ def look() -> Java:
 
 
 def check(spark_home: Path) -> None:
-    """Refuse before Spark is started what it would fail on.
+    """Check before Spark starts that its Java is new enough.
 
     Raises:
         Unavailable: there is no Java, or it is too old.

@@ -1,7 +1,7 @@
-"""Options of the data source: text in, typed and checked values out.
+"""Options of the data source: parses text into typed, checked values.
 
-An option that is wrong, unknown, given twice (by its own and by Kafka's name) or not for this kind of read is an error that names
-the option, the value and what it takes. Kafka's names are taken where they mean the same.
+Kafka's option names are accepted where they mean the same. An option that is wrong, unknown, given under both names, or not
+applicable to the kind of read is an error. The error names the option, its value and the accepted values.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from tutti_spark.common import credentials
 if TYPE_CHECKING:
     from tutti.common.credentials import Credentials
 
-#: "earliest", "latest", an offset, or an aware time: the first record at or after it.
+#: "earliest", "latest", an offset, or an aware time, which means the first record at or after it.
 Place = Literal["earliest", "latest"] | int | datetime
 Kind = Literal["batch", "stream"]
 T = TypeVar("T")
 
-#: Each option, and what it takes. Errors and docs/how-to/spark.md say it in these words.
+#: Each option and its accepted values. Errors and docs/how-to/spark.md use the same words.
 TAKES: dict[str, str] = {
     "gateways": "an address tutti://HOST:PORT, several hosts separated by commas",
     "path": "data directories separated by commas; a batch read may also name them in load([...])",
@@ -47,13 +47,13 @@ TAKES: dict[str, str] = {
     "maxBytesPerTrigger": "a number of bytes from 1",
     "minPartitions": f"a number of partitions from 1 to {limits.SPLITS_MAX}",
     "cut": "tick:N with N from 1",
-    "lockstep": "a name, the same for all streams of a query that move together, and of no other query that runs",
+    "lockstep": "a name, the same for all streams of one query, and used by no other running query",
     "failOnDataLoss": "true or false",
     "queryName": "a name of letters, digits, '.', '_' and '-'",
     "shortCircuit": "true or false",
     **credentials.TAKES,
 }
-#: Kafka's names, and ours for the same thing.
+#: Kafka's option names, and Tutti's names for the same options.
 ALIASES: dict[str, str] = {
     "subscribe": "topics",
     "subscribePattern": "topicsPattern",
@@ -62,43 +62,45 @@ ALIASES: dict[str, str] = {
     "maxOffsetsPerTrigger": "maxRecordsPerTrigger",
     "minOffsetsPerTrigger": "minRecordsPerTrigger",
 }
-#: Options that say the same thing in two ways: at most one of the two is given.
-_EITHER = {
+#: Pairs of options that exclude each other.
+_EXCLUSIVE = {
     "topicsPattern": "topics",
     "startingTimestamp": "startingOffset",
     "endingTimestamp": "endingOffset",
     "path": "gateways",
 }
 _RANGE = "a batch read takes its range from startingOffset and endingOffset"
-_LIMITS = f"it limits a stream's triggers; {_RANGE}"
+_LIMITS = f"the option limits a stream's triggers; {_RANGE}"
 _STREAM_ONLY = {
     "maxRecordsPerTrigger": _LIMITS,
     "minRecordsPerTrigger": _LIMITS,
     "maxTriggerDelay": _LIMITS,
     "maxBytesPerTrigger": _LIMITS,
-    "queryName": "it names the position of a stream in the log; a batch read has none",
-    "cut": f"it places the ends of a stream's micro-batches; {_RANGE}",
-    "lockstep": f"it places the ends of a stream's micro-batches; {_RANGE}",
+    "queryName": "the option names the position of a stream in the log; a batch read has no position",
+    "cut": f"the option sets the ends of a stream's micro-batches; {_RANGE}",
+    "lockstep": f"the option sets the ends of a stream's micro-batches; {_RANGE}",
 }
 _STREAM_HAS_NO_END = "a stream has no end: use spark.read, or the trigger availableNow"
 _HINTS = {
-    "includeheaders": "headers are a column: leave it out of `columns` or name it there",
-    "assign": "there are no partitions to choose: use topics",
-    "startingoffsetsbytimestamp": "there is one log: use startingTimestamp",
-    "endingoffsetsbytimestamp": "there is one log: use endingTimestamp",
+    "includeheaders": "headers are a column: name it in `columns`, or omit it there",
+    "assign": "Tutti has no partitions to assign: use topics",
+    "startingoffsetsbytimestamp": "Tutti has one log without partitions: use startingTimestamp",
+    "endingoffsetsbytimestamp": "Tutti has one log without partitions: use endingTimestamp",
     "url": "use gateways",
 }
 _CANONICAL = {name.lower(): name for name in (*TAKES, *ALIASES)}
-_WHOLE = re.compile(r"[+-]?\d+\Z")
-_CHARACTERS_MAX = 100  # of an integer, with zeros before it
+_INTEGER = re.compile(r"[+-]?\d+\Z")
+_CHARACTERS_MAX = 100  # of an integer with leading zeros: Python refuses to parse thousands of digits
 _DELAY = re.compile(r"(\d+)\s*([a-z]*)\Z")
 _UNIT_MS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a read asks for; one of `gateways` and `paths` is set, or `archive` alone, or with one of them. `start_name` and
-    `end_name` are those of the options that said where, as they were given: ours or Kafka's.
+    """Checked options of a read.
+
+    At most one of `gateways` and `paths` is set; `archive` is set alone or beside one of them. `start_name` and `end_name` are the
+    names under which the user gave the options: Tutti's or Kafka's.
     """
 
     gateways: str | None = None
@@ -125,53 +127,53 @@ class ReadOptions:
 
     @property
     def origin(self) -> str:
-        """Where the records come from, in words for messages."""
+        """The origin of the records, as text for messages."""
         return self.gateways or ", ".join(self.paths) or self.archive or ""
 
 
 class _Given(dict[str, str]):
-    """The values of the options given, by our names."""
+    """The values of the given options, by Tutti's names."""
 
     def __init__(self) -> None:
-        """Empty yet."""
+        """Create an empty set of options."""
         self.spelled: dict[str, str] = {}
 
     def name(self, option: str) -> str:
-        """The name that the user gave it by: ours or Kafka's."""
+        """Return the name under which the user gave the option: Tutti's or Kafka's."""
         return self.spelled.get(option, option)
 
 
 def our_name(option: str) -> str:
-    """Our name of an option that is spelled in any case, or by Kafka's name; one that is not known stays as it is."""
+    """Return Tutti's name of an option in any case, or under Kafka's name; an unknown name is returned unchanged."""
     name = _CANONICAL.get(option.lower(), option)
     return ALIASES.get(name, name)
 
 
 def slot(name: str) -> str:
-    """The same for options of which at most one is given, by our names."""
-    return _EITHER.get(name, name)
+    """Return the same key for options that exclude each other; `name` is Tutti's name."""
+    return _EXCLUSIVE.get(name, name)
 
 
 def wrong(option: str, value: object, why: str = "") -> UsageError:
-    """The error of a value that an option, ours or by Kafka's name, does not take."""
+    """Return the error for a value that an option (Tutti's or Kafka's name) does not accept."""
     reason = f" ({why})" if why else ""
     return UsageError(f"option {option!r} is {value!r}{reason}; it takes {TAKES[ALIASES.get(option, option)]}")
 
 
 def parse(options: Mapping[str, str], kind: Kind | None = None) -> ReadOptions:
-    """Check every option and give them their types.
+    """Check and convert all options.
 
     Args:
-        options: as Spark hands them over: names in lower case, values as text, `load([...])` as JSON in `paths`.
-        kind: what is read; None when it is not known yet, and what depends on it is left for later.
+        options: as Spark passes them: names in lower case, values as text, `load([...])` as JSON in `paths`.
+        kind: kind of the read; None while it is unknown, which skips the checks that depend on it.
 
     Raises:
-        UsageError: names the option, the value and what it takes.
+        UsageError: an option is wrong; the message names the option, the value and the accepted values.
     """
     given = _canonical(options)
     gateways, paths = _origin(given, options)
     if gateways is None and not paths and kind == "stream":
-        raise UsageError("a stream of records that are to come is read from gateways: give `gateways`, and `archive` with it")
+        raise UsageError("a stream cannot read an archive alone: give `gateways` as well, or use a batch read")
     topics, pattern = _topics(given)
     if kind == "batch":
         _refuse(given, _STREAM_ONLY)
@@ -186,8 +188,8 @@ def parse(options: Mapping[str, str], kind: Kind | None = None) -> ReadOptions:
         archive=_get(given, "archive", _archive),
         topics=topics,
         topics_pattern=pattern,
-        start=_place(given, "starting", "latest" if kind == "stream" else "earliest"),
-        end=_place(given, "ending", "latest"),
+        start=_position_option(given, "starting", "latest" if kind == "stream" else "earliest"),
+        end=_position_option(given, "ending", "latest"),
         columns=_get(given, "columns", _names),
         records_max=most,
         records_min=least,
@@ -196,9 +198,9 @@ def parse(options: Mapping[str, str], kind: Kind | None = None) -> ReadOptions:
         partitions_min=_get(given, "minPartitions", _partitions),
         cut_ticks=_get(given, "cut", _cut),
         lockstep=_get(given, "lockstep", _name),
-        fail_on_data_loss=_get(given, "failOnDataLoss", _truth) is not False,
-        short_circuit=_get(given, "shortCircuit", _truth) is not False,
-        query_name=_get(given, "queryName", _query) or "",
+        fail_on_data_loss=_get(given, "failOnDataLoss", _boolean) is not False,
+        short_circuit=_get(given, "shortCircuit", _boolean) is not False,
+        query_name=_get(given, "queryName", _query_name) or "",
         start_name=given.name("startingOffset"),
         end_name=given.name("endingOffset"),
         credentials=_credentials(given),
@@ -206,7 +208,7 @@ def parse(options: Mapping[str, str], kind: Kind | None = None) -> ReadOptions:
 
 
 def _canonical(options: Mapping[str, str]) -> _Given:
-    """Our names of all options given, each with its value; `paths` of `load([...])` aside."""
+    """Return the given options by Tutti's names, without the `paths` of `load([...])`."""
     given = _Given()
     for key, value in options.items():
         if key.lower() == "paths":
@@ -216,7 +218,7 @@ def _canonical(options: Mapping[str, str]) -> _Given:
             raise _unknown(key, value)
         ours = ALIASES.get(name, name)
         if ours in given:
-            raise UsageError(f"options {given.name(ours)!r} and {name!r} say the same thing: give one of them")
+            raise UsageError(f"options {given.name(ours)!r} and {name!r} mean the same: give one of them")
         given[ours] = value
         given.spelled[ours] = name
     return given
@@ -225,18 +227,18 @@ def _canonical(options: Mapping[str, str]) -> _Given:
 def _unknown(key: str, value: str) -> UsageError:
     low = key.lower()
     if low.startswith("kafka."):
-        hint = "it is one of Kafka's client; Tutti takes `gateways`."
+        hint = "it configures Kafka's client; Tutti needs only `gateways`."
     elif low in _HINTS:
         hint = f"{_HINTS[low]}."
     else:
         near = get_close_matches(low, _CANONICAL, 1)
-        hint = f"did you mean {_CANONICAL[near[0]]!r}?" if near else "that name is not known."
-    return UsageError(f"option {key!r} ({credentials.shown(key, value)}) is not taken: {hint} Options are {', '.join(TAKES)}")
+        hint = f"did you mean {_CANONICAL[near[0]]!r}?" if near else "the name is unknown."
+    return UsageError(f"option {key!r} ({credentials.shown(key, value)}) is not accepted: {hint} Options are {', '.join(TAKES)}")
 
 
 def _credentials(given: _Given) -> Credentials | None:
     if "gateways" not in given:
-        _refuse(given, dict.fromkeys(credentials.TAKES, "directories are read by who may read their files"))
+        _refuse(given, dict.fromkeys(credentials.TAKES, "file permissions control reads of directories"))
         return None
     return credentials.credentials_of(given)
 
@@ -245,19 +247,19 @@ def _refuse(given: _Given, why: Mapping[str, str]) -> None:
     for option, reason in why.items():
         if option in given:
             value = credentials.shown(option, given[option])
-            raise UsageError(f"option {given.name(option)!r} ({value}) does not fit here: {reason}")
+            raise UsageError(f"option {given.name(option)!r} ({value}) does not apply: {reason}")
 
 
 def _check_trigger(given: _Given, least: int | None, most: int | None) -> None:
     low, high, delay = "minRecordsPerTrigger", "maxRecordsPerTrigger", "maxTriggerDelay"
     if least is not None and most is not None and least > most:
         raise UsageError(
-            f"option {given.name(low)!r} is {least}, more than {given.name(high)!r}, which is {most}: no batch can have so many"
+            f"option {given.name(low)!r} is {least}, more than {given.name(high)!r} ({most}): no batch can reach the minimum"
         )
     if "lockstep" in given:
-        _refuse(given, {"maxBytesPerTrigger": "streams in lockstep end at one place, and it weighs the topics of one of them"})
+        _refuse(given, {"maxBytesPerTrigger": "streams in lockstep end at one offset, and each stream would count other topics"})
     if delay in given and low not in given:
-        raise UsageError(f"option {delay!r} ({given[delay]!r}) says how long {low!r} may hold records back: give that, too")
+        raise UsageError(f"option {delay!r} ({given[delay]!r}) limits how long {low!r} holds records back: give {low!r} as well")
 
 
 def _get(given: _Given, option: str, parser: Callable[[str, str], T]) -> T | None:
@@ -266,7 +268,7 @@ def _get(given: _Given, option: str, parser: Callable[[str, str], T]) -> T | Non
 
 
 def _origin(given: _Given, options: Mapping[str, str]) -> tuple[str | None, tuple[str, ...]]:
-    """The gateways' address, or the directories made absolute here, where the caller's working directory still counts."""
+    """Return the gateways' address, or the directories as absolute paths: workers have another working directory."""
     many = next((value for key, value in options.items() if key.lower() == "paths"), None)
     if "gateways" in given:
         if "path" in given or many is not None:
@@ -277,30 +279,30 @@ def _origin(given: _Given, options: Mapping[str, str]) -> tuple[str | None, tupl
             raise wrong("gateways", given["gateways"], str(error)) from error
         return given["gateways"].strip(), ()
     if many is not None:
-        names = _listed(many)
+        names = _json_paths(many)
     elif "path" in given:
         names = _names("path", given["path"])
     elif "archive" in given:
         names = ()
     else:
         raise UsageError(
-            f"one of the options 'gateways' ({TAKES['gateways']}) and 'path' ({TAKES['path']}) is needed. Spark hands over "
-            "no options of a table that has a list of columns, or that has them in TBLPROPERTIES: write CREATE TABLE t USING tutti "
+            f"one of the options 'gateways' ({TAKES['gateways']}) and 'path' ({TAKES['path']}) is needed. Spark does not pass "
+            "the options of a table with a list of columns, or with options in TBLPROPERTIES: write CREATE TABLE t USING tutti "
             "OPTIONS (...)"
         )
     return None, tuple(os.path.abspath(_local(name)) for name in names)
 
 
-def _listed(text: str) -> tuple[str, ...]:
-    """The paths of `load([...])`, which Spark passes as a list in JSON."""
+def _json_paths(text: str) -> tuple[str, ...]:
+    """Return the paths of `load([...])`, which Spark passes as a JSON list."""
     try:
         return tuple(str(name) for name in json.loads(text))
     except (ValueError, TypeError, RecursionError) as error:
-        raise wrong("path", text[:60], f"not a list in JSON ({error})") from error
+        raise wrong("path", text[:60], f"not a JSON list ({error})") from error
 
 
 def local_path(name: str) -> str | None:
-    """The path that a name of a directory means on this machine (`file:` may stand before it); None: it is elsewhere."""
+    """Return the local path of a directory name, which may begin with `file:`; None for a URL of another scheme."""
     scheme, separator, rest = name.partition(":")
     if separator and scheme == "file":
         return "/" + rest.lstrip("/")
@@ -310,15 +312,15 @@ def local_path(name: str) -> str | None:
 def _local(name: str) -> str:
     found = local_path(name)
     if found is None:
-        raise wrong("path", name, f"{name.partition('://')[0]}:// is not a directory of this machine")
+        raise wrong("path", name, f"{name.partition('://')[0]}:// is not a directory on this machine")
     return found
 
 
 def _archive(option: str, text: str) -> str:
-    """A URL as it is, a directory made absolute here, where the caller's working directory still counts."""
+    """Return a URL unchanged, a directory as an absolute path: workers have another working directory."""
     name = text.strip()
     if not name:
-        raise wrong(option, text, "it names none")
+        raise wrong(option, text, "the name is empty")
     found = local_path(name)
     return name if found is None else os.path.abspath(found)
 
@@ -347,16 +349,16 @@ def _topics(given: _Given) -> tuple[tuple[str, ...] | None, str | None]:
 
 def _names(option: str, text: str) -> tuple[str, ...]:
     if text.lstrip().startswith("["):
-        raise wrong(option, text, "a list is not taken")
+        raise wrong(option, text, "a JSON list is not accepted")
     names = tuple(name.strip() for name in text.split(","))
     if not all(names):
         raise wrong(option, text, "a name is empty")
     if len(set(names)) != len(names):
-        raise wrong(option, text, "a name comes twice")
+        raise wrong(option, text, "a name occurs twice")
     return names
 
 
-def _place(given: _Given, which: Literal["starting", "ending"], default: Place) -> Place:
+def _position_option(given: _Given, which: Literal["starting", "ending"], default: Place) -> Place:
     by_offset, by_time = f"{which}Offset", f"{which}Timestamp"
     if by_offset in given and by_time in given:
         offset = given.name(by_offset)
@@ -373,15 +375,15 @@ def _offset(option: str, text: str) -> Place:
     if word == "latest":
         return "latest"
     if word.startswith("{"):
-        raise wrong(option, text, "offsets per partition: there is one log here, so one offset")
-    if not _WHOLE.match(word):
+        raise wrong(option, text, "offsets per partition: Tutti has one log, so give one offset")
+    if not _INTEGER.match(word):
         raise wrong(option, text, "not an integer")
     return _between(option, text, 0, (1 << 63) - 1)
 
 
 def _time(option: str, text: str) -> datetime:
     word = text.strip()
-    if _WHOLE.match(word):
+    if _INTEGER.match(word):
         millis = _between(option, text, -(1 << 63), (1 << 63) - 1)
         try:
             return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=millis)
@@ -394,19 +396,19 @@ def _time(option: str, text: str) -> datetime:
     except OverflowError as error:
         raise wrong(option, text, AFTER_9999) from error
     if time.tzinfo is None:
-        raise wrong(option, text, "without a zone it would be another time on another machine")
+        raise wrong(option, text, "the time has no zone")
     return time
 
 
-def _whole(option: str, text: str, least: int, most: int) -> int:
+def _integer(option: str, text: str, least: int, most: int) -> int:
     word = text.strip()
-    if not _WHOLE.match(word):
+    if not _INTEGER.match(word):
         raise wrong(option, text, "not an integer")
     return _between(option, text, least, most)
 
 
 def _between(option: str, text: str, least: int, most: int) -> int:
-    """An integer within bounds; Python reads none of thousands of digits."""
+    """Return the integer in `text` if it is within the bounds."""
     word = text.strip()
     if len(word) > _CHARACTERS_MAX or not least <= int(word) <= most:
         raise wrong(option, text, "out of range")
@@ -414,11 +416,11 @@ def _between(option: str, text: str, least: int, most: int) -> int:
 
 
 def _count(option: str, text: str) -> int:
-    return _whole(option, text, 1, (1 << 63) - 1)
+    return _integer(option, text, 1, (1 << 63) - 1)
 
 
 def _delay(option: str, text: str) -> int:
-    """Milliseconds."""
+    """Return a delay in milliseconds."""
     found = _DELAY.match(text.strip().lower())
     if found is None or found[2] not in _UNIT_MS:
         raise wrong(option, text)
@@ -429,14 +431,14 @@ def _delay(option: str, text: str) -> int:
 
 
 def _partitions(option: str, text: str) -> int:
-    return _whole(option, text, 1, limits.SPLITS_MAX)
+    return _integer(option, text, 1, limits.SPLITS_MAX)
 
 
 def _cut(option: str, text: str) -> int:
     word, colon, number = text.strip().partition(":")
     if word.lower() != "tick" or not colon:
         raise wrong(option, text)
-    return _whole(option, number, 1, (1 << 31) - 1)
+    return _integer(option, number, 1, (1 << 31) - 1)
 
 
 def _name(option: str, text: str) -> str:
@@ -445,7 +447,7 @@ def _name(option: str, text: str) -> str:
     return text.strip()
 
 
-def _query(option: str, text: str) -> str:
+def _query_name(option: str, text: str) -> str:
     from tutti.sources.flight import check_name
 
     try:
@@ -454,7 +456,7 @@ def _query(option: str, text: str) -> str:
         raise wrong(option, text, str(error)) from error
 
 
-def _truth(option: str, text: str) -> bool:
+def _boolean(option: str, text: str) -> bool:
     word = text.strip().lower()
     if word not in ("true", "false"):
         raise wrong(option, text)

@@ -1,7 +1,7 @@
-"""What Spark's Python processes need to read from Tutti, and what of it is not there.
+"""Version requirements of Spark's Python processes, and a check of the current interpreter.
 
-Nothing but the standard library is imported, nothing newer than Python 3.9 used: `tutti doctor` hands this file's text to the
-Python that Spark would start, whatever that is and has.
+This file imports only the standard library and uses nothing newer than Python 3.9: `tutti doctor` runs its text in the interpreter
+that Spark would start, which may be old and lack all packages.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from typing import NamedTuple, TypedDict
 
 
 class Need(NamedTuple):
-    """A range of versions: `least` and newer, and below `below` unless that is ""; as pyproject.toml has it."""
+    """A range of versions: `least` or newer, and below `below` unless that is empty. pyproject.toml has the same ranges."""
 
     least: str
     below: str = ""
 
     def __str__(self) -> str:
-        """As a message says it."""
+        """Return the text for messages."""
         return f"{self.least} or newer" + (f", below {self.below}" if self.below else "")
 
     def fits(self, found: str) -> bool:
-        """Whether version `found` is in the range."""
+        """True if version `found` is in the range."""
         return numbers(self.least) <= numbers(found) and (not self.below or numbers(found) < numbers(self.below))
 
 
 PYTHON = Need("3.11", "3.14")
 SPARK = Need("4.2", "4.4")
 JAVA_MIN = 17
-#: What reads records imports these.
+#: Packages that reading records needs.
 PACKAGES = {
     "google-crc32c": Need("1.8"),
     "msgspec": Need("0.20"),
@@ -44,21 +44,25 @@ PACKAGES = {
     "orjson": Need("3.11"),
     "pyarrow": Need("22"),
 }
-#: What a job's own functions may need: not being there is no fault, another version is.
+#: Packages that a job's own functions may need: they may be missing, but must not have another version.
 OPTIONAL = {"pandas": Need("2.2", "3"), "protobuf": Need("6.33")}
 MODULES = ("pyspark_tutti", "tutti_spark", "tutti")
 INSTALL = "-m pip install 'tutti-ingest[spark]'"
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """A version as numbers, for comparison: what stands behind them ("rc1", "+cu12") does not count."""
+    """Return a version as numbers for comparison, without suffixes such as "rc1" or "+cu12"."""
     found = re.match(r"\d+(\.\d+)*", text)
     return tuple(int(part) for part in found[0].split(".")) if found else ()
 
 
 class Told(TypedDict):
-    """What an interpreter is and has: its version and path, its host, versions of `PACKAGES` and `OPTIONAL` ("" where one is not
-    there, "?" where it does not say), and which of `MODULES` it does not find.
+    """Description of an interpreter.
+
+    Attributes:
+        python, executable, host: its version, its path, and its host.
+        packages: versions of `PACKAGES` and `OPTIONAL`; "" for a missing package, "?" for an unknown version.
+        missing: the `MODULES` that it does not find.
     """
 
     python: str
@@ -69,7 +73,7 @@ class Told(TypedDict):
 
 
 def told(optional: bool = True) -> Told:
-    """What this interpreter is and has, `OPTIONAL` packages only if wanted."""
+    """Describe this interpreter, with `OPTIONAL` packages if requested."""
     return {
         "python": platform.python_version(),
         "executable": sys.executable,
@@ -80,7 +84,7 @@ def told(optional: bool = True) -> Told:
 
 
 def misfits(found: Told) -> list[str]:
-    """What is wrong with the versions of an interpreter that told so: for each what there is, and what is needed."""
+    """Return a message for each version of a described interpreter that does not meet the requirements."""
     wrong = [] if PYTHON.fits(found["python"]) else [f"it is Python {found['python']} ({PYTHON} is needed)"]
     for name, need in {**PACKAGES, **OPTIONAL}.items():
         there = found["packages"].get(name, "")
@@ -93,14 +97,14 @@ def misfits(found: Told) -> list[str]:
 
 @lru_cache(maxsize=1)
 def check() -> None:
-    """Say before anything is read that this process, one of Spark's, cannot read. Asked once a process.
+    """Check once per process that this Spark process can read from Tutti.
 
     Raises:
-        UsageError: the version of Python, of Spark, or of a library that reads does not fit; each with what is needed.
+        UsageError: the version of Python, of Spark, or of a required package is wrong; the message has the required versions.
     """
     from pyspark import __version__ as spark
 
-    found = told(optional=False)  # whoever uses the others asks for them
+    found = told(optional=False)  # a job imports the optional packages itself
     wrong = misfits(found)
     if not SPARK.fits(spark):
         wrong.append(f"pyspark is {spark} ({SPARK} is needed)")
@@ -109,7 +113,7 @@ def check() -> None:
 
         raise UsageError(
             f"{sys.executable} on host {found['host']}, which Spark starts for Python, cannot read from Tutti: {'; '.join(wrong)}. "
-            f"Install what is needed there ({sys.executable} {INSTALL}), or set PYSPARK_PYTHON to a Python that has it"
+            f"Install the requirements there ({sys.executable} {INSTALL}), or set PYSPARK_PYTHON to a Python that has them"
         )
 
 
@@ -118,7 +122,7 @@ def _version(name: str) -> str:
         return version(name)
     except PackageNotFoundError:
         pass
-    try:  # it may have come without its metadata
+    try:  # a package may be present without metadata
         return str(getattr(import_module(name.replace("-", "_")), "__version__", "?"))
     except ImportError:
         return ""

@@ -1,4 +1,4 @@
-"""The columns of the source as Spark's types. Arrow batches must equal what Spark makes of them: order, types, nullability."""
+"""Converts the source's columns to Spark types. Arrow batches must match Spark's schema in order, types and nullability."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tutti.sources.flight import check_columns, schema_of
 
 
 def spark_schema(columns: Sequence[str] | None) -> StructType:
-    """Spark's schema of batches with these columns; None for all.
+    """Return Spark's schema for these columns; None for all columns.
 
     Raises:
-        UsageError: a column is not known or comes twice; the message names the option and all columns.
+        UsageError: a column is unknown or occurs twice; the message names the option and all columns.
     """
     try:
         arrow = schema_of(check_columns(columns))
@@ -27,9 +27,9 @@ def spark_schema(columns: Sequence[str] | None) -> StructType:
 
 
 def check_asked(asked: StructType, columns: Sequence[str] | None) -> None:
-    """Raise UsageError when `.schema(...)` asked for anything but what the source gives."""
+    """Raise UsageError if the schema from `.schema(...)` differs from the source's schema."""
     given = spark_schema(columns)
     if asked != given:
         raise UsageError(
-            f".schema({asked.simpleString()}) was asked for and records have {given.simpleString()}: use the option 'columns'"
+            f".schema({asked.simpleString()}) differs from the records' {given.simpleString()}: use the option 'columns' instead"
         )

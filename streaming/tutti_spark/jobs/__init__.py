@@ -1,1 +1,1 @@
-"""Jobs for spark-submit. Each gives the same rows for the same records, live or replayed. Arguments: docs/how-to/spark.md."""
+"""Jobs for spark-submit: each gives the same rows live and replayed. docs/how-to/spark.md lists their arguments."""

@@ -1,7 +1,7 @@
-"""What the jobs with state have in common: arguments, settings, live and replay, and a result that can be compared.
+"""Common part of the stateful jobs: arguments, settings, live and replay runs, and the comparison of their results.
 
-Live and replay are the same stream, from gateways or from log files, in the same micro-batches: what came between two ticks. So
-both come to the same rows, late records and state. A job in whose plan `deterministic` finds anything does not start.
+Live and replay read the same stream, from gateways or from log files, in the same micro-batches, which end at ticks. So both give
+the same rows, late records and state. A job with findings of `deterministic` does not start.
 """
 
 from __future__ import annotations
@@ -22,42 +22,42 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-#: What a replay needs to be the same, and the state store that `transformWithState` works with.
+#: Settings for equal replays, and the state store that `transformWithState` needs.
 SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
 }
-#: From a stream of departures to the rows of the result.
+#: Turns a stream of departures into result rows.
 Job = Callable[["DataFrame"], "DataFrame"]
-#: From these rows, the options and the checkpoint to a query that is started.
+#: Starts a query from result rows and options.
 Start = Callable[["DataFrame", argparse.Namespace], "StreamingQuery"]
 
 
 def parser(name: str, text: str | None) -> argparse.ArgumentParser:
-    """The arguments that all of these jobs take; `text` begins with what the job does."""
+    """Return a parser with the common arguments; the first line of `text` is the description."""
     found = argparse.ArgumentParser(prog=name, description=(text or "").partition("\n")[0])
     modes = found.add_subparsers(dest="mode", required=True)
-    live = modes.add_parser("live", help="from gateways, until SIGTERM; it goes on from its checkpoint")
+    live = modes.add_parser("live", help="read from gateways until SIGTERM; resumes from its checkpoint")
     live.add_argument("--gateways", required=True, metavar="URL")
-    live.add_argument("--available-now", action="store_true", help="read what is there, then end")
-    replay = modes.add_parser("replay", help="from log directories, no gateway is asked; ends where they end")
+    live.add_argument("--available-now", action="store_true", help="read the available records, then end")
+    replay = modes.add_parser("replay", help="read log directories to their end, without gateways")
     replay.add_argument("--path", required=True, metavar="DIR[,DIR]")
-    replay.add_argument("--compare", metavar="OUT", help="what `live` wrote: report whether it is the same")
+    replay.add_argument("--compare", metavar="OUT", help="the result of `live`: report whether both are equal")
     for mode in (live, replay):
         mode.add_argument("--topic", default=TOPIC)
         mode.add_argument("--start", default="earliest", metavar="OFFSET", help="of a new checkpoint; default earliest")
         mode.add_argument("--ticks", type=int, default=1, metavar="N", help="micro-batches end at each Nth tick; default 1")
-        mode.add_argument("--out", required=True, metavar="OUT", help="what the result is written to")
+        mode.add_argument("--out", required=True, metavar="OUT", help="destination of the result")
         mode.add_argument("--checkpoint", required=True, metavar="DIR", help="a local directory")
         mode.add_argument("--shuffle-partitions", type=int, default=2, metavar="N", help="of a new checkpoint")
     return found
 
 
 def main(options: argparse.Namespace, job: Job, start: Start, lines: Callable[[SparkSession, str], list[bytes]]) -> int:
-    """Run a job until its end; 0 when it went well, 1 when it is not deterministic, or live and replay differ.
+    """Run a job; return 0 for success, 1 if the job is not deterministic or if live and replay differ.
 
-    `lines` gives the result at a place as sorted lines. The last line on stdout is a report in JSON.
+    `lines` returns a result as sorted lines. The last line on stdout is a JSON report.
     """
     from pyspark.sql import SparkSession
 
@@ -77,7 +77,7 @@ def main(options: argparse.Namespace, job: Job, start: Start, lines: Callable[[S
 def run(
     spark: SparkSession, options: argparse.Namespace, job: Job, start: Start, lines: Callable[[SparkSession, str], list[bytes]]
 ) -> dict[str, Any]:
-    """The same in a session that is there, which has `SETTINGS`."""
+    """Run a job in an existing session, which has `SETTINGS`, and return its report."""
     from tutti_spark.deterministic import deterministic
 
     rows = job(timed(stream(spark, options)))
@@ -92,7 +92,7 @@ def run(
 
 
 def stream(spark: SparkSession, options: argparse.Namespace) -> DataFrame:
-    """Records of the topic, in micro-batches that end at ticks."""
+    """Return the records of the topic as a stream whose micro-batches end at ticks."""
     origin = {"gateways": options.gateways} if options.mode == "live" else {"path": options.path}
     given: dict[str, str] = {"topics": options.topic, "startingOffset": options.start, "columns": "offset,value"}
     cut = {"cut": f"tick:{options.ticks}", "maxRecordsPerTrigger": "1"}
@@ -100,26 +100,26 @@ def stream(spark: SparkSession, options: argparse.Namespace) -> DataFrame:
 
 
 def timed(records: DataFrame) -> DataFrame:
-    """Departures with `offset`; the closing record, which would move the watermark past everything, is left out."""
+    """Return departures with `offset`, without the closing record, which would move the watermark past all departures."""
     from pyspark.sql import functions as f
 
     return departures(records).where(f.col("event_time") < f.lit(CLOSING_TIME).cast("timestamp"))
 
 
 def to_parquet(rows: DataFrame, options: argparse.Namespace) -> StreamingQuery:
-    """Start a query into a directory of Parquet; its list of files has those of each micro-batch once, whatever was killed."""
+    """Start a query that writes Parquet; Spark's file list has the files of each micro-batch once, even after kills."""
     writer = rows.writeStream.format("parquet").outputMode("append").option("path", options.out)
     return begun(writer, options)
 
 
 def begun(writer: DataStreamWriter, options: argparse.Namespace) -> StreamingQuery:
-    """Start it. A replay, and a live run that is told so, end with what is there; others go on."""
+    """Start a query; a replay, and a live run with --available-now, end after the available records."""
     writer = writer.option("checkpointLocation", options.checkpoint)
     return (writer.trigger(availableNow=True) if options.mode == "replay" or options.available_now else writer).start()
 
 
 def parquet_lines(spark: SparkSession, out: str) -> list[bytes]:
-    """The rows of a result as sorted lines of JSON."""
+    """Return the rows of a result as sorted JSON lines."""
     from pyspark.sql import functions as f
 
     rows = spark.read.parquet(out)
@@ -128,7 +128,7 @@ def parquet_lines(spark: SparkSession, out: str) -> list[bytes]:
 
 
 def wait(query: StreamingQuery, *, until_stopped: bool) -> None:
-    """Until the query ends by itself, or SIGTERM where it would go on (`until_stopped`). Raises what it failed with."""
+    """Wait until the query ends; with `until_stopped` also for SIGTERM. Raises the error of a failed query."""
     if not until_stopped:
         query.awaitTermination()
         return

@@ -1,4 +1,4 @@
-"""`tutti backfill` in the session that `spark-submit` makes: spark-submit [OPTIONS] backfill.py [ARGUMENTS OF tutti backfill]."""
+"""`tutti backfill` in the session of `spark-submit`: spark-submit [OPTIONS] backfill.py [ARGUMENTS OF tutti backfill]."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ import sys
 
 if __name__ == "__main__":
     sys.argv.insert(1, "backfill")
-    runpy.run_module("gateway", run_name="__main__")
+    runpy.run_module("tutti_gateway", run_name="__main__")

@@ -1,11 +1,11 @@
-"""A change log across topics into a Delta table, in the one order that all of them have, and the newest state of each key.
+"""Writes a change log of several topics into a Delta table, and the newest state of each key into another.
 
     spark-submit changes.py --gateways tutti://127.0.0.1:7400 --topics orders,items --changes DIR --state DIR --checkpoint DIR
 
-Each record is a change: its topic names a table, its key a row of it, its value what that row is now, null that it is gone. A
-table moves on by one commit a micro-batch, so each version of it is what all topics were at one place of the log: no item is there
-without its order. Rows are told apart by their offset; what is there already is not added again, and an older change never
-replaces a newer one. So a micro-batch that is run again after a kill changes nothing, nor does a new checkpoint.
+Each record is a change: its topic names a table, its key a row, and its value the row's new content (null: deleted). Each
+micro-batch is one commit, so each version of a Delta table shows all topics at one offset of the log: no item appears without its
+order. The offset identifies a row: existing rows are not added again, and an older change never replaces a newer one. So a repeated
+micro-batch, or a new checkpoint, changes nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SCHEMA = "offset BIGINT, topic STRING, key BINARY, value BINARY, timestamp TIME
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what the command line asks for, until SIGTERM or, with --available-now, the end of what is there."""
+    """Run the job until SIGTERM, or with --available-now until the end of the available records."""
     from pyspark.sql import SparkSession
 
     options = parser().parse_args(arguments)
@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """What the command line takes."""
+    """Return the parser of the command line."""
     found = argparse.ArgumentParser(prog="changes.py", description=(__doc__ or "").partition("\n")[0])
     found.add_argument("--gateways", required=True, metavar="URL")
     found.add_argument("--topics", metavar="NAME[,NAME]", help="default: all")
@@ -47,12 +47,12 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--changes", required=True, metavar="DIR", help="Delta table of all changes")
     found.add_argument("--state", metavar="DIR", help="Delta table with the newest change of each key")
     found.add_argument("--checkpoint", required=True, metavar="DIR")
-    found.add_argument("--available-now", action="store_true", help="read what is there, then end")
+    found.add_argument("--available-now", action="store_true", help="read the available records, then end")
     return found
 
 
 def start(spark: SparkSession, options: argparse.Namespace) -> StreamingQuery:
-    """Make the tables where they are not there, and start the query."""
+    """Create missing tables, and start the query."""
     tables = [options.changes, *([options.state] if options.state else [])]
     for table in tables:
         spark.createDataFrame([], _SCHEMA).write.format("delta").mode("ignore").save(table)
@@ -80,14 +80,12 @@ def start(spark: SparkSession, options: argparse.Namespace) -> StreamingQuery:
 
 
 def keep(batch: DataFrame, first: int, table: str) -> None:
-    """Add the changes that the table does not have; `first` is the offset of the first one."""
+    """Add the changes that the table lacks; `first` is the first offset of the batch, which limits the search."""
     _merge(batch, table, f"t.offset = s.offset AND t.offset >= {first}", "WHEN NOT MATCHED THEN INSERT *")
 
 
 def move(batch: DataFrame, table: str) -> None:
-    """Have the newest change of each key in the table. That a row is gone stays there, with a null for its value: it says until
-    which offset that is known.
-    """
+    """Merge the newest change of each key into the table. A deletion stays as a row with a null value, to keep its offset."""
     from pyspark.sql import functions as f
 
     newest = batch.groupBy("topic", "key").agg(f.max_by(f.struct(*COLUMNS), "offset").alias("row")).select("row.*")

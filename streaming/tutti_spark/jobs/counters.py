@@ -1,11 +1,11 @@
-"""Counters outside of Spark that count each record exactly once: departures by airport and carrier, in a file of SQLite.
+"""Counts each departure exactly once by airport and carrier, in an SQLite file outside of Spark.
 
     spark-submit counters.py live --gateways tutti://127.0.0.1:7400 --out counters.sqlite --checkpoint DIR
     spark-submit counters.py replay --path DIR --out other.sqlite --checkpoint DIR --compare counters.sqlite
 
-The log has one order, so one number says what is counted of a topic: the first offset that is not. It is moved in the transaction
-that adds a micro-batch, and what is below it is not added again. That holds for a batch that runs again after a kill, for a second
-query beside this one, for a new checkpoint, and for a replay into the same file. Any database with transactions will do for SQLite.
+The log has one order, so one number per topic records the progress: the first offset that is not counted yet. The transaction that
+adds a micro-batch also updates this offset, and records below it are not added again. That covers a repeated batch, a second query,
+a new checkpoint, and a replay into the same file. Any database with transactions can replace SQLite.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ INSERT INTO counters VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET departu
 
 
 def columns(departures: DataFrame) -> DataFrame:
-    """What is counted of a departure."""
+    """Return the columns that the counters need."""
     return departures.select("offset", "origin", "carrier", "dep_delay")
 
 
@@ -49,13 +49,13 @@ def start(rows: DataFrame, options: argparse.Namespace) -> StreamingQuery:
 
 
 def add(batch: DataFrame, file: str, log: str) -> None:
-    """Count the departures of `batch`, which are of log `log`, that are not counted yet."""
+    """Add those departures of `batch` that are not counted yet; the batch is from log `log`."""
     while not _added(batch, file, log):
-        pass  # a query beside this one was quicker: what it counted is left out now
+        pass  # another query committed first: the next attempt omits its records
 
 
 def _added(batch: DataFrame, file: str, log: str) -> bool:
-    """Whether `batch` was added, which is not done when the position has moved since the batch was read."""
+    """Add a batch; False if another query moved the position since this function read it."""
     from pyspark.sql import functions as f
 
     with transaction(file) as database:
@@ -75,33 +75,35 @@ def _added(batch: DataFrame, file: str, log: str) -> bool:
 
 
 def counted(database: sqlite3.Connection, log: str) -> int:
-    """The first offset of log `log` that is not counted.
+    """Return the first offset of log `log` that is not counted.
 
     Raises:
-        ValueError: the counters are those of another log, whose offsets mean something else.
+        ValueError: the counters are of another log.
     """
     rows: list[tuple[str, int]] = database.execute("SELECT log, upto FROM counted").fetchall()
     if any(other != log for other, _ in rows):
-        raise ValueError(f"the counters are of log {rows[0][0]}, and log {log} is read: count into another file")
+        raise ValueError(f"the counters are of log {rows[0][0]}, and this job reads log {log}: count into another file")
     return rows[0][1] if rows else 0
 
 
 def check_topic(file: str, topic: str) -> None:
-    """One number says what is counted of one topic.
+    """Check that the file counts this topic: its one offset cannot describe two topics.
 
     Raises:
-        ValueError: the counters are those of another topic, whose records below that number would be left out.
+        ValueError: the counters are of another topic.
     """
     with transaction(file) as database:
         other = next((name for (name,) in database.execute("SELECT topic FROM counted_topic") if name != topic), None)
         if other is not None:
-            raise ValueError(f"the counters in {file} are of topic {other!r}, and topic {topic!r} is read: count into another file")
+            raise ValueError(
+                f"the counters in {file} are of topic {other!r}, and this job reads {topic!r}: count into another file"
+            )
         database.execute("INSERT OR IGNORE INTO counted_topic VALUES (?)", (topic,))
 
 
 @contextmanager
 def transaction(file: str) -> Iterator[sqlite3.Connection]:
-    """The database, with nobody else writing; what was done is there as a whole or not at all."""
+    """Open the database in an exclusive write transaction, which commits at the end of the block."""
     with closing(sqlite3.connect(file, timeout=60, isolation_level=None)) as database:
         database.executescript(_TABLES)
         database.execute("BEGIN IMMEDIATE")
@@ -110,7 +112,7 @@ def transaction(file: str) -> Iterator[sqlite3.Connection]:
 
 
 def log_of(options: Any) -> str:
-    """The log that is read."""
+    """Return the UUID of the log that the options name."""
     from tutti.sources.source import begun
     from tutti_spark.common.options import parse
     from tutti_spark.source.origin import source_of
@@ -120,13 +122,13 @@ def log_of(options: Any) -> str:
 
 
 def lines(spark: SparkSession | None, file: str) -> list[bytes]:
-    """The counters as sorted lines."""
+    """Return the counters as sorted lines."""
     with transaction(file) as database:
         return [f"{row}\n".encode() for row in database.execute("SELECT * FROM counters ORDER BY origin, carrier")]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what the command line asks for."""
+    """Run the job with command-line arguments."""
     options = _running.parser("counters.py", __doc__).parse_args(arguments)
     return _running.main(options, columns, start, lines)
 

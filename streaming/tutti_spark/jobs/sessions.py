@@ -1,9 +1,9 @@
-"""Banks: departures of one carrier at one airport that follow each other within half an hour, as sessions.
+"""Groups departures into banks: sessions of one carrier at one airport with gaps of at most half an hour.
 
     spark-submit sessions.py live --gateways tutti://127.0.0.1:7400 --out DIR --checkpoint DIR
     spark-submit sessions.py replay --path DIR --out DIR --checkpoint DIR --compare LIVE_DIR
 
-A bank is given out when the watermark has passed its end; a departure that comes later is left out, in a replay too.
+The job outputs a bank when the watermark passes its end. It drops later departures, in a replay too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LATE_MINUTES = 15
 
 
 def banks(departures: DataFrame) -> DataFrame:
-    """Each bank with how many departures it has, how many left late or not at all, and minutes of delay."""
+    """Return each bank with its numbers of departures, late and cancelled departures, and its minutes of delay."""
     from pyspark.sql import functions as f
 
     delay = f.col("dep_delay")
@@ -39,7 +39,7 @@ def banks(departures: DataFrame) -> DataFrame:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what the command line asks for."""
+    """Run the job with command-line arguments."""
     options = _running.parser("sessions.py", __doc__).parse_args(arguments)
     return _running.main(options, banks, _running.to_parquet, _running.parquet_lines)
 

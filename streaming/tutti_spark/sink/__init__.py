@@ -1,1 +1,1 @@
-"""Sink."""
+"""The write side of the data source `tutti`: tasks stage records, the driver commits them."""

@@ -1,13 +1,13 @@
-"""The accumulator: gathers a task's records by topic, so that few and large batches are staged.
+"""Accumulator: collects a task's records by topic, so that the task stages few, large batches.
 
-A transaction is limited by the number of its batches, each batch has one topic, and Spark hands over 10,000 rows at a time: without
-this, rows for 1,000 topics would be 1,000 batches every 10,000 rows.
+A transaction has a maximum number of batches, each batch has one topic, and Spark passes 10,000 rows at a time. Without the
+accumulator, rows for 1,000 topics would be 1,000 batches every 10,000 rows.
 
 Invariants
-- Records of one topic leave in the order in which they came.
-- A topic's records leave once they have `SLICE_BYTES`. All leave once what came since the last time has `GATHERED_BYTES`, which
-  bounds the memory of a task: a slice that waits keeps the whole batch that it was cut from.
-- At most one batch for each MiB of records, and one for each topic in each `GATHERED_BYTES`.
+- Records of one topic leave in their order of arrival.
+- A topic's records leave once they reach `SLICE_BYTES`. All records leave once the input since the last drain reaches
+  `GATHERED_BYTES`. That bounds the memory of a task, because a waiting slice keeps its whole input batch in memory.
+- There is at most one batch for each MiB of records, and one for each topic in each `GATHERED_BYTES`.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _BINARY = pa.binary()
 
 
 class Accumulator:
-    """Gathers record batches of the sink's columns by topic."""
+    """Collects record batches of the sink's columns by topic."""
 
     def __init__(self, topic: str | None) -> None:
-        """Begin empty; `topic` is the topic of all records, None where a column names it."""
+        """Create an empty accumulator; `topic` is the topic of all records, None if a column names it."""
         self._topic = topic
         self._waiting: dict[str, list[pa.RecordBatch]] = {}
         self._bytes: dict[str, int] = {}
-        self._gathered = 0  # bytes of the batches that came since nothing waited
+        self._gathered = 0  # bytes of input since the last drain
 
     def add(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Take a batch; yield the topics that have enough, each with its records as `send_batch` takes them.
+        """Add a batch; yield each topic that has reached its limit, with its records in the form that `send_batch` accepts.
 
         Raises:
             UsageError: a record has no topic.
@@ -53,7 +53,7 @@ class Accumulator:
             yield from self.drain()
 
     def drain(self) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Yield all that waits."""
+        """Yield all waiting records by topic."""
         for topic in list(self._waiting):
             yield topic, self._take(topic)
         self._gathered = 0
@@ -65,7 +65,7 @@ class Accumulator:
 
 
 def by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Split a batch by topic, each topic's records in their order; with `topic`, all records belong to it.
+    """Split a batch by topic and keep each topic's order; with `topic`, all records belong to it.
 
     Raises:
         UsageError: a record has no topic.
@@ -84,12 +84,12 @@ def by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa
         return
     names = batch.column("topic").dictionary_encode()
     if names.null_count:
-        raise UsageError("a record's column 'topic' is null: give each record one, or all of them by the option 'topic'")
+        raise UsageError("the column 'topic' of a record is null: give each record a topic, or set the option 'topic' for all")
     topics = [str(one) for one in names.dictionary.to_pylist()]
     if len(topics) == 1:
         yield topics[0], records
         return
-    # One stable sort for all topics: a filter for each would read the batch once a topic.
+    # One stable sort serves all topics: a filter per topic would read the batch once per topic.
     codes = names.indices
     records = records.take(pc.sort_indices(codes))
     first = 0

@@ -1,4 +1,4 @@
-"""Options and columns of the sink: what is wrong is told before anything is written."""
+"""Options and columns of the sink, checked before anything is written."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from tutti_spark.common import credentials
 if TYPE_CHECKING:
     from tutti.common.credentials import Credentials
 
-WRITE_ID_MAX = 200  # with the id of a query before it, it is the name of a producer (249)
-#: Each option, and what it takes. Errors and docs/how-to/spark.md say it in these words.
+WRITE_ID_MAX = 200  # query id and writeId together form a producer name of at most 249 characters
+#: Each option and its accepted values. Errors and docs/how-to/spark.md use the same words.
 TAKES: dict[str, str] = {
     "gateways": "an address tutti://HOST:PORT, several hosts separated by commas",
     "topic": "a topic's name",
     **credentials.TAKES,
     "writeId": f"a name of this write, of up to {WRITE_ID_MAX} letters, digits, '.', '_' and '-': the same again writes nothing",
 }
-_SPARKS = frozenset({"checkpointlocation", "queryname"})  # what Spark hands over of its own
+_SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname"})  # options that Spark adds itself
 _HINTS = {
-    "path": "records go to gateways: use start() or save() without a path, and the option `gateways`.",
-    "topics": "records go to one topic, or each to that of its column 'topic': use `topic`.",
+    "path": "a write goes to gateways: use start() or save() without a path, and the option `gateways`.",
+    "topics": "a write goes to one topic, or to the topics in the column 'topic': use `topic`.",
     "url": "use gateways.",
 }
-#: INSERT, insertInto and CREATE TABLE AS SELECT reach a sink in Python without the options of the table (Spark 4.2 and 4.3).
-_OF_A_TABLE = (
+#: INSERT, insertInto and CREATE TABLE AS SELECT call a Python sink without the table's options (Spark 4.2 and 4.3).
+_TABLE_HINT = (
     "Spark does not pass a table's own options to a write: name them in the statement, "
     "INSERT INTO t WITH ('gateways' = 'tutti://HOST:PORT', 'topic' = 'NAME') SELECT ..., or in "
     "df.writeTo('t').option('gateways', ...).append()"
 )
 _CANONICAL = {name.lower(): name for name in TAKES}
-_TEXT = (StringType, BinaryType)
+_TEXT_TYPES = (StringType, BinaryType)
 COLUMNS = ("value", "key", "topic", "timestamp", "headers")
 
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Where records go. `topic` is for all of them; without it each has its own. `write_id` is empty where none was given."""
+    """Destination of a write: `topic` applies to all records (None: a column names it); `write_id` is empty if not given."""
 
     gateways: str
     topic: str | None = None
@@ -56,29 +56,29 @@ def parse(options: Mapping[str, str], *, stream: bool) -> SinkOptions:
     """Check every option.
 
     Raises:
-        UsageError: names the option, the value and what it takes.
+        UsageError: an option is wrong; the message names the option, the value and the accepted values.
     """
     given: dict[str, str] = {}
     for key, value in options.items():
         low = key.lower()
-        if low in _SPARKS:
+        if low in _SPARK_OPTIONS:
             continue
         name = _CANONICAL.get(low)
         if name is None:
             near = get_close_matches(low, _CANONICAL, 1)
-            hint = _HINTS.get(low) or (f"did you mean {_CANONICAL[near[0]]!r}?" if near else "that name is not known.")
+            hint = _HINTS.get(low) or (f"did you mean {_CANONICAL[near[0]]!r}?" if near else "the name is unknown.")
             value = credentials.shown(key, value)
-            raise UsageError(f"option {key!r} ({value}) is not taken: {hint} Options of a write are {', '.join(TAKES)}")
+            raise UsageError(f"option {key!r} ({value}) is not accepted: {hint} Options of a write are {', '.join(TAKES)}")
         given[name] = value.strip()
     if "gateways" not in given:
-        raise UsageError(f"a write needs the option 'gateways': {TAKES['gateways']}. {_OF_A_TABLE}")
+        raise UsageError(f"a write needs the option 'gateways': {TAKES['gateways']}. {_TABLE_HINT}")
     try:
         parse_url(given["gateways"])
     except ConfigError as error:
         raise _wrong("gateways", given["gateways"], str(error)) from error
     if stream and "writeId" in given:
         raise UsageError(
-            f"option 'writeId' ({given['writeId']!r}) does not fit here: a stream's writes are known by checkpoint and batch"
+            f"option 'writeId' ({given['writeId']!r}) does not apply to a stream: checkpoint and batch number identify its writes"
         )
     for name in ("topic", "writeId"):
         if name in given:
@@ -92,35 +92,37 @@ def parse(options: Mapping[str, str], *, stream: bool) -> SinkOptions:
 
 
 def check_columns(schema: StructType, options: SinkOptions, *, overwrite: bool) -> None:
-    """Check the columns of what is written.
+    """Check the columns of the DataFrame to write.
 
     Raises:
-        UsageError: names the column, its type and what it takes.
+        UsageError: a column is wrong; the message names the column, its type and the accepted type.
     """
     if overwrite:
         raise UsageError(
-            "the log is only appended to: use mode('append') for a batch, outputMode('append') for a stream; what is updated is "
-            "written in foreachBatch (docs/how-to/spark.md, Writing)"
+            "the log is append-only: use mode('append') for a batch, outputMode('append') for a stream; write updated rows in "
+            "foreachBatch (docs/how-to/spark.md, Writing)"
         )
     types = {field.name: field.dataType for field in schema.fields}
     unknown = [name for name in types if name not in COLUMNS]
     if unknown or len(types) < len(schema.fields):
-        what = f"column {unknown[0]!r} is not taken" if unknown else f"a column comes twice in {', '.join(schema.names)}"
-        raise UsageError(f"{what}: a write takes {', '.join(COLUMNS)}; select these, and put the rest into 'value' (to_json, ...)")
+        what = f"column {unknown[0]!r} is not accepted" if unknown else f"a column occurs twice in {', '.join(schema.names)}"
+        raise UsageError(
+            f"{what}: a write accepts {', '.join(COLUMNS)}; select these, and put other columns into 'value' (to_json, ...)"
+        )
     if "value" not in types:
-        raise UsageError(f"the column 'value' is missing: there are {', '.join(types) or 'none at all'}")
+        raise UsageError(f"the column 'value' is missing: the DataFrame has {', '.join(types) or 'no columns'}")
     for name, kind in types.items():
-        taken = _taken(name, kind)
+        taken = _required_type(name, kind)
         if taken:
             raise UsageError(f"column {name!r} has type {kind.simpleString()}; it takes {taken}")
     if options.topic is None and "topic" not in types:
-        raise UsageError("where do the records go? give the option 'topic', or a column 'topic'")
+        raise UsageError("the write has no topic: set the option 'topic', or add a column 'topic'")
 
 
-def _taken(name: str, kind: DataType) -> str:
-    """What a column takes, if it does not take the type."""
+def _required_type(name: str, kind: DataType) -> str:
+    """Return the type that a column needs if it does not accept `kind`, else an empty string."""
     if name in ("value", "key"):
-        return "" if isinstance(kind, _TEXT) else "string or binary"
+        return "" if isinstance(kind, _TEXT_TYPES) else "string or binary"
     if name == "topic":
         return "" if isinstance(kind, StringType) else "string"
     if name == "timestamp":

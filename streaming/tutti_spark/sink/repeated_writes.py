@@ -1,8 +1,8 @@
-"""Whether a write is in the log already: what its producer's last progress says of it.
+"""Recognises a repeated write by the last progress of its producer.
 
-One micro-batch of a stream is one write, so what comes again under its number is the same one, whatever the job made of it this
-time. In `foreachBatch` a function may write several times: of one run of the query the second write is another one, of a later run
-it is a repeat of the first, unless one of that run came before it, which has left its run in the progress.
+A micro-batch of a stream is one write, so a second write with the same batch number is a repeat, even if its rows differ. In
+`foreachBatch` a function may write several times. Within one run of the query, a second write is a different write. In a later run
+it repeats the first write, unless that run has already repeated it: the progress then names that run.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ import orjson
 from tutti.errors import Fenced, Refused
 
 LOG = logging.getLogger("tutti.spark")
-_DIGITS = 16  # of a digest that only tells two writes of one name apart
-_ANEW = "`tutti producers forget {name}` lets go of what is known of it, and what comes next is written, once more"
+_DIGITS = 16  # hex digits of a digest; it only distinguishes two writes with the same name
+_FORGET_ADVICE = "`tutti producers forget {name}` deletes the record of the earlier write, and the next write is then written again"
 
 
 @dataclass(frozen=True)
 class Write:
-    """A write as its producer's progress tells it.
+    """A write, as its producer's progress describes it.
 
     Attributes:
-        name: of its producer.
+        name: name of the producer.
         batch: number of the micro-batch; -1 outside of one.
-        stream: whether its micro-batch has no other.
-        named: whether it has a writeId.
-        run: of the query, where a micro-batch may have several writes; empty if it is not known.
-        at: position of the first batch that it staged, which no other attempt at it has.
-        records: how many.
-        topics, counts, digest: what it has of topics, of records in each, and of bytes in each.
+        stream: True if it is the only write of its micro-batch.
+        named: True if it has a writeId.
+        run: run of the query, where a micro-batch may have several writes; empty if unknown.
+        at: position of its first staged batch, which is unique to each attempt.
+        records: number of records.
+        topics, counts, digest: digests of its topics, of the records per topic, and of records and bytes per topic.
     """
 
     name: str
@@ -49,21 +49,21 @@ class Write:
     digest: str
 
     def __str__(self) -> str:
-        """As messages name it."""
+        """Return the text for messages."""
         whose = f"the write {self.name!r}" if self.name else "a write"
         what = whose if self.batch < 0 else f"micro-batch {self.batch} of {self.name!r}"
         return f"{what} with {self.records} records"
 
     def progress(self, stands: Mapping[str, Any] | None = None) -> bytes:
-        """What commits with it; with `stands`, what a repeat leaves behind: the first result, and which run met it last."""
-        told = ("records", "topics", "counts", "digest")
-        what = {key: getattr(self, key) for key in told} if stands is None else {key: stands[key] for key in told}
+        """Return the progress to commit; for a repeat, `stands` is the first result, and the progress adds the latest run."""
+        keys = ("records", "topics", "counts", "digest")
+        what = {key: getattr(self, key) for key in keys} if stands is None else {key: stands[key] for key in keys}
         found = ({} if self.batch < 0 else {"batch": self.batch}) | ({"run": self.run} if self.run else {})
         return orjson.dumps(found | what | {"at": self.at})
 
 
 def digests(records: Mapping[str, int], sizes: Mapping[str, int]) -> tuple[str, str, str]:
-    """What tells one write from another, whatever order its rows come in: of topics, of records in each, and of bytes in each."""
+    """Return digests of the topics, of the records per topic, and of records and bytes per topic; row order has no effect."""
     return (
         _digest(sorted(records)),
         _digest(dict(records)),
@@ -76,11 +76,11 @@ def _digest(what: object) -> str:
 
 
 def standing(last: bytes, wanted: Write) -> dict[str, Any] | None:
-    """What is in the log of this write, as its producer's last progress says; None if it is to be written.
+    """Return the progress of this write if the log already has it; None if it must be written.
 
     Raises:
-        Fenced: a later micro-batch of the query is in the log: another driver goes on with the checkpoint.
-        Refused: another write is, under the same name and number.
+        Fenced: the log has a later micro-batch of the query: another driver uses the checkpoint.
+        Refused: the log has a different write with the same name and number.
     """
     if not last:
         return None
@@ -91,20 +91,20 @@ def standing(last: bytes, wanted: Write) -> dict[str, Any] | None:
             return done
         same = {what: done[what] == getattr(wanted, what) for what in ("records", "topics", "counts", "digest")}
     except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise Refused(f"producer {wanted.name!r} has the progress {last!r}: it was not written by this sink", "progress") from error
+        raise Refused(f"producer {wanted.name!r} has the progress {last!r}, which this sink did not write", "progress") from error
     if number < wanted.batch:
         return None
     if number > wanted.batch:
         raise Fenced(
-            f"micro-batch {wanted.batch} of {wanted.name!r} comes after {number}, which is in the log: another driver goes on with "
-            "this checkpoint, or an older copy of it was restored. Nothing was written; stop this one, or begin a new checkpoint"
+            f"micro-batch {wanted.batch} of {wanted.name!r} comes after {number}, which is in the log: another driver uses this "
+            "checkpoint, or an older copy of it was restored. Nothing was written; stop this query, or use a new checkpoint"
         )
     if not wanted.stream:
         _check_same(done, wanted, same)
     if not same["records"]:
         LOG.warning(
-            "micro-batch %d of %s wrote %d records and comes again with %d: the first ones stand, these are not written. The "
-            "job does not give the same rows again (see tutti_spark.deterministic), or an older copy of its checkpoint is used",
+            "micro-batch %d of %s wrote %d records, and its repeat has %d: the first records stay, the repeat is not written. The "
+            "job is not deterministic (see tutti_spark.deterministic), or it uses an older copy of its checkpoint",
             wanted.batch,
             wanted.name,
             done["records"],
@@ -114,23 +114,23 @@ def standing(last: bytes, wanted: Write) -> dict[str, Any] | None:
 
 
 def _check_same(done: Mapping[str, Any], wanted: Write, same: Mapping[str, bool]) -> None:
-    """Raise Refused for another write under the name that one had before."""
+    """Raise Refused if a different write has the same name."""
     run = done.get("run", "")
     if wanted.run and wanted.run == run and not wanted.named:
         raise Refused(
             f"micro-batch {wanted.batch} has a second write without a writeId, and {wanted.name!r} wrote the first: after a "
-            "restart nobody could tell them apart. Nothing was written. Leave the first as it is, and give each other write in "
-            "the function of foreachBatch a writeId of its own",
+            "restart the two cannot be distinguished. Nothing was written. Keep the first as it is, and give each other write in "
+            "the function of foreachBatch its own writeId",
             "progress",
         )
-    kind = "digest"  # of one run, or of no run that is known
+    kind = "digest"  # for the same run, or an unknown one
     if wanted.run and run and wanted.run != run:
         kind = "counts" if wanted.named else "topics"
     if not same[kind]:
         raise Refused(
-            f"{wanted.name!r} wrote {done['records']} records and comes again with {wanted.records}, or with other topics or "
-            "bytes: it is not the same write. Nothing was written; have the job give the same rows again ("
-            f"tutti_spark.deterministic tells what does not); another write needs another writeId. "
-            f"{_ANEW.format(name=wanted.name)}",
+            f"{wanted.name!r} wrote {done['records']} records, and its repeat has {wanted.records}, or other topics or bytes: it "
+            "is not the same write. Nothing was written; make the job deterministic (tutti_spark.deterministic lists what is not); "
+            f"a different write needs a different writeId. "
+            f"{_FORGET_ADVICE.format(name=wanted.name)}",
             "progress",
         )

@@ -1,7 +1,7 @@
-"""The sink: each task stages its records, and the driver makes those of a whole batch visible at once, by one transaction.
+"""The sink: each task stages its records, and the driver makes the records of a whole batch visible with one transaction.
 
-A batch is known by its query (its checkpoint's id) and its number, which is the progress of the query's producer in the log: what
-was committed is not committed again, by this driver or another one (`sink_repeats.py`).
+The query id (from the checkpoint) and the batch number identify a batch. The progress of the query's producer in the log has the
+number, so that no driver commits a batch twice (`repeated_writes.py`).
 """
 
 from __future__ import annotations
@@ -26,19 +26,24 @@ from tutti_spark.sink.accumulator import Accumulator
 from tutti_spark.sink.options import SinkOptions
 from tutti_spark.sink.repeated_writes import Write, digests, standing
 
-_PATIENCE_S = limits.READ_RETRY_US / 1e6
-_FORGET_S = 5.0  # for what only tidies up
+_CONNECT_TIMEOUT_S = limits.READ_RETRY_US / 1e6
+_CLEANUP_TIMEOUT_S = 5.0  # timeout of cleanup requests
 _FEWER_BATCHES = (
-    "Each task stages at least one batch for each of its topics: repartition by topic before the write, so that a topic is in one "
+    "Each task stages at least one batch per topic: repartition by topic before the write, so that a topic is in one "
     "task, or write fewer records at a time (maxRecordsPerTrigger)"
 )
 
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """What a task staged: its producer (empty: nothing was), the batches, the bytes of keys and values that each topic got, and of
-    which micro-batch of which query and run it is (-1 and empty outside of one); `instance` shows who lets go of its producer that
-    it was staged here.
+    """Result of a task.
+
+    Attributes:
+        producer: producer that staged the records; empty if the task had none.
+        parts: the staged batches.
+        payload: bytes of keys and values by topic.
+        query, batch, run: micro-batch of the write; empty and -1 outside of a streaming query.
+        instance: proof of ownership, which a request to delete the producer needs.
     """
 
     producer: str
@@ -51,28 +56,30 @@ class Staged(WriterCommitMessage):
 
 
 class _Sink:
-    """What writers of batches and of streams have in common. None is connected before it writes."""
+    """Common part of the batch and the streaming writer. A writer connects only when it writes."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        """Stage the records of a partition, in their order (those of each topic, where a column names it)."""
+        """Stage the records of a partition; each topic keeps the order of its records."""
         query, micro_batch = _property("sql.streaming.queryId"), _property("streaming.sql.batchId")
         run = _run(_property("spark.jobGroup.id")) if query else ""
         staging: Staging | None = None
         receipts: list[Receipt] = []
         payload: dict[str, int] = {}
         try:
-            for topic, records in _gathered(iterator, self._options.topic):
+            for topic, records in _accumulate(iterator, self._options.topic):
                 if staging is None:
-                    staging = Staging(self._options.gateways, connect_timeout=_PATIENCE_S, credentials=self._options.credentials)
+                    staging = Staging(
+                        self._options.gateways, connect_timeout=_CONNECT_TIMEOUT_S, credentials=self._options.credentials
+                    )
                 receipts += staging.stage(topic, records)
                 payload[topic] = payload.get(topic, 0) + _payload(records)
             parts = tuple(Staging.parts(receipts))
         except BaseException as error:
             if staging is not None:
-                self._forget([(staging.name, staging.instance)])
+                self._delete_producers([(staging.name, staging.instance)])
             if isinstance(error, Refused) and error.code == "limit":
                 raise Refused(f"{error}. {_FEWER_BATCHES}", error.code) from error
             raise
@@ -90,13 +97,13 @@ class _Sink:
         if not parts:
             return
         run = "" if stream else next((message.run for message in staged if message.parts), "")
-        records, topics = sum(part.records for part in parts), digests(*_of_topics(staged))
+        records, topics = sum(part.records for part in parts), digests(*_totals_by_topic(staged))
         write = Write(name or "", batch, stream, bool(self._options.write_id), run, parts[0].position, records, *topics)
         self._make_visible(name, write, parts)
-        self._let_go(staged)
+        self._release(staged)
 
     def _make_visible(self, name: str | None, write: Write, parts: Sequence[Part]) -> None:
-        """Commit, once: an outcome that is not known is asked of the log, under the next epoch, unless `name` is None."""
+        """Commit once; after an unknown outcome look it up in the log under the next epoch, unless `name` is None."""
         for last in (name is None, True):
             try:
                 with self._transactor(name) as transactor:
@@ -105,93 +112,99 @@ class _Sink:
                         transactor.commit(parts, write.progress()).result()
                         return
                 if name is not None and write.run not in ("", done.get("run")):
-                    self._mark(name, write, parts[0].topic)
+                    self._commit_repeat(name, write, parts[0].topic)
                 return
             except Unknown as error:
                 if last:
-                    raise Unknown(f"whether {write} is in the log is not known ({error}): {_finds_out(name)}") from error
+                    raise Unknown(f"it is unknown whether {write} is in the log ({error}): {_unknown_advice(name)}") from error
 
-    def _mark(self, name: str, write: Write, topic: str) -> None:
-        """Note that a run met the first result, for its next write is another one: with a record that is staged and never seen."""
+    def _commit_repeat(self, name: str, write: Write, topic: str) -> None:
+        """Store in the progress that this run repeated the write, so that its next write counts as a different one.
+
+        The progress commits with one staged record that never becomes visible.
+        """
         commit_progress(
             self._options.gateways,
             name,
             topic,
-            lambda progress: write.progress(standing(progress, write)),  # another write of this run may have come between
-            connect_timeout=_PATIENCE_S,
+            lambda progress: write.progress(standing(progress, write)),  # another write of this run may have committed since
+            connect_timeout=_CONNECT_TIMEOUT_S,
             credentials=self._options.credentials,
         )
 
     def _transactor(self, name: str | None) -> Transactor:
-        return Transactor(self._options.gateways, producer=name, connect_timeout=_PATIENCE_S, credentials=self._options.credentials)
+        return Transactor(
+            self._options.gateways, producer=name, connect_timeout=_CONNECT_TIMEOUT_S, credentials=self._options.credentials
+        )
 
-    def _let_go(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Forget those who staged: what is left of it will never be visible."""
+    def _release(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Delete the tasks' producers: their remaining staged records will never become visible."""
         staged = (message for message in messages if isinstance(message, Staged))
-        self._forget([(message.producer, message.instance) for message in staged if message.producer])
+        self._delete_producers([(message.producer, message.instance) for message in staged if message.producer])
 
-    def _forget(self, producers: Sequence[tuple[str, bytes]]) -> None:
-        """Where that fails they go by themselves, when idle for a day."""
+    def _delete_producers(self, producers: Sequence[tuple[str, bytes]]) -> None:
+        """Delete producers; after a failure the gateways delete them once they are idle for a day."""
         for at in range(0, len(producers), limits.FORGET_PRODUCERS_MAX):
-            asking = Control(self._options.gateways, _FORGET_S, credentials=self._options.credentials)
-            with contextlib.suppress(TuttiError), contextlib.closing(asking) as control:
+            connection = Control(self._options.gateways, _CLEANUP_TIMEOUT_S, credentials=self._options.credentials)
+            with contextlib.suppress(TuttiError), contextlib.closing(connection) as control:
                 control.forget(*zip(*producers[at : at + limits.FORGET_PRODUCERS_MAX], strict=True))
 
 
-class StreamSink(_Sink, DataSourceStreamArrowWriter):  # type: ignore[misc]  # takes in write what Spark's own Arrow writers take
+class StreamSink(_Sink, DataSourceStreamArrowWriter):  # type: ignore[misc]  # as in Spark: takes Arrow
     """Writes micro-batches."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Make what the tasks of a micro-batch staged visible: all of it in one place of the log."""
+        """Make the staged records of a micro-batch visible, all at one position of the log."""
         query = next((message.query for message in messages if isinstance(message, Staged)), "")
         if not query:
-            raise UsageError("Spark did not name the query of this micro-batch: its tasks ran outside of a streaming query")
+            raise UsageError("Spark did not name the query of this micro-batch: the tasks ran outside of a streaming query")
         self._commit(f"spark-{query}", messages, batchId, stream=True)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Let go what was staged. It takes nothing back: a commit may be in the log although it failed here."""
-        self._let_go(messages)
+        """Release the staged records. This undoes no commit: the log may have one whose outcome is unknown here."""
+        self._release(messages)
 
 
-class BatchSink(_Sink, DataSourceArrowWriter):  # type: ignore[misc]  # likewise
+class BatchSink(_Sink, DataSourceArrowWriter):  # type: ignore[misc]  # as above
     """Writes a DataFrame once."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Make what the tasks staged visible: all of it in one place of the log. In `foreachBatch` its micro-batch names it."""
+        """Make the staged records visible, all at one position of the log. In `foreachBatch` the micro-batch identifies them."""
         write_id = self._options.write_id
-        whose = next((message for message in messages if isinstance(message, Staged) and message.query), None)
-        if whose is not None and not (whose.run or write_id):
+        in_query = next((message for message in messages if isinstance(message, Staged) and message.query), None)
+        if in_query is not None and not (in_query.run or write_id):
             raise UsageError(
-                "a write in foreachBatch without a writeId is known by the run of its query, which is the job group that Spark "
-                "gives it, and there is another one: give the write a writeId, or set no job group there. Nothing was written"
+                "the run of the query identifies a write in foreachBatch without a writeId, and the job group that Spark sets "
+                "names the run, but the function set another job group: give the write a writeId, or set no job group. Nothing was "
+                "written"
             )
-        if whose is not None:
-            self._commit("-".join(filter(None, ("spark", whose.query, write_id))), messages, whose.batch)
+        if in_query is not None:
+            self._commit("-".join(filter(None, ("spark", in_query.query, write_id))), messages, in_query.batch)
         else:
             self._commit(f"spark-write-{write_id}" if write_id else None, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Let go what was staged."""
-        self._let_go(messages)
+        """Release the staged records."""
+        self._release(messages)
 
 
-def _gathered(batches: Iterator[pa.RecordBatch], topic: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """A task's records by topic, in batches of a good size."""
+def _accumulate(batches: Iterator[pa.RecordBatch], topic: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Yield a task's records by topic, in batches of about `SLICE_BYTES`."""
     accumulator = Accumulator(topic)
     for batch in batches:
         yield from accumulator.add(batch)
     yield from accumulator.drain()
 
 
-def _finds_out(name: str | None) -> str:
-    """What to do about a commit whose outcome is not known."""
+def _unknown_advice(name: str | None) -> str:
+    """Return advice for a commit with an unknown outcome."""
     if name is None:
-        return "look for its records before you write them again; of a write with the option writeId the same again finds out"
-    return "the same write again finds out (a stream: start the query again)"
+        return "check the log for its records before you repeat the write; a write with the option writeId can simply be repeated"
+    return "repeat the same write, which checks the log first (a stream: start the query again)"
 
 
-def _of_topics(staged: Sequence[Staged]) -> tuple[dict[str, int], dict[str, int]]:
-    """Records and bytes of each topic."""
+def _totals_by_topic(staged: Sequence[Staged]) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the records and the bytes by topic."""
     records: dict[str, int] = {}
     sizes: dict[str, int] = {}
     for message in staged:
@@ -203,7 +216,7 @@ def _of_topics(staged: Sequence[Staged]) -> tuple[dict[str, int], dict[str, int]
 
 
 def _run(group: str) -> str:
-    """The run of a query, which is the job group of its jobs; empty where the function of foreachBatch has set another one."""
+    """Return the run of a query, which is its job group; empty if the function of foreachBatch set another job group."""
     try:
         return str(uuid.UUID(group))
     except ValueError:
@@ -211,12 +224,12 @@ def _run(group: str) -> str:
 
 
 def _payload(records: pa.RecordBatch) -> int:
-    """Bytes of keys and values."""
+    """Return the bytes of keys and values."""
     columns: list[Any] = [records.column(name) for name in ("key", "value") if name in records.schema.names]
     return sum(pc.sum(pc.binary_length(column)).as_py() or 0 for column in columns)
 
 
 def _property(name: str) -> str:
-    """What Spark's driver says to the tasks of a job, empty if nothing."""
+    """Return a local property that Spark's driver set for the tasks of a job; empty if not set."""
     context = TaskContext.get()
     return (context.getLocalProperty(name) if context is not None else "") or ""

@@ -1,1 +1,1 @@
-"""Source."""
+"""The read side of the data source `tutti`: planning, batch and streaming readers."""

@@ -1,4 +1,4 @@
-"""The batch reader: one range of the committed log, from gateways or from log directories with every gateway down."""
+"""The batch reader: reads one range of the committed log from gateways, or from log directories while all gateways are down."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from tutti_spark.common.options import ReadOptions
 
 
-# No `pushFilters`: Spark (4.2.0 and 4.3.0) would keep the filtered partitions for other uses of the relation, with wrong results.
+# No `pushFilters`: Spark (4.2.0, 4.3.0) reuses the filtered partitions for other uses of the relation, with wrong results.
 class BatchReader(DataSourceReader):
-    """Plans when the first action runs: `latest` is the frontier of that moment.
+    """Plans at the first action: `latest` is the frontier at that moment.
 
-    Spark keeps the plan for all later actions on the same relation (4.2.0 and 4.3.0), and nothing on the driver is asked again. A
-    task sees that its plan is old, and warns.
+    Spark (4.2.0 and 4.3.0) keeps the plan for all later actions on the same relation and does not call the driver's reader again.
+    So each task checks the age of its plan, and warns.
     """
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        """Partitions that hold each record of the range once."""
+        """Return partitions that contain each record of the range exactly once."""
         from tutti.sources.source import begun
 
         options = self._options
@@ -44,9 +44,7 @@ class BatchReader(DataSourceReader):
         start = planning.offset_of(source, "starting", options, frontier)
         end = planning.offset_of(source, "ending", options, frontier)
         if start > end and isinstance(options.start, int) and isinstance(options.end, int):
-            raise UsageError(
-                f"option {options.start_name!r} is {start}, behind {options.end_name!r} {end}: a range is [start, end)"
-            )
+            raise UsageError(f"option {options.start_name!r} is {start}, above {options.end_name!r} {end}: a range is [start, end)")
         planned = planning.partitions(source, frontier, start, end, options)
         last = planned[-1] if planned else None
         if isinstance(last, RecordsPartition) and options.end == "latest":
@@ -54,30 +52,28 @@ class BatchReader(DataSourceReader):
         return planned
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of one partition as Arrow batches of the declared schema."""
+        """Yield the records of one partition as Arrow batches of the declared schema."""
         if self._options.end == "latest":
             self._warn_if_older(partition)
         return read_partition(self._options, partition)
 
     def _warn_if_older(self, partition: InputPartition) -> None:
-        """Say in the worker's log that a read up to the newest record leaves out what came since it was planned."""
-        with suppress(TuttiError):  # the read fails by itself, or does not need what the frontier was asked of
-            if not isinstance(partition, RecordsPartition):  # Spark's stand-in for a plan of nothing
+        """Warn in the worker's log if records that were added after planning are missing from a read up to `latest`."""
+        with suppress(TuttiError):  # a real problem makes the read itself fail
+            if not isinstance(partition, RecordsPartition):  # Spark's placeholder for an empty plan
                 if self.partitions():
-                    _warn("it was planned when there were no records, and there are some now")
+                    _warn("it was planned while the range had no records, and now it has some")
                 return
             age = 0.0 if partition.planned is None else time.time() - partition.planned
             if age >= limits.SPARK_PLAN_OLD_US / 1e6:
                 more = source_of(self._options).frontier().offset - partition.end
                 if more > 0:
-                    _warn(
-                        f"the range was planned {age:.0f} s ago, up to {partition.end}, and the log has {more} more offsets by now"
-                    )
+                    _warn(f"the range was planned {age:.0f} s ago, up to {partition.end}, and the log has {more} more offsets now")
 
 
 def _warn(what: str) -> None:
     warnings.warn(
-        f"this read leaves out newer records: {what}. Spark plans a DataFrame once, at its first action: call load() again, or use "
+        f"this read omits newer records: {what}. Spark plans a DataFrame once, at its first action: call load() again, or use "
         "a table (docs/how-to/spark.md, A batch DataFrame keeps its range)",
         stacklevel=2,
     )

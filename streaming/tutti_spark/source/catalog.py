@@ -1,11 +1,11 @@
-"""Tables of Spark's catalog that read the log: `CREATE TABLE flights USING tutti OPTIONS (...)`.
+"""Tables in Spark's catalog that read the log: `CREATE TABLE flights USING tutti OPTIONS (...)`.
 
-Spark (4.2.0 and 4.3.0) hands a table's options to a Python data source once, when the table is created and its schema is asked for.
-A read or a write of the table brings the stored schema and the options of that read or write, and nothing else. So the options of
-the table travel in the schema: they are the metadata `tutti` of its first column.
+Spark (4.2.0 and 4.3.0) passes a table's options to a Python data source only once, when it asks for the schema of a new table. A
+read or a write of the table passes the stored schema and its own options only. So the schema carries the table's options, in the
+metadata key `tutti` of its first column.
 
-At the creation Spark passes each option twice, as X and as option.X, among properties of the table that are no options
-(provider, owner, comment, and those of TBLPROPERTIES).
+When a table is created, Spark passes each option twice, as X and as option.X, mixed with properties that are not options (provider,
+owner, comment, TBLPROPERTIES).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _PATHS = ("path", "archive", credentials.FILE)
 
 
 def created(options: Mapping[str, str]) -> dict[str, str] | None:
-    """The options of a table that is created, by our names, None where Spark creates no table.
+    """Return the options of a table that Spark creates, by Tutti's names; None unless Spark creates a table.
 
     Raises:
-        UsageError: they hold a secret.
+        UsageError: an option contains a secret.
     """
     low = {key.lower(): value for key, value in options.items()}
     if "provider" not in low:
@@ -42,22 +42,22 @@ def created(options: Mapping[str, str]) -> dict[str, str] | None:
     found = {our_name(key): value for key, value in given.items()}
     if credentials.TOKEN in found:
         raise UsageError(
-            f"option {credentials.TOKEN!r} {credentials.HIDDEN} is not taken for a table: its schema, which all readers see, would "
-            f"have the token in it. Use {credentials.FILE!r}, or give the token to each read of the table: t WITH (token = '...')"
+            f"option {credentials.TOKEN!r} {credentials.HIDDEN} is refused for a table: its schema, which all readers see, would "
+            f"contain the token. Use {credentials.FILE!r}, or pass the token to each read of the table: t WITH (token = '...')"
         )
-    # Later reads have other working directories.
+    # A later read may run in another working directory.
     return {name: _absolute(value) if name in _PATHS else value for name, value in found.items()}
 
 
 def carrying(schema: StructType, options: Mapping[str, str]) -> StructType:
-    """The schema of a new table, which has the table's options in it."""
+    """Return the schema of a new table, with the table's options in its metadata."""
     found = copy.deepcopy(schema)
     found.fields[0].metadata = {_KEY: dict(options)}
     return found
 
 
 def plain(schema: StructType) -> StructType:
-    """A schema without metadata."""
+    """Return a copy of the schema without metadata."""
     found = copy.deepcopy(schema)
     for field in found.fields:
         field.metadata = {}
@@ -65,13 +65,13 @@ def plain(schema: StructType) -> StructType:
 
 
 def with_table(options: Mapping[str, str], schema: StructType) -> dict[str, str]:
-    """The options of a read or a write, and of the table whose schema it has; its own come before those of the table."""
+    """Merge the options of a read or a write with those of its table; the read's own options take precedence."""
     kept: dict[str, str] = next((field.metadata[_KEY] for field in schema.fields if _KEY in field.metadata), {})
     given = {slot(our_name(key)) for key in options}
     return {name: value for name, value in kept.items() if slot(name) not in given} | dict(options)
 
 
 def _absolute(names: str) -> str:
-    """Names of directories or files as absolute paths; URLs stay."""
+    """Return file and directory names as absolute paths; URLs stay unchanged."""
     local = ((name.strip(), local_path(name.strip())) for name in names.split(","))
     return ",".join(name if path is None else os.path.abspath(path) for name, path in local)

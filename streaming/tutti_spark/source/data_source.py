@@ -1,4 +1,4 @@
-"""The data source as Spark sees it. Light to import: what reads is imported when something is read."""
+"""`TuttiDataSource`, the class that Spark instantiates. Readers and writers are imported on use, so that discovery stays fast."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 
 class TuttiDataSource(DataSource):
-    """`format("tutti")` of `spark.read`, `readStream`, `write` and `writeStream`; options are told in docs/how-to/spark.md."""
+    """`format("tutti")` of `spark.read`, `readStream`, `write` and `writeStream`. docs/how-to/spark.md lists the options."""
 
     def __init__(self, options: dict[str, str]) -> None:
-        """Refuse a Python that could not read, before anything else is asked of it."""
+        """Check first that this Python process has the required versions."""
         requirements.check()
         super().__init__(options)
 
     @classmethod
     def name(cls) -> str:
-        """The name of the format."""
+        """Return the name of the format."""
         return "tutti"
 
     def schema(self) -> StructType:
-        """The columns asked for, in the order asked for."""
+        """Return the schema of the requested columns, in the requested order."""
         from tutti_spark.common.options import parse
         from tutti_spark.common.spark_schema import spark_schema
         from tutti_spark.source.catalog import carrying, created
@@ -40,19 +40,19 @@ class TuttiDataSource(DataSource):
         return carrying(spark_schema(parse(table).columns), table)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A reader of one range of the committed log."""
+        """Return a batch reader of one range of the committed log."""
         from tutti_spark.source.batch import BatchReader
 
         return BatchReader(self._read_options("batch", schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """A reader of the log as it grows."""
+        """Return a streaming reader of the committed log."""
         from tutti_spark.source.stream import StreamReader
 
         return StreamReader(self._read_options("stream", schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """A writer of a DataFrame, once."""
+        """Return a batch writer of one DataFrame."""
         from tutti_spark.sink.options import check_columns, parse
         from tutti_spark.sink.sink import BatchSink
 
@@ -61,7 +61,7 @@ class TuttiDataSource(DataSource):
         return BatchSink(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
-        """A writer of micro-batches."""
+        """Return a streaming writer of micro-batches."""
         from tutti_spark.sink.options import check_columns, parse
         from tutti_spark.sink.sink import StreamSink
 

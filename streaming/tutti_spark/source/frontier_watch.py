@@ -1,7 +1,7 @@
-"""The frontier as a stream reader knows it, kept fresh by a thread of its own.
+"""Follows the frontier in a background thread, so that a stream reader always has a recent value.
 
-Spark asks for the latest offset every 10 ms, idle or not. One long poll at a time answers all of that: it comes back when the
-frontier moves, so a query hears of new records within a round trip and asks no gateway in vain.
+Spark asks for the latest offset every 10 ms, even when idle. One long poll at a time answers all of these calls: it returns when
+the frontier moves, so a query sees new records within one round trip and sends no useless requests.
 """
 
 from __future__ import annotations
@@ -17,39 +17,48 @@ from tutti.errors import Unavailable
 if TYPE_CHECKING:
     from tutti.sources.source import Frontier, Source
 
-_PATIENCE_SECONDS = limits.READ_RETRY_US / 1e6
+_RETRY_SECONDS = limits.READ_RETRY_US / 1e6
 
 
 class Lag:
-    """How far a query is behind: the moments at which the frontier moved, and how far."""
+    """Lag of a query, computed from the times and offsets of frontier moves."""
 
     def __init__(self) -> None:
-        self._moments: deque[tuple[float, int]] = deque()
+        self._moves: deque[tuple[float, int]] = deque()
         self._offset = 0
 
     def moved(self, offset: int, now: float) -> None:
-        """The frontier is at `offset` since `now` (seconds, monotonic)."""
+        """Note that the frontier moved to `offset` at `now` (monotonic seconds)."""
         if offset <= self._offset:
             return
         self._offset = offset
-        if len(self._moments) == limits.SPARK_MOMENTS_MAX:
-            now = self._moments.pop()[0]  # lags are told too long rather than too short
-        self._moments.append((now, offset))
+        if len(self._moves) == limits.SPARK_MOMENTS_MAX:
+            now = self._moves.pop()[0]  # when full, merge moves: a lag is reported too long rather than too short
+        self._moves.append((now, offset))
 
     def behind(self, processed: int, now: float) -> tuple[int, int]:
-        """Records from `processed` on, and for how many milliseconds the first of them has been known. `processed` never falls."""
-        while self._moments and self._moments[0][1] <= processed:
-            self._moments.popleft()
-        if not self._moments:
+        """Return the lag at `processed`: records up to the frontier, and milliseconds since the first of them was known.
+
+        `processed` must not decrease between calls.
+        """
+        while self._moves and self._moves[0][1] <= processed:
+            self._moves.popleft()
+        if not self._moves:
             return 0, 0
-        return self._offset - processed, max(0, round((now - self._moments[0][0]) * 1000))
+        return self._offset - processed, max(0, round((now - self._moves[0][0]) * 1000))
 
 
 class FrontierWatch:
-    """Follows the frontier of a log from the moment it is made until `stop`, or until no gateway answered for too long."""
+    """Follows the frontier of a log until `stop`, or until no gateway answers within the retry time."""
 
     def __init__(self, source: Source, name: str, poll_seconds: float = limits.SPARK_POLL_US / 1e6) -> None:
-        """`name` says in errors whose frontier it is; a poll comes back after `poll_seconds` although no record was added."""
+        """Start the thread.
+
+        Args:
+            source: origin to poll.
+            name: of the origin, for errors.
+            poll_seconds: a long poll returns after this time if no record was added.
+        """
         self._source = source
         self._name = name
         self._poll_seconds = poll_seconds
@@ -61,22 +70,22 @@ class FrontierWatch:
         threading.Thread(target=self._follow, name="tutti-frontier", daemon=True).start()
 
     def frontier(self, at_least: int = 0) -> Frontier:
-        """The newest frontier heard of; waits for the first one, for the log to begin, and for offset `at_least`.
+        """Return the newest known frontier; wait for the first one, for the log to begin, and for offset `at_least`.
 
         Raises:
-            Unavailable: no gateway answered for too long, or the frontier stayed below `at_least`.
-            TuttiError: the question was refused, or nothing can be asked any more. So does every later call.
+            Unavailable: no gateway answered in time, or the frontier stayed below `at_least`.
+            TuttiError: the poll failed; every later call raises the same error.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._failure is not None or self._reaches(at_least), _PATIENCE_SECONDS)
+            self._changed.wait_for(lambda: self._failure is not None or self._reaches(at_least), _RETRY_SECONDS)
             if self._failure is not None:
                 raise self._failure
             if self._frontier is None or not self._frontier.log:
-                raise Unavailable(f"the log of {self._name} has not begun within {_PATIENCE_SECONDS:.0f} s: is the group complete?")
+                raise Unavailable(f"the log of {self._name} has not begun within {_RETRY_SECONDS:.0f} s: is the group complete?")
             if self._frontier.offset < at_least:
                 raise Unavailable(
                     f"the query has read up to offset {at_least}, but {self._name} has committed only {self._frontier.offset} "
-                    f"for {_PATIENCE_SECONDS:.0f} s: is it a copy of an older state?"
+                    f"for {_RETRY_SECONDS:.0f} s: is it a copy of an older state?"
                 )
             return self._frontier
 
@@ -84,26 +93,26 @@ class FrontierWatch:
         return self._frontier is not None and bool(self._frontier.log) and self._frontier.offset >= offset
 
     def behind(self, processed: int) -> tuple[int, int]:
-        """Records from `processed` to the frontier, and for how many milliseconds the first of them has been known."""
+        """Return the lag at `processed`: records up to the frontier, and milliseconds since the first of them was known."""
         with self._changed:
             return self._lag.behind(processed, time.monotonic())
 
     def stop(self) -> None:
-        """Follow no longer; the thread ends with its poll."""
+        """Stop following; the thread ends after its present poll."""
         self._stopped = True
 
     def _follow(self) -> None:
-        beyond: int | None = None
-        patience: float | None = None  # for the first answer as for any question; later a gateway has the time to come back
+        known: int | None = None
+        timeout: float | None = None  # default for the first poll; later polls give a gateway time to restart
         while not self._stopped:
             try:
-                frontier = self._source.frontier(beyond, self._poll_seconds, patience)
-            except Exception as error:  # noqa: BLE001 - told to who asks: a frontier that nobody follows stands still
+                frontier = self._source.frontier(known, self._poll_seconds, timeout)
+            except Exception as error:  # noqa: BLE001 - `frontier` raises it: without this thread the frontier would never move
                 with self._changed:
                     self._failure = error
                     self._changed.notify_all()
                 return
-            beyond, patience = frontier.offset, _PATIENCE_SECONDS
+            known, timeout = frontier.offset, _RETRY_SECONDS
             with self._changed:
                 self._frontier = frontier
                 self._lag.moved(frontier.offset, time.monotonic())

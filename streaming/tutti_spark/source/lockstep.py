@@ -1,19 +1,18 @@
-"""Streams of one query that move together: in each micro-batch all of them end at one place (option `lockstep`).
+"""Lockstep: in each micro-batch, all streams of one query end at the same offset (option `lockstep`).
 
-Spark asks each source of a query by itself, in a process of its own, and what is there may grow from one question to the next.
-But it asks from one thread, all sources once in each trigger, always in the same order. So the one that is asked first leads: it
-decides where the micro-batch ends, and the others, asked after it in the same trigger, take its answer and wait until they have
-heard of it themselves. That they were is shown by counts: at its question number k a follower has to find the leader's answer
-number k. Nothing else could keep two queries of one name apart, as a source does not learn whose it is; where the counts fit, the
-answers do, too.
+Spark runs each source of a query in its own process, and the log may grow between two requests. But Spark asks from one thread,
+each source once per trigger, always in the same order. So the source that is asked first leads: it decides the end of the
+micro-batch. The other sources return the leader's end, after their own view of the frontier has reached it. Counts verify the
+pairing: at its request number k a follower must find the leader's answer number k. Counts are the only way to separate two queries
+with the same name, because Spark does not identify the query to a source.
 
-What they share is a file in the driver's own scratch directory, changed under a lock:
+The sources share one file in the driver's scratch directory, and change it under a lock:
 
     {"members": [...], "initial": ..., "leader": ..., "asked": k, "end": {"log", "begin", "offset"}, "terms": {...}}
 
-Each member holds a lock on a file of its own for as long as it lives. All sources of a run are asked for their limit before the
-first of them is asked for an offset: that is when they join. Once offsets were asked for, a run takes in nobody else. Who comes
-then belongs to the next run, or to another query: it waits until all members are gone, and then forgets what they left.
+Each member locks its own file while it lives. Spark asks all sources of a run for their limits before it asks any for an offset:
+sources join at that time. After the first offset request a run accepts no more members. A later source belongs to the next run or
+to another query: it waits until all members are gone, and then resets the shared state.
 """
 
 from __future__ import annotations
@@ -33,18 +32,18 @@ from tutti import limits
 from tutti.errors import Unavailable, UsageError
 from tutti_spark.common.file_locks import is_held
 
-#: What the sources of one query agree on: options by name, as text.
+#: Options that the sources of one query must share: values as text, by name.
 Terms = Mapping[str, str]
-_PARTING_SECONDS = limits.SPARK_PARTING_US / 1e6
-_LOOK_SECONDS = 0.02
-_NEW: dict[str, Any] = {"members": [], "initial": None, "leader": None, "asked": 0, "end": None, "terms": None}
+_JOIN_TIMEOUT_SECONDS = limits.SPARK_PARTING_US / 1e6
+_JOIN_POLL_SECONDS = 0.02
+_INITIAL_STATE: dict[str, Any] = {"members": [], "initial": None, "leader": None, "asked": 0, "end": None, "terms": None}
 
 
 def scratch_directory(option: str) -> Path:
-    """The directory that Spark's driver made for itself alone, as it tells its Python processes; `option` needs it.
+    """Return the private scratch directory of Spark's driver, which `option` needs.
 
     Raises:
-        UsageError: it does not tell; this is no such process.
+        UsageError: SPARK_LOCAL_DIRS is not set, so Spark's driver did not start this process.
     """
     directories = os.environ.get("SPARK_LOCAL_DIRS", "")
     if not directories:
@@ -53,22 +52,22 @@ def scratch_directory(option: str) -> Path:
 
 
 class Lockstep:
-    """One source's part in the lockstep of that name."""
+    """One source's membership in a lockstep."""
 
     def __init__(self, name: str, directory: Path | None = None) -> None:
-        """Nothing is opened before the first question; `directory` is one that all sources of the driver share."""
+        """Open nothing yet; all sources of the driver share `directory` (None: the driver's scratch directory)."""
         self._name = name
         self._directory = directory
         self._member = ""
-        self._state = -1  # file descriptors
-        self._life = -1
-        self._asked = 0
+        self._state_file = -1  # file descriptors
+        self._member_lock = -1
+        self._requests = 0
 
     def join(self) -> None:
-        """Be one of the run that is about to begin; again does nothing.
+        """Join the run that is about to begin; further calls do nothing.
 
         Raises:
-            UsageError: a run of that name goes on, and its sources do not end.
+            UsageError: another run uses the name, and its sources do not end.
         """
         if self._member:
             return
@@ -78,24 +77,24 @@ class Lockstep:
             / hashlib.sha256(self._name.encode()).hexdigest()[:32]
         )
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._state = os.open(home / "state", os.O_RDWR | os.O_CREAT, 0o600)
-        deadline = time.monotonic() + _PARTING_SECONDS
-        while not self._joined(home):
+        self._state_file = os.open(home / "state", os.O_RDWR | os.O_CREAT, 0o600)
+        deadline = time.monotonic() + _JOIN_TIMEOUT_SECONDS
+        while not self._try_join(home):
             if time.monotonic() > deadline:
-                raise self._clash("a query that goes on moves its streams by it")
-            time.sleep(_LOOK_SECONDS)
+                raise self._name_conflict("a running query uses it")
+            time.sleep(_JOIN_POLL_SECONDS)
 
     def initial(self, terms: Terms, log: str, decide: Callable[[], int]) -> int:
-        """The offset on log `log` at which all begin: what `decide` gives to the first that asks.
+        """Return the offset at which all streams begin: the result of `decide` in the first stream that asks.
 
         Raises:
-            UsageError: the others read another log, or do not begin where `terms` say.
+            UsageError: the other streams read another log, or have other starting options.
         """
         self.join()
-        known = self._look()["initial"]
+        known = self._snapshot()["initial"]
         if known is None:
             offset = decide()
-            with self._locked() as state:
+            with self._update() as state:
                 self._check_member(state)
                 if state["initial"] is None:
                     state["initial"] = {"log": log, "offset": offset, "terms": dict(terms)}
@@ -105,71 +104,72 @@ class Lockstep:
         return int(known["offset"])
 
     def end(self, terms: Terms, log: str, begin: int, decide: Callable[[], int]) -> int:
-        """Where the micro-batch that begins at `begin` of log `log` ends, `begin` itself when there is none yet: what `decide`
-        gives to the source that is asked first. To be asked once in each trigger.
+        """Return the end of the micro-batch that begins at `begin`: the result of `decide` in the leader.
+
+        Call it once in each trigger. The end equals `begin` when there is nothing to read yet.
 
         Raises:
-            UsageError: the others read another log, stand elsewhere or cut otherwise; or another query has the name, too.
+            UsageError: the other streams have another log, position or options; or another query uses the same name.
         """
         self.join()
-        self._asked += 1
-        state = self._look()
+        self._requests += 1
+        state = self._snapshot()
         if state["leader"] in (None, self._member):
-            return self._lead(terms, log, begin, decide())
+            return self._decide_as_leader(terms, log, begin, decide())
         self._check_member(state)
-        if state["asked"] != self._asked:
-            raise self._clash(f"its streams were asked {state['asked']} times, this one {self._asked} times")
+        if state["asked"] != self._requests:
+            raise self._name_conflict(f"Spark asked its streams {state['asked']} times, and this stream {self._requests} times")
         end = state["end"]
         self._check_log(end["log"], log)
         self._check_terms(state["terms"], terms)
         if end["begin"] != begin:
             raise UsageError(
-                f"streams of lockstep {self._name!r} stand at offsets {end['begin']} and {begin} of log {log}: the checkpoint is "
-                "of a query whose streams did not move together. Use a new checkpointLocation, and a name that no other query has"
+                f"streams of lockstep {self._name!r} are at offsets {end['begin']} and {begin} of log {log}: the checkpoint is "
+                "from a query whose streams were not in lockstep. Use a new checkpointLocation, and a name that no other query has"
             )
         return int(end["offset"])
 
     def leave(self) -> None:
-        """Be no longer counted among the living. The end of the process does the same."""
-        for descriptor in (self._life, self._state):
+        """Release the locks, so that this source is no longer a member. The end of the process does the same."""
+        for descriptor in (self._member_lock, self._state_file):
             if descriptor >= 0:
                 os.close(descriptor)
-        self._life = self._state = -1
+        self._member_lock = self._state_file = -1
 
-    def _joined(self, home: Path) -> bool:
-        with self._locked() as state:
+    def _try_join(self, home: Path) -> bool:
+        with self._update() as state:
             living = [member for member in state["members"] if is_held(home / member)]
             if living and (state["leader"] or state["initial"]):
                 return False
             if not living:
                 for left in home.glob("member-*"):
                     left.unlink()
-                state.update(_NEW)
+                state.update(_INITIAL_STATE)
             member = f"member-{uuid.uuid4().hex}"
-            self._life = os.open(home / member, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-            fcntl.flock(self._life, fcntl.LOCK_EX)
+            self._member_lock = os.open(home / member, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            fcntl.flock(self._member_lock, fcntl.LOCK_EX)
             state["members"] = [*living, member]
             self._member = member
             return True
 
-    def _lead(self, terms: Terms, log: str, begin: int, offset: int) -> int:
-        with self._locked() as state:
+    def _decide_as_leader(self, terms: Terms, log: str, begin: int, offset: int) -> int:
+        with self._update() as state:
             self._check_member(state)
             if state["leader"] not in (None, self._member):
-                raise self._clash("one of them was asked at the same time")
+                raise self._name_conflict("Spark asked two leaders at the same time")
             end = {"log": log, "begin": begin, "offset": offset}
-            state.update({"leader": self._member, "asked": self._asked, "terms": dict(terms), "end": end})
+            state.update({"leader": self._member, "asked": self._requests, "terms": dict(terms), "end": end})
         return offset
 
     def _check_member(self, state: Mapping[str, Any]) -> None:
         if self._member not in state["members"]:
-            raise self._clash("it has begun meanwhile")
+            raise self._name_conflict("another run began and replaced the members")
 
     def _check_log(self, theirs: str, mine: str) -> None:
         if theirs != mine:
             raise UsageError(
-                f"streams of lockstep {self._name!r} read different logs, {theirs} and {mine}: offsets of one mean nothing in the "
-                "other. Only streams of one log move together"
+                f"streams of lockstep {self._name!r} read different logs, {theirs} and {mine}: offsets of one log mean nothing in "
+                "the other. Only streams of one log can share a lockstep"
             )
 
     def _check_terms(self, theirs: Terms, mine: Terms) -> None:
@@ -177,45 +177,45 @@ class Lockstep:
             values = [terms.get(option, "not given") for terms in (theirs, mine)]
             if values[0] != values[1]:
                 raise UsageError(
-                    f"streams of lockstep {self._name!r} differ in option {option!r}: {values[0]} and {values[1]}. They move "
-                    "together, so give all of them the same"
+                    f"streams of lockstep {self._name!r} differ in option {option!r}: {values[0]} and {values[1]}. Give all of "
+                    "them the same value"
                 )
 
-    def _clash(self, why: str) -> UsageError:
+    def _name_conflict(self, why: str) -> UsageError:
         return UsageError(
-            f"another query of this driver has streams in lockstep {self._name!r}, too ({why}): give the option 'lockstep' a name "
-            "that no other query has while it runs"
+            f"another query of this driver also has streams in lockstep {self._name!r} ({why}): set the option 'lockstep' to a "
+            "name that no other running query has"
         )
 
-    def _look(self) -> dict[str, Any]:
-        """What is shared at a moment when nobody writes it."""
+    def _snapshot(self) -> dict[str, Any]:
+        """Return a consistent copy of the shared state."""
         with self._lock(fcntl.LOCK_SH):
             return self._read()
 
     def _read(self) -> dict[str, Any]:
-        text = os.pread(self._state, os.fstat(self._state).st_size, 0)
+        text = os.pread(self._state_file, os.fstat(self._state_file).st_size, 0)
         try:
-            return dict(json.loads(text)) if text else dict(_NEW)
+            return dict(json.loads(text)) if text else dict(_INITIAL_STATE)
         except (ValueError, RecursionError) as error:
-            raise Unavailable(f"what lockstep {self._name!r} shares is cut short: start the query again") from error
+            raise Unavailable(f"the shared state of lockstep {self._name!r} is incomplete: start the query again") from error
 
     @contextmanager
-    def _locked(self) -> Iterator[dict[str, Any]]:
-        """What is shared, alone with it; what the caller makes of it is written at the end."""
+    def _update(self) -> Iterator[dict[str, Any]]:
+        """Lock the shared state for a change, and write it at the end of the block."""
         with self._lock(fcntl.LOCK_EX):
             try:
                 state = self._read()
-            except Unavailable:  # by one that was killed as it wrote, and whose query is at its end
-                state = dict(_NEW)
+            except Unavailable:  # a member was killed during its write, so its query has ended
+                state = dict(_INITIAL_STATE)
             before = json.dumps(state)
             yield state
             if (after := json.dumps(state)) != before:
-                os.pwrite(self._state, after.encode().ljust(os.fstat(self._state).st_size), 0)
+                os.pwrite(self._state_file, after.encode().ljust(os.fstat(self._state_file).st_size), 0)
 
     @contextmanager
     def _lock(self, kind: int) -> Iterator[None]:
-        fcntl.flock(self._state, kind)
+        fcntl.flock(self._state_file, kind)
         try:
             yield
         finally:
-            fcntl.flock(self._state, fcntl.LOCK_UN)
+            fcntl.flock(self._state_file, fcntl.LOCK_UN)

@@ -1,4 +1,4 @@
-"""Where records come from: gateways, or data directories."""
+"""Opens the origin of a read: gateways, data directories, or an archive."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ if TYPE_CHECKING:
     from tutti_spark.common.options import ReadOptions
     from tutti_spark.source.planning import RecordsPartition
 
-#: What to do about a partition that could not be read; where nothing stands here the error itself says it.
+#: Advice for a partition that could not be read. Other errors contain their own advice.
 _ADVICE: dict[type[TuttiError], str] = {
-    Unavailable: "start one of these gateways, or name others in `gateways`; the query goes on from its checkpoint",
+    Unavailable: "start one of these gateways, or name others in `gateways`; the query resumes from its checkpoint",
     OffsetOutOfRange: "retention has removed records since this was planned: keep more, or set failOnDataLoss to false",
-    Damaged: "another gateway may have them whole: `tutti status` says if this one mends them, `tutti log verify` what is damaged",
+    Damaged: "another gateway may have intact copies: `tutti status` shows whether this one repairs them, `tutti log verify` lists "
+    "the corrupt frames",
 }
 
 
 def source_of(options: ReadOptions) -> Source:
-    """What the options name, whatever log it has now. Connections to gateways belong to the process and are shared."""
+    """Open the origin that the options name, whichever log it holds now. Gateway connections are shared within the process."""
     log: Source | None = None
     if options.gateways is not None:
         from tutti.sources.query_progress import Progress
@@ -48,13 +49,17 @@ def source_of(options: ReadOptions) -> Source:
 
 
 def source_of_log(options: ReadOptions, log: str, seen: int, gateways: Iterable[tuple[str, int]] = ()) -> Source:
-    """The log alone (or, where there is none, the archive) for a worker that reads what was planned on log `log` when its frontier
-    was at `seen` or above, and when `gateways` (host and port) were known, in the order to turn to them: what the options name may
-    be gone by now. Those of the worker's own host come first.
+    """Open the log (without a log: the archive) for a worker that reads a planned partition.
+
+    Args:
+        options: of the read. Their gateways may be gone by now.
+        log: UUID of the log that the read was planned on.
+        seen: lower bound of the frontier when the read was planned.
+        gateways: host and port of each gateway known at that time, in order of preference. Gateways on this host come first.
 
     Raises:
-        UsageError: the directories hold another log by now.
-        Refused: the gateways do (when they are asked).
+        UsageError: the directories hold another log now.
+        Refused: the gateways hold another log now (raised by the first request).
     """
     if options.gateways is not None:
         from tutti.common.address import Address, parse_url
@@ -71,42 +76,44 @@ def source_of_log(options: ReadOptions, log: str, seen: int, gateways: Iterable[
     found = files.frontier().log
     if found != log:
         _files.cache_clear()
-        raise UsageError(f"{options.origin} holds log {found}, and the read was planned on log {log}: it was replaced meanwhile")
+        raise UsageError(f"{options.origin} holds log {found}, but the read was planned on log {log}: the log was replaced")
     return files
 
 
 def pieces_of(options: ReadOptions, partition: RecordsPartition) -> Iterator[Piece]:
-    """The records of a partition in offset order, for a worker: from the files of a gateway on its host where it may read them.
-    What retention removes meanwhile is passed over with a warning where that is wanted.
+    """Yield the records of a partition in offset order.
+
+    A worker reads the files of a gateway on its own host where permitted. With failOnDataLoss=false it skips records that retention
+    removes during the read, with a warning.
 
     Raises:
-        TuttiError: as `source_of_log` and `Source.pieces`; the latter say which records of which partition could not be read where.
+        TuttiError: as `source_of_log` and `Source.pieces`; an error of a read names the records, the partition and the gateway.
     """
     source = source_of_log(options, partition.log, partition.end, partition.gateways)
     position = partition.start
     while True:
         try:
-            for piece in _told(source, options, partition, position):
+            for piece in _pieces_with_context(source, options, partition, position):
                 position = piece.next
                 yield piece
             return
         except OffsetOutOfRange:
-            held = source.frontier().start
-            if options.fail_on_data_loss or held <= position:
+            log_start = source.frontier().start
+            if options.fail_on_data_loss or log_start <= position:
                 raise
             warnings.warn(
-                f"records {position} to {min(held, partition.end) - 1} were removed from the log of {options.origin} before they "
-                "were read: they are passed over, as failOnDataLoss is false",
+                f"records {position} to {min(log_start, partition.end) - 1} were removed from the log of {options.origin} before "
+                "they were read: they are skipped, because failOnDataLoss is false",
                 stacklevel=2,
             )
-            position = held
+            position = log_start
             if position >= partition.end:
                 return
 
 
-def _pieces(source: Source, options: ReadOptions, partition: RecordsPartition, start: int) -> Iterator[Piece]:
+def _tiered_pieces(source: Source, options: ReadOptions, partition: RecordsPartition, start: int) -> Iterator[Piece]:
     if options.archive is None or not _has_log(options):
-        return _of_log(source, options, partition, start)
+        return _log_pieces(source, options, partition, start)
     from tutti.sources.tiered import across
 
     return across(
@@ -116,17 +123,17 @@ def _pieces(source: Source, options: ReadOptions, partition: RecordsPartition, s
         partition.end,
         partition.topics,
         options.columns,
-        lambda position: _of_log(source, options, partition, position),
+        lambda position: _log_pieces(source, options, partition, position),
         lambda: source.frontier().start,
     )
 
 
 def _has_log(options: ReadOptions) -> bool:
-    """Whether there is a log beside the archive."""
+    """True if the options name a log besides the archive."""
     return options.gateways is not None or bool(options.paths)
 
 
-def _of_log(source: Source, options: ReadOptions, partition: RecordsPartition, start: int) -> Iterator[Piece]:
+def _log_pieces(source: Source, options: ReadOptions, partition: RecordsPartition, start: int) -> Iterator[Piece]:
     asked = start, partition.end, partition.topics, options.columns
     here = [address for address in source.addresses if options.short_circuit and is_here(address.host)]
     if not here:
@@ -136,11 +143,11 @@ def _of_log(source: Source, options: ReadOptions, partition: RecordsPartition, s
     return pieces_nearby(here, source, partition.log, *asked, credentials=options.credentials)
 
 
-def _told(source: Source, options: ReadOptions, partition: RecordsPartition, start: int) -> Iterator[Piece]:
-    """The records from `start` on; an error that ends them says which they are, where they were asked for, and what to do."""
+def _pieces_with_context(source: Source, options: ReadOptions, partition: RecordsPartition, start: int) -> Iterator[Piece]:
+    """Yield the records from `start` on; an error names the unread records, the gateway, and what to do."""
     position = start
     try:
-        for piece in _pieces(source, options, partition, start):
+        for piece in _tiered_pieces(source, options, partition, start):
             position = piece.next
             yield piece
     except TuttiError as error:
@@ -156,7 +163,7 @@ def _told(source: Source, options: ReadOptions, partition: RecordsPartition, sta
 
 @lru_cache(maxsize=limits.ARCHIVES_OPEN_MAX)
 def _archive(where: str, log: str) -> Archive:
-    """Opened once a process, as directories are; by log, "" for whichever it is of."""
+    """Open an archive once per process; the cache is keyed by log ("" for any), because an archive can be recreated."""
     from tutti.archive.catalog import Archive
 
     return Archive(where, log)
@@ -164,7 +171,7 @@ def _archive(where: str, log: str) -> Archive:
 
 @lru_cache(maxsize=limits.SPARK_DIRECTORIES_MAX)
 def _files(paths: tuple[str, ...], log: str) -> Files:
-    """Opened once a process: Spark's workers live on from task to task. By log, as a directory can be made anew."""
+    """Open directories once per process, because Spark reuses workers; keyed by log, because a directory can be recreated."""
     from tutti.sources.files import Files
 
     return Files(paths)

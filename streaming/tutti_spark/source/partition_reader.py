@@ -1,4 +1,4 @@
-"""Reading a partition, in one of Spark's workers."""
+"""Reads one partition in a Spark worker."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 
 def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """The partition's records in offset order, as Arrow batches of exactly the declared schema.
+    """Yield the partition's records in offset order, as Arrow batches of exactly the declared schema.
 
-    A gateway that goes away meanwhile is looked for, and the read goes on where it was.
+    If a gateway fails, the read continues at another gateway from the same offset.
     """
     if not isinstance(partition, RecordsPartition):
-        return  # Spark's own stand-in where a read has no partition
+        return  # Spark's placeholder for a read without partitions
     requirements.check()
-    _keep_modules_out_of_the_way()
+    _freeze_modules()
     for piece in pieces_of(options, partition):
         yield piece.batch
 
 
 @cache
-def _keep_modules_out_of_the_way() -> None:
-    """Spark's Python daemon collects garbage after each task, for 20 ms over what modules hold for good. Once a process."""
+def _freeze_modules() -> None:
+    """Exempt loaded modules from garbage collection: Spark's daemon collects after each task, which costs 20 ms for them."""
     gc.freeze()

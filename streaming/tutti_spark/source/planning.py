@@ -1,4 +1,4 @@
-"""From places to offsets, and from a range of offsets to Spark's partitions."""
+"""Resolves starting and ending options to offsets, and divides a range of offsets into Spark partitions."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ if TYPE_CHECKING:
     from tutti.sources.source import Frontier, Range, Source
 
 
-_SHOWN = 10  # topics in a message
-_QUOTED = 3  # bytes that JSON has for a name beside its own
+_TOPICS_SHOWN = 10  # topics in a message
+_JSON_BYTES_PER_NAME = 3  # bytes of JSON around each name: two quotes and a comma
 
 
 class RecordsPartition(InputPartition):
-    """Records [start, end) of log `log`, of `topics` (None: of all).
+    """Records [start, end) of log `log`, restricted to `topics` (None: all topics).
 
-    `gateways` are those that were known when it was planned, in the order in which this partition turns to them: a task may begin
-    in a process that never asked one, at a time when none of those that the options name is left. `begins` is where the log began
-    then: what lies below is read from its archive. `planned` is the time of the plan (seconds since 1970), in the last partition of
-    a range that ends at the frontier of that moment.
+    Attributes:
+        gateways: host and port of the gateways known when the read was planned, in this partition's order of preference. A task may
+            run in a process without connections, when no gateway of the options is left.
+        begins: the start of the log when the read was planned. Records below it come from the archive.
+        planned: time of planning in seconds since 1970; only in the last partition of a range that ends at `latest`.
     """
 
     def __init__(
@@ -52,60 +53,60 @@ class RecordsPartition(InputPartition):
         self.planned: float | None = None
 
     def __repr__(self) -> str:
-        """As Spark shows it in its logs."""
+        """Return the text that Spark's logs show."""
         return f"RecordsPartition(log={self.log}, start={self.start}, end={self.end}, {named(self.topics)})"
 
 
 def named(topics: tuple[str, ...] | None) -> str:
-    """Topics in words; of many the first ones."""
+    """Return the topics as text for a message; of many topics only the first ones."""
     if topics is None:
         return "all topics"
-    some = ", ".join(topics[:_SHOWN])
-    return f"topics {some}" if len(topics) <= _SHOWN else f"{len(topics)} topics ({some}, ...)"
+    some = ", ".join(topics[:_TOPICS_SHOWN])
+    return f"topics {some}" if len(topics) <= _TOPICS_SHOWN else f"{len(topics)} topics ({some}, ...)"
 
 
 def offset_of(source: Source, option: Literal["starting", "ending"], options: ReadOptions, frontier: Frontier) -> int:
-    """The offset that "starting" or "ending" (`option`) came to, with the frontier as it is.
+    """Return the offset that the "starting" or "ending" options mean at the given frontier.
 
     Raises:
-        OffsetOutOfRange: an offset beyond the frontier, or below what the log still holds while that counts as data loss.
+        OffsetOutOfRange: the offset is above the frontier, or below the start of the log while failOnDataLoss is true.
     """
-    place, name = (options.start, options.start_name) if option == "starting" else (options.end, options.end_name)
-    if place == "earliest":
+    position, name = (options.start, options.start_name) if option == "starting" else (options.end, options.end_name)
+    if position == "earliest":
         return frontier.start
-    if place == "latest":
+    if position == "latest":
         return frontier.offset
-    if isinstance(place, datetime):
-        return source.offset_for_time(place)
-    offset = int(place)
+    if isinstance(position, datetime):
+        return source.offset_for_time(position)
+    offset = int(position)
     if offset > frontier.offset:
         raise OffsetOutOfRange(
-            f"option {name!r} is {offset}, beyond the frontier: {options.origin} has committed up to {frontier.offset}"
+            f"option {name!r} is {offset}, above the frontier: {options.origin} has committed up to {frontier.offset}"
         )
     return held(offset, frontier, options)
 
 
 def held(offset: int, frontier: Frontier, options: ReadOptions) -> int:
-    """`offset`, or the first that the log still holds where lost records are to be passed over, with a warning.
+    """Return `offset`; with failOnDataLoss=false at least the start of the log, with a warning about the skipped records.
 
     Raises:
-        OffsetOutOfRange: records from `offset` on are gone, and that counts.
+        OffsetOutOfRange: retention removed records from `offset` on, and failOnDataLoss is true.
     """
     if offset >= frontier.start:
         return offset
     gone = f"records {offset} to {frontier.start - 1} are no longer in the log of {options.origin}"
     if options.fail_on_data_loss:
-        left = f"it has {frontier.start} to {frontier.offset - 1}" if frontier.start < frontier.offset else "it has none by now"
-        raise OffsetOutOfRange(f"{gone}, {left}: start later, or set failOnDataLoss to false to pass over them")
-    warnings.warn(f"{gone}: they are passed over, as failOnDataLoss is false", stacklevel=2)
+        left = f"it has {frontier.start} to {frontier.offset - 1}" if frontier.start < frontier.offset else "it has none now"
+        raise OffsetOutOfRange(f"{gone}, {left}: start later, or set failOnDataLoss to false to skip them")
+    warnings.warn(f"{gone}: they are skipped, because failOnDataLoss is false", stacklevel=2)
     return frontier.start
 
 
 def trimmed(source: Source, known: Frontier, error: OffsetOutOfRange) -> Frontier:
-    """The frontier as retention has left it since it was `known`, where a range that the log held then is refused with `error`.
+    """Return the present frontier after a range within `known` failed with `error`, because retention may have removed records.
 
     Raises:
-        OffsetOutOfRange: `error`, as nothing was removed meanwhile.
+        OffsetOutOfRange: `error` itself, if retention removed nothing since `known`.
     """
     now = source.frontier()
     if now.start <= known.start:
@@ -114,7 +115,7 @@ def trimmed(source: Source, known: Frontier, error: OffsetOutOfRange) -> Frontie
 
 
 def partitions(source: Source, frontier: Frontier, start: int, end: int, options: ReadOptions) -> list[InputPartition]:
-    """Partitions that together hold the records [start, end) of the topics asked for, each once; none when there are none."""
+    """Return partitions that contain each record of [start, end) of the requested topics once; an empty list for no records."""
     start = held(start, frontier, options)
     if start >= end:
         return []
@@ -122,25 +123,25 @@ def partitions(source: Source, frontier: Frontier, start: int, end: int, options
     if topics == ():
         return []
     if options.partitions_min is None and end - start <= limits.SPARK_SMALL_RECORDS:
-        return [RecordsPartition(frontier.log, start, end, topics, _turns(source)(0), _begins(source))]
+        return [RecordsPartition(frontier.log, start, end, topics, _gateway_orders(source)(0), _begins(source))]
     try:
-        ranges = _cut(source, start, end, topics, options)
+        ranges = _split(source, start, end, topics, options)
     except OffsetOutOfRange as error:
         return partitions(source, trimmed(source, frontier, error), start, end, options)
-    turns, begins = _turns(source), _begins(source)
+    orders, begins = _gateway_orders(source), _begins(source)
     return [
-        RecordsPartition(frontier.log, part.start, part.end, topics, turns(number), begins) for number, part in enumerate(ranges)
+        RecordsPartition(frontier.log, part.start, part.end, topics, orders(number), begins) for number, part in enumerate(ranges)
     ]
 
 
 def _begins(source: Source) -> int:
-    """Where the log of a source begins that has an archive, too."""
+    """Return where the log begins, for a source that also has an archive; 0 without one."""
     from tutti.sources.tiered import Archived
 
     return source.begins if isinstance(source, Archived) else 0
 
 
-def _cut(source: Source, start: int, end: int, topics: tuple[str, ...] | None, options: ReadOptions) -> Sequence[Range]:
+def _split(source: Source, start: int, end: int, topics: tuple[str, ...] | None, options: ReadOptions) -> Sequence[Range]:
     ranges = source.plan(start, end, topics, splits=options.partitions_min or 1)
     if options.partitions_min is None:
         splits = splits_of(sum(part.bytes for part in ranges), len(os.sched_getaffinity(0)))
@@ -149,42 +150,44 @@ def _cut(source: Source, start: int, end: int, topics: tuple[str, ...] | None, o
     return ranges
 
 
-def _turns(source: Source) -> Callable[[int], tuple[tuple[str, int], ...]]:
-    """To whom the partition of a number turns: each next one to another gateway first, and to those that are silent last."""
-    heard = source.heard
-    rest = [address for address in source.addresses if address not in heard]
+def _gateway_orders(source: Source) -> Callable[[int], tuple[tuple[str, int], ...]]:
+    """Return each partition's order of gateways: partitions start at different gateways, and unresponsive gateways come last."""
+    responsive = source.heard
+    rest = [address for address in source.addresses if address not in responsive]
 
-    def turn(number: int) -> tuple[tuple[str, int], ...]:
-        at = number % len(heard) if heard else 0
-        return tuple((address.host, address.port) for address in (*heard[at:], *heard[:at], *rest))
+    def order(number: int) -> tuple[tuple[str, int], ...]:
+        at = number % len(responsive) if responsive else 0
+        return tuple((address.host, address.port) for address in (*responsive[at:], *responsive[:at], *rest))
 
-    return turn
+    return order
 
 
 def splits_of(size: int, processors: int) -> int:
-    """Into how many parts to cut a range of `size` bytes: one for each processor of this machine while that leaves parts worth a
-    task, more where parts would be large. A power of two, as numbers of cores are, so that tasks end together.
+    """Return the number of partitions for a range of `size` bytes.
+
+    One for each processor of this machine, if each partition is worth a task; more if partitions would be large. The number is a
+    power of two, as core counts usually are, so that tasks end together.
     """
-    # A task costs 30 ms of CPU in Python and 20 to 60 ms in the JVM, whatever it reads.
+    # A task costs 30 ms of CPU in Python and 20 to 60 ms in the JVM, independent of its size.
     wide = min(processors, size // limits.SPARK_SPLIT_BYTES_MIN)
     return min(1 << round(math.log2(max(wide, size / limits.SPARK_SPLIT_BYTES, 1))), limits.SPLITS_MAX)
 
 
 def topics_of(source: Source, options: ReadOptions, end: int) -> tuple[str, ...] | None:
-    """The topics to read in a range up to `end`, None for all.
+    """Return the topics to read in a range up to `end`; None for all.
 
-    A pattern is matched when a range is planned: a log that goes as far as its end knows every topic that has a record in it, and
-    one that appears later has none in it, so the same range gives the same records at any time and at any gateway.
+    A pattern is matched when a range is planned. A log up to `end` knows every topic with a record in the range, and a later topic
+    has no record in it. So a range has the same records at any time and at any gateway.
     """
     if options.topics_pattern is None:
         return options.topics
     pattern = re.compile(options.topics_pattern)
     found = tuple(sorted(topic.name for topic in source.topics(end) if pattern.fullmatch(topic.name)))
-    size = sum(len(name) + _QUOTED for name in found)
+    size = sum(len(name) + _JSON_BYTES_PER_NAME for name in found)
     if options.gateways is not None and size > limits.TICKET_TOPICS_BYTES_MAX:
         raise UsageError(
             f"option 'topicsPattern' ({options.topics_pattern!r}) matches {len(found)} topics, whose names have {size} bytes; "
-            f"a read of gateways takes {limits.TICKET_TOPICS_BYTES_MAX}. Match fewer topics, or leave it out and filter by column "
-            "'topic'"
+            f"a read from gateways accepts {limits.TICKET_TOPICS_BYTES_MAX}. Match fewer topics, or remove the option and filter "
+            "by column 'topic'"
         )
     return found

@@ -1,12 +1,12 @@
-"""The position of a query name, which the streams of a driver share (option `queryName`).
+"""Position of a query name that several streams of one driver share (option `queryName`).
 
-A query of several streams, or a stream that is joined with itself, may have one name for all of them. Each stream is a process and
-knows its own position only. A producer that waits for the query (`processed_by`), and retention, go by the position of the name: it
-is the least of the positions of all streams that live.
+The streams of one query, or of a self-join, may have the same name. Each stream is a process that knows its own position only.
+Retention, and producers that wait for the query (`processed_by`), use the position of the name: the least position of all live
+streams.
 
-Each stream keeps its position in a file of its own in the driver's scratch directory, and holds a lock on the file while it lives.
-While the position of a stream is not known yet, that of the name is not either: streams join when Spark asks them for their limit,
-which it does with all sources of a run before it asks one of them for an offset.
+Each stream keeps its position in its own file in the driver's scratch directory, and locks the file while it lives. The position of
+the name is unknown until every stream has one. A stream joins when Spark asks it for its limit: Spark asks all sources of a run for
+their limits before it asks any for an offset.
 """
 
 from __future__ import annotations
@@ -22,26 +22,28 @@ from tutti_spark.common.file_locks import is_held
 
 
 class SharedPosition:
-    """One stream's part in the position of a name."""
+    """The position of one stream among all streams with the same query name."""
 
     def __init__(self, name: str, directory: Path) -> None:
-        """Join; `directory` is one that all sources of the driver share."""
-        self._home = directory / "tutti-positions" / hashlib.sha256(name.encode()).hexdigest()[:32]
-        self._home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._file = os.open(self._home / f"stream-{uuid.uuid4().hex}", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        """Create and lock this stream's file; all sources of the driver share `directory`."""
+        self._directory = directory / "tutti-positions" / hashlib.sha256(name.encode()).hexdigest()[:32]
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._file = os.open(self._directory / f"stream-{uuid.uuid4().hex}", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         fcntl.flock(self._file, fcntl.LOCK_EX)
 
     def least(self, log: str, offset: int) -> int | None:
-        """Note that this stream has processed what lies below `offset` of log `log`, and return what all have; None: one has not
-        said yet.
+        """Store that this stream has processed all records below `offset` of `log`; return the least position of all streams.
+
+        Returns:
+            The position of the name; None while a stream has not stored its position yet.
         """
         os.pwrite(self._file, f"{log} {offset:020}".encode(), 0)
         found = [offset]
-        for file in self._home.glob("stream-*"):
-            with suppress(FileNotFoundError):  # ended, and removed by another stream
+        for file in self._directory.glob("stream-*"):
+            with suppress(FileNotFoundError):  # the stream ended, and another stream removed its file
                 text = _read(file)
                 if not is_held(file):
-                    if text:  # else it may be about to take its lock
+                    if text:  # an empty file may belong to a stream that has not taken its lock yet
                         file.unlink()
                     continue
                 if not text:
@@ -52,14 +54,14 @@ class SharedPosition:
         return min(found)
 
     def leave(self) -> None:
-        """Hold nothing back any more. The end of the process does the same."""
+        """Release this stream's lock, so that its position no longer counts. The end of the process does the same."""
         if self._file >= 0:
             os.close(self._file)
         self._file = -1
 
 
 def _read(file: Path) -> str:
-    """What a file says, read again if it was written meanwhile."""
+    """Read a file; repeat while a concurrent write changes it."""
     while (text := file.read_text()) != file.read_text():
         pass
     return text

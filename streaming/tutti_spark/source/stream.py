@@ -1,6 +1,6 @@
-"""The stream reader: where micro-batches end, and which partitions they have.
+"""The streaming reader: chooses the end of each micro-batch and plans its partitions.
 
-One instance lives in a process of Spark's driver for as long as the query runs; others, that only `read`, are made from its pickle.
+One instance lives in a driver-side Python process while the query runs. Workers unpickle copies that only call `read`.
 """
 
 from __future__ import annotations
@@ -38,33 +38,33 @@ if TYPE_CHECKING:
     from tutti_spark.common.options import ReadOptions
 
 MS = 1000
-_LAST_WORD_SECONDS = 2.0
+_FLUSH_SECONDS = 2.0
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads the committed log as it grows; every answer about offsets rests on decided records only."""
+    """Reads the committed log as it grows. Offsets given to Spark cover decided records only."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._lockstep = None if options.lockstep is None else Lockstep(options.lockstep)
-        self._opened: Source | None = None
-        self._watching: FrontierWatch | None = None
+        self._open_source: Source | None = None
+        self._frontier_watch: FrontierWatch | None = None
         self._initial: StreamOffset | None = None
         self._target: int | None = None
         self._processed: int | None = None
-        self._telling: Reporter | None = None
+        self._open_reporter: Reporter | None = None
         self._position: SharedPosition | None = None
-        # The batch that begins at the first ends at no tick up to the third, the last one being the second.
-        self._without_tick = (-1, -1, 0)
-        self._weighed = (-1, -1, -1)  # of [first, second) the batch has what lies below the third
-        self._triggered: float | None = None  # when a batch was given last
+        # (begin, last tick, upto): a batch from `begin` has no tick to end at below `upto`, while `last tick` is the newest tick.
+        self._tick_gap = (-1, -1, 0)
+        self._bytes_cut = (-1, -1, -1)  # (begin, end, found): of [begin, end), maxBytesPerTrigger admits [begin, found)
+        self._triggered: float | None = None  # monotonic time of the last batch
 
     def __reduce__(self) -> tuple[type[StreamReader], tuple[ReadOptions]]:
-        """What travels to workers: the options; they only read."""
+        """Pickle the options only: workers need nothing else."""
         return StreamReader, (self._options,)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Where a query without a checkpoint begins. Spark asks twice, and gets the same answer twice."""
+        """Return the start of a query without a checkpoint. Spark calls this twice, so the first result is kept."""
         if self._initial is None:
             frontier = self._watch.frontier()
 
@@ -78,10 +78,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial.data()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Whether a trigger is limited; in what, `latestOffset` knows: Spark takes one limit of a Python source."""
+        """Return one limit if triggers are limited. Spark accepts one; `latestOffset` applies all of the options itself."""
         options = self._options
         if self._lockstep is not None:
-            self._lockstep.join()  # Spark asks this of all sources before it asks one of them for an offset
+            self._lockstep.join()  # Spark calls this for all sources of a query before it asks any for an offset
         if options.query_name and options.gateways is not None and self._position is None:
             self._position = SharedPosition(options.query_name, scratch_directory("queryName"))
         if options.records_max is not None:
@@ -91,11 +91,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if options.records_min is None else ReadMinRows(options.records_min)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Nothing above the frontier of this moment is read by this run."""
+        """Let this run read up to the present frontier only."""
         self._target = self._source.frontier().offset
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """The end of the next batch; `start` itself, unchanged, when there is nothing to read."""
+        """Return the end of the next batch; `start` itself, unchanged, when there is nothing to read."""
         begin = StreamOffset.parse(start)
         self._frontier(begin)
         self._processed = begin.offset
@@ -106,7 +106,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = self._lockstep.end(self._terms, begin.log, begin.offset, lambda: self._decide(begin, limit))
         if end == begin.offset:
             if self._target is not None:
-                self._reporter.flush(_LAST_WORD_SECONDS)  # the run ends with this question, and the process with it
+                self._reporter.flush(_FLUSH_SECONDS)  # the run and its process end after this call
             return start
         self._triggered = monotonic()
         found = StreamOffset(begin.log, end, begin.offset)
@@ -114,11 +114,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found.data()
 
     def _decide(self, begin: StreamOffset, limit: ReadLimit) -> int:
-        """Where the batch ends, as far as this stream knows; where it begins when there is nothing to read."""
+        """Return this stream's choice of the batch's end; the batch's begin when there is nothing to read."""
         frontier = self._frontier(begin)
         available = frontier.offset if self._target is None else min(frontier.offset, self._target)
-        limited = not isinstance(limit, ReadAllAvailable)  # else one trigger takes all that there is, whatever the options say
-        if available <= begin.offset or (limited and self._too_few(available - begin.offset)):
+        limited = not isinstance(limit, ReadAllAvailable)  # with the trigger `once` Spark ignores the limits of the options
+        if available <= begin.offset or (limited and self._holds_back(available - begin.offset)):
             return begin.offset
         while True:
             try:
@@ -127,83 +127,83 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 frontier = planning.trimmed(self._source, frontier, error)
                 planning.held(begin.offset, frontier, self._options)
 
-    def _too_few(self, records: int) -> bool:
-        """Whether `records` are held back until there are more; never long, and not what a run is to end with."""
+    def _holds_back(self, records: int) -> bool:
+        """True if `minRecordsPerTrigger` holds `records` back. `maxTriggerDelay` bounds the wait; a final batch never waits."""
         options = self._options
         if options.records_min is None or records >= options.records_min or self._target is not None or self._triggered is None:
             return False
         return monotonic() - self._triggered < options.delay_ms / MS
 
     def _end(self, begin: int, available: int, frontier: Frontier, limited: bool) -> int:
-        """Where the batch ends, `begin` if there is no place yet. What the log does not hold any more has no bytes and no ticks."""
+        """Return the batch's end; `begin` if no end fits yet. Records that retention removed count no bytes and no ticks."""
         every = self._options.cut_ticks
         end = next_end(begin, available, self._options.records_max if limited else None)
         if every is None:
             return self._bytes_end(begin, end, frontier.start) if limited else end
-        known_begin, known_tick, known_upto = self._without_tick
+        known_begin, known_tick, searched_upto = self._tick_gap
         known = (known_begin, known_tick) == (begin, frontier.tick)
-        if available <= (known_upto if known else begin):
+        if available <= (searched_upto if known else begin):
             return begin
         upto = self._bytes_end(begin, end, frontier.start) if limited else end
-        start = max(begin, known_upto - 1 if known else begin, frontier.start)
+        start = max(begin, searched_upto - 1 if known else begin, frontier.start)
         if start < available and (found := self._source.tick_end(start, upto, available, every)) > start:
             return found
-        # Spark asks every 10 ms: it is looked for again only when there is another tick, or in what has become available since; a
-        # tick at the very end may have been decided later.
-        self._without_tick = (begin, frontier.tick, available)
+        # Spark asks every 10 ms: search again only after a new tick, or in records that became available since. The last offset
+        # is searched again, because its tick may have been decided later.
+        self._tick_gap = (begin, frontier.tick, available)
         return begin
 
     def _bytes_end(self, begin: int, end: int, low: int) -> int:
-        """Where `maxBytesPerTrigger` ends a batch of [begin, end); `low` is the first offset that the log still holds."""
+        """Return where `maxBytesPerTrigger` ends a batch of [begin, end); `low` is the first available offset of the log."""
         most = self._options.bytes_max
         if most is None or max(begin, low) >= end:
             return end
-        known_begin, known_end, found = self._weighed
+        known_begin, known_end, found = self._bytes_cut
         if known_begin != begin or (found == known_end and end > known_end):
             topics = planning.topics_of(self._source, self._options, end)
             found = end if topics == () else self._source.bytes_end(max(begin, low), end, most, topics)
-            self._weighed = (begin, end, found)
+            self._bytes_cut = (begin, end, found)
         return min(found, end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """The frontier and the query's lag, as `sources[].latestOffset` of the progress."""
+        """Return the frontier and the query's lag, which Spark shows as `sources[].latestOffset` of the progress."""
         frontier = self._watch.frontier()
         records, milliseconds = self._watch.behind(frontier.offset if self._processed is None else self._processed)
         return {"log": frontier.log, "offset": frontier.offset, "lagRecords": records, "lagMs": milliseconds}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """What the batch that ends at `end` reads: the same records whenever it is planned."""
+        """Plan the batch that ends at `end`: repeated planning gives the same records."""
         last = StreamOffset.parse(end)
         first, after = batch_range(StreamOffset.parse(start), last)
         frontier = self._frontier(last)
         return planning.partitions(self._source, frontier, first, after, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of one partition as Arrow batches of the declared schema."""
+        """Yield the records of one partition as Arrow batches of the declared schema."""
         return read_partition(self._options, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: Spark's checkpoint says what is processed, and nothing is deleted on a query's word."""
+        """Do nothing: Spark's checkpoint records the progress, and a query never deletes records."""
 
     def stop(self) -> None:
-        """End the threads."""
-        if self._telling is not None:
-            self._telling.stop()
+        """Stop the threads and release the locks."""
+        if self._open_reporter is not None:
+            self._open_reporter.stop()
         if self._position is not None:
             self._position.leave()
         if self._lockstep is not None:
             self._lockstep.leave()
-        if self._watching is not None:
-            self._watching.stop()
+        if self._frontier_watch is not None:
+            self._frontier_watch.stop()
 
     def _frontier(self, known: StreamOffset) -> Frontier:
-        """The frontier, which is on the log of `known` and not below it."""
+        """Return the frontier after checking that it belongs to the log of `known` and is not below `known`."""
         check_log(known, self._watch.frontier().log, self._options.origin)
         return self._watch.frontier(known.offset)
 
     @property
     def _terms(self) -> dict[str, str]:
-        """What streams that move together have to agree on, as whichever is asked first decides for all."""
+        """The options that all streams of a lockstep must share, because the leading stream decides for all."""
         options = self._options
         given = {
             "cut": options.cut_ticks and f"tick:{options.cut_ticks}",
@@ -215,22 +215,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @property
     def _source(self) -> Source:
-        if self._opened is None:
-            self._opened = source_of(self._options)
-        return self._opened
+        if self._open_source is None:
+            self._open_source = source_of(self._options)
+        return self._open_source
 
     @property
     def _reporter(self) -> Reporter:
-        if self._telling is None:
+        if self._open_reporter is None:
             position, log = self._position, self._watch.frontier().log
             least = (lambda offset: offset) if position is None else (lambda offset: position.least(log, offset))
-            self._telling = Reporter(self._source, self._options, self._watch.behind, least)
-        return self._telling
+            self._open_reporter = Reporter(self._source, self._options, self._watch.behind, least)
+        return self._open_reporter
 
     @property
     def _watch(self) -> FrontierWatch:
-        if self._watching is None:
-            # A tick adds no record, so it ends no poll: where batches end at ticks, look that often.
+        if self._frontier_watch is None:
+            # A tick adds no record and so ends no long poll: where batches end at ticks, poll once a tick.
             microseconds = limits.SPARK_POLL_US if self._options.cut_ticks is None else limits.TICK_INTERVAL_US
-            self._watching = FrontierWatch(self._source, self._options.origin, microseconds / 1e6)
-        return self._watching
+            self._frontier_watch = FrontierWatch(self._source, self._options.origin, microseconds / 1e6)
+        return self._frontier_watch

@@ -106,7 +106,7 @@ def test_with_the_gateway_gone_files_and_archive_serve_and_the_archive_alone(spa
         assert values(spark, archive=short.archive) == ALL[: FIRST + MORE]
         stream: Any = spark.readStream.format("tutti").option("archive", str(short.archive)).load
         writer = stream().writeStream.format("noop").option("checkpointLocation", str(short.archive.parent / "x"))
-        with pytest.raises(PySparkException, match="give `gateways`, and `archive` with it"):
+        with pytest.raises(PySparkException, match="a stream cannot read an archive alone"):
             writer.start().awaitTermination(60)
     finally:
         short.gateway.start()

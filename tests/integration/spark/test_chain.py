@@ -56,7 +56,7 @@ def test_a_chain_writes_each_micro_batch_once_whoever_is_killed(spark: SparkSess
             chain.gates["first"].open(1, "staged")
             left.wait_failed()
             assert "micro-batch 1 of 'spark-" in left.tail(100_000)
-            assert "another driver goes on with this checkpoint" in left.tail(100_000)
+            assert "another driver uses this checkpoint" in left.tail(100_000)
         chain.send(BATCH_RECORDS)
         chain.settle()
         assert list(chain.findings()) == []

@@ -101,7 +101,7 @@ def halved(mark: Callable[[Any], Any]) -> Job:
 #: What is found, the job, its twin, and a word of what the finding tells.
 BATCHES: dict[str, tuple[str, Job, Job, str]] = {
     "rand": ("rand(", selected(f.rand), selected(lambda: f.xxhash64("offset")), "seed"),
-    "rand with seed": ("rand(3L)", selected(lambda: f.rand(3)), selected(lambda: f.lit(3)), "place in its partition"),
+    "rand with seed": ("rand(3L)", selected(lambda: f.rand(3)), selected(lambda: f.lit(3)), "position in its partition"),
     "randn": ("randn(", selected(f.randn), selected(lambda: f.sqrt("sequence")), "seed"),
     "randstr": ("randstr(", selected(lambda: f.randstr(5)), selected(lambda: f.hex("sequence")), "seed"),
     "uniform": (
@@ -147,7 +147,7 @@ BATCHES: dict[str, tuple[str, Job, Job, str]] = {
         "reflect(",
         selected(lambda: f.reflect(f.lit("java.util.UUID"), f.lit("randomUUID"))),
         selected(lambda: f.assert_true(f.col("offset") >= 0)),
-        "holds it for non-deterministic",
+        "marked as nondeterministic",
     ),
     "marked UDF": ("len(name)", marked, trusted, "asNondeterministic"),
     "marked aggregate": (
@@ -206,19 +206,19 @@ BATCHES: dict[str, tuple[str, Job, Job, str]] = {
         "max_by(key, timestamp)",
         grouped(lambda: f.max_by("key", "timestamp")),
         grouped(lambda: f.max_by("key", f.struct("timestamp", "offset"))),
-        "comes first",
+        "first to arrive",
     ),
     "min_by": (
         "min_by(key, (offset %",
         grouped(lambda: f.min_by("key", f.col("offset") % 2)),
         grouped(lambda: f.min_by("key", "key")),
-        "comes first",
+        "first to arrive",
     ),
     "several of max_by": (
         "max_by(rows.sequence, rows.timestamp, 2)",
         sql("select max_by(sequence, timestamp, 2) from rows"),
         sql("select max_by(sequence, offset, 2) from rows"),
-        "comes first",
+        "first to arrive",
     ),
     "sum": ("sum(fraction)", grouped(lambda: f.sum("fraction")), grouped(lambda: f.sum("sequence")), "decimals"),
     "try_sum": (
@@ -282,7 +282,7 @@ BATCHES: dict[str, tuple[str, Job, Job, str]] = {
         "GlobalLimit 3",
         lambda df: df.limit(3),
         lambda df: df.orderBy("name", f.desc("offset")).select("name").limit(3),
-        "without an order",
+        "without a preceding order",
     ),
     "limit with ties": (
         "GlobalLimit 3",
@@ -302,12 +302,12 @@ BATCHES: dict[str, tuple[str, Job, Job, str]] = {
         lambda df: df.select("name", "key").distinct().orderBy("key", "name").limit(3),
         "equal in the order",
     ),
-    "offset": ("Offset 3", lambda df: df.offset(3), lambda df: df.agg(f.count("*")).offset(3), "without an order"),
+    "offset": ("Offset 3", lambda df: df.offset(3), lambda df: df.agg(f.count("*")).offset(3), "without a preceding order"),
     "dropDuplicates": (
         "Deduplicate [name]",
         lambda df: df.dropDuplicates(["name"]),
         lambda df: df.select("name").dropDuplicates().join(df.distinct(), "name").dropDuplicates(["offset", "name"]),
-        "which of its rows",
+        "first row of each key",
     ),
 }
 
@@ -348,21 +348,21 @@ def latest(df: DataFrame) -> DataFrame:
 
 
 STREAMS: dict[str, tuple[str, Job, Job, str]] = {
-    "rand with seed": ("rand(3L)", selected(lambda: f.rand(3)), selected(lambda: f.xxhash64("offset")), "even where one is given"),
+    "rand with seed": ("rand(3L)", selected(lambda: f.rand(3)), selected(lambda: f.xxhash64("offset")), "even if you set one"),
     "clock": ("current_timestamp()", selected(f.current_timestamp), selected(lambda: f.col("timestamp")), "own time"),
     "first": ("first(value)", lambda df: by_key(df).agg(f.first("value")), latest, "min_by"),
-    "limit": ("GlobalLimit 3", lambda df: df.limit(3), lambda df: df.where("offset < 3"), "without an order"),
+    "limit": ("GlobalLimit 3", lambda df: df.limit(3), lambda df: df.where("offset < 3"), "without a preceding order"),
     "dropDuplicates": (
         "Deduplicate [key]",
         lambda df: df.dropDuplicates(["key"]),
         lambda df: df.select("key", "value").dropDuplicates(),
-        "which of its rows",
+        "first row of each key",
     ),
     "dropDuplicatesWithinWatermark": (
         "DeduplicateWithinWatermark [key]",
         lambda df: df.withWatermark("timestamp", "1 minute").dropDuplicatesWithinWatermark(["key"]),
         lambda df: df.withWatermark("timestamp", "1 minute").select("timestamp").dropDuplicatesWithinWatermark(["timestamp"]),
-        "which of its rows",
+        "first row of each key",
     ),
     "timers of applyInPandasWithState": (
         "ProcessingTimeTimeout",
@@ -375,13 +375,13 @@ STREAMS: dict[str, tuple[str, Job, Job, str]] = {
         "2 streams",
         lambda df: df.select("key", "timestamp").unionAll(stream(df.sparkSession, **CUT).select("key", "timestamp")).distinct(),
         lambda df: df.select("key", "timestamp").unionAll(df.select("key", "timestamp")).distinct(),
-        "which of their micro-batches meet",
+        "pairing of their micro-batches",
     ),
     "a stream joined with itself": (
         "2 streams",
         lambda df: df.join(df.select("offset", "view"), "offset"),
         lambda df: df.join(df.sparkSession.range(9).withColumnRenamed("id", "offset"), "offset"),
-        "reads it twice",
+        "reads its stream twice",
     ),
     "another source": (
         "stream rate",

@@ -154,4 +154,4 @@ def test_what_is_no_departure_stops_the_job(spark: SparkSession, value: bytes) -
     records = spark.createDataFrame([(5, bytearray(value))], "offset long, value binary")
     with pytest.raises(PySparkException) as error:
         flights.statistics(flights.departures(records), spark.createDataFrame([], WEATHER)).collect()
-    assert f"the record at offset 5 is no departure: {value.decode()}" in str(error.value)
+    assert f"the record at offset 5 is not a departure: {value.decode()}" in str(error.value)

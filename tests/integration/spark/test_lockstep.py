@@ -63,7 +63,7 @@ def live(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple
         step(gateway, 0)
         step(gateway, 1)
         until((root / "rows" / "0.json").exists, "a micro-batch", query)
-        assert "give the option 'lockstep' a name that no other query has" in failure(second)
+        assert "set the option 'lockstep' to a name that no other running query has" in failure(second)
         query.stop()
         query = start(job, root)
         for number in range(2, STEPS):

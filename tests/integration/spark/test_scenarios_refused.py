@@ -51,9 +51,9 @@ def test_a_checkpoint_whose_batches_do_not_join_is_refused(spark: SparkSession, 
     query = Query(spark, gateway.url, tmp_path / "c", topics="r-back", startingOffset=first, maxRecordsPerTrigger=10).run()
     end = first + 20
     edit(tmp_path / "c", 1, offset=first + 5)
-    assert f"would begin at {first + 10}, behind its end {first + 5}: the checkpoint is damaged" in refusal(query)
+    assert f"would begin at {first + 10}, above its end {first + 5}: the checkpoint is corrupt" in refusal(query)
     edit(tmp_path / "c", 1, **{"offset": end, "from": first + 8})
-    assert f"began at {first + 8}, but the one before it ended at {first + 10}: the checkpoint is damaged" in refusal(query)
+    assert f"began at {first + 8}, but the one before it ended at {first + 10}: the checkpoint is corrupt" in refusal(query)
     edit(tmp_path / "c", 1, **{"offset": end, "from": first + 10})
     query.batches.clear()
     query.run()
@@ -66,7 +66,7 @@ def test_a_checkpoint_of_another_source_is_refused(spark: SparkSession, gateway:
     until((tmp_path / "c/commits/1").exists, "batches of the other source", other)
     other.stop()
     said = refusal(Query(spark, gateway.url, tmp_path / "c", topics="r-other"))
-    assert "which is no offset of the source tutti" in said
+    assert "which is not an offset of the source tutti" in said
     assert "use the checkpointLocation of this query, or a new one" in said
 
 

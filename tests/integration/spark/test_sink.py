@@ -158,7 +158,7 @@ def test_a_batch_goes_to_the_topics_of_its_records_with_all_they_have(spark: Spa
         assert record.timestamp.timestamp() == number
         assert record.headers == [("h", b"x")]
     assert sorted(record.offset for record in found) == list(range(1000)), "one write, in one place, once"
-    with pytest.raises(PySparkException, match="comes again with 999, or with other topics or bytes: it is not the same write"):
+    with pytest.raises(PySparkException, match="its repeat has 999, or other topics or bytes: it is not the same write"):
         rows.where("id > 0").write.format("tutti").option("gateways", own_gateway.url).option("writeId", "first").mode(
             "append"
         ).save()
@@ -183,7 +183,7 @@ def test_a_repeated_commit_is_answered_with_the_first_and_a_driver_left_behind_i
     driver.sink.commit([driver.stage([b"0"])], 0)
     driver.sink.commit([driver.stage([b"0"])], 0)
     driver.sink.commit([driver.stage([b"1"]), None], 1)
-    with pytest.raises(Exception, match="micro-batch 0 of 'spark-q' comes after 1, which is in the log: another driver goes on"):
+    with pytest.raises(Exception, match="micro-batch 0 of 'spark-q' comes after 1, which is in the log: another driver uses"):
         zombie.sink.commit([left], 0)
     for other in ([b"1", b"2"], [b"11"]):  # the job gives other rows each time: it is not held up for that
         driver.sink.commit([driver.stage(other)], 1)
@@ -205,15 +205,15 @@ def test_what_an_abort_let_go_is_never_visible_and_takes_no_commit_back(own_gate
 @pytest.mark.parametrize(
     ("columns", "options", "told"),
     [
-        (["id"], {"topic": "t"}, "column 'id' is not taken: a write takes value, key, topic, timestamp, headers"),
-        (["cast(id as string) as key"], {"topic": "t"}, "the column 'value' is missing: there are key"),
+        (["id"], {"topic": "t"}, "column 'id' is not accepted: a write accepts value, key, topic, timestamp, headers"),
+        (["cast(id as string) as key"], {"topic": "t"}, "the column 'value' is missing: the DataFrame has key"),
         (["id as value"], {"topic": "t"}, "column 'value' has type bigint; it takes string or binary"),
         (["'x' as value", "id as timestamp"], {"topic": "t"}, "column 'timestamp' has type bigint; it takes timestamp"),
-        (["'x' as value"], {}, "give the option 'topic', or a column 'topic'"),
-        (["'x' as value"], {"topics": "t"}, r"option 'topics' \('t'\) is not taken: records go to one topic"),
+        (["'x' as value"], {}, "set the option 'topic', or add a column 'topic'"),
+        (["'x' as value"], {"topics": "t"}, r"option 'topics' \('t'\) is not accepted: a write goes to one topic"),
         (["'x' as value"], {"topic": "a b"}, "option 'topic' is 'a b'"),
         (["'x' as value"], {"topic": "t", "writeID": "a/b"}, "option 'writeId' is 'a/b'"),
-        (["'x' as value", "cast(null as string) as topic"], {}, "a record's column 'topic' is null"),
+        (["'x' as value", "cast(null as string) as topic"], {}, "the column 'topic' of a record is null"),
     ],
 )
 def test_what_is_wrong_is_told_before_anything_is_written(
@@ -225,7 +225,7 @@ def test_what_is_wrong_is_told_before_anything_is_written(
 
 def test_what_is_there_is_not_written_over(spark: SparkSession, gateway: GatewayProcess) -> None:
     write = spark.range(3).selectExpr("'x' as value").write.format("tutti").option("gateways", gateway.url).option("topic", "t")
-    with pytest.raises(PySparkException, match="the log is only appended to: use mode"):
+    with pytest.raises(PySparkException, match="the log is append-only: use mode"):
         write.mode("overwrite").save()
 
 
@@ -250,7 +250,7 @@ def test_a_table_is_inserted_into_with_the_options_of_the_statement(
     row.writeTo("out").option("gateways", own_gateway.url).option("topic", "out").append()
     row.write.format("tutti").option("gateways", own_gateway.url).option("topic", "out").mode("append").saveAsTable("out")
     assert [record.value for record in records(own_gateway, "out")] == [b"sql", b"frame", b"frame"]
-    with pytest.raises(PySparkException, match="the log is only appended to"):
+    with pytest.raises(PySparkException, match="the log is append-only"):
         spark.sql(f"INSERT OVERWRITE out WITH ({table}) VALUES ('x')")  # noqa: S608 - likewise
 
 

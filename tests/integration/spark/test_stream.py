@@ -198,18 +198,18 @@ def test_a_checkpoint_of_another_log_is_refused(
     send(gateway.url, "mine", numbered("m", 3))
     Query(spark, gateway.url, tmp_path / "c", topics="mine", startingOffset="earliest").run()
     send(own_gateway.url, "mine", numbered("m", 3))
-    with pytest.raises(PySparkException, match="offsets of one mean nothing in the other"):
+    with pytest.raises(PySparkException, match="offsets of one log mean nothing in the other"):
         Query(spark, own_gateway.url, tmp_path / "c", topics="mine").run()
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"startingOffset": 10**9}, "beyond the frontier"),
+        ({"startingOffset": 10**9}, "above the frontier"),
         ({"endingOffset": 5}, "a stream has no end"),
         ({"maxRecordsPerTrigger": 0}, "a number of records from 1"),
         ({"maxBytesPerTrigger": "10MB"}, "a number of bytes from 1"),
-        ({"minRecordsPerTrigger": 3, "maxRecordsPerTrigger": 2}, "no batch can have so many"),
+        ({"minRecordsPerTrigger": 3, "maxRecordsPerTrigger": 2}, "no batch can reach the minimum"),
     ],
 )
 def test_wrong_options_end_the_query(

@@ -318,7 +318,7 @@ def size(thing: object, seen: set[int] | None = None) -> int:
         return len(thing) + sum(size(one, seen) for pair in thing.items() for one in pair)
     if isinstance(thing, list | tuple | set | frozenset | deque):
         return len(thing) + sum(size(one, seen) for one in thing)
-    if not type(thing).__module__.startswith("gateway."):
+    if not type(thing).__module__.startswith(("tutti.", "tutti_gateway.")):
         return 0
     slots = [name for kind in type(thing).__mro__ for name in getattr(kind, "__slots__", ())]
     names = {*slots, *getattr(thing, "__dict__", ()), *getattr(thing, "__struct_fields__", ())}

@@ -67,7 +67,7 @@ def test_properties_of_a_table_are_no_options() -> None:
     assert with_table({}, create({"gateways": URL}, team="ops", columns="nothing")) == {"gateways": URL}
     with pytest.raises(UsageError, match="option 'nosuch'"):
         create({"gateways": URL, "noSuch": "1"})
-    with pytest.raises(UsageError, match="that has a list of columns"):
+    with pytest.raises(UsageError, match="with a list of columns"):
         TuttiDataSource({}).reader(spark_schema(None))
     with pytest.raises(UsageError, match="TBLPROPERTIES"):
         create({}, gateways=URL)

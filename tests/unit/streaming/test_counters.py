@@ -16,5 +16,5 @@ def test_counters_of_another_topic_are_refused(tmp_path: Path) -> None:
         database.execute("INSERT INTO counted VALUES ('log', 40)")  # as an earlier release left it
     counters.check_topic(file, "flights")
     counters.check_topic(file, "flights")
-    with pytest.raises(ValueError, match=r"counters.sqlite are of topic 'flights', and topic 'other' is read"):
+    with pytest.raises(ValueError, match=r"counters.sqlite are of topic 'flights', and this job reads 'other'"):
         counters.check_topic(file, "other")

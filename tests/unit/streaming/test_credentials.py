@@ -49,10 +49,10 @@ def test_reads_and_writes_take_credentials(
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"token": TOKEN}, "option 'token' needs 'tokenFile', too"),
+        ({"token": TOKEN}, "option 'token' also needs 'tokenFile'"),
         ({"tokenfile": "/no/such/file"}, "option 'tokenFile': /no/such/file cannot be read"),
-        ({"tokne_secret": TOKEN}, r"option 'tokne_secret' \(\(not shown\)\) is not taken"),
-        ({"auth.token": TOKEN}, r"option 'auth.token' \(\(not shown\)\) is not taken"),
+        ({"tokne_secret": TOKEN}, r"option 'tokne_secret' \(\(not shown\)\) is not accepted"),
+        ({"auth.token": TOKEN}, r"option 'auth.token' \(\(not shown\)\) is not accepted"),
     ],
 )
 def test_no_message_has_a_token(parse: Callable[[Mapping[str, str]], Any], given: dict[str, str], said: str) -> None:
@@ -62,6 +62,6 @@ def test_no_message_has_a_token(parse: Callable[[Mapping[str, str]], Any], given
 
 
 def test_files_are_read_by_who_may_read_them() -> None:
-    with pytest.raises(UsageError, match=r"option 'token' \(\(not shown\)\) does not fit here") as error:
+    with pytest.raises(UsageError, match=r"option 'token' \(\(not shown\)\) does not apply") as error:
         options.parse({"path": "/d", "token": TOKEN})
     assert TOKEN not in str(error.value)

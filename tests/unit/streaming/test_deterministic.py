@@ -21,7 +21,7 @@ class Remote:
 
 @pytest.mark.parametrize("other", [Remote(), None, "df"])
 def test_what_shows_no_plan_is_refused_with_a_way_out(other: Any) -> None:
-    with pytest.raises(UsageError, match=rf"this is .*{type(other).__name__}: make it in a session without Spark Connect"):
+    with pytest.raises(UsageError, match=rf"this is .*{type(other).__name__}: create it in a session without Spark Connect"):
         deterministic(other)
 
 

@@ -57,8 +57,8 @@ def test_which_python_workers_will_be(tmp_path: Path) -> None:
     ("script", "words"),
     [
         (None, "does not start: "),
-        ("echo not today >&2; exit 3", "ended with 3: not today"),
-        ("exit 1", "ended with 1: it said nothing"),
+        ("echo not today >&2; exit 3", "exited with 3: not today"),
+        ("exit 1", "exited with 1: it printed no error"),
         ("echo hello", "does not start: "),
     ],
 )

@@ -44,7 +44,7 @@ def joined(directory: Path, count: int, name: str = "x") -> list[Lockstep]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lockstep, "_PARTING_SECONDS", 0.05)
+    monkeypatch.setattr(lockstep, "_JOIN_TIMEOUT_SECONDS", 0.05)
 
 
 def test_the_one_asked_first_decides_and_the_others_end_where_it_does(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_all_begin_where_the_first_was_told_to(tmp_path: Path) -> None:
     ("terms", "log", "begin", "message"),
     [
         (TERMS, "another", 10, "different logs, log and another"),
-        (TERMS, "log", 12, "stand at offsets 10 and 12 of log log.*checkpoint"),
+        (TERMS, "log", 12, "are at offsets 10 and 12 of log log.*checkpoint"),
         ({"cut": "tick:2"}, "log", 10, "differ in option 'cut': tick:1 and tick:2"),
         ({}, "log", 10, "differ in option 'cut': tick:1 and not given"),
         ({"cut": "tick:1", "maxRecordsPerTrigger": "1"}, "log", 10, "differ in option 'maxRecordsPerTrigger': not given and 1"),
@@ -100,7 +100,7 @@ def test_a_run_that_has_begun_takes_nobody_in(tmp_path: Path) -> None:
     """Proves that a second query of the name is refused, and that the first goes on."""
     leader, follower = joined(tmp_path, 2)
     assert leader.end(TERMS, "log", 0, told(5)) == 5
-    with pytest.raises(UsageError, match=r"another query.*lockstep 'x'.*a name that no other query has"):
+    with pytest.raises(UsageError, match=r"another query.*lockstep 'x'.*a name that no other running query has"):
         Lockstep("x", tmp_path).join()
     assert follower.end(TERMS, "log", 0, never) == 5
     assert leader.end(TERMS, "log", 5, told(8)) == follower.end(TERMS, "log", 5, never) == 8
@@ -151,7 +151,7 @@ def test_what_was_cut_short_by_a_kill_is_begun_anew(tmp_path: Path) -> None:
     leader.end(TERMS, "log", 0, told(5))
     (state,) = tmp_path.glob("tutti-lockstep/*/state")
     state.write_text(state.read_text()[:20])
-    with pytest.raises(Unavailable, match="cut short"):
+    with pytest.raises(Unavailable, match="is incomplete"):
         follower.end(TERMS, "log", 0, never)
     (step,) = joined(tmp_path, 1)
     assert step.end(TERMS, "log", 0, told(6)) == 6

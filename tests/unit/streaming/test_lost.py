@@ -75,7 +75,7 @@ def test_what_goes_while_a_micro_batch_is_planned_is_passed_over_too() -> None:
         (part,) = partitions(log, log.frontier(), 0, 60, options)
     assert isinstance(part, RecordsPartition)
     assert (part.start, part.end) == (25, 60)
-    with pytest.raises(OffsetOutOfRange, match="set failOnDataLoss to false to pass over them"):
+    with pytest.raises(OffsetOutOfRange, match="set failOnDataLoss to false to skip them"):
         partitions(TrimmedLog(100), log.frontier()._replace(start=0), 0, 60, ReadOptions(gateways="tutti://h:1"))
 
 
@@ -108,7 +108,7 @@ def test_what_goes_while_the_end_of_a_micro_batch_is_looked_for_is_passed_over_o
     options = LIMITS[limit]
     start = {"log": "log-1", "offset": 5, "from": 5}
     log = trimmed_log()
-    with pytest.warns(UserWarning, match="records 5 to 24 are no longer in the log of .*: they are passed over"):
+    with pytest.warns(UserWarning, match="records 5 to 24 are no longer in the log of .*: they are skipped"):
         end = stream_of(log, fail_on_data_loss=False, **options).latestOffset(start, ReadMaxRows(1))
     assert end == {"log": "log-1", "offset": 35 if limit == "bytes" else 30 if "records_max" in options else 70, "from": 5}
     with pytest.raises(OffsetOutOfRange, match=r"records 5 to 24 are no longer in the log of .* set failOnDataLoss to false"):

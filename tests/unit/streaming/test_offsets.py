@@ -37,7 +37,7 @@ def test_the_form_in_the_checkpoint() -> None:
     ],
 )
 def test_what_is_no_offset_is_refused(data: object) -> None:
-    with pytest.raises(UsageError, match="no offset of the source tutti"):
+    with pytest.raises(UsageError, match="not an offset of the source tutti"):
         StreamOffset.parse(data)
 
 
@@ -63,7 +63,7 @@ def test_batch_0_is_planned_from_its_end_whatever_the_initial_offset_is_now(agai
     ],
 )
 def test_a_batch_that_does_not_join_the_one_before_is_refused(start: StreamOffset, end: StreamOffset) -> None:
-    with pytest.raises(UsageError, match="damaged"):
+    with pytest.raises(UsageError, match="corrupt"):
         batch_range(start, end)
 
 
@@ -78,7 +78,7 @@ def test_any_two_kept_ends_of_a_query_join(cuts: list[int], kept: st.DataObject)
     ends = [StreamOffset("u", after, begin) for begin, after in pairwise(sorted(cuts))]
     first, last = sorted(kept.draw(st.lists(st.integers(0, len(ends) - 1), min_size=2, max_size=2, unique=True)))
     assert batch_range(ends[first], ends[last]) == (ends[first].offset, ends[last].offset)
-    with pytest.raises(UsageError, match="damaged"):
+    with pytest.raises(UsageError, match="corrupt"):
         batch_range(ends[last], ends[first])
 
 

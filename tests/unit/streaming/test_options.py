@@ -67,9 +67,9 @@ def test_kafkas_names_mean_the_same(options: dict[str, str], value: dict[str, ob
 def test_a_name_for_streams_that_move_together_fits_a_stream_without_a_limit_of_bytes() -> None:
     assert parse(GATEWAYS | {"lockstep": " pair "}, "stream").lockstep == "pair"
     assert parse(GATEWAYS, "stream").lockstep is None
-    with pytest.raises(UsageError, match=r"'lockstep' \('pair'\) does not fit here"):
+    with pytest.raises(UsageError, match=r"'lockstep' \('pair'\) does not apply"):
         parse(GATEWAYS | {"lockstep": "pair"}, "batch")
-    with pytest.raises(UsageError, match=r"'maxBytesPerTrigger' \('9'\) does not fit here.*of one of them"):
+    with pytest.raises(UsageError, match=r"'maxBytesPerTrigger' \('9'\) does not apply.*other topics"):
         parse(GATEWAYS | {"lockstep": "pair", "maxBytesPerTrigger": "9"}, "stream")
 
 
@@ -191,7 +191,7 @@ def test_a_wrong_value_is_refused_with_option_value_and_what_it_takes(option: st
         (GATEWAYS | {"path": "d"}, ["'gateways'", "'path'", "exclude"]),
         (GATEWAYS | {"paths": '["d"]'}, ["'gateways'", "'path'", "exclude"]),
         (GATEWAYS | {"topcis": "a"}, ["'topcis'", "'a'", "did you mean 'topics'", "failOnDataLoss"]),
-        (GATEWAYS | {"zzz": "red"}, ["'zzz'", "'red'", "not known"]),
+        (GATEWAYS | {"zzz": "red"}, ["'zzz'", "'red'", "unknown"]),
         (GATEWAYS | {"includeheaders": "true"}, ["'includeheaders'", "columns"]),
         (GATEWAYS | {"kafka.bootstrap.servers": "h:1"}, ["kafka.bootstrap.servers", "gateways"]),
         (GATEWAYS | {"topics": "a", "topicspattern": "b"}, ["'topics'", "'topicsPattern'", "exclude"]),
@@ -201,9 +201,9 @@ def test_a_wrong_value_is_refused_with_option_value_and_what_it_takes(option: st
         (GATEWAYS | {"subscribe": "a", "subscribepattern": "b"}, ["'subscribe'", "'subscribePattern'", "exclude"]),
         (
             GATEWAYS | {"minoffsetspertrigger": "8", "maxrecordspertrigger": "7"},
-            ["'minOffsetsPerTrigger' is 8", "more than 'maxRecordsPerTrigger', which is 7"],
+            ["'minOffsetsPerTrigger' is 8", "more than 'maxRecordsPerTrigger' (7)"],
         ),
-        (GATEWAYS | {"maxtriggerdelay": "5s"}, ["'maxTriggerDelay' ('5s')", "'minRecordsPerTrigger'", "give that, too"]),
+        (GATEWAYS | {"maxtriggerdelay": "5s"}, ["'maxTriggerDelay' ('5s')", "'minRecordsPerTrigger'", "as well"]),
     ],
 )
 def test_options_that_do_not_fit_together(options: dict[str, str], words: list[str]) -> None:
@@ -225,7 +225,7 @@ def test_options_that_do_not_fit_together(options: dict[str, str], words: list[s
     ],
 )
 def test_options_of_the_other_kind_of_read(kind: Kind, option: str, value: str) -> None:
-    with pytest.raises(UsageError, match=f"'{option}' .'{value}'. does not fit here"):
+    with pytest.raises(UsageError, match=f"'{option}' .'{value}'. does not apply"):
         parse(GATEWAYS | {option: value}, kind)
 
 

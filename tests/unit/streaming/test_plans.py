@@ -32,7 +32,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> FakeLog:
         ({}, 61, 100, ""),
         ({}, 59, 130, ""),
         ({"end": 90}, 61, 130, ""),
-        ({"start": 100}, 0, 130, "planned when there were no records"),
+        ({"start": 100}, 0, 130, "planned while the range had no records"),
         ({"start": 100}, 0, 100, ""),
     ],
 )

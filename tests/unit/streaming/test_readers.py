@@ -231,9 +231,9 @@ def test_another_log_or_a_damaged_checkpoint_is_refused(log: FakeLog, readers: l
         reader.latestOffset(offset(500, 0, "other"), ALL)
     with pytest.raises(UsageError, match="log other"):
         reader.partitions(offset(0, 0, "other"), offset(10, 0, "other"))
-    with pytest.raises(UsageError, match="no offset of the source tutti"):
+    with pytest.raises(UsageError, match="not an offset of the source tutti"):
         reader.latestOffset({"t": {"0": 1}}, ALL)
-    with pytest.raises(UsageError, match="damaged"):
+    with pytest.raises(UsageError, match="corrupt"):
         reader.partitions(offset(50, 20), offset(40, 30))
 
 
@@ -258,7 +258,7 @@ def test_lost_records_are_an_error_unless_told_otherwise(log: FakeLog, readers: 
     with pytest.raises(OffsetOutOfRange, match="records 30 to 39 are no longer"):
         reader.partitions(offset(30, 0), offset(60, 30))
     lenient = reading(readers, start=10, fail_on_data_loss=False)
-    with pytest.warns(UserWarning, match="records 10 to 39 are no longer in the log of .*: they are passed over"):
+    with pytest.warns(UserWarning, match="records 10 to 39 are no longer in the log of .*: they are skipped"):
         assert lenient.initialOffset() == offset(40, 40)
     with pytest.warns(UserWarning, match="records 30 to 39"):
         assert covered(lenient.partitions(offset(30, 0), offset(60, 30))) == [(40, 60)]
@@ -271,7 +271,7 @@ def test_a_reader_travels_without_what_it_holds(log: FakeLog, readers: list[Stre
     reader.initialOffset()
     copy = pickle.loads(pickle.dumps(reader))  # noqa: S301 - what Spark does
     assert copy._options == reader._options
-    assert copy._watching is None
+    assert copy._frontier_watch is None
     reader.stop()
     reading(readers).stop()  # never used
 
@@ -332,7 +332,7 @@ def test_a_batch_read(log: FakeLog) -> None:
     assert planned(start=30, end=30) == []
     assert planned(start="latest") == []
     assert planned(start=20, end=datetime(2013, 1, 1, tzinfo=UTC)) == []
-    with pytest.raises(UsageError, match="'startingOffset' is 30, behind 'endingOffset' 20"):
+    with pytest.raises(UsageError, match="'startingOffset' is 30, above 'endingOffset' 20"):
         planned(start=30, end=20)
     with pytest.raises(OffsetOutOfRange, match="'endingOffset' is 101"):
         planned(end=101)
@@ -347,10 +347,10 @@ def test_a_batch_read_of_a_log_that_has_not_begun_is_no_empty_one(log: FakeLog) 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"startingOffsets": "30", "endingOffsets": "20"}, "'startingOffsets' is 30, behind 'endingOffsets' 20"),
-        ({"startingOffset": "30", "endingOffsets": "20"}, "'startingOffset' is 30, behind 'endingOffsets' 20"),
-        ({"startingOffsets": "101"}, "'startingOffsets' is 101, beyond"),
-        ({"endingOffsets": "101"}, "'endingOffsets' is 101, beyond"),
+        ({"startingOffsets": "30", "endingOffsets": "20"}, "'startingOffsets' is 30, above 'endingOffsets' 20"),
+        ({"startingOffset": "30", "endingOffsets": "20"}, "'startingOffset' is 30, above 'endingOffsets' 20"),
+        ({"startingOffsets": "101"}, "'startingOffsets' is 101, above"),
+        ({"endingOffsets": "101"}, "'endingOffsets' is 101, above"),
     ],
 )
 def test_a_range_that_is_refused_names_the_options_as_they_were_given(log: FakeLog, given: dict[str, str], message: str) -> None:
@@ -416,7 +416,7 @@ def test_a_partition_is_read_on_its_own_log(log: FakeLog, monkeypatch: pytest.Mo
     [
         (Unavailable("nobody answers"), "nobody answers; start one of these gateways"),
         (OffsetOutOfRange("the log begins at 90"), "the log begins at 90; retention has removed records"),
-        (Damaged("position 7 fails its CRC", 7), "position 7 fails its CRC; another gateway may have them whole"),
+        (Damaged("position 7 fails its CRC", 7), "position 7 fails its CRC; another gateway may have intact copies"),
         (Refused("another log", "log"), "another log$"),
     ],
 )

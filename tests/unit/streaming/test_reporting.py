@@ -106,7 +106,7 @@ def test_only_the_newest_word_is_told(gateways: FakeGateways, reporter: Reporter
 
 def test_a_query_that_stands_still_is_heard_of(gateways: FakeGateways, reporter: Reporter, monkeypatch: pytest.MonkeyPatch) -> None:
     """Proves that the same word comes again, under the same run."""
-    monkeypatch.setattr(query_reports, "_ALIVE_S", 0.01)
+    monkeypatch.setattr(query_reports, "_KEEP_ALIVE_S", 0.01)
     reporter.processed(5)
     wait_until(lambda: len(gateways.reports) > 2)
     assert {(report["run"], report["offset"]) for report in gateways.reports} == {(gateways.reports[0]["run"], 5)}
@@ -117,15 +117,15 @@ def test_what_fails_ends_nothing_and_is_tried_again(
     gateways: FakeGateways, reporter: Reporter, monkeypatch: pytest.MonkeyPatch, error: TuttiError
 ) -> None:
     """Proves that a hint that does not get through is given again, and who is in a hurry does not wait for ever."""
-    monkeypatch.setattr(query_reports, "_ALIVE_S", 0.01)
-    monkeypatch.setattr(query_reports, "_NOT_KNOWN_S", 0.01)
+    monkeypatch.setattr(query_reports, "_KEEP_ALIVE_S", 0.01)
+    monkeypatch.setattr(query_reports, "_UNSUPPORTED_PAUSE_S", 0.01)
     gateways.error = error
     reporter.processed(5)
     reporter.flush(0.01)
     wait_until(lambda: len(gateways.reports) > 1)
     gateways.error = None
     reporter.flush(30)
-    assert reporter._told == 5
+    assert reporter._reported == 5
 
 
 def test_a_stream_tells_what_is_processed_and_not_what_is_read(gateways: FakeGateways) -> None:

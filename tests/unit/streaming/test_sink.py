@@ -108,7 +108,7 @@ def test_records_keep_their_order_in_each_topic(topics: list[str]) -> None:
 
 def test_a_record_without_a_topic_is_refused() -> None:
     batch = of([b"a", b"b"], ["t", None])
-    with pytest.raises(UsageError, match="'topic' is null: give each record one, or all of them by the option 'topic'"):
+    with pytest.raises(UsageError, match="the column 'topic' of a record is null"):
         list(by_topic(batch, None))
     assert [topic for topic, _ in by_topic(batch, "all")] == ["all"]
 
@@ -234,7 +234,7 @@ def test_a_commit_whose_answer_is_lost_is_asked_of_the_log(log: Log, lost: list[
 def test_a_commit_that_nobody_answers_fails_and_says_who_finds_out(log: Log) -> None:
     """Proves that it ends, and that what may be visible is not let go."""
     log.lost = ["before"] * 9
-    told = r"batch 3 of .spark-q. with 3 records is in .* not known \(has no outcome after 60 s\): the same write again finds out"
+    told = r"batch 3 of .spark-q. with 3 records is in the log \(has no outcome after 60 s\): repeat the same write"
     with pytest.raises(Unknown, match=told):
         StreamSink(SinkOptions(URL)).commit(STAGED, 3)
     assert len(log.opened) == 2
@@ -244,7 +244,7 @@ def test_a_commit_that_nobody_answers_fails_and_says_who_finds_out(log: Log) -> 
 def test_a_write_without_a_name_is_never_committed_again(log: Log) -> None:
     """Proves that what nobody can ask the log for is not sent twice, and that it is not said that it could be."""
     log.lost = ["behind"] * 9
-    with pytest.raises(Unknown, match="look for its records before you write them again; of a write with the option writeId"):
+    with pytest.raises(Unknown, match="check the log for its records before you repeat the write; a write with the option writeId"):
         BatchSink(SinkOptions(URL)).commit([Staged("p1", (part("t", 2),), {"t": 4})])
     assert [name for name, _, _ in log.committed] == [None]
 
@@ -290,7 +290,7 @@ def test_the_second_write_of_each_run_is_refused(log: Log, staging: list[FakeSta
 
 
 def test_a_write_in_foreach_batch_whose_run_is_not_known_needs_a_name(log: Log) -> None:
-    with pytest.raises(UsageError, match="there is another one: give the write a writeId"):
+    with pytest.raises(UsageError, match="set another job group: give the write a writeId"):
         in_foreach_batch(log, "", 1)
     BatchSink(SinkOptions(URL, write_id="w")).commit([Staged("p1", (part("t", 2),), {"t": 4}, "q", 3)])
     assert [name for name, _, _ in log.committed] == ["spark-q-w"]
@@ -425,11 +425,15 @@ def test_options_of_a_write() -> None:
             False,
             r"option 'writeId' is 'www.* \(201 characters\); it takes a name of this write, of up to",
         ),
-        (GIVEN | {"writeId": "w"}, True, r"'writeId' \('w'\) does not fit here: a stream's writes are known by checkpoint"),
-        (GIVEN | {"path": "/x"}, False, r"option 'path' \('/x'\) is not taken: records go to gateways"),
-        (GIVEN | {"topics": "a"}, False, "each to that of its column 'topic': use `topic`. Options of a write are gateways, topic"),
+        (GIVEN | {"writeId": "w"}, True, r"'writeId' \('w'\) does not apply to a stream: checkpoint"),
+        (GIVEN | {"path": "/x"}, False, r"option 'path' \('/x'\) is not accepted: a write goes to gateways"),
+        (
+            GIVEN | {"topics": "a"},
+            False,
+            "in the column 'topic': use `topic`. Options of a write are gateways, topic",
+        ),
         (GIVEN | {"topik": "a"}, False, "did you mean 'topic'"),
-        (GIVEN | {"acks": "all"}, False, "that name is not known"),
+        (GIVEN | {"acks": "all"}, False, "the name is unknown"),
     ],
 )
 def test_options_that_a_write_does_not_take(options: dict[str, str], stream: bool, message: str) -> None:
@@ -460,9 +464,9 @@ def test_columns_of_a_write() -> None:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ([("key", TEXT)], "the column 'value' is missing: there are key"),
-        ([VALUE, ("id", NUMBER)], "column 'id' is not taken: a write takes value, key, topic, timestamp, headers"),
-        ([VALUE, VALUE], "a column comes twice in value, value"),
+        ([("key", TEXT)], "the column 'value' is missing: the DataFrame has key"),
+        ([VALUE, ("id", NUMBER)], "column 'id' is not accepted: a write accepts value, key, topic, timestamp, headers"),
+        ([VALUE, VALUE], "a column occurs twice in value, value"),
         ([("value", NUMBER)], "column 'value' has type int; it takes string or binary"),
         ([VALUE, ("key", NUMBER)], "column 'key' has type int; it takes string or binary"),
         ([VALUE, ("topic", BINARY)], "column 'topic' has type binary; it takes string"),
@@ -471,7 +475,7 @@ def test_columns_of_a_write() -> None:
         ([VALUE, ("headers", headers("name"))], "column 'headers' has type array<struct<name"),
         ([VALUE, ("headers", headers(name=BINARY))], "column 'headers' has type array<struct<key:binary"),
         ([VALUE, ("headers", headers(value=TEXT))], "column 'headers' has type array<struct<key:string,value:string>>"),
-        ([VALUE], "where do the records go"),
+        ([VALUE], "the write has no topic"),
     ],
 )
 def test_columns_that_a_write_does_not_take(columns: list[tuple[str, DataType]], message: str) -> None:
@@ -480,5 +484,5 @@ def test_columns_that_a_write_does_not_take(columns: list[tuple[str, DataType]],
 
 
 def test_nothing_is_written_over() -> None:
-    with pytest.raises(UsageError, match=r"the log is only appended to: .*foreachBatch"):
+    with pytest.raises(UsageError, match=r"the log is append-only: .*foreachBatch"):
         check(ALL, overwrite=True)

@@ -62,7 +62,7 @@ def test_what_comes_after_is_to_be_written(last: Write, wanted: Write) -> None:
 def test_a_repeat_is_answered_with_the_first_result(last: Write, wanted: Write, caplog: pytest.LogCaptureFixture) -> None:
     """Proves that a job that gives other rows in its next run is not held up for good, and that other counts are told."""
     assert standing(last.progress(), wanted) == orjson.loads(last.progress())
-    assert ("comes again with 4: the first ones stand" in caplog.text) is (wanted.records == 4)
+    assert ("its repeat has 4: the first records stay" in caplog.text) is (wanted.records == 4)
 
 
 @pytest.mark.parametrize(
@@ -70,9 +70,9 @@ def test_a_repeat_is_answered_with_the_first_result(last: Write, wanted: Write, 
     [
         (write(), write(at=8), "micro-batch 5 has a second write without a writeId, and 'spark-q' wrote the first"),
         (write(), write(run="r2", at=8, topics="T", counts="C", digest="D"), "it is not the same write. Nothing was written"),
-        (write(named=True), write(named=True, run="r2", at=8, records=4, counts="C", digest="D"), "wrote 3 .* again with 4, or"),
-        (write(named=True), write(named=True, at=8, digest="D"), "or with other topics or bytes"),
-        (write(-1, **BATCH), write(-1, at=8, digest="D", **BATCH), "`tutti producers forget spark-q` lets go"),
+        (write(named=True), write(named=True, run="r2", at=8, records=4, counts="C", digest="D"), "wrote 3 .* has 4, or"),
+        (write(named=True), write(named=True, at=8, digest="D"), "or other topics or bytes"),
+        (write(-1, **BATCH), write(-1, at=8, digest="D", **BATCH), "`tutti producers forget spark-q` deletes"),
     ],
 )
 def test_another_write_is_not_taken_for_a_repeat(last: Write, wanted: Write, message: str) -> None:
@@ -82,7 +82,7 @@ def test_another_write_is_not_taken_for_a_repeat(last: Write, wanted: Write, mes
 
 @pytest.mark.parametrize("last", [b"17", b"{}", b"\xff", b'{"batch":5,"records":3,"digest":"d"}'])
 def test_what_another_producer_left_is_refused(last: bytes) -> None:
-    with pytest.raises(Refused, match="it was not written by this sink"):
+    with pytest.raises(Refused, match="this sink did not write"):
         standing(last, write())
 
 

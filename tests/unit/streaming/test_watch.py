@@ -52,7 +52,7 @@ def test_it_waits_for_the_log_to_begin_and_for_what_was_seen_before() -> None:
 
 @pytest.mark.parametrize(("log", "at_least", "words"), [("", 0, "has not begun"), ("log-1", 9, "committed only 4")])
 def test_it_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch, log: str, at_least: int, words: str) -> None:
-    monkeypatch.setattr(frontier_watch, "_PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(frontier_watch, "_RETRY_SECONDS", 0.05)
     watching = FrontierWatch(FakeLog(4, log), "here", poll_seconds=0.01)
     with pytest.raises(Unavailable, match=words):
         watching.frontier(at_least)
@@ -97,7 +97,7 @@ def test_lag_is_bounded_and_never_told_too_short(moves: list[int], kept: int, pr
             offset += step
             times.append((second, offset))
             lag.moved(offset, float(second))
-            assert len(lag._moments) <= kept
+            assert len(lag._moves) <= kept
     now = float(len(moves))
     records, milliseconds = lag.behind(processed, now)
     true = next(((now - second) * 1000 for second, reached in times if reached > processed), 0)
