@@ -1,4 +1,4 @@
-"""The socket thread: waits for clients, other gateways, the disk and the clock, and gives the driver its turns."""
+"""The event loop of the socket thread: polls clients, other gateways, the disk threads and the clock, and runs the driver."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ US_PER_MS = 1000
 NS_PER_US = 1000
 _HOUSEKEEPING_S = 1.0
 _READABLE = int(zmq.POLLIN)  # select.POLLIN is the same
-_NONE_SEEN = -1  # of the transport's changes: its sockets and the port's are to be polled anew, and looked at
+_NONE_SEEN = -1  # as the last seen count of transport changes: build the pollers again and check every socket
 
 
 class Loop:
-    """Runs one driver over one client port and one transport."""
+    """Event loop of one driver, one client port and one transport."""
 
     def __init__(
         self,
@@ -38,14 +38,14 @@ class Loop:
         log: FilteringBoundLogger,
         look: Callable[[], None] = lambda: None,
     ) -> None:
-        """Put it together.
+        """Create the loop.
 
         Args:
-            driver, port: what works, and the clients.
-            transport: the one that the driver sends by.
-            inbox: brings what the other threads report.
-            beat: tells readers the time (us) of this thread's work.
-            log: for the operator.
+            driver, port: the driver and the client port.
+            transport: the transport that the driver sends with.
+            inbox: queue of the events that other threads report.
+            beat: publishes the time (us) to readers as this thread's heartbeat.
+            log: takes messages for the operator.
             look: called about once a second.
         """
         self._driver = driver
@@ -59,14 +59,14 @@ class Loop:
         self._kept_at = 0.0
         self._heard_at = time.monotonic()
         self._trimmed = False
-        self._shed_clients = False  # and memory was above its bound still
+        self._shed_clients = False  # True if closing the client connections has not freed enough memory
 
     def _make_pollers(self) -> None:
-        """One for everything, and one without what clients say, for when nothing more is taken from them."""
+        """Make two pollers: one for all sockets, and one without client messages for the time when the port is not drained."""
         self._changes = self._transport.changes
         sockets = self._transport.sockets()
         self._mesh = frozenset(sockets)
-        # ZeroMQ's own costs four times as much.
+        # The poller of ZeroMQ costs four times as much as `select.poll`.
         kind: Callable[[], Any] = select.poll if all(isinstance(one, int) for one in sockets) else zmq.Poller
         self._all, self._others = kind(), kind()
         for poller in (self._all, self._others):
@@ -77,7 +77,7 @@ class Loop:
         self._others.register(self._port.room_fd, _READABLE)
 
     def run(self, done: Callable[[], bool]) -> None:
-        """Work until `done`, which is asked at least each half second."""
+        """Run turns until `done` returns True; it is called at least twice a second."""
         driver, port, inbox, transport = self._driver, self._port, self._inbox, self._transport
         ready = self._sockets()
         while not done():
@@ -85,16 +85,16 @@ class Loop:
             if not self._mesh.isdisjoint(ready):
                 happenings += transport.drain(limits.MESH_DRAIN_MESSAGES_MAX, limits.MESH_DRAIN_BYTES_MAX, ready)
             if happenings:
-                driver.turn((), happenings)  # what the disk and the others finished leaves before anything new is looked at
+                driver.turn((), happenings)  # replies that are ready leave before new client messages are read
             messages: list[Message] = []
             if port.fd in ready and driver.takes_messages:
                 messages = port.drain(limits.DRAIN_MESSAGES_MAX, limits.DRAIN_BYTES_MAX)
             elif port.room_fd in ready:
-                port.flush()  # nothing is taken: what is told leaves all the same
+                port.flush()  # replies leave even while the port is not drained
             if messages or not driver.wait_us():
                 driver.turn(messages, ())
             if transport.next_us() is not None:
-                transport.flush()  # what waits for its pace, or for room in the kernel, goes as far as it may
+                transport.flush()  # sends what waited for pacing or for free space in a socket buffer
             now = time.monotonic()
             if messages:
                 self._heard_at = now
@@ -108,10 +108,10 @@ class Loop:
         return (self._port.fd, *self._transport.sockets())
 
     def _wait(self, open_: bool) -> Collection[object]:
-        """Sleep until something comes in; the sockets that have something.
+        """Sleep until a socket is readable or a timer expires; return the readable sockets.
 
-        ZeroMQ's poll asks each socket of its first: no wake-up that a send swallowed is missed. Its bare descriptors tell only of
-        what comes to one that was looked at in vain, so new ones are looked at once, all of them.
+        The poller of ZeroMQ checks each socket before it sleeps, so it misses no message that arrived during a send. A bare
+        ZeroMQ descriptor only signals messages that arrive after the socket was found empty. So new sockets are all checked once.
         """
         if self._changes != self._transport.changes:
             self._make_pollers()
@@ -127,7 +127,7 @@ class Loop:
         return ready
 
     def _sleep_ms(self) -> int:
-        """How long neither the driver nor the transport has anything to do."""
+        """Return the time until the next timer of the driver or the transport, ms."""
         wait_us, due_us = self._driver.wait_us(), self._transport.next_us()
         return -(-(wait_us if due_us is None else min(wait_us, due_us)) // US_PER_MS)
 
@@ -136,7 +136,7 @@ class Loop:
         self._look()
         self._driver.meters.connections_refused = self._port.refused
         for reason in self._port.keep(reads=self._driver.takes_messages):
-            self._log.warning("trouble at the client port", reason=reason)
+            self._log.warning("problem at the client port", reason=reason)
         self._driver.network.look()
         self._driver.sweep()
         resident = memory.resident_bytes()
@@ -149,13 +149,13 @@ class Loop:
             self._shed_clients = False
 
     def _shed(self, resident: int) -> None:
-        """Drop what clients queued; where that was not it, what other gateways did, or who says it is one."""
+        """Free memory: close the client connections; if memory stays above its limit, close those of the other gateways."""
         if not self._shed_clients:
-            self._log.error("memory is above its bound: all client connections are closed", resident_bytes=resident)
+            self._log.error("memory is above its limit: all client connections are closed", resident_bytes=resident)
             self._port.reopen()
             self._driver.drop_clients()
         else:
-            self._log.error("memory is above its bound: all connections of other gateways are closed", resident_bytes=resident)
+            self._log.error("memory is above its limit: all connections of other gateways are closed", resident_bytes=resident)
             self._transport.relieve()
         self._shed_clients = not self._shed_clients
         self._changes = _NONE_SEEN
