@@ -1,16 +1,16 @@
-"""`[logging] level = "debug"`: what becomes of each message, in the log of every gateway, under the name that it has everywhere.
+"""Tracer of `[logging] level = "debug"`: logs each step of every batch on each gateway, under one name for the batch.
 
-A tracer stands between driver and stack and is a stack to the driver, so that a gateway that logs less has none of it. A batch is
-named by its producer, epoch and sequences (`first` to `last`), from the time on when it is placed also by position and view:
+The tracer wraps the stack and has the same interface; it exists only at level "debug". A line names a batch by its producer, epoch
+and sequences (`first` to `last`), and once it has a position also by position and view:
 
-    submitted  a client of this gateway sent it        written   it is on its way to this gateway's disk
-    received   another gateway sent it (`by`)          durable   everything up to `up_to` is on this gateway's disk
-    vote       another one has everything up to there  confirm   the coordinator says that everything up to there is decided
-    decided    the frontier passed it: its offset      aborted   the frontier passed it: it has none
-    receipt    the client was told its offset         no        another one does not take it: why
+    submitted  a client of this gateway sent it        written   it is queued for this gateway's disk
+    received   another gateway sent it (`by`)          durable   frames up to `up_to` are on this gateway's disk
+    vote       a peer has all frames up to `up_to`     confirm   the coordinator decided all frames up to `up_to`
+    decided    the frontier passed it, with an offset  aborted   the frontier passed it, without an offset
+    receipt    the client got its offset               no        a peer rejected it (`reason`)
 
-Lines about an unordered batch have its `lane`, and the `attempt` in place of the view; a confirm is then the origin's. Sequences,
-positions and offsets are the lane's. `tutti trace` puts the lines of all gateways together.
+Lines about an unordered batch have its `lane`, and the `attempt` instead of the view. Their confirm comes from the lane's origin,
+and their sequences, positions and offsets are those of the lane. `tutti trace` merges the lines of all gateways.
 """
 
 from __future__ import annotations
@@ -56,21 +56,28 @@ Key = tuple[int, int, int]  # a batch: producer, epoch, first sequence
 
 
 class Tracer:
-    """A stack whose work on each message is logged."""
+    """A stack that logs each step of every batch."""
 
     def __init__(
         self, stack: Stack, decided: Callable[[], LogState], own: Callable[[], LaneName], log: FilteringBoundLogger
     ) -> None:
-        """`decided` is the log up to the frontier, for the names of producers and topics; `own` this gateway's lane."""
+        """Wrap a stack.
+
+        Args:
+            stack: the protocol.
+            decided: returns the state of the log up to the frontier, which has the names of producers and topics.
+            own: returns this gateway's lane.
+            log: takes the lines.
+        """
         self._stack = stack
         self._decided = decided
         self._own = own
         self._log = log
-        self._writing: deque[tuple[int, Mapping[str, object]]] = deque(maxlen=limits.BATCH_ROOM_FRAMES)  # token, up to where
+        self._writing: deque[tuple[int, Mapping[str, object]]] = deque(maxlen=limits.BATCH_ROOM_FRAMES)  # token, fields to log
         self._writing_lanes: deque[tuple[int, Mapping[str, object]]] = deque(maxlen=limits.BATCH_ROOM_FRAMES)
 
     def step(self, event: Event, now: Now) -> Sequence[Action]:
-        """Step the stack, and log what that does to messages."""
+        """Step the stack, and log the event and the actions."""
         self._happened(event)
         actions = self._stack.step(event, now)
         beside = {
@@ -124,7 +131,7 @@ class Tracer:
                 self._log.debug("confirm", sender=sender, up_to=message.up_to, attempt=message.attempt, lane=lane.text)
 
     def _durable(self, writing: deque[tuple[int, Mapping[str, object]]], token: int) -> None:
-        """Everything up to the token is on the disk: of the log the last place of it, of each lane its own."""
+        """Log how far the ordered log and each lane are durable, once a Persist with the token has completed."""
         last: dict[object, Mapping[str, object]] = {}
         while writing and writing[0][0] <= token:
             told = writing.popleft()[1]
@@ -133,7 +140,7 @@ class Tracer:
             self._log.debug("durable", **told)
 
     def _done(self, action: Action, beside: Container[Key]) -> None:
-        """What came of a step; `beside`: the batches of the own lane that it decided."""
+        """Log an action of a step; `beside` holds the batches of the own lane that the step decided."""
         match action:
             case Persist(frames=frames) if frames:
                 self._writing.append((action.token, {"up_to": frames[-1].position}))
