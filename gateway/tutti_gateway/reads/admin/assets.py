@@ -9,7 +9,7 @@ from importlib import resources
 
 from tutti_gateway.reads.admin.http import Answer, Asked, Page
 
-FOLDER = resources.files("tutti_gateway.reads") / "console"
+FOLDER = resources.files("tutti_gateway.reads.admin") / "console"
 _TYPES = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
