@@ -113,8 +113,7 @@ class Driver:
             frontier: publishes (last decided position, next offset) to readers on this machine; called before any receipt leaves.
             books: makes the status documents of this driver.
             meters, log: counters and messages for the operator.
-            sessions_max: largest number of sessions.
-            undecided_bytes_max: bytes of undecided frames above which the client port is not drained.
+            sessions_max, undecided_bytes_max: limits; above the latter the client port is not drained.
             entropy: 16 random bytes.
             admission: authorizes clients; None if every client may do everything.
         """
