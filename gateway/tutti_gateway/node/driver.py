@@ -130,29 +130,32 @@ class Driver:
         self.meters = meters
         self.sessions = Sessions(sessions_max)
         self.answers = Answers(self.sessions, clients, lookups, lane_lookups, meters, self._client_gone)
-        self._news = News(self.books.welcome, self.sessions, self.answers)
+        self._notifications = News(self.books.welcome, self.sessions, self.answers)
         self._fences = control_requests.Fences(entropy)
-        self._reception = Reception(
+        self._request_handler = Reception(
             self._step, self._confirm, self.sessions, self.answers, self._fences, self.books, meters, log, admission
         )
         self._next: deque[Event] = deque()  # events that result from answers of the stack
-        self._for_disks: list[tuple[Callable[[Any], None], Action]] = []  # writes and reads, in order
+        self._disk_actions: list[tuple[Callable[[Any], None], Action]] = []  # writes and reads, in order
         self._delivered: list[Deliver] = []
         self._delivered_lanes: list[DeliverUnordered] = []
-        self._under_way = UnderWay()
+        self._in_flight = UnderWay()
         self._awaited = Awaited()
-        self._landed, self._landed_unordered = Landed(), Landed()  # batches decided in this turn
+        self._committed_batches, self._committed_unordered = Landed(), Landed()  # batches decided in this turn
         self._voted: Landed = []
         self._decided: Landed = []
         self._now = clock.now()  # the time of the turn
         self._timer_us: int | None = None
         self._closing: list[Session] = []
-        self._index, self._indexes = 0, dict[int, Callable[[bool], None]]()  # last read index request; callbacks by number
+        self._last_read_index, self._read_index_callbacks = (
+            0,
+            dict[int, Callable[[bool], None]](),
+        )  # last read index request; callbacks by number
         self.view: ViewInstalled | None = None
         self.position = self.offset = 0
         self.halted = ""
         self.cast_out = ""  # why this gateway is no longer in the group; empty while it is
-        self._holding: dict[int, str] = {}  # members that block decisions since the last decided frame, and why
+        self._blocking: dict[int, str] = {}  # members that block decisions since the last decided frame, and why
         self.low = ""  # why the disk takes no new records
         self.leaving = self.stopped = False
 
@@ -166,7 +169,7 @@ class Driver:
     @property
     def suspected(self) -> str:
         """The members that block decisions, each with the reason; empty if there are none."""
-        return "; ".join(self._holding.values())
+        return "; ".join(self._blocking.values())
 
     @property
     def clients(self) -> int:
@@ -176,7 +179,7 @@ class Driver:
     @property
     def leave_asked(self) -> bool:
         """True if a client with admin rights has asked this gateway to leave the group."""
-        return self._reception.leave_asked
+        return self._request_handler.leave_asked
 
     def transport_facts(self) -> dict[str, object]:
         """Return the transport's figures: messages sent, received and lost."""
@@ -185,12 +188,12 @@ class Driver:
     @property
     def undecided_frames(self) -> int:
         """The number of frames that are queued or written but not decided."""
-        return len(self._under_way)
+        return len(self._in_flight)
 
     @property
     def undecided_bytes(self) -> int:
         """The bytes of the undecided frames."""
-        return self._under_way.bytes
+        return self._in_flight.bytes
 
     @property
     def takes_messages(self) -> bool:
@@ -216,8 +219,8 @@ class Driver:
         """Step the stack with its first event."""
         recovered: Recovered = started.recovered
         self.position, self.offset = recovered.state.position, recovered.state.next_offset
-        self._under_way.decided = self.position
-        self._under_way.wrote(recovered.tail)
+        self._in_flight.decided = self.position
+        self._in_flight.wrote(recovered.tail)
         self._lanes.found(recovered.lanes)
         self._now = self._clock.now()
         self._step(started)
@@ -243,14 +246,14 @@ class Driver:
                 events = []
                 happening.answer(self.books.status())
             elif isinstance(happening, IndexAsked):
-                events.append(self._index_asked(happening.answer))
+                events.append(self._read_index_event(happening.answer))
             else:
                 if isinstance(happening, WriteFailed):
                     self.halted = happening.reason
                 elif isinstance(happening, SpaceChanged):
                     self.low = happening.reason if happening.low else ""
                 elif isinstance(happening, Persisted):
-                    self._voted += self._under_way.voted(happening.token, now.mono_us)
+                    self._voted += self._in_flight.voted(happening.token, now.mono_us)
                 events.append(happening)
         if happenings:
             self._step_each(events)
@@ -259,7 +262,7 @@ class Driver:
             self._timer_us = None
             self._step(TimeAdvanced())
         if messages:
-            self._reception.take(messages, now.mono_us)
+            self._request_handler.take(messages, now.mono_us)
         self.flush()
 
     def sweep(self) -> None:
@@ -270,16 +273,16 @@ class Driver:
         self._now = self._clock.now()
         self._step(TimeAdvanced())
         for session in self.sessions.idle(self._now.mono_us - limits.SESSION_IDLE_US):
-            self._reception.close(session)
-        self._reception.sweep()
-        self._news.look()
+            self._request_handler.close(session)
+        self._request_handler.sweep()
+        self._notifications.look()
         self.flush()
 
     def drop_clients(self) -> None:
         """End all sessions, after all connections were closed."""
         self._now = self._clock.now()
         for session in self.sessions.clear():
-            self._reception.end(session.number)
+            self._request_handler.end(session.number)
 
     def _client_gone(self, session: Session) -> None:
         self.sessions.remove(session)
@@ -300,22 +303,22 @@ class Driver:
         self.meters.steps += 1
         if isinstance(event, SubmittedUnordered):
             self._awaited.arrived(event.frames, self._now.mono_us)
-        acts = self._acts
+        acts = self._handlers
         for action in self._stack.step(event, self._now):
             acts[type(action)](action)
 
     @cached_property
-    def _acts(self) -> dict[type, Callable[[Any], None]]:
+    def _handlers(self) -> dict[type, Callable[[Any], None]]:
         network = self.network
         return {
             Persist: self._persist,
-            ReadLog: self._later(self._disk.read),
-            ReadSnapshot: self._later(self._disk.read),
-            Mend: self._later(self._disk.mend),
-            PersistLane: self._later(self._lanes.persist),
-            ReadLane: self._later(self._lanes.read),
-            MendLane: self._later(self._lanes.mend),
-            LaneHeld: self._later(self._lanes.held),
+            ReadLog: self._queue_on(self._disk.read),
+            ReadSnapshot: self._queue_on(self._disk.read),
+            Mend: self._queue_on(self._disk.mend),
+            PersistLane: self._queue_on(self._lanes.persist),
+            ReadLane: self._queue_on(self._lanes.read),
+            MendLane: self._queue_on(self._lanes.mend),
+            LaneHeld: self._queue_on(self._lanes.held),
             DeliverUnordered: self._deliver_lane,
             Send: network.send,
             Reply: self._reply,
@@ -346,27 +349,27 @@ class Driver:
         self.stopped = True
 
     def _suspect(self, action: Suspect) -> None:
-        told = action.member in self._holding or self.low  # the warning about a full disk is more specific
+        told = action.member in self._blocking or self.low  # the warning about a full disk is more specific
         name = self.network.name(action.member)
-        self._holding[action.member] = f"{name} blocks the group: {action.reason}" if name else action.reason
+        self._blocking[action.member] = f"{name} blocks the group: {action.reason}" if name else action.reason
         if not told:
             self._log.warning("a member blocks the group", member=name or action.member, reason=action.reason)
 
     def _persist(self, action: Persist) -> None:
         if action.cut is not None:
-            self._under_way.cut(action.cut)
+            self._in_flight.cut(action.cut)
         if action.frames:
-            self._under_way.wrote(action.frames)
-            self._under_way.arrived(action.frames, action.token, self._now.mono_us)
-        self._for_disks.append((self._disk.persist, action))
+            self._in_flight.wrote(action.frames)
+            self._in_flight.arrived(action.frames, action.token, self._now.mono_us)
+        self._disk_actions.append((self._disk.persist, action))
 
-    def _later(self, put: Callable[[Any], None]) -> Callable[[Action], None]:
-        return lambda action: self._for_disks.append((put, action))
+    def _queue_on(self, put: Callable[[Any], None]) -> Callable[[Action], None]:
+        return lambda action: self._disk_actions.append((put, action))
 
     def _reply(self, action: Reply) -> None:
         session = self.sessions.get(action.session) if len(self._awaited) else None
         if session is not None and session.form == SUBMIT_UNORDERED:
-            self._landed_unordered += self._awaited.answered(action.answers)
+            self._committed_unordered += self._awaited.answered(action.answers)
         if not self._fences.waiting:
             self.answers.add(action.session, action.answers)
             return
@@ -383,7 +386,7 @@ class Driver:
             last > self.position and run.next_offset >= self.offset, f"the frontier would move back from {self.position} to {last}"
         )
         self.position, self.offset = last, run.next_offset
-        self._holding.clear()
+        self._blocking.clear()
         self._frontier(last, run.next_offset)
         self._delivered.append(run)
         meters = self.meters
@@ -393,8 +396,8 @@ class Driver:
                 meters.records_committed += frame.count
             elif frame.kind == Kind.FORGET:
                 self._lanes.forget(decode_body(ForgetBody, frame.body).producers)
-        landed, decided = self._under_way.landed(run.frames)
-        self._landed += landed
+        landed, decided = self._in_flight.landed(run.frames)
+        self._committed_batches += landed
         self._decided += decided
 
     def _deliver_lane(self, run: DeliverUnordered) -> None:
@@ -413,13 +416,13 @@ class Driver:
         )
         self.position, self.offset = action.position, action.next_offset
         self._frontier(action.position, action.next_offset)
-        self._under_way.replaced(action.position)
+        self._in_flight.replaced(action.position)
 
-    def _index_asked(self, answer: Callable[[bool], None]) -> ReadIndexAsked:
+    def _read_index_event(self, answer: Callable[[bool], None]) -> ReadIndexAsked:
         """Return the event of a read index request; `answer` is called with True once the stack has confirmed the frontier."""
-        self._index += 1
-        self._indexes[self._index] = answer
-        return ReadIndexAsked(self._index)
+        self._last_read_index += 1
+        self._read_index_callbacks[self._last_read_index] = answer
+        return ReadIndexAsked(self._last_read_index)
 
     def _confirm(self, answer: Callable[[bool], Event | None]) -> None:
         """Ask the stack to confirm the frontier; `answer` gets the result and may return the next event."""
@@ -428,10 +431,10 @@ class Driver:
             if (event := answer(known)) is not None:
                 self._next.append(event)
 
-        self._step(self._index_asked(confirmed))
+        self._step(self._read_index_event(confirmed))
 
     def _read_index(self, action: ReadIndex) -> None:
-        self._indexes.pop(action.number)(action.confirmed)
+        self._read_index_callbacks.pop(action.number)(action.confirmed)
 
     def _view(self, view: ViewInstalled) -> None:
         self.view = view
@@ -444,11 +447,11 @@ class Driver:
         self.network.flush()
         self.answers.flush()
         while self._closing:
-            self._reception.end(self._closing.pop().number)
-        for put, action in self._for_disks:
+            self._request_handler.end(self._closing.pop().number)
+        for put, action in self._disk_actions:
             put(action)
-        self._for_disks.clear()
-        if self._landed or self._landed_unordered or self._voted:
+        self._disk_actions.clear()
+        if self._committed_batches or self._committed_unordered or self._voted:
             self._measure()
         for run in self._delivered:
             self._disk.deliver(run)
@@ -461,8 +464,8 @@ class Driver:
         """Add the latencies of the batches that this turn acknowledged or decided to the histograms."""
         now_us, meters = self._clock.mono_us(), self.meters
         for since, meter in (
-            (self._landed, meters.commit_us),
-            (self._landed_unordered, meters.commit_unordered_us),
+            (self._committed_batches, meters.commit_us),
+            (self._committed_unordered, meters.commit_unordered_us),
             (self._voted, meters.vote_us),
             (self._decided, meters.decide_us),
         ):

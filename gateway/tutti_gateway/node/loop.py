@@ -54,27 +54,27 @@ class Loop:
         self._inbox = inbox
         self._beat = beat
         self._log = log
-        self._look = look
+        self._every_second = look
         self._make_pollers()
-        self._kept_at = 0.0
-        self._heard_at = time.monotonic()
+        self._housekeeping_at = 0.0
+        self._last_message_at = time.monotonic()
         self._trimmed = False
-        self._shed_clients = False  # True if closing the client connections has not freed enough memory
+        self._clients_closed = False  # True if closing the client connections has not freed enough memory
 
     def _make_pollers(self) -> None:
         """Make two pollers: one for all sockets, and one without client messages for the time when the port is not drained."""
-        self._changes = self._transport.changes
+        self._seen_changes = self._transport.changes
         sockets = self._transport.sockets()
-        self._mesh = frozenset(sockets)
+        self._transport_sockets = frozenset(sockets)
         # The poller of ZeroMQ costs four times as much as `select.poll`.
         kind: Callable[[], Any] = select.poll if all(isinstance(one, int) for one in sockets) else zmq.Poller
-        self._all, self._others = kind(), kind()
-        for poller in (self._all, self._others):
+        self._poller, self._poller_without_clients = kind(), kind()
+        for poller in (self._poller, self._poller_without_clients):
             poller.register(self._inbox.fd, _READABLE)
             for socket in sockets:
                 poller.register(socket, _READABLE)
-        self._all.register(self._port.fd, _READABLE)
-        self._others.register(self._port.room_fd, _READABLE)
+        self._poller.register(self._port.fd, _READABLE)
+        self._poller_without_clients.register(self._port.room_fd, _READABLE)
 
     def run(self, done: Callable[[], bool]) -> None:
         """Run turns until `done` returns True; it is called at least twice a second."""
@@ -82,7 +82,7 @@ class Loop:
         ready = self._sockets()
         while not done():
             happenings = inbox.take(limits.MAILBOX_ITEMS_A_TURN_MAX)
-            if not self._mesh.isdisjoint(ready):
+            if not self._transport_sockets.isdisjoint(ready):
                 happenings += transport.drain(limits.MESH_DRAIN_MESSAGES_MAX, limits.MESH_DRAIN_BYTES_MAX, ready)
             if happenings:
                 driver.turn((), happenings)  # replies that are ready leave before new client messages are read
@@ -97,11 +97,11 @@ class Loop:
                 transport.flush()  # sends what waited for pacing or for free space in a socket buffer
             now = time.monotonic()
             if messages:
-                self._heard_at = now
+                self._last_message_at = now
                 self._trimmed = False
-            if now - self._kept_at >= _HOUSEKEEPING_S:
-                self._kept_at = now
-                self._keep_house(now)
+            if now - self._housekeeping_at >= _HOUSEKEEPING_S:
+                self._housekeeping_at = now
+                self._housekeeping(now)
             ready = self._wait(driver.takes_messages)
 
     def _sockets(self) -> Collection[object]:
@@ -113,7 +113,7 @@ class Loop:
         The poller of ZeroMQ checks each socket before it sleeps, so it misses no message that arrived during a send. A bare
         ZeroMQ descriptor only signals messages that arrive after the socket was found empty. So new sockets are all checked once.
         """
-        if self._changes != self._transport.changes:
+        if self._seen_changes != self._transport.changes:
             self._make_pollers()
             return self._sockets()
         inbox = self._inbox
@@ -121,7 +121,7 @@ class Loop:
         if self._transport.unread:
             unread += self._transport.sockets()
         timeout_ms = self._sleep_ms() if inbox.sleep_begins() and not unread else 0
-        ready: dict[object, int] = dict((self._all if open_ else self._others).poll(timeout_ms))
+        ready: dict[object, int] = dict((self._poller if open_ else self._poller_without_clients).poll(timeout_ms))
         inbox.sleep_ended(signalled=ready.pop(inbox.fd, None) is not None)
         ready.update(dict.fromkeys(unread, _READABLE))
         return ready
@@ -131,9 +131,9 @@ class Loop:
         wait_us, due_us = self._driver.wait_us(), self._transport.next_us()
         return -(-(wait_us if due_us is None else min(wait_us, due_us)) // US_PER_MS)
 
-    def _keep_house(self, now: float) -> None:
+    def _housekeeping(self, now: float) -> None:
         self._beat(time.time_ns() // NS_PER_US)
-        self._look()
+        self._every_second()
         self._driver.meters.connections_refused = self._port.refused
         for reason in self._port.keep(reads=self._driver.takes_messages):
             self._log.warning("problem at the client port", reason=reason)
@@ -141,22 +141,22 @@ class Loop:
         self._driver.sweep()
         resident = memory.resident_bytes()
         if resident > limits.NODE_MEMORY_BYTES_MAX:
-            self._shed(resident)
-        elif not self._trimmed and now - self._heard_at > limits.TRIM_IDLE_US / US:
+            self._free_memory(resident)
+        elif not self._trimmed and now - self._last_message_at > limits.TRIM_IDLE_US / US:
             memory.trim()
             self._trimmed = True
         if resident <= limits.NODE_MEMORY_BYTES_MAX:
-            self._shed_clients = False
+            self._clients_closed = False
 
-    def _shed(self, resident: int) -> None:
+    def _free_memory(self, resident: int) -> None:
         """Free memory: close the client connections; if memory stays above its limit, close those of the other gateways."""
-        if not self._shed_clients:
+        if not self._clients_closed:
             self._log.error("memory is above its limit: all client connections are closed", resident_bytes=resident)
             self._port.reopen()
             self._driver.drop_clients()
         else:
             self._log.error("memory is above its limit: all connections of other gateways are closed", resident_bytes=resident)
             self._transport.relieve()
-        self._shed_clients = not self._shed_clients
-        self._changes = _NONE_SEEN
+        self._clients_closed = not self._clients_closed
+        self._seen_changes = _NONE_SEEN
         memory.trim()

@@ -83,16 +83,16 @@ class Gateway:
         """
         memory.tune()
         self._handlers: dict[int, Any] = {}
-        opened.callback(self._let_signals_be)  # runs last, so that no signal kills the process while it closes its parts
+        opened.callback(self._restore_signals)  # runs last, so that no signal kills the process while it closes its parts
         self._config = config
         self._log = log = logs.set_up(config.name, config.logging.level)
         self._inbox: Mailbox[Happening] = Mailbox()
-        self._terms = 0
+        self._signals = 0
         self._disk_hangs = False
         self._stop_us = stop_us_max(config.timers.heartbeat_ms * US_PER_MS)
         self._stop_by = float("inf")
-        self._told_ready = False
-        self._told_reason = self._waits = ""
+        self._ready_printed = False
+        self._logged_reason = self._waits = ""
         self._clock_apart = False
         self._waited_s = 0
         self._reads = reads
@@ -123,8 +123,8 @@ class Gateway:
         self._transport = opened.enter_context(
             contextlib.closing(open_transport(config, self._directory.incarnation, release(), log, begun=bool(self._recovered.log)))
         )
-        self._driver = self._make_driver(writer, lambda stack: self._observed(stack, record, opened))
-        self._loop = Loop(self._driver, self._port, self._transport, self._inbox, writer.beat, log, self._look)
+        self._driver = self._make_driver(writer, lambda stack: self._wrapped(stack, record, opened))
+        self._loop = Loop(self._driver, self._port, self._transport, self._inbox, writer.beat, log, self._log_changes)
         desk.open(
             self._inbox.put,
             self._disk.suspect,
@@ -147,10 +147,10 @@ class Gateway:
 
         own = self._keyring.own
         return ClientPort(
-            *config.client_address, pair_of(own.public, own.secret), self._knows if self._tokens is not None else None
+            *config.client_address, pair_of(own.public, own.secret), self._is_authenticated if self._tokens is not None else None
         )
 
-    def _knows(self, routing: bytes) -> bool:
+    def _is_authenticated(self, routing: bytes) -> bool:
         """True if the connection has an authenticated session."""
         return self._driver.sessions.knows(routing)
 
@@ -176,7 +176,7 @@ class Gateway:
         self._disk.beside = lambda: self._lanes.full
         return lanes
 
-    def _observed(self, stack: Stack, record: str, opened: contextlib.ExitStack) -> interfaces.Stack:
+    def _wrapped(self, stack: Stack, record: str, opened: contextlib.ExitStack) -> interfaces.Stack:
         """Return the stack, wrapped by a recorder or a tracer if the configuration asks for one."""
         observed: interfaces.Stack = stack
         if record:
@@ -227,21 +227,21 @@ class Gateway:
             admission=admission,
         )
 
-    def _look(self) -> None:
+    def _log_changes(self) -> None:
         """Log what the operator has to do when that changes; called once a second."""
         reason = self._survey.reason
-        if reason != self._told_reason:
-            self._told_reason = reason
+        if reason != self._logged_reason:
+            self._logged_reason = reason
             if reason:
                 self._log.warning(reason)
-        self._look_at_clock()
+        self._check_clock()
         waits = self._driver.books.waits  # the status shows the same text
         self._waited_s = self._waited_s + 1 if waits == self._waits else 0
         self._waits = waits
         if waits and self._waited_s == limits.WAIT_TOLD_S:
             self._log.warning(f"this gateway accepts no ordered records: {waits}", state=self._survey.state)
 
-    def _look_at_clock(self) -> None:
+    def _check_clock(self) -> None:
         """Log once when the host clock begins to differ from the group's clock, and once when it agrees again."""
         ahead_us = self._survey.clock_ahead_us
         apart = abs(ahead_us) > limits.CLOCK_APART_US
@@ -261,15 +261,15 @@ class Gateway:
         self._log.info("starting", listen=config.listen, data=self._directory.path, pid=os.getpid())
         self._driver.start(Started(identity, os.urandom(16), self._recovered))
         self._reads.start()
-        self._loop.run(self._done)
+        self._loop.run(self._is_done)
         return self._end()
 
-    def _done(self) -> bool:
+    def _is_done(self) -> bool:
         """True if the loop must end; called by the loop in each turn."""
         if self._driver.cast_out:
             return True  # at once, because this log may differ from the group's
-        if self._terms or self._driver.leave_asked:
-            if self._terms > 1 or self._driver.halted or self._driver.stopped or time.monotonic() > self._stop_by:
+        if self._signals or self._driver.leave_asked:
+            if self._signals > 1 or self._driver.halted or self._driver.stopped or time.monotonic() > self._stop_by:
                 return True
             if not self._driver.leaving:
                 self._stop_by = time.monotonic() + self._stop_us / US
@@ -277,13 +277,13 @@ class Gateway:
                 self._log.info("stopping: no new records are accepted, undecided ones are finished")
                 self._driver.leave()
                 return self._driver.stopped
-        if not self._told_ready and self._reads.ready and self._driver.state == "primary":
-            self._told_ready = True
-            self._tell_ready()
+        if not self._ready_printed and self._reads.ready and self._driver.state == "primary":
+            self._ready_printed = True
+            self._print_ready()
             memory.collapse()  # all libraries are loaded now
         return False
 
-    def _tell_ready(self) -> None:
+    def _print_ready(self) -> None:
         config = self._config
         line = {
             "ready": True,
@@ -309,12 +309,12 @@ class Gateway:
         if driver.stopped or driver.halted:
             why = driver.halted or "as asked"
         else:
-            why = "second signal" if self._terms > 1 else f"undecided records were not decided within {self._stop_us // US} s"
+            why = "second signal" if self._signals > 1 else f"undecided records were not decided within {self._stop_us // US} s"
         self._log.info("stopped", why=why, frontier=driver.offset, undecided_frames=driver.undecided_frames)
-        return 0 if orderly or (self._terms > 1 and not driver.halted) else FAILED
+        return 0 if orderly or (self._signals > 1 and not driver.halted) else FAILED
 
     def _hurried(self) -> bool:
-        return self._terms > 1
+        return self._signals > 1
 
     def _stop_disk(self, close_log: Callable[[], None]) -> None:
         self._disk_hangs |= not self._disk.stop(close_log, self._hurried)
@@ -330,14 +330,14 @@ class Gateway:
         """Handle SIGTERM and SIGINT until everything is closed: the first begins the orderly stop, a second one ends it at once."""
 
         def told(_number: int, _frame: FrameType | None) -> None:
-            self._terms += 1
+            self._signals += 1
             self._reads.let_end()
             self._inbox.wake()
 
         if threading.current_thread() is threading.main_thread():
             self._handlers = {number: signal.signal(number, told) for number in (signal.SIGTERM, signal.SIGINT)}
 
-    def _let_signals_be(self) -> None:
+    def _restore_signals(self) -> None:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
 

@@ -98,14 +98,14 @@ class Process:
         listener = listen(options.admin, "admin")
         host, port = parse_host_port(options.reads, port_min=0)
         self.reader = LogReader(options.data)
-        self.watch = FrontierWatch(self.reader.frontier, options.notify_fd, _ask_to_stop)
-        self._pulse = Pulse(self.reader.beat_us)
+        self.watch = FrontierWatch(self.reader.frontier, options.notify_fd, _terminate)
+        self._liveness = Pulse(self.reader.beat_us)
         self._guard = guard = Guard(Files(**{name: getattr(options, name) for name in Files._fields}))
         self.gateway = GatewayLink(options.client, options.status_fd, guard.credentials(), guard.refused)
         self.reader.noticed = partial(self.gateway.tell, "")
         shelf = Shelf(self.reader, self.watch, self.gateway.state, self.gateway.halted, self.gateway.confirm)
         connections = Connections()
-        self._crowd = Crowd(connections)
+        self._fd_guard = Crowd(connections)
         self.streams = Streams(shelf, self.gateway.elsewhere)
         self.others = Others(self.reader, self.gateway, guard.credentials)
         plans = Plans(shelf, self.others.locations, self.gateway.elsewhere)
@@ -120,7 +120,7 @@ class Process:
         own = _location(host, self.server.port, guard)
         self.others.own = f"{own.partition('://')[0]}://{options.advertise}" if options.advertise else own
         browser = Browser(self.reader, self.gateway.elsewhere)
-        self._past = History(self.gateway.status, self.streams.meters.read)
+        self._history = History(self.gateway.status, self.streams.meters.read)
         pages = Pages(
             self.reader,
             self.watch,
@@ -130,7 +130,7 @@ class Process:
             queries,
             self.others,
             browser,
-            self._past,
+            self._history,
             actions.act_us,
             guard.facts,
         )
@@ -141,47 +141,47 @@ class Process:
     def run(self) -> int:
         """Serve until SIGTERM, or until the gateway ends; return the exit code."""
         self.admin.start()
-        self._past.start()
+        self._history.start()
         fields = {"reads": self.server.port, "admin": self.admin_port, "log": self.reader.log}
         LOG.info("reads are served", extra={"fields": fields})
         busy = False
-        while not _told_to_end(HOUSEKEEPING_S):
+        while not _sigterm_within(HOUSEKEEPING_S):
             private = memory.private_bytes()
             if private > limits.READS_MEMORY_BYTES_MAX:
                 fields = {"bytes": private, "limit": limits.READS_MEMORY_BYTES_MAX}
                 LOG.error("the reads process exceeds its memory limit; it ends and is restarted", extra={"fields": fields})
                 return 1
-            self._look()
-            if self._renewed():
+            self._check_liveness()
+            if self._certificate_renewed():
                 break
-            self._crowd.look()
-            busy = self._tidy(busy)
+            self._fd_guard.look()
+            busy = self._trim_when_idle(busy)
         self._stop()
         return 0
 
-    def _renewed(self) -> bool:
+    def _certificate_renewed(self) -> bool:
         """True if there is a new valid certificate; this process then ends, and its successor loads the certificate."""
         try:
             renewed = self._guard.renewed()
         except ConfigError as error:
-            if str(error) != self._told:
+            if str(error) != self._logged_error:
                 LOG.error("the new certificate is invalid; the old one stays in use", extra={"fields": {"error": str(error)}})
-            self._told = str(error)
+            self._logged_error = str(error)
             return False
         if renewed:
             LOG.info("there is a new certificate: the reads process restarts to load it")
         return renewed
 
-    _told = ""
+    _logged_error = ""
 
-    def _look(self) -> None:
+    def _check_liveness(self) -> None:
         """Send followers to another gateway while this gateway makes no progress."""
-        silent = self._pulse.silent()
+        silent = self._liveness.silent()
         if silent != self.watch.silent:
             LOG.warning("the gateway does not respond: followers go to another gateway" if silent else "the gateway responds again")
             self.watch.silent = silent
 
-    def _tidy(self, was_busy: bool) -> bool:
+    def _trim_when_idle(self, was_busy: bool) -> bool:
         """Release free memory in the first idle second after a busy one; return True if this second was busy."""
         records = self.streams.meters.records
         busy = records != self._records
@@ -196,7 +196,7 @@ class Process:
         """End the streams with an error that names the reason, then stop the servers."""
         self.watch.stop()
         self.others.stop()
-        self._past.stop()
+        self._history.stop()
         ending = threading.Thread(target=self.server.shutdown, daemon=True)  # shutdown waits for calls, which may hang
         ending.start()
         self.admin.stop()
@@ -209,7 +209,7 @@ def _location(host: str, port: int, guard: Guard) -> str:
     return f"{scheme}://{Address(host, port)}"
 
 
-def _told_to_end(seconds: float) -> bool:
+def _sigterm_within(seconds: float) -> bool:
     """Wait for SIGTERM, at most `seconds`; return True if it came.
 
     After a SIGSTOP that outlasts the timeout, CPython 3.11 returns uninitialised memory instead of None, so the number is checked.
@@ -218,7 +218,7 @@ def _told_to_end(seconds: float) -> bool:
     return got is not None and got.si_signo == signal.SIGTERM
 
 
-def _ask_to_stop() -> None:
+def _terminate() -> None:
     LOG.info("the gateway has ended; the reads process ends too")
     os.kill(os.getpid(), signal.SIGTERM)
 

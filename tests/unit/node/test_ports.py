@@ -27,7 +27,7 @@ def test_a_port_that_stays_taken_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(limits, "PORT_WAIT_US", 50_000)
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]
-        with pytest.raises(PortInUse, match=rf"port {port} on 127\.0\.0\.1 \(admin\) is in use: stop the process that listens on it"):
+        with pytest.raises(PortInUse, match=rf"port {port} on 127\.0\.0\.1 \(admin\) is in use: stop the process"):
             wait_free({"admin": Address("127.0.0.1", port)})
 
 

@@ -147,7 +147,7 @@ class Admission:
         for frame in frames:
             if not lane and frame.producer not in producers:
                 code, reason = "producer", "this session has not opened an epoch of the producer: open an epoch, then send again"
-            elif frame.topic in topics or not (reason := self._reason(session, frame.topic)):
+            elif frame.topic in topics or not (reason := self._topic_refusal(session, frame.topic)):
                 good.append(frame)
                 continue
             else:
@@ -157,7 +157,7 @@ class Admission:
             self._tokens.count(WHAT, denied)
         return good, refused
 
-    def _reason(self, session: Session, number: int) -> str:
+    def _topic_refusal(self, session: Session, number: int) -> str:
         """Return why the client of a session may not write to a topic, or an empty string if it may."""
         topic = self._topics().get(number)
         if topic is None:

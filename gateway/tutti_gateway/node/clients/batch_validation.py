@@ -32,12 +32,12 @@ class Gate:
 
     def __init__(self) -> None:
         """Create a validator."""
-        self._inflated: dict[int, int] = {}  # session -> bytes decompressed in this turn
+        self._decompressed: dict[int, int] = {}  # session -> bytes decompressed in this turn
 
     def begin_turn(self) -> None:
         """Reset the budget of decompressed bytes that each client has in one turn."""
-        if self._inflated:
-            self._inflated.clear()
+        if self._decompressed:
+            self._decompressed.clear()
 
     def check(self, session: int, frames: Iterable[Frame], *, lane: bool = False) -> tuple[list[Frame], list[RefusedAnswer]]:
         """Return the valid frames of a session, and a refusal for each of the others.
@@ -57,7 +57,7 @@ class Gate:
                         "an unordered batch has progress or belongs to a transaction: only the ordered log has progress and "
                         "transactions"
                     )
-                if frame.codec and not self._affordable(session, frame):
+                if frame.codec and not self._within_budget(session, frame):
                     reason = (
                         f"the batches of this client exceed {limits.INFLATED_BYTES_A_TURN_MAX} decompressed bytes at once; "
                         "send this batch again"
@@ -73,13 +73,13 @@ class Gate:
                 good.append(frame)
         return good, refused
 
-    def _affordable(self, session: int, frame: Frame) -> bool:
+    def _within_budget(self, session: int, frame: Frame) -> bool:
         """True if the session's budget of this turn suffices to decompress the batch; the first batch always passes."""
         size = body_sizes(frame.body, len(BATCH_SCHEMA)).raw_bytes
-        spent = self._inflated.get(session, 0)
+        spent = self._decompressed.get(session, 0)
         if spent and spent + size > limits.INFLATED_BYTES_A_TURN_MAX:
             return False
-        self._inflated[session] = spent + min(size, common_limits.RAW_BYTES_MAX)
+        self._decompressed[session] = spent + min(size, common_limits.RAW_BYTES_MAX)
         return True
 
 

@@ -64,17 +64,17 @@ class Lookups:
         self._queue: Mailbox[tuple[int, list[Duplicate]] | None] = Mailbox()
         self._thread = threading.Thread(target=self._run, name="lookups", daemon=True)
         self._index: Index | None = None
-        self._taken = 0  # written by the socket thread only
-        self._answered = 0  # written by the lookup thread only
+        self._queued_count = 0  # written by the socket thread only
+        self._answered_count = 0  # written by the lookup thread only
 
     @property
     def waiting(self) -> int:
         """The number of duplicates that wait for their offset."""
-        return self._taken - self._answered
+        return self._queued_count - self._answered_count
 
     def put(self, session: int, duplicates: list[Duplicate]) -> None:
         """Queue duplicates of a session; each is decided and indexed, or soon will be."""
-        self._taken += len(duplicates)
+        self._queued_count += len(duplicates)
         self._queue.put((session, duplicates))
 
     def start(self) -> None:
@@ -114,7 +114,7 @@ class Lookups:
                 Committed(one.producer, one.epoch, one.first_sequence, one.count, offset)
                 for one, offset in zip(duplicates, itertools.islice(offsets, len(duplicates)), strict=True)
             )
-            self._answered += len(duplicates)
+            self._answered_count += len(duplicates)
             self._report(Located(session, answers))
 
     def _find(self, duplicates: list[Duplicate], *, alone: bool) -> list[int] | None:

@@ -79,19 +79,24 @@ class ClientPort:
             TuttiError: the port cannot be opened for another reason.
         """
         self._host, self._number = host, port
-        self._told: dict[str, None] = {}
+        self._warnings: dict[str, None] = {}
         with contextlib.ExitStack() as opened:
             try:
                 self._epoll = opened.enter_context(select.epoll())
-                self._callers = Callers(
-                    _TERMS, self._epoll, _clock_us, knows=knows, tell=lambda reason: self._told.update({reason: None}), keys=keys
+                self._server = Callers(
+                    _TERMS,
+                    self._epoll,
+                    _clock_us,
+                    knows=knows,
+                    tell=lambda reason: self._warnings.update({reason: None}),
+                    keys=keys,
                 )
             except OSError as error:
                 raise TuttiError(
                     f"the client port cannot be polled, because epoll failed: {error.strerror}; raise the limit of open files"
                 ) from error
-            opened.callback(self._callers.close, 0)
-            self.fd, self.room_fd = self._epoll.fileno(), self._callers.room_fd
+            opened.callback(self._server.close, 0)
+            self.fd, self.room_fd = self._epoll.fileno(), self._server.room_fd
             self._listen()
             opened.pop_all()
 
@@ -111,14 +116,14 @@ class ClientPort:
                 "this host"
             ) from error
         self._number = listener.getsockname()[1]
-        self._callers.door.listen(listener)
+        self._server.door.listen(listener)
 
     def drain(self, messages_max: int, bytes_max: int) -> list[Message]:
         """Return the messages that have arrived, without waiting.
 
         Stops at `messages_max` messages or `bytes_max` bytes, after the messages that arrived together with the last one.
         """
-        callers = self._callers
+        callers = self._server
         for fd, mask in self._epoll.poll(0):
             callers.happened(fd, mask)
         return [
@@ -128,25 +133,25 @@ class ClientPort:
 
     def flush(self) -> None:
         """Send queued replies for which the kernel has free buffer space now; receive nothing."""
-        self._callers.flush()
+        self._server.flush()
 
     @property
     def refused(self) -> int:
         """The number of connections refused because of the connection limit, or for lack of file descriptors."""
-        return self._callers.door.refused
+        return self._server.door.refused
 
     @property
     def unread(self) -> bool:
         """True if there are messages to drain although `fd` is not readable."""
-        return self._callers.unread
+        return self._server.unread
 
     def send(self, routing: bytes, data: bytes) -> Sent:
         """Send one reply, or drop it if the client's queue is full; never waits."""
-        return self._callers.say(routing, data)
+        return self._server.say(routing, data)
 
     def peer(self, routing: bytes) -> bytes | None:
         """Return the public key that a client encrypts with, or None for an unencrypted connection."""
-        return self._callers.peer(routing)
+        return self._server.peer(routing)
 
     def keep(self, *, reads: bool) -> list[str]:
         """Send heartbeats and close silent connections; called about once a second. Return new warnings for the operator.
@@ -154,16 +159,16 @@ class ClientPort:
         Args:
             reads: True while the gateway drains the port; only then a silent connection is closed.
         """
-        self._callers.keep(reads=reads)
-        told, self._told = list(self._told), {}
-        return told
+        self._server.keep(reads=reads)
+        warnings, self._warnings = list(self._warnings), {}
+        return warnings
 
     def reopen(self) -> None:
         """Close every connection, and drop the received messages and the queued replies."""
-        self._callers.clear()
+        self._server.clear()
 
     def close(self) -> None:
         """Stop listening, and give queued replies a moment to leave. Closing twice has no effect."""
         if not self._epoll.closed:
-            self._callers.close(_clock_us() + limits.LINGER_MS_MAX * _US_PER_MS)
+            self._server.close(_clock_us() + limits.LINGER_MS_MAX * _US_PER_MS)
             self._epoll.close()

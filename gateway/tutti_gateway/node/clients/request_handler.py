@@ -79,14 +79,14 @@ class Reception:
         self._books = books
         self._meters = meters
         self._log = log
-        self._gate = Gate()
+        self._validator = Gate()
         self._turn = control_requests.Turn()
         self._unconfirmed: set[tuple[int, int]] = set()  # (session, request) of each fence that waits for `confirm`
         self.leave_asked = False  # an operator wants the gateway to leave the group
 
     def take(self, messages: Iterable[Message], now_us: int) -> None:
         """Handle messages, in the order in which each client sent them; `now_us` is monotonic."""
-        self._gate.begin_turn()
+        self._validator.begin_turn()
         self._turn = control_requests.Turn()
         submitted: dict[int, tuple[Session, list[Frame]]] = {}
         for message in messages:
@@ -96,7 +96,7 @@ class Reception:
             try:
                 if kind in _SUBMITS and session is not None:
                     frames = decode_submit(parts)
-                    _keep_form(session, kind)
+                    _bind_form(session, kind)
                     self._meters.bytes += message.size
                     submitted.setdefault(session.number, (session, []))[1].extend(self._check(session, frames))
                 elif kind == CONTROL and len(parts) == 1:
@@ -106,7 +106,7 @@ class Reception:
                 elif kind in (*_SUBMITS, CONTROL) and session is None:
                     self._deny(message.routing, "hello", _NO_SESSION)
                 else:
-                    raise FormatError(_not_taken(message))
+                    raise FormatError(_malformed_text(message))
             except FormatError as error:
                 self._meters.messages_malformed += 1
                 self._deny(message.routing, "malformed", str(error))
@@ -114,7 +114,7 @@ class Reception:
             self._step(event)
 
     def _check(self, session: Session, frames: list[Frame]) -> list[Frame]:
-        good, refused = self._gate.check(session.number, frames, lane=session.form == SUBMIT_UNORDERED)
+        good, refused = self._validator.check(session.number, frames, lane=session.form == SUBMIT_UNORDERED)
         meters = self._meters
         meters.frames += len(frames)
         if self._admission is not None and good:
@@ -257,7 +257,7 @@ def _submitted(session: Session, frames: Sequence[Frame]) -> Submitted | Submitt
     return (SubmittedUnordered if session.form == SUBMIT_UNORDERED else Submitted)(session.number, tuple(frames))
 
 
-def _keep_form(session: Session, form: bytes) -> None:
+def _bind_form(session: Session, form: bytes) -> None:
     """Bind a session to the ordered log or to the lane at its first batch, because each has its own sequences.
 
     Raises:
@@ -270,7 +270,7 @@ def _keep_form(session: Session, form: bytes) -> None:
     session.form = form
 
 
-def _not_taken(message: Message) -> str:
+def _malformed_text(message: Message) -> str:
     if not message.parts:
         return (
             f"a message of {message.size} bytes has too many bytes or parts: the limits are "

@@ -24,14 +24,14 @@ class News:
         self._welcome = welcome
         self._sessions = sessions
         self._answers = answers
-        self._told: _Facts | None = None
+        self._last_facts: _Facts | None = None
 
     def look(self) -> None:
         """Notify every client if anything has changed since the last check; called about once a second."""
         welcome = self._welcome()
         facts: _Facts = welcome.gateways, welcome.silent, welcome.state in CUT_OFF, welcome.lane
-        if self._told is not None and facts != self._told:
+        if self._last_facts is not None and facts != self._last_facts:
             data = encode_control(welcome)
             for session in self._sessions.everyone():
                 self._answers.send(session, data)
-        self._told = facts
+        self._last_facts = facts

@@ -35,7 +35,7 @@ from tutti_gateway.node.disk.worker_thread import Working
 
 US = 1_000_000
 NS_PER_US = 1000
-_NEWS = "the scrubber of the lanes reports a finding"
+_FINDING = "the scrubber of the lanes reports a finding"
 
 
 class LaneLogs(Protocol):
@@ -140,13 +140,13 @@ class LaneDisk(Working[PersistLane | ReadLane | MendLane | LaneHeld | DeliverUno
         super().__init__("lanes", report, log)
         self._logs = logs
         self._ends = ends
-        self._indexed = indexed
+        self._on_new_records = indexed
         self._waiting: deque[PersistLane] = deque()  # taken from the queue, not yet durable
         self._decided: deque[DeliverUnordered] = deque()
         self._reads: deque[ReadLane] = deque()
-        self._mends: deque[MendLane] = deque()
-        self._sparing = Sparing(log)
-        self._look_at = 0.0
+        self._repairs: deque[MendLane] = deque()
+        self._scrub_guard = Sparing(log)
+        self._next_scrub_at = 0.0
         self._rounds = 0
         self._full_at = 0.0
         self.meters = DiskMeters()
@@ -212,13 +212,13 @@ class LaneDisk(Working[PersistLane | ReadLane | MendLane | LaneHeld | DeliverUno
     @property
     def depth(self) -> int:
         """The number of queued items."""
-        return len(self._queue) + len(self._waiting) + len(self._decided) + len(self._reads) + len(self._mends)
+        return len(self._queue) + len(self._waiting) + len(self._decided) + len(self._reads) + len(self._repairs)
 
     # In the thread
 
     @property
-    def _pressing(self) -> bool:
-        return bool(self._waiting or self._reads or self._mends)
+    def _has_waiting(self) -> bool:
+        return bool(self._waiting or self._reads or self._repairs)
 
     def run_once(self) -> bool:
         """Process the queued items in one round; return False if there was nothing to do."""
@@ -230,7 +230,7 @@ class LaneDisk(Working[PersistLane | ReadLane | MendLane | LaneHeld | DeliverUno
             elif isinstance(item, ReadLane):
                 self._reads.append(item)
             elif isinstance(item, MendLane):
-                self._mends.append(item)
+                self._repairs.append(item)
             elif isinstance(item, LaneHeld):
                 self._logs.held(item)
             elif isinstance(item, tuple):
@@ -242,10 +242,10 @@ class LaneDisk(Working[PersistLane | ReadLane | MendLane | LaneHeld | DeliverUno
         if self.failed:
             self._waiting.clear()
             self._decided.clear()
-            self._mends.clear()
+            self._repairs.clear()
             return self._read()
         wrote = self._guarded(self._round)
-        return self._read() or self._guarded(self._mend) or wrote
+        return self._read() or self._guarded(self._repair) or wrote
 
     def _round(self) -> bool:
         with contextlib.suppress(DiskFull):  # retention is tried again later and must not block writing
@@ -296,7 +296,7 @@ class LaneDisk(Working[PersistLane | ReadLane | MendLane | LaneHeld | DeliverUno
             self._decided.popleft()
             done += 1
         if done:
-            self._indexed()
+            self._on_new_records()
         return done > 0
 
     def _read(self) -> bool:
@@ -323,17 +323,17 @@ class LaneDisk(Working[PersistLane | ReadLane | MendLane | LaneHeld | DeliverUno
 
     def _idle(self) -> bool:
         soon = self._logs.idle()
-        return self._look() or soon
+        return self._scrub() or soon
 
     # Scrub and repair
 
-    def _look(self, late: float = 0.0) -> bool:
+    def _scrub(self, late: float = 0.0) -> bool:
         """Scrub a piece of a lane if it is at least `late` seconds overdue; return True if the next piece is wanted soon."""
         logs, now = self._logs, time.monotonic()
-        if self._sparing.over or (now < self._look_at + late and not (logs.hurried and not late)):
+        if self._scrub_guard.over or (now < self._next_scrub_at + late and not (logs.hurried and not late)):
             return False
         try:
-            found = self._sparing.spared(logs.look)
+            found = self._scrub_guard.spared(logs.look)
         except DiskFull:
             found = None  # a later scrub round writes the missing file
         if found is not None:
@@ -342,21 +342,21 @@ class LaneDisk(Working[PersistLane | ReadLane | MendLane | LaneHeld | DeliverUno
                 lane = LaneName(found.origin, found.incarnation)
                 self._log.error("a part of a lane cannot be read", lane=lane.text, damaged=logs.damaged.get(lane, ""))
         for told in logs.news():
-            self._log.warning(_NEWS, told=told)
+            self._log.warning(_FINDING, told=told)
         rested, self._rounds = logs.rounds > self._rounds, logs.rounds
-        self._look_at = time.monotonic() + (limits.SCRUB_REST_US if rested else limits.SCRUB_WAIT_US) / US
+        self._next_scrub_at = time.monotonic() + (limits.SCRUB_REST_US if rested else limits.SCRUB_WAIT_US) / US
         return logs.hurried
 
-    def _mend(self) -> bool:
+    def _repair(self) -> bool:
         """Write one piece of a repair. A disk that is never idle also scrubs here when a scrub is overdue."""
-        self._look(late=LATE_S)
-        if not self._mends or self._sparing.over:
-            self._mends.clear()
+        self._scrub(late=LATE_S)
+        if not self._repairs or self._scrub_guard.over:
+            self._repairs.clear()
             return False
-        action = self._mends.popleft()
+        action = self._repairs.popleft()
         lane = LaneName(action.origin, action.incarnation)
         try:
-            left = self._sparing.spared(lambda: self._logs.mend(action))
+            left = self._scrub_guard.spared(lambda: self._logs.mend(action))
         except DiskFull:
             left = None
         if left is None:  # the repair failed, so the same range is still lost and is requested again after a while

@@ -57,15 +57,15 @@ class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
         """
         super().__init__("disk", report, log)
         self._writer = writer
-        self._moved = moved
+        self._on_new_records = moved
         self._waiting: deque[Persist] = deque()  # taken from the queue, not yet durable
         self._decided: deque[Deliver] = deque()
         self._reads: deque[ReadLog | ReadSnapshot] = deque()
         self.scrubbing = Scrubbing(writer.mender, report, log)
         self._rows_wait = False  # the disk had no free space for index rows
         self._decided_at = 0.0  # when the oldest waiting run was taken from the queue
-        self._now = self._space_looked_at = self._retention_looked_at = 0.0
-        self._sorted: dict[type, Callable[[Any], None]] = {
+        self._now = self._space_checked_at = self._retention_checked_at = 0.0
+        self._handlers: dict[type, Callable[[Any], None]] = {
             Persist: self._waiting.append,
             Deliver: self._decided.append,
             ReadLog: self._reads.append,
@@ -78,7 +78,7 @@ class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
         self.beside: Callable[[], str] = str  # returns why another writer to this disk has no free space, or an empty string
         self.group_time_us: Callable[[], int] = int  # returns the time that the voters' clocks agree on, 0 while it is unknown
         self._full_at = 0.0
-        self._told_low = False
+        self._reported_low = False
         self.meters = DiskMeters()
 
     # For the socket thread
@@ -103,7 +103,7 @@ class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
     def deliver(self, action: Deliver) -> None:
         """Queue a decided run to be indexed, and wake readers, which scan the frames of the run until it is indexed."""
         self._queue.put_lazily(action)
-        self._moved()
+        self._on_new_records()
 
     @property
     def held(self) -> Held | None:
@@ -122,13 +122,13 @@ class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
     # In the disk thread
 
     @property
-    def _pressing(self) -> bool:
+    def _has_waiting(self) -> bool:
         return bool(self._waiting or self._reads or self.scrubbing.waiting)
 
     def run_once(self) -> bool:
         """Process the queued items in one round; return False if there was nothing to do."""
         for item in self._queue.take(limits.MAILBOX_ITEMS_A_TURN_MAX):
-            self._sorted[type(item)](item)
+            self._handlers[type(item)](item)
         if self.failed:
             self._waiting.clear()
             self._decided.clear()
@@ -138,12 +138,12 @@ class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
         wrote = self._guarded(self._round)
         if self._reads and self._read():
             return True
-        return (self.scrubbing.wanted(self._now, late=LATE_S) and self._guarded(self._mend)) or wrote
+        return (self.scrubbing.wanted(self._now, late=LATE_S) and self._guarded(self._repair)) or wrote
 
     def _stop_asked(self, _item: None) -> None:
         self._stopping = True
 
-    def _mend(self) -> bool:
+    def _repair(self) -> bool:
         """Write one piece of a repair. A disk that is never idle also scrubs here when a scrub is overdue."""
         try:
             self.scrubbing.look(late=LATE_S)
@@ -157,7 +157,7 @@ class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
             return False
         action = self._reads.popleft()
         if isinstance(action, ReadSnapshot):
-            self._report(self._piece(action))
+            self._report(self._read_snapshot(action))
             return True
         frames: tuple[Frame, ...] = ()
         stop = action.first - 1
@@ -170,7 +170,7 @@ class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
         self._report(LogRead(action.token, frames, stop))
         return True
 
-    def _piece(self, action: ReadSnapshot) -> SnapshotRead:
+    def _read_snapshot(self, action: ReadSnapshot) -> SnapshotRead:
         try:
             return SnapshotRead(action.token, *self._writer.trimming.piece(action.position, action.at))
         except Exception:  # noqa: BLE001 - the gateway that asked reads from another one
@@ -179,23 +179,23 @@ class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
 
     def _idle(self) -> bool:
         soon = self._writer.idle()
-        return self._look() or soon
+        return self._scrub() or soon
 
-    def _look(self) -> bool:
+    def _scrub(self) -> bool:
         try:
             return self.scrubbing.look()
         except DiskFull:
             return False  # a later scrub round writes the missing file
 
     def _round(self) -> bool:
-        if self._now - self._space_looked_at >= limits.SPACE_LOOK_US / US:
-            self._look_at_space()
-            self._look_at_retention()
+        if self._now - self._space_checked_at >= limits.SPACE_LOOK_US / US:
+            self._check_space()
+            self._check_retention()
         waited = self._rows_wait and self._index()
         wrote = not self._rows_wait and self._write()  # no frames are written while rows wait, so that the queue stays bounded
-        return (bool(self._decided) and not (wrote and self._may_wait()) and self._index()) or wrote or waited
+        return (bool(self._decided) and not (wrote and self._rows_may_wait()) and self._index()) or wrote or waited
 
-    def _may_wait(self) -> bool:
+    def _rows_may_wait(self) -> bool:
         """True if the index rows can wait for those of later runs: there are few of them, and they have not waited long."""
         runs = self._decided
         if not self._decided_at:
@@ -205,17 +205,17 @@ class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
 
     def _index(self) -> bool:
         """Index the decided runs; return False if none was indexed. On a full disk the runs stay queued and are tried again."""
-        if self._rows_wait and self._waits_for_room():
+        if self._rows_wait and self._in_full_backoff():
             return False
         self._decided_at = 0.0
         done = 0
         while self._decided:
-            count, run = self._together()
+            count, run = self._merged_run()
             try:
                 self._writer.decided(run.frames, run.offsets, run.aborted)
             except DiskFull as error:
                 self._rows_wait = True
-                self._is_full(error)
+                self._mark_full(error)
                 break
             for _ in range(count):
                 self._decided.popleft()
@@ -223,10 +223,10 @@ class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
         else:
             if self._rows_wait:
                 self._rows_wait = False
-                self._has_room()
+                self._clear_full()
         return done > 0
 
-    def _together(self) -> tuple[int, Deliver]:
+    def _merged_run(self) -> tuple[int, Deliver]:
         """Merge the oldest contiguous runs; return their number and the merged run. A replaced log leaves a gap between runs."""
         runs = self._decided
         first = runs[0]
@@ -244,10 +244,10 @@ class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
     def _write(self) -> bool:
         """Write and sync the waiting Persists, up to the bytes of one sync, and report them."""
         waiting = self._waiting
-        if not waiting or self._waits_for_room():
+        if not waiting or self._in_full_backoff():
             return False
         if (waiting[0].snapshot and not self._replace(waiting[0])) or (
-            waiting[0].cut is not None and not self._cut(waiting[0].cut)
+            waiting[0].cut is not None and not self._truncate(waiting[0].cut)
         ):
             return False
         frames: list[Frame] = []
@@ -278,10 +278,10 @@ class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
                 self._append(frames)
                 took_us = self._sync()
         except DiskFull as error:  # a later round tries again, and the log skips the frames that it has already
-            self._is_full(error)
+            self._mark_full(error)
             return False
         if self.full:
-            self._has_room()
+            self._clear_full()
         self._report(Persisted(token))
         if frames:
             self.meters.count(took_us, len(frames), size)
@@ -294,10 +294,10 @@ class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
         try:
             self._writer.replace(action.snapshot)
         except DiskFull as error:
-            self._is_full(error)
+            self._mark_full(error)
             return False
         self._waiting[0] = msgspec.structs.replace(action, snapshot=b"")  # a retry must not replace the log again
-        self._moved()
+        self._on_new_records()
         return True
 
     def _append(self, frames: list[Frame]) -> None:
@@ -312,27 +312,27 @@ class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
                 raise
             self._writer.append(frames, must=True)
 
-    def _cut(self, behind: int) -> bool:
+    def _truncate(self, behind: int) -> bool:
         """Truncate the log after a position, as the next action asks; return False if the disk is full."""
         try:
             self._writer.cut(behind)
         except DiskFull as error:
-            self._is_full(error)
+            self._mark_full(error)
             return False
         self._waiting[0] = msgspec.structs.replace(self._waiting[0], cut=None)  # a retry must not truncate again
         return True
 
-    def _is_full(self, error: DiskFull) -> None:
+    def _mark_full(self, error: DiskFull) -> None:
         self._full_at = time.monotonic()
         self.full = str(error)
-        self._tell_space()
+        self._report_space()
 
-    def _has_room(self) -> None:
+    def _clear_full(self) -> None:
         if self.full:
             self.full = ""
-            self._tell_space()
+            self._report_space()
 
-    def _waits_for_room(self) -> bool:
+    def _in_full_backoff(self) -> bool:
         """True if it is too early to write again after the disk was full."""
         return bool(self.full) and time.monotonic() - self._full_at < limits.DISK_FULL_WAIT_US / US
 
@@ -342,27 +342,27 @@ class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
         self._writer.sync()
         return (time.monotonic_ns() - began) // NS_PER_US
 
-    def _look_at_space(self) -> None:
-        self._space_looked_at = self._now
+    def _check_space(self) -> None:
+        self._space_checked_at = self._now
         space, held = self._writer.space(), self._writer.trimming.held
         self.space = space._replace(reason=f"{space.reason}; {held.told}") if space.low and held is not None else space
-        self._tell_space()
+        self._report_space()
 
-    def _look_at_retention(self) -> None:
+    def _check_retention(self) -> None:
         """Report the trim that retention allows to the stack, again at each interval until the trim is done."""
         now = self._now
-        if now - self._retention_looked_at >= limits.RETENTION_LOOK_US / US:
-            self._retention_looked_at = now
+        if now - self._retention_checked_at >= limits.RETENTION_LOOK_US / US:
+            self._retention_checked_at = now
             proposed = self._writer.trimming.propose(self.group_time_us())
             if proposed is not None:
                 self._report(proposed)
 
-    def _tell_space(self) -> None:
+    def _report_space(self) -> None:
         """Report to the stack when the disk becomes low or recovers; a failed write counts as low whatever space is free."""
         reason = self.full or self.beside() or (self.space.reason if self.space.low else "")
-        if bool(reason) == self._told_low:
+        if bool(reason) == self._reported_low:
             return
-        self._told_low = bool(reason)
+        self._reported_low = bool(reason)
         if reason:
             self._log.warning(
                 "the disk is low on free space: new records are refused, reads continue",
@@ -371,7 +371,7 @@ class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
             )
         else:
             self._log.info("the disk has free space again", free_bytes=self.space.free_bytes)
-        self._report(SpaceChanged(self._told_low, reason))
+        self._report(SpaceChanged(self._reported_low, reason))
 
 
 def _cannot_wait(action: Persist) -> bool:

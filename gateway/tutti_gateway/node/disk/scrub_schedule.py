@@ -76,33 +76,33 @@ class Scrubbing(Sparing):
             log: takes messages for the operator.
         """
         super().__init__(log)
-        self._mender = mender
+        self._scrubber = mender
         self._report = report
-        self._mends: deque[Mend] = deque()
-        self._look_at = 0.0
+        self._repairs: deque[Mend] = deque()
+        self._next_scrub_at = 0.0
         self._rounds = 0
 
     @property
     def waiting(self) -> int:
         """The number of repairs that wait to be written."""
-        return len(self._mends)
+        return len(self._repairs)
 
     def put(self, action: Mend) -> None:
         """Queue frames that replace lost ones."""
         if not self.over:
-            self._mends.append(action)
+            self._repairs.append(action)
 
     def suspect(self, position: int) -> None:
         """Check a position soon, because a reader could not read it."""
-        self._mender.suspect(position)
+        self._scrubber.suspect(position)
 
     def drop(self) -> None:
         """Drop the queued repairs, because writing has failed."""
-        self._mends.clear()
+        self._repairs.clear()
 
     def wanted(self, now: float, late: float) -> bool:
         """True if there is a repair to write, or a scrub is at least `late` seconds overdue."""
-        return bool(self._mends) or now >= self._look_at + late
+        return bool(self._repairs) or now >= self._next_scrub_at + late
 
     def mend(self) -> bool:
         """Write one queued repair; return True if there was one.
@@ -110,18 +110,18 @@ class Scrubbing(Sparing):
         Raises:
             DiskFailed: the write failed.
         """
-        if not self._mends or self.over:
-            self._mends.clear()
+        if not self._repairs or self.over:
+            self._repairs.clear()
             return False
-        action = self._mends.popleft()
+        action = self._repairs.popleft()
         try:
-            count = self.spared(lambda: self._mender.mend(action.frames)) or 0
+            count = self.spared(lambda: self._scrubber.mend(action.frames)) or 0
         except DiskFull:
             count = 0  # the stack requests the range again after a while
-        if count and self._mender.lost is None:
-            up_to, mended = action.frames[count - 1].position, self._mender.mended
+        if count and self._scrubber.lost is None:
+            up_to, mended = action.frames[count - 1].position, self._scrubber.mended
             self._log.info("the unreadable part of the log is repaired", up_to=up_to, mended=mended)
-        self._tell()
+        self._report_lost()
         return True
 
     def look(self, late: float = 0.0) -> bool:
@@ -130,26 +130,26 @@ class Scrubbing(Sparing):
         Raises:
             DiskFailed: a repaired file could not be written.
         """
-        mender, now = self._mender, time.monotonic()
-        if self.over or (now < self._look_at + late and not (mender.hurried and not late)):
+        mender, now = self._scrubber, time.monotonic()
+        if self.over or (now < self._next_scrub_at + late and not (mender.hurried and not late)):
             return False
         if self.spared(mender.look):
-            self._tell()
+            self._report_lost()
             if mender.lost is not None:
                 self._log.error(_LOST, damage=mender.told)
         for told in mender.snapshots.news():
             self._log.warning(SNAPSHOT, told=told)
         rested, self._rounds = mender.rounds > self._rounds, mender.rounds
-        self._look_at = time.monotonic() + (limits.SCRUB_REST_US if rested else limits.SCRUB_WAIT_US) / US
+        self._next_scrub_at = time.monotonic() + (limits.SCRUB_REST_US if rested else limits.SCRUB_WAIT_US) / US
         return mender.hurried
 
-    def _tell(self) -> None:
-        lost = self._mender.lost
+    def _report_lost(self) -> None:
+        lost = self._scrubber.lost
         self._report(Rotted(lost.first, lost.last) if lost is not None else Rotted(0, 0))
 
     def to_dict(self) -> dict[str, object]:
         """Return the figures for the status: the lost range, losses found, frames repaired and completed scrub rounds."""
-        mender, lost = self._mender, self._mender.lost
+        mender, lost = self._scrubber, self._scrubber.lost
         return {
             "lost": [lost.first, lost.last] if lost is not None else [],
             "told": mender.told,

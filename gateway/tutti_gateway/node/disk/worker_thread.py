@@ -41,7 +41,7 @@ class Working(ABC, Generic[Item]):
         self._log = log
         self._queue: Mailbox[Item | None] = Mailbox()
         self._stopping = False
-        self._last: Callable[[], None] = _nothing
+        self._on_end: Callable[[], None] = _nothing
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.failed = self.full = ""
 
@@ -52,7 +52,7 @@ class Working(ABC, Generic[Item]):
 
     @property
     @abstractmethod
-    def _pressing(self) -> bool:
+    def _has_waiting(self) -> bool:
         """True if items taken from the queue still wait, so that the next round must follow at once."""
 
     @abstractmethod
@@ -78,7 +78,7 @@ class Working(ABC, Generic[Item]):
 
         Return True if the thread ended. Return False if the disk hangs: the thread is then abandoned.
         """
-        self._last = last or _nothing
+        self._on_end = last or _nothing
         self._queue.put(None)
         if not ended(self._thread, hurried):
             self._log.error(
@@ -96,7 +96,7 @@ class Working(ABC, Generic[Item]):
         self._guarded(self._close)
 
     def _close(self) -> bool:
-        self._last()
+        self._on_end()
         return False
 
     def _work(self) -> None:
@@ -105,15 +105,15 @@ class Working(ABC, Generic[Item]):
             busy = self.run_once()
             if self._stopping and (self.failed or self.full or not self.depth):
                 return
-            if busy and self._pressing:
+            if busy and self._has_waiting:
                 continue
             # After work the thread sleeps at once, because the socket thread now needs the interpreter; idle work can wait.
             # Idle work may free disk space, so a full disk does not stop it.
-            soon = (busy and not rested) or (not self.failed and self._guarded(self._at_rest)) or bool(self.full)
+            soon = (busy and not rested) or (not self.failed and self._guarded(self._idle_unless_full)) or bool(self.full)
             nap_us = limits.MARK_IDLE_US - limits.MARK_LATE_US
             rested = self._queue.wait((nap_us if soon else limits.SPACE_LOOK_US) // US_PER_MS, nap=soon)
 
-    def _at_rest(self) -> bool:
+    def _idle_unless_full(self) -> bool:
         try:
             return self._idle()
         except DiskFull:

@@ -63,17 +63,17 @@ class Recorder:
         self.path = Path(directory, name)
         try:
             make_directory(self.path.parent)
-            _make_room(self.path.parent, header.gateway)
+            _delete_old_recordings(self.path.parent, header.gateway)
             self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise _cannot(directory, error) from error
+            raise _cannot_record(directory, error) from error
         try:
             self._written = self._write(start_bytes())
         except OSError as error:
             os.close(self._fd)
-            raise _cannot(directory, error) from error
+            raise _cannot_record(directory, error) from error
         self._waiting: deque[bytes] = deque([item_bytes(header)])
-        self._put = self._taken = 0  # bytes, counted by one thread each
+        self._queued_bytes = self._taken_bytes = 0  # bytes, counted by one thread each
         self._ending = False
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
@@ -86,20 +86,20 @@ class Recorder:
         """Step the stack, and record it."""
         if self.over:
             return self._stack.step(event, now)
-        told = msgspec.Raw(encode_lean_event(event))
+        encoded = msgspec.Raw(encode_lean_event(event))
         try:
             actions = self._stack.step(event, now)
         except Exception as error:
-            self._keep(Raised(now.mono_us, now.wall_us, told, f"{type(error).__name__}: {error}"))
+            self._append(Raised(now.mono_us, now.wall_us, encoded, f"{type(error).__name__}: {error}"))
             raise
-        self._keep(Stepped(now.mono_us, now.wall_us, told, msgspec.Raw(encode_lean_actions(actions))))
+        self._append(Stepped(now.mono_us, now.wall_us, encoded, msgspec.Raw(encode_lean_actions(actions))))
         return actions
 
-    def _keep(self, item: Item) -> None:
+    def _append(self, item: Item) -> None:
         data = item_bytes(item)
         self._waiting.append(data)
-        self._put += len(data)
-        waiting = self._put - self._taken
+        self._queued_bytes += len(data)
+        waiting = self._queued_bytes - self._taken_bytes
         if waiting > limits.RECORD_WAITING_BYTES_MAX:
             self._end("the disk of the recording is too slow")
         elif waiting >= limits.RECORD_BLOCK_BYTES:
@@ -144,17 +144,17 @@ class Recorder:
             while waiting and (not items or size + len(waiting[0]) <= limits.RECORD_BLOCK_BYTES):
                 items.append(waiting.popleft())
                 size += len(items[-1])
-            self._taken += size
+            self._taken_bytes += size
             if size > limits.RECORD_BLOCK_BYTES_MAX:
                 self._end(f"one step has {size} bytes, above the limit of {limits.RECORD_BLOCK_BYTES_MAX}")
                 waiting.clear()
                 return
-            if not self._room():
+            if not self._has_space():
                 waiting.clear()
                 return
             self._written += self._write(block_bytes(b"".join(items)))
 
-    def _room(self) -> bool:
+    def _has_space(self) -> bool:
         if self._written >= limits.RECORD_RUN_BYTES_MAX:
             self._end(f"the recording has reached its limit of {limits.RECORD_RUN_BYTES_MAX >> 20} MiB")
             return False
@@ -172,7 +172,7 @@ class Recorder:
         return len(data)
 
 
-def _cannot(directory: str, error: OSError) -> ConfigError:
+def _cannot_record(directory: str, error: OSError) -> ConfigError:
     return ConfigError(
         f"the run cannot be recorded in {directory}: {error.strerror}; {remedy(error, 'name a directory to write in')}"
     )
@@ -183,7 +183,7 @@ def header_of(gateway: str, release: str, config: StackConfig, now: Now) -> Head
     return Header(release, gateway, now.wall_us, config)
 
 
-def _make_room(directory: Path, gateway: str) -> None:
+def _delete_old_recordings(directory: Path, gateway: str) -> None:
     """Delete the oldest recordings of the gateway, so that the remaining ones and a new one stay below the size limit."""
     stamp = len("20260101T000000.000000Z")
     runs = [path for path in directory.glob(f"*{SUFFIX}") if path.stem[: -stamp - 1] == gateway]

@@ -108,10 +108,10 @@ def _step(stack: Stack, step: Stepped | Raised, number: int) -> Difference | Non
         recorded = step.error if isinstance(step, Raised) else bytes(step.actions)
         if recorded == (again if isinstance(again, str) else encode_lean_actions(again)):
             return None
-        told = recorded if isinstance(recorded, str) else decode_lean_actions(recorded)
+        recorded_actions = recorded if isinstance(recorded, str) else decode_lean_actions(recorded)
     except FormatError as error:
         raise Damaged(f"this release cannot decode event {number} of the recording: {error}") from error
-    return Difference(number, step.mono_us, step.wall_us, _text(event), _lines(told), _lines(again))
+    return Difference(number, step.mono_us, step.wall_us, _text(event), _lines(recorded_actions), _lines(again))
 
 
 def _answer(stack: Stack, event: Event, now: Now) -> Sequence[Action] | str:

@@ -61,7 +61,7 @@ class Supervisor:
         self._command = list(command)
         self._pass_fds = tuple(pass_fds)
         self._ports = list(ports)
-        self._ask = _shake_hands if encrypted else _greet
+        self._probe = _probe_tls if encrypted else _probe_http2
         self._log: FilteringBoundLogger | None = None
         self._on_ready: Callable[[], None] | None = None
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -105,27 +105,27 @@ class Supervisor:
             try:
                 child = subprocess.Popen(self._command, pass_fds=self._pass_fds, stdin=subprocess.DEVNULL)
             except OSError as error:
-                self._tell("the reads process cannot be started", error=str(error))
+                self._log_error("the reads process cannot be started", error=str(error))
             else:
                 self.pid = child.pid
                 self.starts += 1
                 stopped = self._watched(child)
                 self.pid = 0
                 # A signal to the whole process group also stops the gateway, whose call of `let_end` may come a moment later.
-                if stopped or self._over(grace_s):
+                if stopped or self._is_over(grace_s):
                     return
-                self._tell("the reads process ended and is restarted", code=child.returncode, after_s=wait_s)
+                self._log_error("the reads process ended and is restarted", code=child.returncode, after_s=wait_s)
             if time.monotonic() - began > limits.READS_RESTART_US_MAX / US:
                 wait_s = grace_s
-            if self._over(wait_s):
+            if self._is_over(wait_s):
                 return
             wait_s = min(2 * wait_s, limits.READS_RESTART_US_MAX / US)
 
-    def _tell(self, what: str, **facts: object) -> None:
+    def _log_error(self, what: str, **facts: object) -> None:
         if self._log is not None:
             self._log.error(what, **facts)
 
-    def _over(self, wait_s: float) -> bool:
+    def _is_over(self, wait_s: float) -> bool:
         """Wait, at most `wait_s` seconds; return True if no child is to run any more."""
         return self._stop_asked(wait_s) or self._ending
 
@@ -139,14 +139,14 @@ class Supervisor:
         try:
             return self._watch(child)
         except OSError as error:  # the process has no file descriptor left
-            self._tell("the reads process cannot be watched", error=str(error))
+            self._log_error("the reads process cannot be watched", error=str(error))
             self._end(child)
             return self._stop_asked(0)
 
     def _watch(self, child: subprocess.Popen[bytes]) -> bool:
         """Wait until the child ends or hangs (return False), or the gateway stops (return True)."""
         pidfd = os.pidfd_open(child.pid)
-        heard_at = looked_at = time.monotonic()
+        answered_at = probed_at = time.monotonic()
         try:
             poll = select.poll()
             poll.register(self._stop_fd, select.POLLIN)
@@ -161,17 +161,17 @@ class Supervisor:
                 if self._stop_fd in happened:
                     self._end(child)
                     return True
-                if not self.ready and all(_answers(host, port) for host, port in self._ports):
+                if not self.ready and all(_accepts(host, port) for host, port in self._ports):
                     self.ready = True
                     if self._on_ready is not None:
                         self._on_ready()
                 now = time.monotonic()
-                if now - looked_at >= limits.READS_LOOK_US / US:
-                    looked_at = now
-                    if all(_reacts(host, port, self._ask) for host, port in self._ports):
-                        heard_at = time.monotonic()
-                    elif now - heard_at >= limits.READS_SILENT_US_MAX / US:
-                        self._tell("the reads process does not answer and is ended", silent_s=round(now - heard_at))
+                if now - probed_at >= limits.READS_LOOK_US / US:
+                    probed_at = now
+                    if all(_responds(host, port, self._probe) for host, port in self._ports):
+                        answered_at = time.monotonic()
+                    elif now - answered_at >= limits.READS_SILENT_US_MAX / US:
+                        self._log_error("the reads process does not answer and is ended", silent_s=round(now - answered_at))
                         self._end(child)
                         return self._stop_asked(0)
         finally:
@@ -186,7 +186,7 @@ class Supervisor:
             child.wait()
 
 
-def _answers(host: str, port: int) -> bool:
+def _accepts(host: str, port: int) -> bool:
     try:
         with socket.create_connection((host, port), timeout=limits.READS_PROBE_US / US):
             return True
@@ -194,7 +194,7 @@ def _answers(host: str, port: int) -> bool:
         return False
 
 
-def _reacts(host: str, port: int, greet: Callable[[socket.socket], None]) -> bool:
+def _responds(host: str, port: int, greet: Callable[[socket.socket], None]) -> bool:
     """True if the process answers on the port; the kernel accepts connections even for a process that hangs."""
     try:
         with socket.create_connection((host, port), timeout=limits.READS_ANSWER_US_MAX / US) as connection:
@@ -206,13 +206,13 @@ def _reacts(host: str, port: int, greet: Callable[[socket.socket], None]) -> boo
     return True
 
 
-def _greet(connection: socket.socket) -> None:
+def _probe_http2(connection: socket.socket) -> None:
     """Send the HTTP/2 preface of gRPC, which both ports answer at once; the admin port answers with an error."""
     connection.sendall(_GREETING)
     connection.recv(1)
 
 
-def _shake_hands(connection: socket.socket) -> None:
+def _probe_tls(connection: socket.socket) -> None:
     """Begin a TLS handshake without checking the certificate; a refused handshake counts as an answer."""
     import ssl  # noqa: PLC0415 - only a gateway with a certificate needs it
 

@@ -284,15 +284,15 @@ class Books:
         The `reason` of this gateway is that of the status. The `reason` of a silent gateway is why messages do not reach it, if
         that is known. The `reason` of another gateway also names settings that differ from this gateway's.
         """
-        return orjson.dumps(self._told(self._group.members(), self._driver.transport_facts()))
+        return orjson.dumps(self._member_documents(self._group.members(), self._driver.transport_facts()))
 
-    def _told(self, members: list[Member], transport: dict[str, object]) -> list[dict[str, object]]:
+    def _member_documents(self, members: list[Member], transport: dict[str, object]) -> list[dict[str, object]]:
         refused, differing, own = _refused(transport), _differing(transport), self._config.name
         found = []
         for member in members:
             known = self._reason(transport) if member.name == own else refused.get(member.name) if member.state == SILENT else ""
             reasons = known or member.reason, differing.get(member.name, "")
-            found.append(_member(member._replace(reason="; ".join(filter(None, reasons)))))
+            found.append(_member_document(member._replace(reason="; ".join(filter(None, reasons)))))
         return found
 
     def status(self) -> bytes:
@@ -308,7 +308,7 @@ class Books:
                 "state": driver.state,
                 "reason": self._reason(transport),
                 "view": self._view(members),
-                "members": self._told(members, transport),
+                "members": self._member_documents(members, transport),
                 "frontier": driver.offset,
                 "start": decided.start_offset,
                 "lag": {member.name: member.lag for member in members} or {config.name: 0},
@@ -345,9 +345,9 @@ class Books:
     def _reason(self, transport: dict[str, object]) -> str:
         """Return why this gateway accepts no new records, or an empty string."""
         driver = self._driver
-        return driver.halted or self._no_room() or self._group.reason or driver.suspected or self._waits(transport)
+        return driver.halted or self._no_space_reason() or self._group.reason or driver.suspected or self._waits(transport)
 
-    def _no_room(self) -> str:
+    def _no_space_reason(self) -> str:
         """Return why the disk accepts no new records, or an empty string."""
         disk = self._disk
         return disk.full or self._lanes.full or (disk.space.reason if disk.space.low else "")
@@ -378,7 +378,7 @@ class Books:
         disk = self._disk
         return {
             "free_bytes": disk.space.free_bytes,
-            "low": bool(self._no_room()),
+            "low": bool(self._no_space_reason()),
             "failed": disk.failed or self._lanes.failed,
             "damage": disk.damage(),
             **disk.meters.to_dict(),
@@ -398,7 +398,7 @@ class Books:
         """Return the table of producers as JSON, by name; `total` counts the producers beyond the size of one answer too."""
         table = self._stack.decided.producers
         named = sorted((producer.name, number) for number, producer in table.items())[: limits.PRODUCERS_AN_ANSWER_MAX]
-        lines = [_line(number, table[number]) for _, number in named]
+        lines = [_producer_document(number, table[number]) for _, number in named]
         return orjson.dumps({"total": len(table), "producers": lines})
 
     def epoch_of(self, name: str) -> int:
@@ -434,11 +434,11 @@ def _differing(transport: dict[str, object]) -> dict[str, str]:
     return found if isinstance(found, dict) else {}
 
 
-def _member(member: Member) -> dict[str, object]:
+def _member_document(member: Member) -> dict[str, object]:
     return {**member._asdict(), "incarnation": member.incarnation.hex(), "address": client_part(member.address)}
 
 
-def _line(number: int, producer: Producer) -> dict[str, object]:
+def _producer_document(number: int, producer: Producer) -> dict[str, object]:
     line: dict[str, object] = {
         "name": producer.name,
         "number": number,

@@ -48,13 +48,13 @@ class Desk:
 
     def __init__(self) -> None:
         """Create the socket pair; the reads process inherits `their_fd`."""
-        self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket, self._child_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._thread: threading.Thread | None = None
 
     @property
     def their_fd(self) -> int:
         """The file descriptor for the reads process."""
-        return self._theirs.fileno()
+        return self._child_socket.fileno()
 
     def open(
         self,
@@ -77,11 +77,11 @@ class Desk:
 
     def close(self) -> None:
         """End the thread and close the socket pair."""
-        self._ours.shutdown(socket.SHUT_RDWR)
+        self._socket.shutdown(socket.SHUT_RDWR)
         if self._thread is not None:
             self._thread.join()
-        self._ours.close()
-        self._theirs.close()
+        self._socket.close()
+        self._child_socket.close()
 
     def _run(
         self,
@@ -90,7 +90,7 @@ class Desk:
         lane_damaged: Callable[[bytes], None],
         refused: Callable[[str, int], None],
     ) -> None:
-        while len(token := self._ours.recv(WORD_BYTES_MAX)) >= TOKEN_BYTES:
+        while len(token := self._socket.recv(WORD_BYTES_MAX)) >= TOKEN_BYTES:
             if token.startswith(REFUSED) and len(token) > 2 * TOKEN_BYTES:
                 refused(token[2 * TOKEN_BYTES :].decode(), int.from_bytes(token[TOKEN_BYTES : 2 * TOKEN_BYTES], "little"))
                 continue
@@ -111,7 +111,7 @@ class Desk:
     def _answer(self, data: bytes) -> None:
         """Send an answer, or drop it if the reads process does not read."""
         with contextlib.suppress(OSError):  # the socket is full or closed, so the request has timed out
-            self._ours.send(data, socket.MSG_DONTWAIT)
+            self._socket.send(data, socket.MSG_DONTWAIT)
 
 
 def _packed(status: bytes) -> bytes:

@@ -74,7 +74,7 @@ LEVELS = (
 )
 #: The fields of a point, in order. The first two are the end of its interval (us since 1970) and its length (us).
 FIELDS = ("time_us", "span_us", *(figure.name for figure in (*RATES, *LATENCIES, *LEVELS)), "lag_max")
-_NONE = float("nan")
+_NAN = float("nan")
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -91,7 +91,7 @@ class Change(msgspec.Struct, frozen=True):
     pid: int
 
 
-class _Look(NamedTuple):
+class _Sample(NamedTuple):
     """One sample of the status; `status` is None if the gateway did not answer."""
 
     time_us: int
@@ -99,21 +99,21 @@ class _Look(NamedTuple):
     status: Status | None
 
 
-class _Row:
+class _Series:
     """A time series with a point for each `every_us`, bounded to the newest `most` points."""
 
     def __init__(self, every_us: int, most: int) -> None:
         self._every_us = every_us
-        self._last: _Look | None = None
+        self._last: _Sample | None = None
         self.points: deque[array[float]] = deque(maxlen=most)
 
-    def add(self, look: _Look) -> None:
+    def add(self, sample: _Sample) -> None:
         last = self._last
         if last is None:
-            self._last = look
-        elif look.mono_us - last.mono_us >= self._every_us:
-            self._last = look
-            self.points.append(point(last, look))
+            self._last = sample
+        elif sample.mono_us - last.mono_us >= self._every_us:
+            self._last = sample
+            self.points.append(point(last, sample))
 
 
 class History:
@@ -130,8 +130,8 @@ class History:
         self._reads = reads
         self._lock = threading.Lock()
         # The minimum distance is slightly less than the interval, so that a sample that comes a little early still counts.
-        self._seconds = _Row(US * 9 // 10, limits.HISTORY_SECONDS)
-        self._minutes = _Row(60 * US - US // 2, limits.HISTORY_MINUTES)
+        self._seconds = _Series(US * 9 // 10, limits.HISTORY_SECONDS)
+        self._minutes = _Series(60 * US - US // 2, limits.HISTORY_MINUTES)
         self._changes: deque[Change] = deque(maxlen=limits.HISTORY_EVENTS_MAX)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="history", daemon=True)
@@ -151,7 +151,7 @@ class History:
     def look(self, time_us: int, mono_us: int) -> None:
         """Take one sample."""
         status = self._status()
-        seen = _Look(time_us, mono_us, None if status is None else {**status, "reads": self._reads()})
+        seen = _Sample(time_us, mono_us, None if status is None else {**status, "reads": self._reads()})
         with self._lock:
             self._seconds.add(seen)
             self._minutes.add(seen)
@@ -164,16 +164,16 @@ class History:
         with self._lock:
             found = [row for row in list(self._seconds.points)[-seconds:] if row[0] > since_us] if seconds else []
             changes = [change for change in self._changes if change.time_us > since_us]
-        return {"fields": FIELDS, "points": [_plain(row) for row in found], "changes": changes}
+        return {"fields": FIELDS, "points": [_json_point(row) for row in found], "changes": changes}
 
     def minutes(self) -> dict[str, object]:
         """Return all points of one minute."""
         with self._lock:
             found = list(self._minutes.points)
-        return {"fields": FIELDS, "points": [_plain(row) for row in found]}
+        return {"fields": FIELDS, "points": [_json_point(row) for row in found]}
 
 
-def point(before: _Look, now: _Look) -> array[float]:
+def point(before: _Sample, now: _Sample) -> array[float]:
     """Return the point between two samples, with the fields of `FIELDS`.
 
     A field is NaN if the gateway did not answer, or if a restart of the gateway reset its counters.
@@ -183,12 +183,12 @@ def point(before: _Look, now: _Look) -> array[float]:
     made = array("d", [now.time_us, span_us])
     counts = old is not None and new is not None and old.get("started_us") == new.get("started_us")
     for rate in RATES:
-        made.append((find(new, rate.path, 0) - find(old, rate.path, 0)) * US / span_us if counts else _NONE)
+        made.append((find(new, rate.path, 0) - find(old, rate.path, 0)) * US / span_us if counts else _NAN)
     for latency in LATENCIES:
-        made.append(quantile(find(old, latency.path, None), find(new, latency.path, None), latency.quantile) if counts else _NONE)
+        made.append(quantile(find(old, latency.path, None), find(new, latency.path, None), latency.quantile) if counts else _NAN)
     for level in LEVELS:
-        made.append(find(new, level.path, _NONE) if new is not None else _NONE)
-    made.append(max((new.get("lag") or {}).values(), default=0) if new is not None else _NONE)
+        made.append(find(new, level.path, _NAN) if new is not None else _NAN)
+    made.append(max((new.get("lag") or {}).values(), default=0) if new is not None else _NAN)
     return made
 
 
@@ -198,11 +198,11 @@ def quantile(before: Status | None, now: Status | None, part: float) -> float:
     Values are assumed to be evenly spread within a bucket. The last bucket is assumed to end at twice the highest bound.
     """
     if not before or not now:
-        return _NONE
+        return _NAN
     counts = [new - old for old, new in zip(before["counts"], now["counts"], strict=True)]
     wanted = part * sum(counts)
     if wanted <= 0:
-        return _NONE
+        return _NAN
     low = 0.0
     for bound, count in zip([*now["bounds"], 2 * now["bounds"][-1]], counts, strict=True):
         if count and count >= wanted:
@@ -220,11 +220,11 @@ def find(status: Status | None, path: str, absent: Any) -> Any:
     return absent if value is None else value
 
 
-def _change(look: _Look) -> Change:
-    status = look.status or {}
+def _change(sample: _Sample) -> Change:
+    status = sample.status or {}
     view = status.get("view") or {}
     return Change(
-        time_us=look.time_us,
+        time_us=sample.time_us,
         state=str(status.get("state", _UNKNOWN)),
         reason=str(status.get("reason", ""))[: limits.HISTORY_TEXT_CHARACTERS_MAX],
         view=int(view.get("id", 0)),
@@ -242,6 +242,6 @@ def _differ(one: Change, other: Change) -> bool:
     return plain(one, time_us=0, reason=str(bool(one.reason))) != plain(other, time_us=0, reason=str(bool(other.reason)))
 
 
-def _plain(row: array[float]) -> list[float | int | None]:
+def _json_point(row: array[float]) -> list[float | int | None]:
     """Return a point for JSON: None for NaN, and integers for whole numbers."""
     return [None if isnan(value) else int(value) if value == int(value) else round(value, 1) for value in row]

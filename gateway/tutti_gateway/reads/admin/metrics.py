@@ -57,8 +57,8 @@ def document(status: Status | None, reads: Status, known: Known) -> Status:
     return {
         **(status or {}),
         "up": status is not None,
-        "made": {} if status is None else _made(status),
-        "links": {} if status is None else _links(status),
+        "made": {} if status is None else _derived(status),
+        "links": {} if status is None else _connections(status),
         "tokens": _tokens(find(status or {}, "security") or {}, find(reads, "security") or {}),
         "reads": reads,
         "topics_held": {
@@ -73,7 +73,7 @@ def document(status: Status | None, reads: Status, known: Known) -> Status:
     }
 
 
-def _made(status: Status) -> Status:
+def _derived(status: Status) -> Status:
     """Return the values derived from the status."""
     view = find(status, "view") or {}
     members = [member for member in find(status, "members") or () if isinstance(member, Mapping)]
@@ -97,7 +97,7 @@ def _made(status: Status) -> Status:
     }
 
 
-def _links(status: Status) -> Status:
+def _connections(status: Status) -> Status:
     """Return for each counter of the connections to other gateways a table by the gateways' names."""
     tables: dict[str, dict[str, Any]] = {}
     for peer in find(status, "transport.peers") or ():

@@ -73,7 +73,7 @@ class Pages:
         self._gateway = gateway
         self._others = others
         self._browser = browser
-        self._past = past
+        self._history = past
         self._act_us = act_us
 
     def table(self) -> Mapping[str, Page]:
@@ -126,12 +126,12 @@ class Pages:
         """Return the history: points of one second (`since`, `seconds`) with the changes, or points of one minute (`minutes`)."""
         try:
             if "minutes" in asked:
-                return _json(self._past.minutes())
+                return _json(self._history.minutes())
             since_us = number(asked, "since", 0, 0, MOMENT_MAX)
             seconds = number(asked, "seconds", limits.HISTORY_SECONDS, 0, limits.HISTORY_SECONDS)
         except UsageError as error:
             return refusal(HTTPStatus.BAD_REQUEST, str(error))
-        return _json({"now_us": _now_us(), **self._past.told(since_us, seconds)})
+        return _json({"now_us": _now_us(), **self._history.told(since_us, seconds)})
 
     def gateways(self, _asked: Asked) -> Answer:
         """Return the admin urls of the other gateways that answer."""

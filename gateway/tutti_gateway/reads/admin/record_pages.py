@@ -130,15 +130,15 @@ class Browser:
         looked = Looked(wanted.limit)
         if wanted.start is not None:
             first = wanted.start
-            following = self._forward(wanted, first, frontier, looked)
+            following = self._search_forward(wanted, first, frontier, looked)
         else:
             following = frontier if wanted.before is None else wanted.before
-            first = self._back(wanted, begin, following, looked)
+            first = self._search_back(wanted, begin, following, looked)
         lines = [line + b"\n" for batch in looked.records for line in cut_lines(batch, wanted.cut)]
         about = {"first": first, "next": following, "start": begin, "frontier": frontier}
         return Answer(HTTPStatus.OK, LINES, b"".join(lines), {f"tutti-{name}": str(offset) for name, offset in about.items()})
 
-    def _forward(self, wanted: Wanted, start: int, end: int, looked: Looked) -> int:
+    def _search_forward(self, wanted: Wanted, start: int, end: int, looked: Looked) -> int:
         """Find the first records of [start, end); return the offset at which the search stopped."""
         at = start
         for pieces in self._pieces(start, end, wanted, looked):
@@ -152,12 +152,12 @@ class Browser:
                 break
         return at
 
-    def _back(self, wanted: Wanted, begin: int, end: int, looked: Looked) -> int:
+    def _search_back(self, wanted: Wanted, begin: int, end: int, looked: Looked) -> int:
         """Find the last records of [begin, end); return the first offset searched."""
         at, step = end, limits.BROWSE_STEP_OFFSETS
         while at > begin and looked.goes_on:
             low = max(begin, at - step)
-            found_pieces = _bounded(self._pieces(low, at, wanted, looked), looked)
+            found_pieces = _within_budget(self._pieces(low, at, wanted, looked), looked)
             if found_pieces is None:  # older batches may be smaller, so this range has too many index rows
                 step = max(limits.BROWSE_STEP_OFFSETS, step // _SHRINK)
                 continue
@@ -181,7 +181,7 @@ class Browser:
                 continue
             looked.rows(len(rows))
             low, high = max(start, int(rows["offset"][0])), min(end, int(rows["offset"][-1]) + int(rows["count"][-1]))
-            yield _cut(pick(rows), low, high)
+            yield _split(pick(rows), low, high)
 
     def _found(self, piece: Piece, wanted: Wanted) -> pa.RecordBatch:
         """Return the matching records of a piece as one batch."""
@@ -253,7 +253,7 @@ def number(asked: Asked, name: str, default: int, low: int, high: int) -> int:
     return int(text)
 
 
-def _bounded(found: Iterator[list[Piece]], looked: Looked) -> list[list[Piece]] | None:
+def _within_budget(found: Iterator[list[Piece]], looked: Looked) -> list[list[Piece]] | None:
     """Return all pieces, or None if they have more index rows than one step may search."""
     least, taken = looked.rows_left - limits.BROWSE_STEP_ROWS_MAX, list[list[Piece]]()
     for pieces in found:
@@ -263,7 +263,7 @@ def _bounded(found: Iterator[list[Piece]], looked: Looked) -> list[list[Piece]] 
     return taken
 
 
-def _cut(rows: Rows, low: int, high: int) -> list[Piece]:
+def _split(rows: Rows, low: int, high: int) -> list[Piece]:
     """Split the range [low, high) of these batches at the starts of batches."""
     if not len(rows):
         return [Piece(low, high, 0)]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from tutti_gateway.reads.protocol.flight_errors import Fault
 
 US = 1_000_000
-_LOOK_S = 0.25  # interval at which a waiting call checks that its caller is still connected
+_POLL_S = 0.25  # interval at which a waiting call checks that its caller is still connected
 
 
 class Lease:
@@ -67,7 +67,7 @@ class Slots:
                         "busy", f"this gateway has reached its limit of {self.most} {self.what}: try later, or another gateway"
                     )
                 self._waiting += 1
-                self._freed.wait(min(left, _LOOK_S))
+                self._freed.wait(min(left, _POLL_S))
                 self._waiting -= 1
             self.used += 1
         return Lease(self)

@@ -102,7 +102,7 @@ class Crowd:
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
-        self._told = False
+        self._logged = False
 
     def look(self) -> None:
         """Close idle connections if no file descriptor is left; called about once a second."""
@@ -110,13 +110,13 @@ class Crowd:
             os.close(os.dup(0))
         except OSError:
             ended = self._connections.end_idle()
-            if ended or not self._told:
+            if ended or not self._logged:
                 LOG.error(
                     "no file descriptor is left: idle connections are closed; raise the limit of open files",
                     extra={"fields": {"closed": ended}},
                 )
-            self._told = True
+            self._logged = True
         else:
-            if self._told:
+            if self._logged:
                 LOG.info("file descriptors are free again")
-            self._told = False
+            self._logged = False

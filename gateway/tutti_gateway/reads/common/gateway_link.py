@@ -36,7 +36,7 @@ class StatusSocket:
         """Use the socket with the file descriptor `fd`."""
         self._socket = socket.socket(fileno=fd)
         self._waiting: dict[bytes, SimpleQueue[bytes]] = {}
-        self._gone = False
+        self._closed = False
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC)
         self._thread = threading.Thread(target=self._receive, name="status-socket", daemon=True)
         self._thread.start()
@@ -56,7 +56,7 @@ class StatusSocket:
         token = os.urandom(TOKEN_BYTES)
         answers = self._waiting[token] = SimpleQueue()
         try:
-            if self._gone:
+            if self._closed:
                 raise Unavailable("the gateway has ended")
             self._socket.send(word + token, socket.MSG_DONTWAIT)
             answer = answers.get(timeout=wait_us / US)
@@ -99,7 +99,7 @@ class StatusSocket:
             waiting = self._waiting.get(answer[:TOKEN_BYTES])
             if waiting is not None:  # an answer without a waiting request is late, or was meant for an earlier process
                 waiting.put(answer[TOKEN_BYTES:])
-        self._gone = True
+        self._closed = True
         for waiting in list(self._waiting.values()):
             waiting.put(b"")
 
@@ -130,17 +130,17 @@ class GatewayLink:
         self._reported: Counter[str] = Counter()
         self._control = Control(url, timeout=limits.STATUS_WAIT_US_MAX / US, credentials=credentials)
         self._socket = None if status_fd is None else StatusSocket(status_fd)
-        self._asking = threading.Lock()
+        self._status_lock = threading.Lock()
         self._status: dict[str, Any] | None = None
         self._asked_at = -1e9
-        self._indexing = threading.Condition()
+        self._confirming = threading.Condition()
         self._begun = self._ended = 0  # requests to confirm the frontier; at most one is in progress
         self._confirmed = False  # the answer to the last completed request
         self.reason = "the status of the gateway is not known yet"
 
     def status(self) -> dict[str, Any] | None:
         """Return the status, at most a quarter of a second old; None if no answer came within a second (see `reason`)."""
-        with self._asking:
+        with self._status_lock:
             if time.monotonic() - self._asked_at > limits.STATUS_FRESH_US / US:
                 self._refresh()
             return self._status
@@ -150,22 +150,22 @@ class GatewayLink:
 
         Waits for a new status at most once a second, and never while another thread does.
         """
-        return str(self._lately().get("state", UNKNOWN))
+        return str(self._recent_status().get("state", UNKNOWN))
 
     def gateways(self) -> tuple[dict[str, str], list[str]]:
         """Return the gateways of the group (name to url) and the names of the silent ones, as fresh as `state`."""
-        told = self._lately()
-        return dict(told.get("gateways", {})), list(told.get("silent", ()))
+        known = self._recent_status()
+        return dict(known.get("gateways", {})), list(known.get("silent", ()))
 
     def others(self) -> list[str]:
         """Return the urls of the other gateways that are not silent, as fresh as `state`."""
-        told = self._lately()
-        left_out = {told.get("gateway"), *told.get("silent", ())}
-        return [url for name, url in told.get("gateways", {}).items() if name not in left_out]
+        known = self._recent_status()
+        left_out = {known.get("gateway"), *known.get("silent", ())}
+        return [url for name, url in known.get("gateways", {}).items() if name not in left_out]
 
     def halted(self) -> dict[str, str]:
         """Return for each lane why no frame can follow in it here, as fresh as `state`; empty for a working lane."""
-        return {lane["lane"]: lane["halted"] for lane in self._lately().get("lanes", ())}
+        return {lane["lane"]: lane["halted"] for lane in self._recent_status().get("lanes", ())}
 
     def tell(self, lane: str, position: int) -> None:
         """Report unreadable data to the gateway, which scrubs and repairs it. Does not wait.
@@ -186,9 +186,9 @@ class GatewayLink:
         gateway cannot confirm that within `READ_INDEX_US_MAX`. Callers that arrive during a request share the next one.
         """
         deadline = time.monotonic() + limits.READ_INDEX_US_MAX / US
-        with self._indexing:
+        with self._confirming:
             mine = self._begun + 1  # the first request that begins after this call
-            self._indexing.wait_for(lambda: self._ended >= mine or self._begun == self._ended, limits.READ_INDEX_US_MAX / US)
+            self._confirming.wait_for(lambda: self._ended >= mine or self._begun == self._ended, limits.READ_INDEX_US_MAX / US)
             if self._ended >= mine:
                 return self._confirmed
             left_us = int((deadline - time.monotonic()) * US)
@@ -202,9 +202,9 @@ class GatewayLink:
         except (OSError, Unavailable):  # TimeoutError is an OSError
             pass
         finally:
-            with self._indexing:
+            with self._confirming:
                 self._ended, self._confirmed = self._begun, confirmed
-                self._indexing.notify_all()
+                self._confirming.notify_all()
         return confirmed
 
     def elsewhere(self, lane: str, position: int) -> bool:
@@ -212,14 +212,14 @@ class GatewayLink:
         self.tell(lane, position)
         return bool(self.others())
 
-    def _lately(self) -> dict[str, Any]:
+    def _recent_status(self) -> dict[str, Any]:
         """Return the last known status, empty if the gateway does not answer."""
         stale = time.monotonic() - self._asked_at > limits.STATUS_WAIT_US_MAX / US
-        if stale and self._asking.acquire(blocking=False):
+        if stale and self._status_lock.acquire(blocking=False):
             try:
                 self._refresh()
             finally:
-                self._asking.release()
+                self._status_lock.release()
         return self._status or {}
 
     def save_offset(self, reader: str, offset: int, back: bool = False, given_up: Callable[[], bool] = bool) -> None:
@@ -257,7 +257,7 @@ class GatewayLink:
         if self._socket is None:
             raise Unavailable("this process was started without its status socket")
         self._report_refused(self._socket)
-        return _told(self._socket.ask(b"", limits.STATUS_WAIT_US_MAX))
+        return _decoded(self._socket.ask(b"", limits.STATUS_WAIT_US_MAX))
 
     def _report_refused(self, gateway: StatusSocket) -> None:
         """Send the numbers of callers rejected since the last report."""
@@ -267,6 +267,6 @@ class GatewayLink:
                 self._reported[reason] = times
 
 
-def _told(status: bytes) -> dict[str, Any]:
-    told: dict[str, Any] = msgspec.json.decode(zlib.decompress(status[1:]) if status[:1] == PACKED else status, type=dict)
-    return told
+def _decoded(status: bytes) -> dict[str, Any]:
+    known: dict[str, Any] = msgspec.json.decode(zlib.decompress(status[1:]) if status[:1] == PACKED else status, type=dict)
+    return known

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tutti import limits
 
-_LOOKS = limits.FLIGHT_SILENT_MS_MAX // 1000
+_CHECKS = limits.FLIGHT_SILENT_MS_MAX // 1000
 
 
 class Pulse:
@@ -18,11 +18,11 @@ class Pulse:
     def __init__(self, beat_us: Callable[[], int]) -> None:
         """Begin without checks; `beat_us` returns the time of the last heartbeat, 0 before the first."""
         self._beat_us = beat_us
-        self._last = self._looks = 0  # the last heartbeat, and the number of checks that found it
+        self._last = self._checks = 0  # the last heartbeat, and the number of checks that found it
 
     def silent(self) -> bool:
         """Check the heartbeat; return True if it is the same for four checks. A gateway without a first heartbeat is not silent."""
         beat = self._beat_us()
-        self._looks = self._looks + 1 if beat and beat == self._last else 1
+        self._checks = self._checks + 1 if beat and beat == self._last else 1
         self._last = beat
-        return self._looks >= _LOOKS
+        return self._checks >= _CHECKS

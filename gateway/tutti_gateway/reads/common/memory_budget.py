@@ -19,7 +19,7 @@ from tutti_gateway.core import limits
 from tutti_gateway.reads.protocol.flight_errors import Fault
 
 US = 1_000_000
-_LOOK_S = 0.02  # polling interval of the first waiting stream, because gRPC does not report when it frees a batch
+_POLL_S = 0.02  # polling interval of the first waiting stream, because gRPC does not report when it frees a batch
 
 
 class Room:
@@ -31,7 +31,7 @@ class Room:
         self.refused = 0
         self._making = 0
         self._lock = threading.Lock()
-        self._turns: deque[threading.Condition] = deque()
+        self._waiters: deque[threading.Condition] = deque()
 
     @contextlib.contextmanager
     def for_a_batch(self) -> Iterator[None]:
@@ -41,7 +41,7 @@ class Room:
             Fault: `busy` if the budget had no space in time.
         """
         with self._lock:
-            if self._turns or not self._fits():
+            if self._waiters or not self._fits():
                 self._wait()
             self._making += 1
         try:
@@ -49,14 +49,14 @@ class Room:
         finally:
             with self._lock:
                 self._making -= 1
-                self._call_next()
+                self._wake_next()
 
     def _wait(self) -> None:
         deadline = time.monotonic() + limits.BUSY_WAIT_US_MAX / US
         turn = threading.Condition(self._lock)
-        self._turns.append(turn)
+        self._waiters.append(turn)
         try:
-            while self._turns[0] is not turn or not self._fits():
+            while self._waiters[0] is not turn or not self._fits():
                 left = deadline - time.monotonic()
                 if left <= 0:
                     self.refused += 1
@@ -65,14 +65,14 @@ class Room:
                         f"unsent batches of slow readers hold {self.held()} bytes of memory at this gateway: "
                         "continue later, or at another gateway, from the offset reached",
                     )
-                turn.wait(min(left, _LOOK_S) if self._turns[0] is turn else left)
+                turn.wait(min(left, _POLL_S) if self._waiters[0] is turn else left)
         finally:
-            self._turns.remove(turn)
-            self._call_next()
+            self._waiters.remove(turn)
+            self._wake_next()
 
-    def _call_next(self) -> None:
-        if self._turns:
-            self._turns[0].notify()
+    def _wake_next(self) -> None:
+        if self._waiters:
+            self._waiters[0].notify()
 
     def _fits(self) -> bool:
         return self.held() + (self._making + 1) * limits.READ_MAKING_BYTES <= limits.READ_HELD_BYTES_MAX
