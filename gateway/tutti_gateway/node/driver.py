@@ -76,7 +76,7 @@ from tutti_gateway.node.common.interfaces import Clients, DiskQueue, LaneQueue, 
 from tutti_gateway.node.peers.peers import Network
 from tutti_gateway.node.status.status_socket import IndexAsked, StatusAsked
 
-if TYPE_CHECKING:  # only a gateway with tokens loads it
+if TYPE_CHECKING:  # only a gateway with tokens loads this module
     from tutti_gateway.node.clients.authorization import Admission
 
 Happening = Event | Located | StatusAsked | IndexAsked
@@ -142,21 +142,18 @@ class Driver:
         self._in_flight = UnderWay()
         self._awaited = Awaited()
         self._committed_batches, self._committed_unordered = Landed(), Landed()  # batches decided in this turn
-        self._voted: Landed = []
-        self._decided: Landed = []
-        self._now = clock.now()  # the time of the turn
+        self._voted, self._decided = Landed(), Landed()  # batches voted for and decided in this turn, for the latencies
+        self._now = clock.now()  # all events of a turn have the same time
         self._timer_us: int | None = None
         self._closing: list[Session] = []
-        self._last_read_index, self._read_index_callbacks = (
-            0,
-            dict[int, Callable[[bool], None]](),
-        )  # last read index request; callbacks by number
+        self._last_read_index = 0  # number of the last request to confirm the frontier
+        self._read_index_callbacks: dict[int, Callable[[bool], None]] = {}  # by the number of the request
         self.view: ViewInstalled | None = None
         self.position = self.offset = 0
         self.halted = ""
         self.cast_out = ""  # why this gateway is no longer in the group; empty while it is
         self._blocking: dict[int, str] = {}  # members that block decisions since the last decided frame, and why
-        self.low = ""  # why the disk takes no new records
+        self.low = ""  # why the disk accepts no new records; empty if it does
         self.leaving = self.stopped = False
 
     # State for other modules
@@ -286,7 +283,7 @@ class Driver:
 
     def _client_gone(self, session: Session) -> None:
         self.sessions.remove(session)
-        self._closing.append(session)  # the stack gets SessionClosed after the flush during which the send failed
+        self._closing.append(session)  # the send failed during a flush, and the stack gets SessionClosed after it
 
     # Actions of the stack
 
@@ -349,10 +346,10 @@ class Driver:
         self.stopped = True
 
     def _suspect(self, action: Suspect) -> None:
-        told = action.member in self._blocking or self.low  # the warning about a full disk is more specific
+        logged = action.member in self._blocking or self.low  # the warning about a full disk is more specific
         name = self.network.name(action.member)
         self._blocking[action.member] = f"{name} blocks the group: {action.reason}" if name else action.reason
-        if not told:
+        if not logged:
             self._log.warning("a member blocks the group", member=name or action.member, reason=action.reason)
 
     def _persist(self, action: Persist) -> None:

@@ -21,8 +21,8 @@ US = 1_000_000
 US_PER_MS = 1000
 NS_PER_US = 1000
 _HOUSEKEEPING_S = 1.0
-_READABLE = int(zmq.POLLIN)  # select.POLLIN is the same
-_NONE_SEEN = -1  # as the last seen count of transport changes: build the pollers again and check every socket
+_READABLE = int(zmq.POLLIN)  # select.POLLIN has the same value
+_NONE_SEEN = -1  # a change count that never occurs, so that the pollers are made again and every socket is checked
 
 
 class Loop:

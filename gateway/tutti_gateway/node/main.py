@@ -55,7 +55,7 @@ def run(config: Config, record: str = "") -> int:
         opened.callback(reads.stop)
         if _holds_our_log(config):
             reads.start()
-        from tutti_gateway.node.process import Gateway  # noqa: PLC0415 - see above
+        from tutti_gateway.node.process import Gateway  # noqa: PLC0415 - a slow import, while the reads process starts
 
         gateway = Gateway(config, reads, notifier, desk, opened, record)
         sys.setswitchinterval(limits.SWITCH_INTERVAL_US / US)

@@ -235,7 +235,7 @@ class Gateway:
             if reason:
                 self._log.warning(reason)
         self._check_clock()
-        waits = self._driver.books.waits  # the status shows the same text
+        waits = self._driver.books.waits  # the same text as in the status, which includes the refusals of peers
         self._waited_s = self._waited_s + 1 if waits == self._waits else 0
         self._waits = waits
         if waits and self._waited_s == limits.WAIT_TOLD_S:
@@ -267,7 +267,7 @@ class Gateway:
     def _is_done(self) -> bool:
         """True if the loop must end; called by the loop in each turn."""
         if self._driver.cast_out:
-            return True  # at once, because this log may differ from the group's
+            return True  # the process ends at once, because its log may differ from the group's
         if self._signals or self._driver.leave_asked:
             if self._signals > 1 or self._driver.halted or self._driver.stopped or time.monotonic() > self._stop_by:
                 return True
@@ -280,7 +280,7 @@ class Gateway:
         if not self._ready_printed and self._reads.ready and self._driver.state == "primary":
             self._ready_printed = True
             self._print_ready()
-            memory.collapse()  # all libraries are loaded now
+            memory.collapse()  # huge pages for code pay off only once all libraries are loaded
         return False
 
     def _print_ready(self) -> None:
@@ -297,11 +297,11 @@ class Gateway:
             print(json.dumps(line), flush=True)  # noqa: T201 - the process that started the gateway waits for this line
         except OSError as error:  # a closed pipe or a full disk must not stop the gateway
             self._log.warning("the ready line could not be written", error=str(error))
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the flush at exit must not raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush of stdout at exit does not raise
         self._log.info("ready", url=line["url"], frontier=self._driver.offset)
 
     def _end(self) -> int:
-        self._port.close()  # before the slow steps, so that clients reconnect elsewhere at once
+        self._port.close()  # the port closes before the slow steps, so that clients reconnect elsewhere at once
         driver = self._driver
         if driver.cast_out:
             self._directory.leave(driver.cast_out)

@@ -74,10 +74,10 @@ def listen(address: str, what: str) -> socket.socket:
     host, port = parse_host_port(address, port_min=0)
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        listener = socket.socket(family, kind, protocol)  # with an explicit protocol, or asyncio does not set TCP_NODELAY
+        listener = socket.socket(family, kind, protocol)  # asyncio sets TCP_NODELAY only for a socket with an explicit protocol
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(place)
-        listener.listen(limits.HTTP_CONNECTIONS_MAX)  # before the server starts, so that early connections wait
+        listener.listen(limits.HTTP_CONNECTIONS_MAX)  # connections that arrive before the server starts wait in the backlog
     except OSError as error:
         raise Unavailable(
             f"the {what} port {address} cannot be opened: {error.strerror or error}; "

@@ -129,7 +129,7 @@ class Admission:
             case SaveOffset():
                 access.require_reader()
             case Forget(_, names, instances) if access.produce and names == tuple(map(nameless_name, instances)):
-                pass  # a client may delete its own unnamed producers; after staging, it does so on another session
+                pass  # a client may delete its own unnamed producers, on any session, because staging uses several sessions
             case Status():
                 pass
             case _:
@@ -181,7 +181,7 @@ class Admission:
             elif access != session.access:
                 session.access = access
                 session.topics.clear()
-                session.producers.clear()  # the client opens its producers again, and that checks the new permissions
+                session.producers.clear()  # opening the producers again checks the new permissions
         return gone
 
     def facts(self) -> dict[str, object]:

@@ -24,7 +24,7 @@ from tutti.data.frames.schema import BATCH_SCHEMA, TIME_US_MAX, TIME_US_MIN, val
 from tutti.errors import FormatError, TooLarge
 from tutti_gateway.core import limits
 
-SEQUENCE_MAX = 2**63 - 1  # sequences are shown as int64
+SEQUENCE_MAX = 2**63 - 1  # readers get sequences as int64
 
 
 class Gate:

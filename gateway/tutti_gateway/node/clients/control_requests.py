@@ -35,7 +35,7 @@ from tutti_gateway.core.protocol.events import EpochAsked, Event, ForgetAsked, O
 INSTANCE_BYTES = 16
 INCARNATION_BYTES = 16
 CHANGES = ("add", "remove", "replace")
-EPOCH_MAX = limits.EPOCH_MAX - 1  # of a client, so that a fence always has a higher epoch left
+EPOCH_MAX = limits.EPOCH_MAX - 1  # clients may not use the highest epoch, so that a fence always has a higher one left
 OFFSET_MAX = 2**63 - 1
 
 Asked = OpenProducer | OpenTopic | SaveOffset | Forget | Fence | Status | Producers | Members | ChangeRoster | ForceRoster | Leave

@@ -19,7 +19,7 @@ class _Flight:
 
     def __init__(self, last: int, token: int, arrived_us: int, frames: int) -> None:
         self.last = last  # position of the last frame
-        self.token = token  # of the Persist that makes the batches durable
+        self.token = token  # token of the Persist that makes the batches durable
         self.arrived_us = arrived_us
         self.frames = frames
         self.voted_us = 0  # 0 until the frames are durable here
@@ -37,7 +37,7 @@ class UnderWay:
         """Begin without undecided frames."""
         self.decided = 0
         self.bytes = 0
-        self._sizes: deque[int] = deque()  # of each frame after `decided`
+        self._sizes: deque[int] = deque()  # the size of each frame after `decided`
         self._flights: deque[_Flight] = deque()
         self._unvoted: deque[_Flight] = deque()  # the flights that are not durable here yet
 

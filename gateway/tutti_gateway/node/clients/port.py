@@ -23,7 +23,7 @@ from tutti.zmtp.server import Callers, Sent
 from tutti_gateway.core import limits
 from tutti_gateway.node.common.ports import PortInUse, in_use_text
 
-if TYPE_CHECKING:  # the crypto, for those alone who have keys
+if TYPE_CHECKING:  # the import loads the crypto library, which only a gateway with keys needs
     from tutti.zmtp.curve import Pair
 
 __all__ = ["PARTS_MAX", "ClientPort", "Message", "Sent"]

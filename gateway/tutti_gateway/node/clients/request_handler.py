@@ -38,7 +38,7 @@ from tutti_gateway.node.clients.replies import Answers
 from tutti_gateway.node.clients.sessions import Session, Sessions
 from tutti_gateway.node.common.counters import Meters
 
-if TYPE_CHECKING:  # for those alone who have tokens
+if TYPE_CHECKING:  # only a gateway with tokens loads this module
     from tutti_gateway.node.clients.authorization import Admission
 
 CLIENT_NAME_CHARACTERS_MAX = 100
@@ -82,7 +82,7 @@ class Reception:
         self._validator = Gate()
         self._turn = control_requests.Turn()
         self._unconfirmed: set[tuple[int, int]] = set()  # (session, request) of each fence that waits for `confirm`
-        self.leave_asked = False  # an operator wants the gateway to leave the group
+        self.leave_asked = False  # True once a client with admin rights has asked this gateway to leave the group
 
     def take(self, messages: Iterable[Message], now_us: int) -> None:
         """Handle messages, in the order in which each client sent them; `now_us` is monotonic."""
@@ -100,7 +100,7 @@ class Reception:
                     self._meters.bytes += message.size
                     submitted.setdefault(session.number, (session, []))[1].extend(self._check(session, frames))
                 elif kind == CONTROL and len(parts) == 1:
-                    if session is not None:  # batches before a control message of the same client come first
+                    if session is not None:  # earlier batches of the same client are processed before its control message
                         self._submit(*submitted.pop(session.number, (session, ())))
                     self._control(message.routing, session, decode_request(parts[0]), now_us)
                 elif kind in (*_SUBMITS, CONTROL) and session is None:

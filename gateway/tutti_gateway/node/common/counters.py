@@ -19,7 +19,7 @@ class Meters:
         self.bytes = 0
         self.frames_committed = 0
         self.records_committed = 0
-        self.frames_unordered = 0  # committed, in the lanes of all gateways
+        self.frames_unordered = 0  # frames committed in the lanes of all gateways
         self.records_unordered = 0
         self.duplicates = 0
         self.requests = 0
@@ -30,8 +30,8 @@ class Meters:
         self.commit_us = Histogram(LATENCY_BOUNDS_US)
         self.vote_us = Histogram(LATENCY_BOUNDS_US)
         self.decide_us = Histogram(LATENCY_BOUNDS_US)
-        self.commit_unordered_us = Histogram(LATENCY_BOUNDS_US)  # of batches from clients of this gateway
-        self.views = 0  # installed since the start
+        self.commit_unordered_us = Histogram(LATENCY_BOUNDS_US)  # only for batches from clients of this gateway
+        self.views = 0  # views installed since the start
         self.steps = 0
 
     def to_dict(self) -> dict[str, object]:

@@ -77,7 +77,7 @@ class Mailbox(Generic[Item]):
 
     def wait(self, timeout_ms: int, *, nap: bool = False) -> bool:
         """Wait for an item, at most `timeout_ms`; return True on a timeout. During a `nap`, `put_lazily` does not wake."""
-        self._naps = nap  # set before `_sleeping`, which the producers check first
+        self._naps = nap  # must be set before `_sleeping`, because producers read `_sleeping` first
         if not self.sleep_begins():
             return False
         signalled = bool(self._poll.poll(timeout_ms))

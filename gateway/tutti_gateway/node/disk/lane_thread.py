@@ -141,7 +141,7 @@ class LaneDisk(Working[PersistLane | ReadLane | MendLane | LaneHeld | DeliverUno
         self._logs = logs
         self._ends = ends
         self._on_new_records = indexed
-        self._waiting: deque[PersistLane] = deque()  # taken from the queue, not yet durable
+        self._waiting: deque[PersistLane] = deque()  # actions taken from the queue whose frames are not durable yet
         self._decided: deque[DeliverUnordered] = deque()
         self._reads: deque[ReadLane] = deque()
         self._repairs: deque[MendLane] = deque()

@@ -58,12 +58,12 @@ class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
         super().__init__("disk", report, log)
         self._writer = writer
         self._on_new_records = moved
-        self._waiting: deque[Persist] = deque()  # taken from the queue, not yet durable
+        self._waiting: deque[Persist] = deque()  # actions taken from the queue whose frames are not durable yet
         self._decided: deque[Deliver] = deque()
         self._reads: deque[ReadLog | ReadSnapshot] = deque()
         self.scrubbing = Scrubbing(writer.mender, report, log)
-        self._rows_wait = False  # the disk had no free space for index rows
-        self._decided_at = 0.0  # when the oldest waiting run was taken from the queue
+        self._rows_wait = False  # True while index rows wait for free disk space
+        self._decided_at = 0.0  # time at which the oldest waiting run was taken from the queue
         self._now = self._space_checked_at = self._retention_checked_at = 0.0
         self._handlers: dict[type, Callable[[Any], None]] = {
             Persist: self._waiting.append,

@@ -125,7 +125,7 @@ class Working(ABC, Generic[Item]):
             return act()
         except (TuttiError, OSError) as error:
             self._fail(str(error))
-        except Exception as error:  # noqa: BLE001 - if the thread died silently, the gateway would wait for its disk without end
+        except Exception as error:  # noqa: BLE001 - a silent end of the thread would block the gateway's votes permanently
             self._log.exception("a disk thread failed because of a defect", thread=self._name)
             self._fail(f"a defect in the thread {self._name}: {type(error).__name__}: {error}")
         return False

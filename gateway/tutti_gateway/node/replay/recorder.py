@@ -73,7 +73,7 @@ class Recorder:
             os.close(self._fd)
             raise _cannot_record(directory, error) from error
         self._waiting: deque[bytes] = deque([item_bytes(header)])
-        self._queued_bytes = self._taken_bytes = 0  # bytes, counted by one thread each
+        self._queued_bytes = self._taken_bytes = 0  # each counter has one writing thread, so neither needs a lock
         self._ending = False
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)

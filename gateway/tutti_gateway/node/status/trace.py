@@ -52,7 +52,7 @@ from tutti_gateway.core.protocol.messages import (
 )
 from tutti_gateway.node.common.interfaces import Stack
 
-Key = tuple[int, int, int]  # a batch: producer, epoch, first sequence
+Key = tuple[int, int, int]  # producer, epoch and first sequence of a batch
 
 
 class Tracer:

@@ -49,7 +49,9 @@ class Slots:
         self.refused = 0
         self._waiting = 0
         self._wait_s = wait_us / US
-        self._freed = threading.Condition(threading.RLock())  # the garbage collector may release a lease while this thread holds it
+        self._freed = threading.Condition(
+            threading.RLock()
+        )  # garbage collection may release a lease in a thread that holds the lock
 
     def take(self, given_up: Callable[[], bool] = bool) -> Lease:
         """Take a slot, waiting if none is free.

@@ -19,7 +19,7 @@ from tutti.runtime.reserved_fds import spared
 
 LOG = logging.getLogger("tutti.reads")
 _DESCRIPTORS = "/proc/self/fd"
-_MAPPED = "::ffff:"  # begins an IPv4 address in IPv6's form
+_MAPPED = "::ffff:"  # prefix of an IPv4-mapped IPv6 address
 
 Peer = tuple[str, int]
 

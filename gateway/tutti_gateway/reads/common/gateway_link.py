@@ -177,7 +177,7 @@ class GatewayLink:
         name = LaneName.parse(lane)
         if self._socket is not None and (position or name):
             word = DAMAGED + position.to_bytes(8, "little") if name is None else LANE_DAMAGED + name.incarnation[:8]
-            self._socket.tell(word)  # may be lost; the scrubber checks the whole log sooner or later
+            self._socket.tell(word)  # a lost message only delays the repair, because the scrubber checks the whole log
 
     def confirm(self) -> bool:
         """Confirm the frontier with a majority of the group (ReadIndex, section 6.4 of Ongaro's dissertation on Raft).
