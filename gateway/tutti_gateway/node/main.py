@@ -70,14 +70,14 @@ def _holds_our_log(config: Config) -> bool:
     gateway that its group has removed. Opening the directory later reports the reason.
     """
     try:
-        told = json.loads(Path(config.data, IDENTITY).read_bytes())
+        identity = json.loads(Path(config.data, IDENTITY).read_bytes())
         with Path(config.data, LOCK).open("rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except (OSError, ValueError, RecursionError):
         return False
-    if not isinstance(told, dict) or told.get("left"):
+    if not isinstance(identity, dict) or identity.get("left"):
         return False
-    return (told.get("gateway"), told.get("group")) == (config.name, config.group.name)
+    return (identity.get("gateway"), identity.get("group")) == (config.name, config.group.name)
 
 
 def _reads_command(config: Config, notify_fd: int, status_fd: int) -> list[str]:
@@ -101,5 +101,5 @@ def _security_options(config: Config) -> list[str]:
     """Return the paths of the security files; their contents never appear on a command line."""
     security = config.security
     files = ("secret_key", "public_keys", "tokens", "tls_certificate", "tls_key")
-    told = [word for name in files if (path := getattr(security, name)) for word in (f"--{name.replace('_', '-')}", path)]
-    return [*told, "--open-metrics"] if security.open_metrics else told
+    options = [word for name in files if (path := getattr(security, name)) for word in (f"--{name.replace('_', '-')}", path)]
+    return [*options, "--open-metrics"] if security.open_metrics else options

@@ -168,8 +168,8 @@ class Gateway:
         lanes = opened.enter_context(contextlib.ExitStack())
         lanes.callback(logs.close)
         self._recovered = msgspec.structs.replace(self._recovered, lanes=logs.start(self._recovered.state))
-        for told in logs.told:
-            self._log.error(told)
+        for problem in logs.told:
+            self._log.error(problem)
         halted = [LaneName(lane.origin, lane.incarnation) for lane in self._recovered.lanes if lane.halted]
         ends = {lane: end for lane in halted if (end := end_told(lane_path(self._directory.path, lane))) is not None}
         self._lanes = LaneDisk(logs, self._inbox.put, notifier.notify, self._log, ends)
@@ -329,13 +329,13 @@ class Gateway:
     def heed_signals(self) -> None:
         """Handle SIGTERM and SIGINT until everything is closed: the first begins the orderly stop, a second one ends it at once."""
 
-        def told(_number: int, _frame: FrameType | None) -> None:
+        def on_signal(_number: int, _frame: FrameType | None) -> None:
             self._signals += 1
             self._reads.let_end()
             self._inbox.wake()
 
         if threading.current_thread() is threading.main_thread():
-            self._handlers = {number: signal.signal(number, told) for number in (signal.SIGTERM, signal.SIGINT)}
+            self._handlers = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
 
     def _restore_signals(self) -> None:
         for number, handler in self._handlers.items():

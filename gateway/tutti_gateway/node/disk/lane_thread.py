@@ -265,14 +265,14 @@ class LaneDisk(Working[PersistLane | ReadLane | MendLane | LaneHeld | DeliverUno
     def _write(self) -> bool:
         """Write and sync the waiting frames, up to the bytes of one sync, and report them."""
         done = frames = size = 0
-        lack: DiskFull | None = None
+        full: DiskFull | None = None
         for action in self._waiting:
             if size >= limits.SYNC_BYTES_MAX:
                 break
             try:
                 self._logs.persist(action)
             except DiskFull as error:
-                lack = error
+                full = error
                 break
             size += sum(frame.size for frame in action.frames)
             frames += len(action.frames)
@@ -285,8 +285,8 @@ class LaneDisk(Working[PersistLane | ReadLane | MendLane | LaneHeld | DeliverUno
             self._report(LanePersisted(self._waiting[done - 1].token))
             for _ in range(done):
                 self._waiting.popleft()
-        if lack is not None:
-            raise lack
+        if full is not None:
+            raise full
         return done > 0
 
     def _index(self) -> bool:
@@ -341,10 +341,10 @@ class LaneDisk(Working[PersistLane | ReadLane | MendLane | LaneHeld | DeliverUno
             if found.first:
                 lane = LaneName(found.origin, found.incarnation)
                 self._log.error("a part of a lane cannot be read", lane=lane.text, damaged=logs.damaged.get(lane, ""))
-        for told in logs.news():
-            self._log.warning(_FINDING, told=told)
-        rested, self._rounds = logs.rounds > self._rounds, logs.rounds
-        self._next_scrub_at = time.monotonic() + (limits.SCRUB_REST_US if rested else limits.SCRUB_WAIT_US) / US
+        for finding in logs.news():
+            self._log.warning(_FINDING, told=finding)
+        round_done, self._rounds = logs.rounds > self._rounds, logs.rounds
+        self._next_scrub_at = time.monotonic() + (limits.SCRUB_REST_US if round_done else limits.SCRUB_WAIT_US) / US
         return logs.hurried
 
     def _repair(self) -> bool:

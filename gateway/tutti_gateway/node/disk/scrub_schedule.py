@@ -137,10 +137,10 @@ class Scrubbing(Sparing):
             self._report_lost()
             if mender.lost is not None:
                 self._log.error(_LOST, damage=mender.told)
-        for told in mender.snapshots.news():
-            self._log.warning(SNAPSHOT, told=told)
-        rested, self._rounds = mender.rounds > self._rounds, mender.rounds
-        self._next_scrub_at = time.monotonic() + (limits.SCRUB_REST_US if rested else limits.SCRUB_WAIT_US) / US
+        for finding in mender.snapshots.news():
+            self._log.warning(SNAPSHOT, told=finding)
+        round_done, self._rounds = mender.rounds > self._rounds, mender.rounds
+        self._next_scrub_at = time.monotonic() + (limits.SCRUB_REST_US if round_done else limits.SCRUB_WAIT_US) / US
         return mender.hurried
 
     def _report_lost(self) -> None:

@@ -100,7 +100,7 @@ class Working(ABC, Generic[Item]):
         return False
 
     def _work(self) -> None:
-        rested = False
+        timed_out = False
         while True:
             busy = self.run_once()
             if self._stopping and (self.failed or self.full or not self.depth):
@@ -109,9 +109,9 @@ class Working(ABC, Generic[Item]):
                 continue
             # After work the thread sleeps at once, because the socket thread now needs the interpreter; idle work can wait.
             # Idle work may free disk space, so a full disk does not stop it.
-            soon = (busy and not rested) or (not self.failed and self._guarded(self._idle_unless_full)) or bool(self.full)
+            soon = (busy and not timed_out) or (not self.failed and self._guarded(self._idle_unless_full)) or bool(self.full)
             nap_us = limits.MARK_IDLE_US - limits.MARK_LATE_US
-            rested = self._queue.wait((nap_us if soon else limits.SPACE_LOOK_US) // US_PER_MS, nap=soon)
+            timed_out = self._queue.wait((nap_us if soon else limits.SPACE_LOOK_US) // US_PER_MS, nap=soon)
 
     def _idle_unless_full(self) -> bool:
         try:

@@ -55,10 +55,10 @@ def open_transport(config: Config, incarnation: bytes, release: str, log: Filter
 
 
 def _open_multicast(config: Config, me: Introduction, keyring: Keyring | None, log: FilteringBoundLogger) -> Multicast:
-    told = config.multicast
+    multicast = config.multicast
     if keyring is not None:  # peers receive the seal over an encrypted connection
         me = msgspec.structs.replace(me, seal=os.urandom(SEAL_BYTES))
-    socket = MulticastSocket(parse_address(told.address), config.multicast_interface, told.ttl)
+    socket = MulticastSocket(parse_address(multicast.address), config.multicast_interface, multicast.ttl)
     try:
         mesh = Mesh(me, config.group_address, _clock_us, keyring)
     except TuttiError:
@@ -66,12 +66,14 @@ def _open_multicast(config: Config, me: Introduction, keyring: Keyring | None, l
         raise
     log.info(
         "multicast",
-        address=told.address,
+        address=multicast.address,
         interface=config.multicast_interface,
         receive_buffer_bytes=socket.receive_bytes,
         send_buffer_bytes=socket.send_bytes,
     )
-    return Multicast(me, mesh, socket, _clock_us, datagram_bytes=told.datagram_bytes, bytes_a_second=told.bytes_per_second)
+    return Multicast(
+        me, mesh, socket, _clock_us, datagram_bytes=multicast.datagram_bytes, bytes_a_second=multicast.bytes_per_second
+    )
 
 
 def _keyring(config: Config) -> Keyring | None:

@@ -89,7 +89,7 @@ def _derived(status: Status) -> Status:
         "voters": sum(bool(member.get("voter")) for member in members),
         "silent": len(status.get("silent", ())),
         "round_trip": {member["name"]: member["round_trip_us"] for member in members if member.get("round_trip_us")},
-        "multicast_lost": {name: told["lost"] for name, told in (find(status, "transport.multicast.peers") or {}).items()},
+        "multicast_lost": {name: peer["lost"] for name, peer in (find(status, "transport.multicast.peers") or {}).items()},
         "disk_failed": bool(find(status, "disk.failed")),
         "lost_positions": lost[-1] - lost[0] + 1 if lost else 0,
         "lanes_damaged": sum(bool(lane.get("damaged")) for lane in lanes),
@@ -121,12 +121,12 @@ def _tokens(gateway: Status, reads: Status) -> Status:
 class _Scrape:
     """Collector of one scrape."""
 
-    def __init__(self, told: Status) -> None:
-        self._told = told
+    def __init__(self, document: Status) -> None:
+        self._document = document
 
     def collect(self) -> Iterator[Metric]:
         for figure in FIGURES:
-            value = find(self._told, figure.path)
+            value = find(self._document, figure.path)
             if value is not None and (figure.kind != HISTOGRAM or isinstance(value, Mapping)):
                 yield _histogram(figure, value) if figure.kind == HISTOGRAM else _metric(figure, value)
 
