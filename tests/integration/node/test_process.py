@@ -237,7 +237,7 @@ def test_a_lost_file_halts_the_start_with_the_remedy_of_a_group_and_of_one_alone
     for path in gateway.data.glob(gone):
         path.rename(gateway.data.parent / f"away-{path.name}")
     remedy = (
-        "If group 'test' has other gateways (`tutti members list` at one of them shows them), these have the log: move "
+        "If group 'test' has other gateways (`tutti members list` at one of them shows them), those have the log: move "
         f"{gateway.data} aside, start g1 with an empty directory there, and {disk_remedy('g1')}. If g1 is its only "
         f"gateway, no other copy exists: restore {gateway.data} from a backup, or the records from the archive"
     )
