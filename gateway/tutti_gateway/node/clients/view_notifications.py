@@ -1,7 +1,7 @@
 """Notifications to clients when the group's gateways, this gateway's connection to the group, or its lane change.
 
-A client that connected long ago so has current addresses when its gateway dies. A client that sends rarely leaves a gateway that
-cannot order records before the gateway refuses the next one.
+So a client that connected long ago has current addresses when its gateway dies. A client that sends rarely switches to another
+gateway before a gateway that cannot order records refuses its next batch.
 """
 
 from __future__ import annotations

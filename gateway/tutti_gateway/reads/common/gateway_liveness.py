@@ -21,7 +21,10 @@ class Pulse:
         self._last = self._checks = 0  # the last heartbeat, and the number of checks that found it
 
     def silent(self) -> bool:
-        """Check the heartbeat; return True if it is the same for four checks. A gateway without a first heartbeat is not silent."""
+        """Check the heartbeat; return True if five checks in a row found the same heartbeat.
+
+        A gateway that has not sent its first heartbeat is not silent.
+        """
         beat = self._beat_us()
         self._checks = self._checks + 1 if beat and beat == self._last else 1
         self._last = beat
