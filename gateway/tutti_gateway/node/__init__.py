@@ -1,1 +1,1 @@
-"""The driver: it owns the client socket, the disk and the clock, and steps the stack with what they bring (see NOTES.md)."""
+"""The driver of a gateway: owns the sockets, the disk and the clock, and steps the stack with their events (see NOTES.md)."""

@@ -1,8 +1,12 @@
-"""The socket thread's work without its sockets: messages and events in, the stack stepped, its actions carried out in order.
+"""The work of the socket thread without its sockets: takes messages and events, steps the stack and carries out its actions.
 
-A turn ends with `flush`. By then the frontier that readers see has moved, and only then messages and answers leave. Only then the
-disk's thread is woken for what this gateway has to write itself: the others have a longer way to the same, and a thread that is
-woken wants the interpreter that sends. Decided runs go to the index last, because nobody waits for that.
+The order within a turn:
+
+1. the frontier that readers see moves;
+2. messages to other gateways and replies to clients leave;
+3. the disk thread is woken for writes; it comes after the sends, because the network is the longer way to durability at the others,
+   and a woken thread competes for the interpreter;
+4. decided runs go to the index, because no client waits for it.
 """
 
 from __future__ import annotations
@@ -72,14 +76,14 @@ from tutti_gateway.node.common.interfaces import Clients, DiskQueue, LaneQueue, 
 from tutti_gateway.node.peers.peers import Network
 from tutti_gateway.node.status.status_socket import IndexAsked, StatusAsked
 
-if TYPE_CHECKING:  # for those alone who have tokens
+if TYPE_CHECKING:  # only a gateway with tokens loads this module
     from tutti_gateway.node.clients.authorization import Admission
 
 Happening = Event | Located | StatusAsked | IndexAsked
 
 
 class Driver:
-    """One gateway between its edges. Owned by one thread."""
+    """One gateway without its I/O: the stack, the sessions and the queues to the disks. Owned by the socket thread."""
 
     def __init__(
         self,
@@ -101,17 +105,17 @@ class Driver:
         entropy: bytes,
         admission: Admission | None = None,
     ) -> None:
-        """Put a gateway together; `start` sets it off.
+        """Assemble a gateway; `start` starts it.
 
         Args:
             stack: the protocol.
-            clock, disk, lanes, clients, lookups, lane_lookups, network: its edges.
-            frontier: shows (last decided position, next offset) to readers of this machine; called before any receipt leaves.
-            books: makes what answers questions about this driver.
-            meters, log: for the operator.
-            sessions_max, undecided_bytes_max: bounds.
+            clock, disk, lanes, clients, lookups, lane_lookups, network: interfaces to the I/O.
+            frontier: publishes (last decided position, next offset) to readers on this machine; called before any receipt leaves.
+            books: makes the status documents of this driver.
+            meters, log: counters and messages for the operator.
+            sessions_max, undecided_bytes_max: limits; above the latter the client port is not drained.
             entropy: 16 random bytes.
-            admission: decides about clients; without it everybody may do everything.
+            admission: authorizes clients; None if every client may do everything.
         """
         self._stack = stack
         self._clock = clock
@@ -126,73 +130,73 @@ class Driver:
         self.meters = meters
         self.sessions = Sessions(sessions_max)
         self.answers = Answers(self.sessions, clients, lookups, lane_lookups, meters, self._client_gone)
-        self._news = News(self.books.welcome, self.sessions, self.answers)
+        self._notifications = News(self.books.welcome, self.sessions, self.answers)
         self._fences = control_requests.Fences(entropy)
-        self._reception = Reception(
+        self._request_handler = Reception(
             self._step, self._confirm, self.sessions, self.answers, self._fences, self.books, meters, log, admission
         )
-        self._next: deque[Event] = deque()  # what answers of the stack led to
-        self._for_disks: list[tuple[Callable[[Any], None], Action]] = []  # what is to be written and read, in order
+        self._next: deque[Event] = deque()  # events that result from answers of the stack
+        self._disk_actions: list[tuple[Callable[[Any], None], Action]] = []  # writes and reads, in order
         self._delivered: list[Deliver] = []
         self._delivered_lanes: list[DeliverUnordered] = []
-        self._under_way = UnderWay()
+        self._in_flight = UnderWay()
         self._awaited = Awaited()
-        self._landed, self._landed_unordered = Landed(), Landed()  # what was decided in this turn
-        self._voted: Landed = []
-        self._decided: Landed = []
-        self._now = clock.now()  # of the turn
+        self._committed_batches, self._committed_unordered = Landed(), Landed()  # batches decided in this turn
+        self._voted, self._decided = Landed(), Landed()  # batches voted for and decided in this turn, for the latencies
+        self._now = clock.now()  # all events of a turn have the same time
         self._timer_us: int | None = None
         self._closing: list[Session] = []
-        self._index, self._indexes = 0, dict[int, Callable[[bool], None]]()  # last question about the frontier; what answers them
+        self._last_read_index = 0  # number of the last request to confirm the frontier
+        self._read_index_callbacks: dict[int, Callable[[bool], None]] = {}  # by the number of the request
         self.view: ViewInstalled | None = None
         self.position = self.offset = 0
         self.halted = ""
-        self.cast_out = ""  # the group went on without this gateway, and why that is known
-        self._holding: dict[int, str] = {}  # who holds the group up, and why, since something was decided
-        self.low = ""  # why the disk takes no new records
+        self.cast_out = ""  # why this gateway is no longer in the group; empty while it is
+        self._blocking: dict[int, str] = {}  # members that block decisions since the last decided frame, and why
+        self.low = ""  # why the disk accepts no new records; empty if it does
         self.leaving = self.stopped = False
 
-    # What others ask
+    # State for other modules
 
     @property
     def state(self) -> str:
-        """`primary`, `minority`, `joining`, `leaving` or `halted`."""
+        """The state of the gateway: `primary`, `minority`, `joining`, `leaving` or `halted`."""
         return "halted" if self.halted else self.books.state
 
     @property
     def suspected(self) -> str:
-        """Who holds the group up, each with the reason; empty when nobody does."""
-        return "; ".join(self._holding.values())
+        """The members that block decisions, each with the reason; empty if there are none."""
+        return "; ".join(self._blocking.values())
 
     @property
     def clients(self) -> int:
-        """How many have said Hello."""
+        """The number of client sessions."""
         return len(self.sessions)
 
     @property
     def leave_asked(self) -> bool:
-        """Whether an operator wants this gateway to leave the group, over the client port."""
-        return self._reception.leave_asked
+        """True if a client with admin rights has asked this gateway to leave the group."""
+        return self._request_handler.leave_asked
 
     def transport_facts(self) -> dict[str, object]:
-        """What was sent to other gateways, received of them and lost."""
+        """Return the transport's figures: messages sent, received and lost."""
         return self.network.facts()
 
     @property
     def undecided_frames(self) -> int:
-        """How many frames were handed to the disk and are not decided."""
-        return len(self._under_way)
+        """The number of frames that are queued or written but not decided."""
+        return len(self._in_flight)
 
     @property
     def undecided_bytes(self) -> int:
-        """How many bytes they are."""
-        return self._under_way.bytes
+        """The bytes of the undecided frames."""
+        return self._in_flight.bytes
 
     @property
     def takes_messages(self) -> bool:
-        """Whether the client port is to be drained: not above the bounds of what waits inside.
+        """True if the client port is to be drained: lookups and undecided frames are below their limits.
 
-        What is undecided when the gateway halts stays so, and nothing joins it: whoever comes is told.
+        A halted gateway always drains its port, so that clients get refusals; its undecided frames do not increase.
         """
         ordered, unordered = self._lookups
         return ordered.waiting + unordered.waiting < limits.LOOKUPS_MAX and (
@@ -201,26 +205,26 @@ class Driver:
         )
 
     def wait_us(self) -> int:
-        """How long nothing has to be done, if nothing happens."""
+        """Return the time until the next timer, us; at most the poll interval."""
         if self._timer_us is None:
             return common_limits.POLL_US_MAX
         return min(common_limits.POLL_US_MAX, max(0, self._timer_us - self._clock.mono_us()))
 
-    # What happens
+    # Turns
 
     def start(self, started: Started) -> None:
-        """The first event."""
+        """Step the stack with its first event."""
         recovered: Recovered = started.recovered
         self.position, self.offset = recovered.state.position, recovered.state.next_offset
-        self._under_way.decided = self.position
-        self._under_way.wrote(recovered.tail)
+        self._in_flight.decided = self.position
+        self._in_flight.wrote(recovered.tail)
         self._lanes.found(recovered.lanes)
         self._now = self._clock.now()
         self._step(started)
         self.flush()
 
     def leave(self) -> None:
-        """Begin the orderly stop."""
+        """Begin to leave the group in order."""
         if not self.leaving:
             self.leaving = True
             self._now = self._clock.now()
@@ -228,7 +232,7 @@ class Driver:
             self.flush()
 
     def turn(self, messages: Sequence[Message], happenings: Sequence[Happening]) -> None:
-        """Take what happened and what clients said, and the time; carry out what follows."""
+        """Process events, expired timers and client messages, and carry out the resulting actions."""
         now = self._now = self._clock.now()
         events: list[Event] = []
         for happening in happenings:
@@ -239,14 +243,14 @@ class Driver:
                 events = []
                 happening.answer(self.books.status())
             elif isinstance(happening, IndexAsked):
-                events.append(self._index_asked(happening.answer))
+                events.append(self._read_index_event(happening.answer))
             else:
                 if isinstance(happening, WriteFailed):
                     self.halted = happening.reason
                 elif isinstance(happening, SpaceChanged):
                     self.low = happening.reason if happening.low else ""
                 elif isinstance(happening, Persisted):
-                    self._voted += self._under_way.voted(happening.token, now.mono_us)
+                    self._voted += self._in_flight.voted(happening.token, now.mono_us)
                 events.append(happening)
         if happenings:
             self._step_each(events)
@@ -255,31 +259,31 @@ class Driver:
             self._timer_us = None
             self._step(TimeAdvanced())
         if messages:
-            self._reception.take(messages, now.mono_us)
+            self._request_handler.take(messages, now.mono_us)
         self.flush()
 
     def sweep(self) -> None:
-        """Forget silent clients, report changes to the others, and show the stack the time; called about once a second.
+        """Close silent sessions, notify clients of changes, and pass the time to the stack; called about once a second.
 
-        An idle group of one sets no timer. Only this call shows it that the wall clock leapt, and how long the leap lasts.
+        An idle group of one sets no timer, so only this call shows the stack that the wall clock has jumped.
         """
         self._now = self._clock.now()
         self._step(TimeAdvanced())
         for session in self.sessions.idle(self._now.mono_us - limits.SESSION_IDLE_US):
-            self._reception.close(session)
-        self._reception.sweep()
-        self._news.look()
+            self._request_handler.close(session)
+        self._request_handler.sweep()
+        self._notifications.look()
         self.flush()
 
     def drop_clients(self) -> None:
-        """Every connection was closed: all sessions are over."""
+        """End all sessions, after all connections were closed."""
         self._now = self._clock.now()
         for session in self.sessions.clear():
-            self._reception.end(session.number)
+            self._request_handler.end(session.number)
 
     def _client_gone(self, session: Session) -> None:
         self.sessions.remove(session)
-        self._closing.append(session)  # told to the stack after the flush that found it
+        self._closing.append(session)  # the send failed during a flush, and the stack gets SessionClosed after it
 
     # Actions of the stack
 
@@ -296,22 +300,22 @@ class Driver:
         self.meters.steps += 1
         if isinstance(event, SubmittedUnordered):
             self._awaited.arrived(event.frames, self._now.mono_us)
-        acts = self._acts
+        acts = self._handlers
         for action in self._stack.step(event, self._now):
             acts[type(action)](action)
 
     @cached_property
-    def _acts(self) -> dict[type, Callable[[Any], None]]:
+    def _handlers(self) -> dict[type, Callable[[Any], None]]:
         network = self.network
         return {
             Persist: self._persist,
-            ReadLog: self._later(self._disk.read),
-            ReadSnapshot: self._later(self._disk.read),
-            Mend: self._later(self._disk.mend),
-            PersistLane: self._later(self._lanes.persist),
-            ReadLane: self._later(self._lanes.read),
-            MendLane: self._later(self._lanes.mend),
-            LaneHeld: self._later(self._lanes.held),
+            ReadLog: self._queue_on(self._disk.read),
+            ReadSnapshot: self._queue_on(self._disk.read),
+            Mend: self._queue_on(self._disk.mend),
+            PersistLane: self._queue_on(self._lanes.persist),
+            ReadLane: self._queue_on(self._lanes.read),
+            MendLane: self._queue_on(self._lanes.mend),
+            LaneHeld: self._queue_on(self._lanes.held),
             DeliverUnordered: self._deliver_lane,
             Send: network.send,
             Reply: self._reply,
@@ -334,35 +338,35 @@ class Driver:
         self.halted = action.reason
         if action.out:
             self.cast_out = action.reason
-            self._log.error("left out: the group went on without this gateway, which ends", reason=action.reason)
+            self._log.error("removed: the group continued without this gateway, which exits", reason=action.reason)
         else:
-            self._log.error("halted: this gateway takes no part any more, reads go on", reason=action.reason)
+            self._log.error("halted: this gateway takes no part in the group until a restart, reads continue", reason=action.reason)
 
     def _stop(self, _action: Stopped) -> None:
         self.stopped = True
 
     def _suspect(self, action: Suspect) -> None:
-        told = action.member in self._holding or self.low  # once is enough, and that of the disk says more
+        logged = action.member in self._blocking or self.low  # the warning about a full disk is more specific
         name = self.network.name(action.member)
-        self._holding[action.member] = f"{name} holds the group up: {action.reason}" if name else action.reason
-        if not told:
-            self._log.warning("a member holds the group up", member=name or action.member, reason=action.reason)
+        self._blocking[action.member] = f"{name} blocks the group: {action.reason}" if name else action.reason
+        if not logged:
+            self._log.warning("a member blocks the group", member=name or action.member, reason=action.reason)
 
     def _persist(self, action: Persist) -> None:
         if action.cut is not None:
-            self._under_way.cut(action.cut)
+            self._in_flight.cut(action.cut)
         if action.frames:
-            self._under_way.wrote(action.frames)
-            self._under_way.arrived(action.frames, action.token, self._now.mono_us)
-        self._for_disks.append((self._disk.persist, action))
+            self._in_flight.wrote(action.frames)
+            self._in_flight.arrived(action.frames, action.token, self._now.mono_us)
+        self._disk_actions.append((self._disk.persist, action))
 
-    def _later(self, put: Callable[[Any], None]) -> Callable[[Action], None]:
-        return lambda action: self._for_disks.append((put, action))
+    def _queue_on(self, put: Callable[[Any], None]) -> Callable[[Action], None]:
+        return lambda action: self._disk_actions.append((put, action))
 
     def _reply(self, action: Reply) -> None:
         session = self.sessions.get(action.session) if len(self._awaited) else None
         if session is not None and session.form == SUBMIT_UNORDERED:
-            self._landed_unordered += self._awaited.answered(action.answers)
+            self._committed_unordered += self._awaited.answered(action.answers)
         if not self._fences.waiting:
             self.answers.add(action.session, action.answers)
             return
@@ -379,7 +383,7 @@ class Driver:
             last > self.position and run.next_offset >= self.offset, f"the frontier would move back from {self.position} to {last}"
         )
         self.position, self.offset = last, run.next_offset
-        self._holding.clear()
+        self._blocking.clear()
         self._frontier(last, run.next_offset)
         self._delivered.append(run)
         meters = self.meters
@@ -389,8 +393,8 @@ class Driver:
                 meters.records_committed += frame.count
             elif frame.kind == Kind.FORGET:
                 self._lanes.forget(decode_body(ForgetBody, frame.body).producers)
-        landed, decided = self._under_way.landed(run.frames)
-        self._landed += landed
+        landed, decided = self._in_flight.landed(run.frames)
+        self._committed_batches += landed
         self._decided += decided
 
     def _deliver_lane(self, run: DeliverUnordered) -> None:
@@ -403,29 +407,31 @@ class Driver:
 
     def _relearned(self, action: Relearned) -> None:
         self._log.info(
-            "the log was replaced: what was missing here was trimmed elsewhere", position=action.position, start=action.next_offset
+            "a snapshot replaced the log: the other gateways have trimmed the frames that are missing here",
+            position=action.position,
+            start=action.next_offset,
         )
         self.position, self.offset = action.position, action.next_offset
         self._frontier(action.position, action.next_offset)
-        self._under_way.replaced(action.position)
+        self._in_flight.replaced(action.position)
 
-    def _index_asked(self, answer: Callable[[bool], None]) -> ReadIndexAsked:
-        """The event that has the stack confirm the frontier, or not: `answer` is called with it."""
-        self._index += 1
-        self._indexes[self._index] = answer
-        return ReadIndexAsked(self._index)
+    def _read_index_event(self, answer: Callable[[bool], None]) -> ReadIndexAsked:
+        """Return the event of a read index request; `answer` is called with True once the stack has confirmed the frontier."""
+        self._last_read_index += 1
+        self._read_index_callbacks[self._last_read_index] = answer
+        return ReadIndexAsked(self._last_read_index)
 
     def _confirm(self, answer: Callable[[bool], Event | None]) -> None:
-        """Have the frontier confirmed; `answer` may return the event to go on with."""
+        """Ask the stack to confirm the frontier; `answer` gets the result and may return the next event."""
 
         def confirmed(known: bool) -> None:
             if (event := answer(known)) is not None:
                 self._next.append(event)
 
-        self._step(self._index_asked(confirmed))
+        self._step(self._read_index_event(confirmed))
 
     def _read_index(self, action: ReadIndex) -> None:
-        self._indexes.pop(action.number)(action.confirmed)
+        self._read_index_callbacks.pop(action.number)(action.confirmed)
 
     def _view(self, view: ViewInstalled) -> None:
         self.view = view
@@ -434,15 +440,15 @@ class Driver:
         self._log.info("view installed", view=view_text(view.view), members=list(view.members), names=names, primary=view.primary)
 
     def flush(self) -> None:
-        """Send messages and answers, then hand to the disks what is to be written, and decided runs to the index."""
+        """Send messages and replies, then queue writes and reads for the disks, then decided runs for the index."""
         self.network.flush()
         self.answers.flush()
         while self._closing:
-            self._reception.end(self._closing.pop().number)
-        for put, action in self._for_disks:
+            self._request_handler.end(self._closing.pop().number)
+        for put, action in self._disk_actions:
             put(action)
-        self._for_disks.clear()
-        if self._landed or self._landed_unordered or self._voted:
+        self._disk_actions.clear()
+        if self._committed_batches or self._committed_unordered or self._voted:
             self._measure()
         for run in self._delivered:
             self._disk.deliver(run)
@@ -452,11 +458,11 @@ class Driver:
         self._delivered_lanes.clear()
 
     def _measure(self) -> None:
-        """Count how long what left in this turn was under way."""
+        """Add the latencies of the batches that this turn acknowledged or decided to the histograms."""
         now_us, meters = self._clock.mono_us(), self.meters
         for since, meter in (
-            (self._landed, meters.commit_us),
-            (self._landed_unordered, meters.commit_unordered_us),
+            (self._committed_batches, meters.commit_us),
+            (self._committed_unordered, meters.commit_unordered_us),
             (self._voted, meters.vote_us),
             (self._decided, meters.decide_us),
         ):

@@ -1,4 +1,4 @@
-"""The socket thread: waits for clients, other gateways, the disk and the clock, and gives the driver its turns."""
+"""The event loop of the socket thread: polls clients, other gateways, the disk threads and the clock, and runs the driver."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HOUSEKEEPING_S = 1.0
 
 
 class Loop:
-    """Runs one driver over one client port and one transport."""
+    """Event loop of one driver, one client port and one transport."""
 
     def __init__(
         self,
@@ -34,14 +34,14 @@ class Loop:
         log: FilteringBoundLogger,
         look: Callable[[], None] = lambda: None,
     ) -> None:
-        """Put it together.
+        """Create the loop.
 
         Args:
-            driver, port: what works, and the clients.
-            transport: the one that the driver sends by.
-            inbox: brings what the other threads report.
-            beat: tells readers the time (us) of this thread's work.
-            log: for the operator.
+            driver, port: the driver and the client port.
+            transport: the transport that the driver sends with.
+            inbox: queue of the events that other threads report.
+            beat: publishes the time (us) to readers as this thread's heartbeat.
+            log: takes messages for the operator.
             look: called about once a second.
         """
         self._driver = driver
@@ -50,46 +50,46 @@ class Loop:
         self._inbox = inbox
         self._beat = beat
         self._log = log
-        self._look = look
-        self._mesh = frozenset(transport.sockets())
+        self._every_second = look
+        self._transport_sockets = frozenset(transport.sockets())
         # One for everything, and one without what clients say, for when nothing more is taken from them.
-        self._all, self._others = select.poll(), select.poll()
-        for poller in (self._all, self._others):
-            for fd in (inbox.fd, *self._mesh):
+        self._poller, self._poller_without_clients = select.poll(), select.poll()
+        for poller in (self._poller, self._poller_without_clients):
+            for fd in (inbox.fd, *self._transport_sockets):
                 poller.register(fd, select.POLLIN)
-        self._all.register(port.fd, select.POLLIN)
-        self._others.register(port.room_fd, select.POLLIN)
-        self._kept_at = 0.0
-        self._heard_at = time.monotonic()
+        self._poller.register(port.fd, select.POLLIN)
+        self._poller_without_clients.register(port.room_fd, select.POLLIN)
+        self._housekeeping_at = 0.0
+        self._last_message_at = time.monotonic()
         self._trimmed = False
-        self._shed_clients = False  # and memory was above its bound still
+        self._clients_closed = False  # True if closing the client connections has not freed enough memory
 
     def run(self, done: Callable[[], bool]) -> None:
-        """Work until `done`, which is asked at least each half second."""
+        """Run turns until `done` returns True; it is called at least twice a second."""
         driver, port, inbox, transport = self._driver, self._port, self._inbox, self._transport
-        ready: Collection[int] = (port.fd, *self._mesh)
+        ready: Collection[int] = (port.fd, *self._transport_sockets)
         while not done():
             happenings = inbox.take(limits.MAILBOX_ITEMS_A_TURN_MAX)
-            if not self._mesh.isdisjoint(ready):
+            if not self._transport_sockets.isdisjoint(ready):
                 happenings += transport.drain(limits.MESH_DRAIN_MESSAGES_MAX, limits.MESH_DRAIN_BYTES_MAX, ready)
             if happenings:
-                driver.turn((), happenings)  # what the disk and the others finished leaves before anything new is looked at
+                driver.turn((), happenings)  # replies that are ready leave before new client messages are read
             messages: list[Message] = []
             if port.fd in ready and driver.takes_messages:
                 messages = port.drain(limits.DRAIN_MESSAGES_MAX, limits.DRAIN_BYTES_MAX)
             elif port.room_fd in ready:
-                port.flush()  # nothing is taken: what is told leaves all the same
+                port.flush()  # replies leave even while the port is not drained
             if messages or not driver.wait_us():
                 driver.turn(messages, ())
             if transport.next_us() is not None:
-                transport.flush()  # what waits for its pace, or for room in the kernel, goes as far as it may
+                transport.flush()  # sends what waited for pacing or for free space in a socket buffer
             now = time.monotonic()
             if messages:
-                self._heard_at = now
+                self._last_message_at = now
                 self._trimmed = False
-            if now - self._kept_at >= _HOUSEKEEPING_S:
-                self._kept_at = now
-                self._keep_house(now)
+            if now - self._housekeeping_at >= _HOUSEKEEPING_S:
+                self._housekeeping_at = now
+                self._housekeeping(now)
             ready = self._wait(driver.takes_messages)
 
     def _wait(self, open_: bool) -> Collection[int]:
@@ -97,43 +97,43 @@ class Loop:
         inbox = self._inbox
         unread = [self._port.fd] if open_ and self._port.unread else []
         if self._transport.unread:
-            unread += self._mesh
+            unread += self._transport_sockets
         timeout_ms = self._sleep_ms() if inbox.sleep_begins() and not unread else 0
-        ready = dict((self._all if open_ else self._others).poll(timeout_ms))
+        ready = dict((self._poller if open_ else self._poller_without_clients).poll(timeout_ms))
         inbox.sleep_ended(signalled=ready.pop(inbox.fd, None) is not None)
         ready.update(dict.fromkeys(unread, select.POLLIN))
         return ready
 
     def _sleep_ms(self) -> int:
-        """How long neither the driver nor the transport has anything to do."""
+        """Return the time until the next timer of the driver or the transport, ms."""
         wait_us, due_us = self._driver.wait_us(), self._transport.next_us()
         return -(-(wait_us if due_us is None else min(wait_us, due_us)) // US_PER_MS)
 
-    def _keep_house(self, now: float) -> None:
+    def _housekeeping(self, now: float) -> None:
         self._beat(time.time_ns() // NS_PER_US)
-        self._look()
+        self._every_second()
         self._driver.meters.connections_refused = self._port.refused
         for reason in self._port.keep(reads=self._driver.takes_messages):
-            self._log.warning("trouble at the client port", reason=reason)
+            self._log.warning("problem at the client port", reason=reason)
         self._driver.network.look()
         self._driver.sweep()
         resident = memory.resident_bytes()
         if resident > limits.NODE_MEMORY_BYTES_MAX:
-            self._shed(resident)
-        elif not self._trimmed and now - self._heard_at > limits.TRIM_IDLE_US / US:
+            self._free_memory(resident)
+        elif not self._trimmed and now - self._last_message_at > limits.TRIM_IDLE_US / US:
             memory.trim()
             self._trimmed = True
         if resident <= limits.NODE_MEMORY_BYTES_MAX:
-            self._shed_clients = False
+            self._clients_closed = False
 
-    def _shed(self, resident: int) -> None:
-        """Drop what clients queued; where that was not it, what other gateways did, or who says it is one."""
-        if not self._shed_clients:
-            self._log.error("memory is above its bound: all client connections are closed", resident_bytes=resident)
+    def _free_memory(self, resident: int) -> None:
+        """Free memory: close the client connections; if memory stays above its limit, close those of the other gateways."""
+        if not self._clients_closed:
+            self._log.error("memory is above its limit: all client connections are closed", resident_bytes=resident)
             self._port.reopen()
             self._driver.drop_clients()
         else:
-            self._log.error("memory is above its bound: all connections of other gateways are closed", resident_bytes=resident)
+            self._log.error("memory is above its limit: all connections of other gateways are closed", resident_bytes=resident)
             self._transport.relieve()
-        self._shed_clients = not self._shed_clients
+        self._clients_closed = not self._clients_closed
         memory.trim()

@@ -1,7 +1,7 @@
-"""One gateway process, from its configuration to its exit code.
+"""Entry point of a gateway process: checks the ports, starts the reads process, and runs the gateway until its exit code.
 
-The reads process needs as long to load its libraries as this one does, so it is started first and both load at the same time; what
-this file imports at its top is therefore little.
+The reads process takes as long to import its libraries as this process. It is started first, so that both import at the same time;
+this module therefore imports little at its top.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ LOCK = "LOCK"
 
 
 def run(config: Config, record: str = "") -> int:
-    """Run a gateway until it is told to stop. One line of JSON on stdout says that it is ready.
+    """Run a gateway until it is stopped; print one line of JSON on stdout when it is ready.
 
-    With `record` everything that happens to the protocol is recorded in a file of that directory (`node.replay.recorder`).
+    Args:
+        config: the gateway's configuration.
+        record: directory in which to record all events of the protocol (`node.replay.recorder`); empty for none.
 
-    Returns the exit code: 0 after an orderly stop, 1 when it had halted or the stop took too long.
+    Return the exit code: 0 after an orderly stop, 1 if the gateway had halted or the stop took too long.
 
     Raises:
-        TuttiError: it cannot start (a port in use, a directory refused, damage found);
-            `exit_code` says of which kind.
+        TuttiError: the gateway cannot start, because of a port in use, a refused directory or corruption; `exit_code` is its kind.
     """
     raise_limit()
     wait_free(
@@ -54,7 +55,7 @@ def run(config: Config, record: str = "") -> int:
         opened.callback(reads.stop)
         if _holds_our_log(config):
             reads.start()
-        from tutti_gateway.node.process import Gateway  # noqa: PLC0415 - see above
+        from tutti_gateway.node.process import Gateway  # noqa: PLC0415 - a slow import, while the reads process starts
 
         gateway = Gateway(config, reads, notifier, desk, opened, record)
         sys.setswitchinterval(limits.SWITCH_INTERVAL_US / US)
@@ -63,20 +64,20 @@ def run(config: Config, record: str = "") -> int:
 
 
 def _holds_our_log(config: Config) -> bool:
-    """Whether reads may be served before the directory is opened, which is what finds and says why it is refused.
+    """True if reads may be served before the directory is opened.
 
-    A new directory holds nothing to read yet; another gateway's or group's is not to be shown, nor one that a process is writing,
-    nor one that its group went on without.
+    False for a new directory, for one of another gateway or group, for one that another process is writing, and for one of a
+    gateway that its group has removed. Opening the directory later reports the reason.
     """
     try:
-        told = json.loads(Path(config.data, IDENTITY).read_bytes())
+        identity = json.loads(Path(config.data, IDENTITY).read_bytes())
         with Path(config.data, LOCK).open("rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except (OSError, ValueError, RecursionError):
         return False
-    if not isinstance(told, dict) or told.get("left"):
+    if not isinstance(identity, dict) or identity.get("left"):
         return False
-    return (told.get("gateway"), told.get("group")) == (config.name, config.group.name)
+    return (identity.get("gateway"), identity.get("group")) == (config.name, config.group.name)
 
 
 def _reads_command(config: Config, notify_fd: int, status_fd: int) -> list[str]:
@@ -97,8 +98,8 @@ def _reads_command(config: Config, notify_fd: int, status_fd: int) -> list[str]:
 
 
 def _security_options(config: Config) -> list[str]:
-    """Where the files are; nothing of what they hold stands in a command line."""
+    """Return the paths of the security files; their contents never appear on a command line."""
     security = config.security
     files = ("secret_key", "public_keys", "tokens", "tls_certificate", "tls_key")
-    told = [word for name in files if (path := getattr(security, name)) for word in (f"--{name.replace('_', '-')}", path)]
-    return [*told, "--open-metrics"] if security.open_metrics else told
+    options = [word for name in files if (path := getattr(security, name)) for word in (f"--{name.replace('_', '-')}", path)]
+    return [*options, "--open-metrics"] if security.open_metrics else options

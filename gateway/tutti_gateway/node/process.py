@@ -1,4 +1,4 @@
-"""The parts of a gateway process, put together, run and taken apart in order."""
+"""Assembly of a gateway process: creates its parts, runs them, and closes them in order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pyarrow.compute  # noqa: F401 - pyarrow's own first use of it may come when there is no descriptor to load it by
+import pyarrow.compute  # noqa: F401 - pyarrow imports it at first use, which fails if no file descriptor is left then
 
 from tutti import limits as common_limits
 from tutti.data.lane_name import LaneName
@@ -66,7 +66,7 @@ FAILED = 1
 
 
 class Gateway:
-    """What one process is made of, put together in an order in which each failure leaves nothing behind."""
+    """The parts of one gateway process, opened in an order in which each failure closes everything opened before."""
 
     def __init__(
         self, config: Config, reads: Supervisor, notifier: Notifier, desk: Desk, opened: contextlib.ExitStack, record: str = ""
@@ -74,25 +74,25 @@ class Gateway:
         """Open everything.
 
         Args:
-            config: what this gateway is told.
-            reads: the reads process, started already or to be started when there is something to read.
-            notifier: the pipe to it.
-            desk: where it asks for the status.
-            opened: closes what was opened, last first.
-            record: the directory that the run is recorded in; empty: it is not.
+            config: the gateway's configuration.
+            reads: supervisor of the reads process, which runs already or starts when there is a log to read.
+            notifier: the pipe to the reads process.
+            desk: the socket at which the reads process asks for the status.
+            opened: closes everything that this opens, in reverse order.
+            record: directory in which to record the run; empty for none.
         """
         memory.tune()
         self._handlers: dict[int, Any] = {}
-        opened.callback(self._let_signals_be)  # last of all: a further signal must not kill what is being closed
+        opened.callback(self._restore_signals)  # runs last, so that no signal kills the process while it closes its parts
         self._config = config
         self._log = log = logs.set_up(config.name, config.logging.level)
         self._inbox: Mailbox[Happening] = Mailbox()
-        self._terms = 0
+        self._signals = 0
         self._disk_hangs = False
         self._stop_us = stop_us_max(config.timers.heartbeat_ms * US_PER_MS)
         self._stop_by = float("inf")
-        self._told_ready = False
-        self._told_reason = self._waits = ""
+        self._ready_printed = False
+        self._logged_reason = self._waits = ""
         self._clock_apart = False
         self._waited_s = 0
         self._reads = reads
@@ -123,8 +123,8 @@ class Gateway:
         self._transport = opened.enter_context(
             contextlib.closing(open_transport(config, self._directory.incarnation, release(), log, begun=bool(self._recovered.log)))
         )
-        self._driver = self._make_driver(writer, lambda stack: self._observed(stack, record, opened))
-        self._loop = Loop(self._driver, self._port, self._transport, self._inbox, writer.beat, log, self._look)
+        self._driver = self._make_driver(writer, lambda stack: self._wrapped(stack, record, opened))
+        self._loop = Loop(self._driver, self._port, self._transport, self._inbox, writer.beat, log, self._log_changes)
         desk.open(
             self._inbox.put,
             self._disk.suspect,
@@ -132,7 +132,7 @@ class Gateway:
             self._tokens.count if self._tokens is not None else lambda _reason, _times: None,
         )
         self._disk.start()
-        opened.callback(self._stop_disk, writing.pop_all().close)  # from now on only the disk's thread uses the log
+        opened.callback(self._stop_disk, writing.pop_all().close)  # from now on only the disk thread uses the log
         self._lanes.start()
         opened.callback(self._stop_lanes, lanes.pop_all().close)
         for lookups in (self._lookups, self._lane_lookups):
@@ -143,41 +143,41 @@ class Gateway:
         config = self._config
         if self._keyring is None:
             return ClientPort(*config.client_address)
-        from tutti.zmtp.curve import pair_of  # noqa: PLC0415 - the crypto, for those alone who have keys
+        from tutti.zmtp.curve import pair_of  # noqa: PLC0415 - loads the crypto library, which only a gateway with keys needs
 
         own = self._keyring.own
         return ClientPort(
-            *config.client_address, pair_of(own.public, own.secret), self._knows if self._tokens is not None else None
+            *config.client_address, pair_of(own.public, own.secret), self._is_authenticated if self._tokens is not None else None
         )
 
-    def _knows(self, routing: bytes) -> bool:
-        """Whether somebody who was let in comes by that connection."""
+    def _is_authenticated(self, routing: bytes) -> bool:
+        """True if the connection has an authenticated session."""
         return self._driver.sessions.knows(routing)
 
     def _admission(self, stack: Stack) -> Admission | None:
-        """Who decides about clients, where not everybody is let in."""
+        """Return the authorizer of clients, or None if clients need no token."""
         if self._keyring is None or self._tokens is None:
             return None
-        from tutti_gateway.node.clients.authorization import Admission  # noqa: PLC0415 - for those alone who have tokens
+        from tutti_gateway.node.clients.authorization import Admission  # noqa: PLC0415 - only a gateway with tokens needs it
 
         return Admission(self._tokens, self._keyring, self._port.peer, lambda: stack.decided.topics)
 
     def _open_lanes(self, options: LogOptions, notifier: Notifier, opened: contextlib.ExitStack) -> contextlib.ExitStack:
-        """Open the lanes of the directory; what closes them is returned."""
+        """Open the lanes of the directory; return the exit stack that closes them."""
         logs = self._lane_logs = LaneLogs(self._directory, options, self._storage)
         lanes = opened.enter_context(contextlib.ExitStack())
         lanes.callback(logs.close)
         self._recovered = msgspec.structs.replace(self._recovered, lanes=logs.start(self._recovered.state))
-        for told in logs.told:
-            self._log.error(told)
+        for problem in logs.told:
+            self._log.error(problem)
         halted = [LaneName(lane.origin, lane.incarnation) for lane in self._recovered.lanes if lane.halted]
         ends = {lane: end for lane in halted if (end := end_told(lane_path(self._directory.path, lane))) is not None}
         self._lanes = LaneDisk(logs, self._inbox.put, notifier.notify, self._log, ends)
         self._disk.beside = lambda: self._lanes.full
         return lanes
 
-    def _observed(self, stack: Stack, record: str, opened: contextlib.ExitStack) -> interfaces.Stack:
-        """The stack with what stands between it and the driver, where that is wanted."""
+    def _wrapped(self, stack: Stack, record: str, opened: contextlib.ExitStack) -> interfaces.Stack:
+        """Return the stack, wrapped by a recorder or a tracer if the configuration asks for one."""
         observed: interfaces.Stack = stack
         if record:
             config = _stack_config(self._config)
@@ -227,22 +227,22 @@ class Gateway:
             admission=admission,
         )
 
-    def _look(self) -> None:
-        """Once a second: tell what the operator has to do, when that changes."""
+    def _log_changes(self) -> None:
+        """Log what the operator has to do when that changes; called once a second."""
         reason = self._survey.reason
-        if reason != self._told_reason:
-            self._told_reason = reason
+        if reason != self._logged_reason:
+            self._logged_reason = reason
             if reason:
                 self._log.warning(reason)
-        self._look_at_clock()
-        waits = self._driver.books.waits  # as the status has it, with what others say
+        self._check_clock()
+        waits = self._driver.books.waits  # the same text as in the status, which includes the refusals of peers
         self._waited_s = self._waited_s + 1 if waits == self._waits else 0
         self._waits = waits
         if waits and self._waited_s == limits.WAIT_TOLD_S:
-            self._log.warning(f"takes no ordered records: {waits}", state=self._survey.state)
+            self._log.warning(f"this gateway accepts no ordered records: {waits}", state=self._survey.state)
 
-    def _look_at_clock(self) -> None:
-        """Log a host clock that differs from the group's, once, and when it does not differ any more."""
+    def _check_clock(self) -> None:
+        """Log once when the host clock begins to differ from the group's clock, and once when it agrees again."""
         ahead_us = self._survey.clock_ahead_us
         apart = abs(ahead_us) > limits.CLOCK_APART_US
         if apart == self._clock_apart:
@@ -252,38 +252,38 @@ class Gateway:
             self._log.info("the wall clock of this host agrees with the group's again")
             return
         how = f"{abs(ahead_us) // 1_000_000} s {'ahead of' if ahead_us > 0 else 'behind'}"
-        self._log.warning(f"the wall clock of this host is {how} the group's, by which ticks and retention go: set it right")
+        self._log.warning(f"the wall clock of this host is {how} the group's, which ticks and retention use: correct the clock")
 
     def work(self) -> int:
-        """Start the stack and serve until told to stop; returns the exit code."""
+        """Start the stack and serve until a stop; return the exit code."""
         config = self._config
         identity = Identity(config.name, self._directory.incarnation, config.group.name, config.founders)
         self._log.info("starting", listen=config.listen, data=self._directory.path, pid=os.getpid())
         self._driver.start(Started(identity, os.urandom(16), self._recovered))
         self._reads.start()
-        self._loop.run(self._done)
+        self._loop.run(self._is_done)
         return self._end()
 
-    def _done(self) -> bool:
-        """Asked by the loop in each turn."""
+    def _is_done(self) -> bool:
+        """True if the loop must end; called by the loop in each turn."""
         if self._driver.cast_out:
-            return True  # what is read here may not be the group's
-        if self._terms or self._driver.leave_asked:
-            if self._terms > 1 or self._driver.halted or self._driver.stopped or time.monotonic() > self._stop_by:
+            return True  # the process ends at once, because its log may differ from the group's
+        if self._signals or self._driver.leave_asked:
+            if self._signals > 1 or self._driver.halted or self._driver.stopped or time.monotonic() > self._stop_by:
                 return True
             if not self._driver.leaving:
                 self._stop_by = time.monotonic() + self._stop_us / US
                 self._reads.let_end()
-                self._log.info("stopping: taking nothing new, finishing what is under way")
+                self._log.info("stopping: no new records are accepted, undecided ones are finished")
                 self._driver.leave()
                 return self._driver.stopped
-        if not self._told_ready and self._reads.ready and self._driver.state == "primary":
-            self._told_ready = True
-            self._tell_ready()
-            memory.collapse()  # all is loaded
+        if not self._ready_printed and self._reads.ready and self._driver.state == "primary":
+            self._ready_printed = True
+            self._print_ready()
+            memory.collapse()  # huge pages for code pay off only once all libraries are loaded
         return False
 
-    def _tell_ready(self) -> None:
+    def _print_ready(self) -> None:
         config = self._config
         line = {
             "ready": True,
@@ -294,14 +294,14 @@ class Gateway:
             "frontier": self._driver.offset,
         }
         try:
-            print(json.dumps(line), flush=True)  # noqa: T201 - the one line that whoever started the gateway waits for
-        except OSError as error:  # nobody reads it, or its disk is full: no reason to serve nobody
+            print(json.dumps(line), flush=True)  # noqa: T201 - the process that started the gateway waits for this line
+        except OSError as error:  # a closed pipe or a full disk must not stop the gateway
             self._log.warning("the ready line could not be written", error=str(error))
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered must not raise at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush of stdout at exit does not raise
         self._log.info("ready", url=line["url"], frontier=self._driver.offset)
 
     def _end(self) -> int:
-        self._port.close()  # before what takes time, so that clients know at once
+        self._port.close()  # the port closes before the slow steps, so that clients reconnect elsewhere at once
         driver = self._driver
         if driver.cast_out:
             self._directory.leave(driver.cast_out)
@@ -309,12 +309,12 @@ class Gateway:
         if driver.stopped or driver.halted:
             why = driver.halted or "as asked"
         else:
-            why = "asked twice" if self._terms > 1 else f"what was under way did not end within {self._stop_us // US} s"
+            why = "second signal" if self._signals > 1 else f"undecided records were not decided within {self._stop_us // US} s"
         self._log.info("stopped", why=why, frontier=driver.offset, undecided_frames=driver.undecided_frames)
-        return 0 if orderly or (self._terms > 1 and not driver.halted) else FAILED
+        return 0 if orderly or (self._signals > 1 and not driver.halted) else FAILED
 
     def _hurried(self) -> bool:
-        return self._terms > 1
+        return self._signals > 1
 
     def _stop_disk(self, close_log: Callable[[], None]) -> None:
         self._disk_hangs |= not self._disk.stop(close_log, self._hurried)
@@ -323,58 +323,58 @@ class Gateway:
         self._disk_hangs |= not self._lanes.stop(close_logs, self._hurried)
 
     def _close_directory(self) -> None:
-        if not self._disk_hangs:  # a thread that may still write keeps the lock for as long as the process lasts
+        if not self._disk_hangs:  # an abandoned thread may still write, so the lock is kept until the process ends
             self._directory.close()
 
     def heed_signals(self) -> None:
-        """SIGTERM and SIGINT begin the orderly stop; a second one ends it at once. They are heeded until everything is closed."""
+        """Handle SIGTERM and SIGINT until everything is closed: the first begins the orderly stop, a second one ends it at once."""
 
-        def told(_number: int, _frame: FrameType | None) -> None:
-            self._terms += 1
+        def on_signal(_number: int, _frame: FrameType | None) -> None:
+            self._signals += 1
             self._reads.let_end()
             self._inbox.wake()
 
         if threading.current_thread() is threading.main_thread():
-            self._handlers = {number: signal.signal(number, told) for number in (signal.SIGTERM, signal.SIGINT)}
+            self._handlers = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
 
-    def _let_signals_be(self) -> None:
+    def _restore_signals(self) -> None:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
 
 def _security(config: Config) -> tuple[Keyring | None, Tokens | None]:
-    """The keys and the tokens that are asked of clients.
+    """Return the keys of gateways and the tokens of clients, None for those that are not configured.
 
     Raises:
-        ConfigError: a file of them is wrong.
+        ConfigError: a key or token file is invalid.
     """
     security = config.security
     if not (security.secret_key and security.public_keys):
         return None, None
-    from tutti_gateway.transport.keys import Keyring  # noqa: PLC0415 - the crypto, for those alone who have keys
+    from tutti_gateway.transport.keys import Keyring  # noqa: PLC0415 - loads cryptography that only keys need
 
     tokens = None if security.tokens is None else Tokens(security.tokens)
     return Keyring.open(security.secret_key, security.public_keys, config.name), tokens
 
 
 def stop_us_max(heartbeat_us: int) -> int:
-    """How long an orderly stop may take: the stack counts its waits for the other gateways in heartbeats, and has two to end."""
+    """Return the time limit of an orderly stop, us: the stack's wait for the other gateways, and two heartbeats to end it."""
     return max(common_limits.STOP_US_MAX, (limits.LEAVE_HEARTBEATS + 2) * heartbeat_us)
 
 
 def check_room_to_begin(directory: Directory, options: LogOptions) -> None:
-    """Refuse to begin a log where its first segment has no room: nothing would be taken, and whoever started it would wait.
+    """Check that the disk has free space for the first segment; without it the gateway would start but accept no records.
 
     Raises:
-        DiskFull: there is none.
+        DiskFull: the free space does not suffice.
     """
     if prepared_paths(directory.path) or os.path.exists(os.path.join(directory.path, RESERVE)):
         return
     free = directory.storage.free_bytes(directory.path)
     if free < options.segment_bytes:
         raise DiskFull(
-            f"{free >> 20} MiB are free on the disk of {directory.path} and {options.segment_bytes >> 20} MiB are needed to begin "
-            f"a log, {options.disk_low_bytes >> 20} MiB to take records: free some space, or name a directory on another disk"
+            f"{free >> 20} MiB are free on the disk of {directory.path}; a new log needs {options.segment_bytes >> 20} MiB, and "
+            f"accepting records needs {options.disk_low_bytes >> 20} MiB: free some space, or use a directory on another disk"
         )
 
 
@@ -406,18 +406,18 @@ def _log_options(config: Config) -> LogOptions:
 
 @contextlib.contextmanager
 def _remedy_named(config: Config) -> Iterator[None]:
-    """Add to the error of a damaged directory what to do about it.
+    """Add the remedy to the error of a corrupt directory.
 
-    That depends on whether other gateways have the log. Only the operator can know: the configuration names the founders, and the
-    roster stands in the log, which cannot be read.
+    The remedy depends on whether other gateways have the log. Only the operator can know that: the configuration names the
+    founders, and the roster is in the log, which cannot be read.
     """
     try:
         yield
     except Damaged as error:
         name, group = config.name, config.group.name
         what = (
-            f"If group {group!r} has other gateways (`tutti members list` at one of them shows them), these have the log: move "
+            f"If group {group!r} has other gateways (`tutti members list` at one of them shows them), those have the log: move "
             f"{config.data} aside, start {name} with an empty directory there, and {disk_remedy(name)}. If {name} "
-            f"is its only gateway, no other has the log: restore {config.data} from a copy, or the records from the archive"
+            f"is its only gateway, no other copy exists: restore {config.data} from a backup, or the records from the archive"
         )
         raise Damaged(f"{error}. {what}", error.position) from error

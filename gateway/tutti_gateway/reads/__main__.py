@@ -1,17 +1,17 @@
-"""`python -m tutti_gateway.reads`: the reads process, started by the gateway."""
+"""Entry point of `python -m tutti_gateway.reads`, the reads process, which the gateway starts."""
 
 import logging
 import os
 import signal
 
-# Arrow's own allocator keeps 4 MB from the first use on and was no faster here, where the work is in mapped files.
+# Arrow's own allocator holds 4 MB from its first use on and is no faster here, because most work is in mapped files.
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 if __name__ == "__main__":
-    # Libraries start threads when they are imported. One of them that does not block it could be given the SIGTERM, and die of it.
+    # Imported libraries start threads. SIGTERM is blocked before, because a thread that does not block it would end the process.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     from tutti_gateway.reads.main import main
 
     code = main()
     logging.shutdown()
-    os._exit(code)  # threads of the Flight library may still wait for callers that do not read
+    os._exit(code)  # without waiting for threads of the Flight library, which may block in a send to a slow client

@@ -1,4 +1,4 @@
-"""The life of the reads process: open the log, serve, and end when told to or when the gateway is gone."""
+"""The reads process: opens the log and serves it until SIGTERM, or until the gateway ends."""
 
 from __future__ import annotations
 
@@ -44,68 +44,68 @@ from tutti_gateway.reads.logs.served_logs import Shelf
 US = 1_000_000
 LOG = logging.getLogger("tutti.reads")
 HOUSEKEEPING_S = 1.0
-NICENESS = 5  # under load on few cores a vote goes before a scan
+NICENESS = 5  # on a machine with few cores the gateway's votes take priority over scans
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The command line, as the gateway writes it."""
+    """Parse the command line that the gateway passes."""
     parser = argparse.ArgumentParser(prog="python -m tutti_gateway.reads", description=__doc__)
     parser.add_argument("--data", required=True, help="the gateway's data directory")
     parser.add_argument("--reads", required=True, help="HOST:PORT of Arrow Flight")
     parser.add_argument("--admin", required=True, help="HOST:PORT of the admin pages")
     parser.add_argument("--client", required=True, help="tutti://HOST:PORT of the gateway")
-    parser.add_argument("--advertise", help="HOST:PORT under which readers reach the reads port, where it differs")
+    parser.add_argument("--advertise", help="HOST:PORT at which readers reach the reads port, if it differs from --reads")
     for name in Files._fields:
-        parser.add_argument(f"--{name.replace('_', '-')}", default="", help=f"the file `security.{name}` of the gateway")
-    parser.add_argument("--open-metrics", action="store_true", help="serve /metrics to who shows no token, too")
-    parser.add_argument("--parent", type=int, help="process id of the gateway, with which this one ends")
-    parser.add_argument("--notify-fd", type=int, help="read end of the pipe that tells of a moved frontier")
-    parser.add_argument("--status-fd", type=int, help="socket at which the gateway says how it is")
+        parser.add_argument(f"--{name.replace('_', '-')}", default="", help=f"path of the gateway's file `security.{name}`")
+    parser.add_argument("--open-metrics", action="store_true", help="serve /metrics without a token")
+    parser.add_argument("--parent", type=int, help="process id of the gateway; this process ends when the gateway ends")
+    parser.add_argument("--notify-fd", type=int, help="read end of the pipe that signals a moved frontier")
+    parser.add_argument("--status-fd", type=int, help="socket at which the gateway answers requests for its status")
     return parser.parse_args(arguments)
 
 
 def listen(address: str, what: str) -> socket.socket:
-    """A socket that listens at HOST:PORT.
+    """Return a socket that listens at HOST:PORT.
 
     Raises:
-        UsageError: it is no such address.
-        Unavailable: the port is in use, or the host is not of this machine.
+        UsageError: the address is not of the form HOST:PORT.
+        Unavailable: the port is in use, or the host does not belong to this machine.
     """
     host, port = parse_host_port(address, port_min=0)
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        listener = socket.socket(family, kind, protocol)  # named: asyncio else leaves TCP_NODELAY off
+        listener = socket.socket(family, kind, protocol)  # asyncio sets TCP_NODELAY only for a socket with an explicit protocol
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(place)
-        listener.listen(limits.HTTP_CONNECTIONS_MAX)  # now, so that nobody who comes early is refused
+        listener.listen(limits.HTTP_CONNECTIONS_MAX)  # connections that arrive before the server starts wait in the backlog
     except OSError as error:
         raise Unavailable(
-            f"the {what} port {address} cannot be listened on: {error.strerror or error}; "
-            "end what uses it, or give the gateway another port"
+            f"the {what} port {address} cannot be opened: {error.strerror or error}; "
+            "end the process that uses it, or give the gateway another port"
         ) from error
     return listener
 
 
 class Process:
-    """Everything that the process runs, in the order in which it starts."""
+    """The parts of the reads process, created in the order in which they start."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         """Open the log and listen.
 
         Raises:
-            TuttiError: a port is in use, or the directory holds no log that can be read.
+            TuttiError: a port is in use, or the directory holds no readable log.
         """
         listener = listen(options.admin, "admin")
         host, port = parse_host_port(options.reads, port_min=0)
         self.reader = LogReader(options.data)
-        self.watch = FrontierWatch(self.reader.frontier, options.notify_fd, _ask_to_stop)
-        self._pulse = Pulse(self.reader.beat_us)
+        self.watch = FrontierWatch(self.reader.frontier, options.notify_fd, _terminate)
+        self._liveness = Pulse(self.reader.beat_us)
         self._guard = guard = Guard(Files(**{name: getattr(options, name) for name in Files._fields}))
         self.gateway = GatewayLink(options.client, options.status_fd, guard.credentials(), guard.refused)
         self.reader.noticed = partial(self.gateway.tell, "")
         shelf = Shelf(self.reader, self.watch, self.gateway.state, self.gateway.halted, self.gateway.confirm)
         connections = Connections()
-        self._crowd = Crowd(connections)
+        self._fd_guard = Crowd(connections)
         self.streams = Streams(shelf, self.gateway.elsewhere)
         self.others = Others(self.reader, self.gateway, guard.credentials)
         plans = Plans(shelf, self.others.locations, self.gateway.elsewhere)
@@ -114,13 +114,13 @@ class Process:
             self.server = ReadsServer(_location(host, port, guard), self.streams, plans, actions, connections, guard)
         except pa.ArrowException as error:
             raise Unavailable(
-                f"the reads port {options.reads} cannot be listened on ({error}); "
-                "end what uses it, or give the gateway another port"
+                f"the reads port {options.reads} cannot be opened ({error}); "
+                "end the process that uses it, or give the gateway another port"
             ) from error
         own = _location(host, self.server.port, guard)
         self.others.own = f"{own.partition('://')[0]}://{options.advertise}" if options.advertise else own
         browser = Browser(self.reader, self.gateway.elsewhere)
-        self._past = History(self.gateway.status, self.streams.meters.read)
+        self._history = History(self.gateway.status, self.streams.meters.read)
         pages = Pages(
             self.reader,
             self.watch,
@@ -130,7 +130,7 @@ class Process:
             queries,
             self.others,
             browser,
-            self._past,
+            self._history,
             actions.act_us,
             guard.facts,
         )
@@ -139,50 +139,50 @@ class Process:
         self.admin_port = int(listener.getsockname()[1])
 
     def run(self) -> int:
-        """Serve until SIGTERM comes or the gateway is gone; the exit code."""
+        """Serve until SIGTERM, or until the gateway ends; return the exit code."""
         self.admin.start()
-        self._past.start()
+        self._history.start()
         fields = {"reads": self.server.port, "admin": self.admin_port, "log": self.reader.log}
         LOG.info("reads are served", extra={"fields": fields})
         busy = False
-        while not _told_to_end(HOUSEKEEPING_S):
+        while not _sigterm_within(HOUSEKEEPING_S):
             private = memory.private_bytes()
             if private > limits.READS_MEMORY_BYTES_MAX:
                 fields = {"bytes": private, "limit": limits.READS_MEMORY_BYTES_MAX}
-                LOG.error("this process takes too much memory; it ends and is started again", extra={"fields": fields})
+                LOG.error("the reads process exceeds its memory limit; it ends and is restarted", extra={"fields": fields})
                 return 1
-            self._look()
-            if self._renewed():
+            self._check_liveness()
+            if self._certificate_renewed():
                 break
-            self._crowd.look()
-            busy = self._tidy(busy)
+            self._fd_guard.look()
+            busy = self._trim_when_idle(busy)
         self._stop()
         return 0
 
-    def _renewed(self) -> bool:
-        """Whether there is another certificate: this process ends in order, and the one that is started in its place has it."""
+    def _certificate_renewed(self) -> bool:
+        """True if there is a new valid certificate; this process then ends, and its successor loads the certificate."""
         try:
             renewed = self._guard.renewed()
         except ConfigError as error:
-            if str(error) != self._told:
-                LOG.error("the new certificate cannot serve, the one before goes on", extra={"fields": {"error": str(error)}})
-            self._told = str(error)
+            if str(error) != self._logged_error:
+                LOG.error("the new certificate is invalid; the old one stays in use", extra={"fields": {"error": str(error)}})
+            self._logged_error = str(error)
             return False
         if renewed:
-            LOG.info("there is another certificate: the reads process is started again with it")
+            LOG.info("there is a new certificate: the reads process restarts to load it")
         return renewed
 
-    _told = ""
+    _logged_error = ""
 
-    def _look(self) -> None:
-        """Have nobody wait here while the gateway stands still."""
-        silent = self._pulse.silent()
+    def _check_liveness(self) -> None:
+        """Send followers to another gateway while this gateway makes no progress."""
+        silent = self._liveness.silent()
         if silent != self.watch.silent:
-            LOG.warning("the gateway stands still: who follows is sent on" if silent else "the gateway is at work again")
+            LOG.warning("the gateway does not respond: followers go to another gateway" if silent else "the gateway responds again")
             self.watch.silent = silent
 
-    def _tidy(self, was_busy: bool) -> bool:
-        """Give memory back once, in the first quiet second after a busy one; whether this second was busy."""
+    def _trim_when_idle(self, was_busy: bool) -> bool:
+        """Release free memory in the first idle second after a busy one; return True if this second was busy."""
         records = self.streams.meters.records
         busy = records != self._records
         self._records = records
@@ -193,11 +193,11 @@ class Process:
     _records = 0
 
     def _stop(self) -> None:
-        """End the streams with a clear error, then the servers."""
+        """End the streams with an error that names the reason, then stop the servers."""
         self.watch.stop()
         self.others.stop()
-        self._past.stop()
-        ending = threading.Thread(target=self.server.shutdown, daemon=True)  # waits for calls, which may be stuck
+        self._history.stop()
+        ending = threading.Thread(target=self.server.shutdown, daemon=True)  # shutdown waits for calls, which may hang
         ending.start()
         self.admin.stop()
         ending.join(timeout=limits.READS_STOP_US_MAX / US)
@@ -209,33 +209,33 @@ def _location(host: str, port: int, guard: Guard) -> str:
     return f"{scheme}://{Address(host, port)}"
 
 
-def _told_to_end(seconds: float) -> bool:
-    """Wait for SIGTERM, and no longer than that.
+def _sigterm_within(seconds: float) -> bool:
+    """Wait for SIGTERM, at most `seconds`; return True if it came.
 
-    Who was stopped (SIGSTOP, a debugger) until the time was over is handed what lay in memory in place of a signal (CPython 3.11).
+    After a SIGSTOP that outlasts the timeout, CPython 3.11 returns uninitialised memory instead of None, so the number is checked.
     """
     got = signal.sigtimedwait([signal.SIGTERM], seconds)
     return got is not None and got.si_signo == signal.SIGTERM
 
 
-def _ask_to_stop() -> None:
-    LOG.info("the gateway is gone; reads end with it")
+def _terminate() -> None:
+    LOG.info("the gateway has ended; the reads process ends too")
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the process; the exit code is that of the error that ended it, 0 when it was told to end."""
+    """Run the process; return the exit code: 0 after SIGTERM, otherwise that of the error."""
     if arguments is None:
         without_pandas()
     options = parse(sys.argv[1:] if arguments is None else arguments)
     if options.parent is not None:
-        end_with_parent(options.parent, signal.SIGKILL)  # the pipe tells only who can listen, and the ports are wanted at once
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # before any thread of ours starts: they inherit it
+        end_with_parent(options.parent, signal.SIGKILL)  # a hanging process does not read the pipe, and must release its ports
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # before this process starts threads, which inherit the mask
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the gateway decides when to end
     memory.tune()
     reserved_fds.set_aside()
     for variable in (FILE_VARIABLE, TOKEN_VARIABLE):
-        os.environ.pop(variable, None)  # of who started the gateway: this process is let in by the gateway's own key, or by none
+        os.environ.pop(variable, None)  # this process authenticates with the gateway's key, never with an operator's token
     logging_setup.set_up()
     with contextlib.suppress(OSError):
         os.nice(NICENESS)

@@ -300,7 +300,7 @@ def test_parts_that_are_announced_and_never_complete_take_bounded_memory(group: 
                 connection.sendall(most)
             highest = max(highest, resident_bytes(group.gateways[0].pid))
     assert highest - before < limits.MESH_ASSEMBLY_BYTES_MAX + (128 << 20)
-    assert "memory is above its bound" not in group.gateways[0].log.read_text()
+    assert "memory is above its limit" not in group.gateways[0].log.read_text()
 
 
 def test_connections_that_say_half_a_greeting_make_room(group: Group) -> None:

@@ -252,4 +252,4 @@ def test_a_process_that_grows_too_large_ends(house: tuple[LogMaker, FakeGateway]
         for caller in callers:
             caller.join()
         process.end()
-    assert any("too much memory" in line for line in process.lines)
+    assert any("exceeds its memory limit" in line for line in process.lines)

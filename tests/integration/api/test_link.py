@@ -51,7 +51,7 @@ def test_silence_is_told_and_ends(gateway: FakeGateway, link: GatewayLink, monke
     assert link.status() is not None
     gateway.state = None
     until(lambda: link.status() is None)
-    assert "not answered within 1 s" in link.reason
+    assert "did not answer within 1 s" in link.reason
     assert link.state() == "unknown"
     with pytest.raises(Unavailable):
         link.save_offset("spark", 5)
@@ -99,7 +99,7 @@ def test_who_asks_for_the_state_waits_only_when_nobody_else_does(
     gateway.state = None
     asking = threading.Thread(target=link.status)
     asking.start()
-    until(link._asking.locked)
+    until(link._status_lock.locked)
     began = time.monotonic()
     assert link.state() == "unknown"
     assert time.monotonic() - began < 3
@@ -118,7 +118,7 @@ def test_what_was_meant_for_another_is_no_answer(gateway: FakeGateway, link: Gat
 
 
 def test_a_gateway_that_is_gone_says_nothing(gateway: FakeGateway, link: GatewayLink) -> None:
-    gateway._desk._ours.shutdown(socket.SHUT_RDWR)
+    gateway._desk._socket.shutdown(socket.SHUT_RDWR)
     assert link.status() is None
     assert "does not answer" in link.reason
 
@@ -132,7 +132,7 @@ def test_callers_at_one_moment_share_a_question_about_the_frontier(gateway: Fake
     callers = [threading.Thread(target=lambda: answers.append(link.confirm())) for _ in range(20)]
     for caller in callers:
         caller.start()
-    until(lambda: len(link._indexing._waiters) == 19)  # type: ignore[attr-defined]  # who waits for the question under way
+    until(lambda: len(link._confirming._waiters) == 19)  # type: ignore[attr-defined]  # who waits for the question under way
     assert gateway.indexes == 3
     assert link.status() is not None  # it waits for no frontier
     gateway.holds = False
@@ -199,7 +199,7 @@ def test_the_next_question_has_the_time_that_is_left_to_its_caller(monkeypatch: 
     now_s = 110.0
     for caller in callers[1:]:
         caller.start()
-    until(lambda: len(link._indexing._waiters) == 2)  # type: ignore[attr-defined]  # who waits for the question under way
+    until(lambda: len(link._confirming._waiters) == 2)  # type: ignore[attr-defined]  # who waits for the question under way
     now_s = 160.0
     asked.over.release(2)
     for caller in callers:

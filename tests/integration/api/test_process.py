@@ -41,7 +41,7 @@ def test_a_port_in_use_is_named(log: LogMaker, which: str) -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         code, said = run(*options(log, **{which: address}))
     assert code == 3
-    assert f"the {which} port {address} cannot be listened on" in said
+    assert f"the {which} port {address} cannot be opened" in said
 
 
 def test_wrong_directory_and_wrong_use(log: LogMaker, tmp_path: Path) -> None:

@@ -217,7 +217,7 @@ def test_records_are_browsed_by_keyboard(browser: Browser, group: Three) -> None
     browser.run("location.hash = '#/records?start=2&topic=weather'")
     browser.until("document.querySelector('main').innerText.includes('No such record among')")
     browser.run("location.hash = '#/records?start=99999999'")
-    browser.until("document.querySelector('main .problem').innerText.includes('is not within 0 and')")
+    browser.until("document.querySelector('main .problem').innerText.includes('is not between 0 and')")
     browser.run("location.hash = '#/topics'")
     browser.until(f"{MAIN}.includes('flights') && {MAIN}.includes('2 topics')")
     nothing_ran(browser)

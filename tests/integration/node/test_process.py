@@ -173,13 +173,13 @@ def test_a_second_signal_ends_it_though_its_disk_hangs_and_a_third_changes_nothi
             wait_for(hanging.exists)
             began = time.monotonic()
             os.kill(gateway.pid, signal.SIGTERM)
-            wait_for(lambda: "stopping: taking nothing new" in gateway.log_tail())
+            wait_for(lambda: "stopping: no new records are accepted" in gateway.log_tail())
             os.kill(gateway.pid, signal.SIGTERM)
-            wait_for(lambda: "asked twice" in gateway.log_tail())
+            wait_for(lambda: "second signal" in gateway.log_tail())
             os.kill(gateway.pid, signal.SIGTERM)
             assert gateway.wait_end() == 0
         assert time.monotonic() - began < (limits.DISK_STOP_US_MAX + common_limits.STOP_US_MAX) / 2e6
-        assert "the disk hangs: the gateway ends without it" in gateway.log_tail()
+        assert "the disk hangs: the gateway exits without waiting for it" in gateway.log_tail()
     finally:
         context.term()
         if gateway.process.poll() is None:
@@ -237,9 +237,9 @@ def test_a_lost_file_halts_the_start_with_the_remedy_of_a_group_and_of_one_alone
     for path in gateway.data.glob(gone):
         path.rename(gateway.data.parent / f"away-{path.name}")
     remedy = (
-        "If group 'test' has other gateways (`tutti members list` at one of them shows them), these have the log: move "
+        "If group 'test' has other gateways (`tutti members list` at one of them shows them), those have the log: move "
         f"{gateway.data} aside, start g1 with an empty directory there, and {disk_remedy('g1')}. If g1 is its only "
-        f"gateway, no other has the log: restore {gateway.data} from a copy, or the records from the archive"
+        f"gateway, no other copy exists: restore {gateway.data} from a backup, or the records from the archive"
     )
     code, words = refused_start(gateway)
     assert code == 4

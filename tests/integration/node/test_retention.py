@@ -118,7 +118,7 @@ def test_what_a_member_has_missed_waits_for_twice_the_limit_and_then_it_goes_on_
     until(lambda: segments(first) == segments(second) == segments(third) == 2)
     starts = {status(gateway)["start"] for gateway in three}
     assert len(starts) == 1
-    assert "the log was replaced" in third.log_tail(100_000)
+    assert "a snapshot replaced the log" in third.log_tail(100_000)
     fill(third.url, "r", 3)
     begin = starts.pop()
     end = status(first)["frontier"]

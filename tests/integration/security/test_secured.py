@@ -76,7 +76,7 @@ def test_a_token_that_holds_no_longer_or_never_did_opens_no_port(house: House, g
 
 def test_a_client_without_credentials_is_told_so_and_let_in_nowhere(house: House, gateway: GatewayProcess) -> None:
     """As one of a release before them."""
-    with pytest.raises(NotAllowed, match="takes clients that encrypt and show a token") as error:
+    with pytest.raises(NotAllowed, match="accepts only clients that encrypt and show a token") as error:
         Producer(gateway.url)
     refused(error, house, "token")
     with pytest.raises(NotAllowed, match="TUTTI_TOKEN_FILE"), Control(gateway.url) as control:
@@ -112,7 +112,7 @@ def test_who_reads_the_name_of_a_producer_without_one_can_do_nothing_with_it(
                 with pytest.raises(NotAllowed, match="takes one with --admin"):
                     control.forget([producer.name], shown)
         monkeypatch.setattr("tutti.producer.nameless_name", lambda instance: producer.name)
-        with pytest.raises(NotAllowed, match="has no name and is another client's"):
+        with pytest.raises(NotAllowed, match="is unnamed and belongs to another client"):
             Producer(gateway.url, credentials=house.credentials("all"))
         assert producer.send("flights", b"x").result(10) >= 0
 
@@ -161,7 +161,7 @@ def test_a_token_that_is_taken_back_ends_what_is_under_way(house: House, gateway
             refused(error, house, "token")
         finally:
             change_tokens(house.file, lambda known: known.update(feed=kept[0]))
-    assert "a token holds no longer" in gateway.log_tail()
+    assert "a session ends: its token is no longer valid" in gateway.log_tail()
 
 
 def test_a_gateway_with_another_key_is_not_spoken_with(house: House, gateway: GatewayProcess, tmp_path: Path) -> None:
@@ -407,7 +407,7 @@ def test_another_certificate_is_served_without_a_restart_of_the_gateway(house: H
     """The last one here: it changes the house."""
     (house.place / "tls.pem").write_text("cut")
     pid = gateway.pid
-    while "the new certificate cannot serve, the one before goes on" not in gateway.log_tail():
+    while "the new certificate is invalid; the old one stays in use" not in gateway.log_tail():
         time.sleep(0.05)
     (house.place / "tls.key").unlink()
     certificate(house.place, "tls")

@@ -36,7 +36,7 @@ def test_a_query_is_let_in_by_its_file_and_shows_no_token(spark: SparkSession, t
         assert "tutti" in told.getvalue()
         with pytest.raises(PySparkException, match="may not read topic 'delays'") as error:
             read("delays", **mine).collect()
-        with pytest.raises(PySparkException, match="takes clients that encrypt and show a token"):
+        with pytest.raises(PySparkException, match="accepts only clients that encrypt and show a token"):
             read("flights").collect()
         written = rows.select("value").write.format("tutti").mode("append").option("gateways", gateway.url)
         written = written.option("tokenFile", str(house.client_file("feed")))

@@ -89,7 +89,7 @@ def test_who_came_first_is_let_in_first() -> None:
     waiting = [threading.Thread(target=queue, args=(number,)) for number in range(20)]
     for number, one in enumerate(waiting):
         one.start()
-        _until(lambda number=number: len(room._turns) == number + 1)  # type: ignore[misc]  # bound at once
+        _until(lambda number=number: len(room._waiters) == number + 1)  # type: ignore[misc]  # bound at once
     gates[0].set()
     for one in waiting:
         one.join(20)
@@ -137,7 +137,7 @@ def test_who_is_refused_lets_the_next_one_look(monkeypatch: pytest.MonkeyPatch) 
 
     first = threading.Thread(target=take, args=("first",), daemon=True)
     first.start()
-    _until(lambda: len(room._turns) == 1)
+    _until(lambda: len(room._waiters) == 1)
     monkeypatch.setattr(limits, "BUSY_WAIT_US_MAX", 600_000_000)  # it does not look by itself while this test waits
     second = threading.Thread(target=take, args=("second",), daemon=True)
     second.start()

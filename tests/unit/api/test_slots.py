@@ -12,7 +12,7 @@ from tutti_gateway.reads.protocol.flight_errors import Fault
 def test_a_full_house_says_busy() -> None:
     slots = Slots("streams", 2)
     held = [slots.take(), slots.take()]
-    with pytest.raises(Fault, match="all 2 streams") as caught:
+    with pytest.raises(Fault, match="limit of 2 streams") as caught:
         slots.take()
     assert (caught.value.code, slots.refused, slots.used) == ("busy", 1, 2)
     held[0].release()

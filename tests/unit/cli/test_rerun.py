@@ -76,4 +76,4 @@ def test_what_is_no_record_is_an_error(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["log", "rerun", str(tmp_path / "none")]) == 2
     (tmp_path / "text").write_text("hello")
     assert main(["log", "rerun", str(tmp_path / "text")]) == 1
-    assert "is no recorded run" in capsys.readouterr().err
+    assert "is not a recorded run" in capsys.readouterr().err

@@ -280,7 +280,7 @@ def test_a_low_disk_names_the_reader_that_retention_waits_for() -> None:
     bench.writer.trimming.held = Held("archive", 7, 64 << 20)
     bench.disk.run_once()
     assert bench.disk.space.reason == ""
-    bench.disk._space_looked_at = 0.0
+    bench.disk._space_checked_at = 0.0
     bench.writer.room = Space(5, True, "only 5 bytes are free")
     bench.disk.run_once()
     told = "only 5 bytes are free; retention would free 64 MiB and waits for reader 'archive', which has committed offset 7"

@@ -257,7 +257,7 @@ def test_a_message_that_is_too_large_is_told_what_is_taken() -> None:
     assert denied.code == "malformed"
     assert f"{common_limits.MESSAGE_BYTES_MAX + 1} bytes" in denied.reason
     assert (
-        f"takes up to {common_limits.MESSAGE_BYTES_MAX} bytes in up to {1 + common_limits.FRAMES_A_MESSAGE_MAX} parts"
+        f"the limits are {common_limits.MESSAGE_BYTES_MAX} bytes and {1 + common_limits.FRAMES_A_MESSAGE_MAX} parts"
         in denied.reason
     )
 

@@ -27,7 +27,7 @@ def test_a_port_that_stays_taken_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(limits, "PORT_WAIT_US", 50_000)
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]
-        with pytest.raises(PortInUse, match=rf"port {port} on 127\.0\.0\.1 \(admin\) is in use: stop what listens there"):
+        with pytest.raises(PortInUse, match=rf"port {port} on 127\.0\.0\.1 \(admin\) is in use: stop the process"):
             wait_free({"admin": Address("127.0.0.1", port)})
 
 
@@ -38,5 +38,5 @@ def test_an_address_that_is_not_of_this_host_says_what_to_set(host: str) -> None
 
 
 def test_a_name_that_no_host_can_have_is_one_sentence() -> None:
-    with pytest.raises(TuttiError, match=r"port 7400 on a\.\.b \(clients\) cannot be opened: no host can have that name"):
+    with pytest.raises(TuttiError, match=r"port 7400 on a\.\.b \(clients\) cannot be opened: the host name is invalid"):
         wait_free({"clients": Address("a..b", 7400)})

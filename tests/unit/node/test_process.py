@@ -37,7 +37,7 @@ def test_a_log_is_begun_only_where_its_first_segment_has_room(tmp_path: Path) ->
     directory = open_directory(str(tmp_path), gateway="g", group="t", storage=storage)
     options = LogOptions(segment_bytes=128 * MIB, disk_low_bytes=256 * MIB)
     try:
-        with pytest.raises(DiskFull, match=r"^39 MiB are free .* 128 MiB are needed to begin a log, 256 MiB to take records"):
+        with pytest.raises(DiskFull, match=r"^39 MiB are free .* a new log needs 128 MiB, and accepting records needs 256 MiB"):
             check_room_to_begin(directory, options)
         storage.free = 128 * MIB
         check_room_to_begin(directory, options)

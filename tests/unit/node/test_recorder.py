@@ -136,20 +136,20 @@ def test_damage_before_the_end_is_told(run: Path, tmp_path: Path) -> None:
     data = bytearray(write(tmp_path / "bad.run", items(run)).read_bytes())
     data[60] ^= 1
     (tmp_path / "bad.run").write_bytes(data)
-    with pytest.raises(Damaged, match=r"bad\.run is damaged before byte \d+: a block fails its CRC"):
+    with pytest.raises(Damaged, match=r"bad\.run is corrupt before byte \d+: the CRC of a block does not match"):
         rerun(tmp_path / "bad.run")
 
 
 @pytest.mark.parametrize(
     ("data", "error", "words"),
     [
-        (b"", FormatError, "is no recorded run"),
-        (b"PK\x03\x04 and more of another kind of file", FormatError, "is no recorded run"),
-        (b"TUTTIRUN\x63\0\0\0", FormatError, "of form 99 and this release reads 1"),
-        (start_bytes(), FormatError, "does not begin with whose run it is"),
-        (start_bytes() + block_bytes(item_bytes(Closed("why"))), FormatError, "does not begin with whose run it is"),
-        (start_bytes() + block_bytes(b"\xff\0\0\0what"), Damaged, "an item goes on behind its block"),
-        (start_bytes() + block_bytes(b"\x04\0\0\0what"), Damaged, "is damaged before byte"),
+        (b"", FormatError, "is not a recorded run"),
+        (b"PK\x03\x04 and more of another kind of file", FormatError, "is not a recorded run"),
+        (b"TUTTIRUN\x63\0\0\0", FormatError, "of format 99 and this release reads format 1"),
+        (start_bytes(), FormatError, "has no header"),
+        (start_bytes() + block_bytes(item_bytes(Closed("why"))), FormatError, "has no header"),
+        (start_bytes() + block_bytes(b"\xff\0\0\0what"), Damaged, "an item extends past the end of its block"),
+        (start_bytes() + block_bytes(b"\x04\0\0\0what"), Damaged, "is corrupt before byte"),
     ],
 )
 def test_what_is_no_record_is_refused(tmp_path: Path, data: bytes, error: type[Exception], words: str) -> None:
@@ -212,7 +212,7 @@ def test_the_record_ends_at_its_bound_and_the_stack_goes_on(tmp_path: Path, monk
     assert len(stack.events) == 500
     recording = Recording(path)
     assert len(list(recording)) < 500
-    assert recording.closed == "the limit of 0 MiB a run is reached"
+    assert recording.closed == "the recording has reached its limit of 0 MiB"
     recording.close()
 
 
@@ -222,7 +222,7 @@ def test_the_record_leaves_the_disk_to_the_log(tmp_path: Path, monkeypatch: pyte
     path = recorded(tmp_path, many(10), stack)
     assert len(stack.events) == 10
     assert b"TUTTIRUN" in path.read_bytes()
-    with pytest.raises(FormatError, match="does not begin with whose run it is"):
+    with pytest.raises(FormatError, match="has no header"):
         rerun(path)
 
 
@@ -232,11 +232,11 @@ def test_a_record_whose_disk_does_not_keep_up_ends_and_holds_no_more(tmp_path: P
     recorder = Recorder(Script(timers), str(tmp_path), header_of("g1", "1.2.3", CONFIG, BEGAN), LOG)
     for event, now in many(100):
         recorder.step(event, now)
-    assert recorder.over == "its disk does not keep up"
+    assert recorder.over == "the disk of the recording is too slow"
     recorder.stop()
     recording = Recording(recorder.path)
     assert 0 < len(list(recording)) < 100
-    assert recording.closed == "its disk does not keep up"
+    assert recording.closed == "the disk of the recording is too slow"
     recording.close()
 
 

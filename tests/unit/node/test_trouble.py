@@ -20,7 +20,7 @@ def test_who_holds_the_group_up_is_told_once_and_not_beside_the_disk_that_is_the
         for _ in range(3):
             bench.happen(SpaceChanged(low, "1 MiB is free"))
     assert bench.driver.suspected == "no vote since position 7"
-    assert [line["event"] for line in lines].count("a member holds the group up") == told
+    assert [line["event"] for line in lines].count("a member blocks the group") == told
 
 
 def test_who_holds_the_group_up_is_named_in_the_status() -> None:
@@ -28,8 +28,8 @@ def test_who_holds_the_group_up_is_named_in_the_status() -> None:
     bench.answers = {Persisted: [Peers(((2, "jfk", "127.0.0.1:7401"),)), Suspect(2, "it is left out of the next view")]}
     with capture_logs() as told:
         bench.happen(Persisted(1))
-    assert bench.driver.suspected == "jfk holds the group up: it is left out of the next view"
-    assert [line["member"] for line in told if line["event"] == "a member holds the group up"] == ["jfk"]
+    assert bench.driver.suspected == "jfk blocks the group: it is left out of the next view"
+    assert [line["member"] for line in told if line["event"] == "a member blocks the group"] == ["jfk"]
 
 
 def test_all_who_hold_the_group_up_are_named_and_each_is_logged_once() -> None:
@@ -39,8 +39,8 @@ def test_all_who_hold_the_group_up_are_named_and_each_is_logged_once() -> None:
     with capture_logs() as told:
         bench.happen(Persisted(1))
         bench.happen(Persisted(2))
-    assert bench.driver.suspected == "jfk holds the group up: no vote; lga holds the group up: no vote"
-    assert [line["member"] for line in told if line["event"] == "a member holds the group up"] == ["jfk", "lga"]
+    assert bench.driver.suspected == "jfk blocks the group: no vote; lga blocks the group: no vote"
+    assert [line["member"] for line in told if line["event"] == "a member blocks the group"] == ["jfk", "lga"]
 
 
 def test_the_members_of_a_view_are_logged_with_their_names() -> None:

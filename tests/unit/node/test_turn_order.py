@@ -41,7 +41,7 @@ def bench(trail: list[str], monkeypatch: pytest.MonkeyPatch) -> Bench:
     noting(bench.wire, "flush")
     for name in ("persist", "read", "deliver"):
         noting(bench.disk, name)
-    bench.driver.__dict__.pop("_acts", None)  # which knows the edges as they were
+    bench.driver.__dict__.pop("_handlers", None)  # which knows the edges as they were
     return bench
 
 

@@ -29,7 +29,7 @@ def unordered(routing: bytes, *frames: Frame) -> Message:
 
 
 def test_the_node_carries_every_action_out() -> None:
-    assert set(get_args(Action)) == Bench().driver._acts.keys()
+    assert set(get_args(Action)) == Bench().driver._handlers.keys()
 
 
 def test_a_session_sends_into_the_log_or_into_the_lane() -> None:

@@ -1,1 +1,1 @@
-"""Clients."""
+"""The client port: connections, sessions, authorization, requests, batch validation and replies."""

@@ -1,7 +1,8 @@
-"""Who of the clients is let in at the client port, and what each may ask: nothing of it is asked where the gateway has no tokens.
+"""Authentication and authorization of clients at the client port; used only by a gateway that has a token file.
 
-Who encrypts with the key of a gateway of the group is that gateway (its reads process, and those of the others); anybody else shows
-a token in Hello. What that may do is kept with the session, so that a batch costs a look into a set and a record nothing.
+A connection that encrypts with the key of a gateway of the group is authenticated as that gateway. The reads processes connect so.
+Every other client shows a token in Hello. The session stores the permissions of its token, so that checking a batch costs one set
+lookup, and a record costs nothing.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ from tutti_gateway.node.clients.sessions import Session
 Asked = OpenProducer | OpenTopic | SaveOffset | Forget | Fence | Status | Producers | Members | ChangeRoster | ForceRoster | Leave
 
 IN_THE_CLEAR = (
-    "this gateway takes clients that encrypt and show a token: set TUTTI_TOKEN_FILE to the file that its operator gave out, or "
-    "give `credentials`; a client of a release before that cannot come in"
+    "this gateway accepts only clients that encrypt and show a token: set TUTTI_TOKEN_FILE to the token file from its operator, "
+    "or pass `credentials`; a client release without token support cannot connect"
 )
 _ADMIN: dict[type, str] = {
     Fence: "fence a producer",
-    Forget: "have a producer forgotten",
+    Forget: "delete producer state",
     Producers: "list all producers",
     Members: "list the members of the group",
     ChangeRoster: "change the roster",
@@ -50,23 +51,23 @@ _ADMIN: dict[type, str] = {
 
 
 class KnowsKeys(Protocol):
-    """What is needed of the gateways' keys (`tutti_gateway.transport.keys.Keyring`)."""
+    """The part of `tutti_gateway.transport.keys.Keyring` that `Admission` uses."""
 
     def name_of(self, public: str) -> str:
-        """The gateway with that public key, empty if nobody's is known to be."""
+        """Return the name of the gateway with this public key, or an empty string if no gateway has it."""
 
     def refresh(self) -> bool:
-        """Look whether others are listed now."""
+        """Read the list of keys again if its file has changed."""
 
 
 class Named(Protocol):
-    """A topic of the log."""
+    """A topic of the log, of which only the name is needed."""
 
     name: str
 
 
 class Admission:
-    """Decides about clients. Owned by the driver's thread."""
+    """Authenticates clients and authorizes their requests and batches. Owned by the driver's thread."""
 
     def __init__(
         self,
@@ -75,13 +76,13 @@ class Admission:
         peer: Callable[[bytes], bytes | None],
         topics: Callable[[], Mapping[int, Named]],
     ) -> None:
-        """Decide by these.
+        """Create an authorizer.
 
         Args:
-            tokens: of clients.
-            keys: of gateways.
-            peer: the public key that a connection encrypts with, None where it does not.
-            topics: those of the log, by number.
+            tokens: the tokens of clients.
+            keys: the public keys of gateways.
+            peer: returns the public key that a connection encrypts with, or None for an unencrypted connection.
+            topics: returns the topics of the log, by number.
         """
         self._tokens = tokens
         self._keys = keys
@@ -89,10 +90,10 @@ class Admission:
         self._topics = topics
 
     def access(self, routing: bytes, hello: Hello) -> Access:
-        """Who says Hello by a connection.
+        """Return the permissions of the client that sends Hello on a connection.
 
         Raises:
-            NotAllowed: nobody who is known.
+            NotAllowed: the connection is unencrypted, or its token is unknown.
         """
         key = self._peer(routing)
         if key is None:
@@ -102,10 +103,10 @@ class Admission:
         return gateway_access(gateway) if gateway else self._tokens.who(hello.token)
 
     def check(self, session: Session, asked: Asked) -> None:
-        """Refuse a request that the session's client may not make.
+        """Check that the client of a session may make a request.
 
         Raises:
-            NotAllowed: it may not.
+            NotAllowed: the client may not make it.
         """
         try:
             self._check(session.access, asked)
@@ -121,28 +122,31 @@ class Admission:
                 access.require_producer(name)
                 if is_nameless(name) and name != nameless_name(instance) and not access.admin:
                     raise NotAllowed(
-                        f"producer {name} has no name and is another client's: open one with a name, or a new one without", WHAT
+                        f"producer {name} is unnamed and belongs to another client: open a named producer, or a new unnamed one",
+                        WHAT,
                     )
             case SaveOffset():
                 access.require_reader()
             case Forget(_, names, instances) if access.produce and names == tuple(map(nameless_name, instances)):
-                pass  # its own: by another session than theirs, where somebody staged
+                pass  # a client may delete its own unnamed producers, on any session, because staging uses several sessions
             case Status():
                 pass
             case _:
                 access.require_admin(_ADMIN[type(asked)])
 
     def judge(self, session: Session, frames: Iterable[Frame]) -> tuple[list[Frame], list[RefusedAnswer]]:
-        """Which of the frames the session's client may write, and what it is told of the others: those of a producer whose epoch it
-        did not open here, but for a lane, where no epochs are opened, and those of topics that are not for it.
+        """Return the frames that the client of a session may write, and a refusal for each of the others.
+
+        A frame is refused if its token may not write to its topic. In the ordered log a frame is also refused if this session has
+        not opened an epoch of its producer; lanes have no opened epochs.
         """
         good: list[Frame] = []
         refused: list[RefusedAnswer] = []
         topics, producers, lane = session.topics, session.producers, session.form == SUBMIT_UNORDERED
         for frame in frames:
             if not lane and frame.producer not in producers:
-                code, reason = "producer", "this session did not open an epoch of the producer: open it, then send again"
-            elif frame.topic in topics or not (reason := self._reason(session, frame.topic)):
+                code, reason = "producer", "this session has not opened an epoch of the producer: open an epoch, then send again"
+            elif frame.topic in topics or not (reason := self._topic_refusal(session, frame.topic)):
                 good.append(frame)
                 continue
             else:
@@ -152,18 +156,18 @@ class Admission:
             self._tokens.count(WHAT, denied)
         return good, refused
 
-    def _reason(self, session: Session, number: int) -> str:
-        """Why the session's client may not write to a topic, empty if it may."""
+    def _topic_refusal(self, session: Session, number: int) -> str:
+        """Return why the client of a session may not write to a topic, or an empty string if it may."""
         topic = self._topics().get(number)
         if topic is None:
-            return f"topic {number} is not known here: open it, then send again"  # whether it is for them is not known either
+            return f"topic {number} is not known here: open the topic, then send again"
         if not session.access.may_produce(topic.name):
             return f"token {session.access.name!r} may not write to topic {topic.name!r}"
         session.topics.add(number)
         return ""
 
     def over(self, sessions: Iterable[Session]) -> list[Session]:
-        """Sessions of those who are not let in any more; what the others may do by now is noted. Called once in a while."""
+        """Return the sessions whose token is no longer valid, and update the permissions of the others; called once a second."""
         self._tokens.refresh()
         self._keys.refresh()
         gone: list[Session] = []
@@ -176,9 +180,9 @@ class Admission:
             elif access != session.access:
                 session.access = access
                 session.topics.clear()
-                session.producers.clear()  # it opens them again, where it still may
+                session.producers.clear()  # opening the producers again checks the new permissions
         return gone
 
     def facts(self) -> dict[str, object]:
-        """For the status."""
+        """Return the figures for the status: the number of tokens, trouble with their file, and refusals by reason."""
         return {"tokens": len(self._tokens), "trouble": self._tokens.trouble, "refused": dict(self._tokens.refused)}

@@ -1,8 +1,8 @@
-"""The gate: what a client submitted is checked here as a whole, before anything of it is ordered or written.
+"""Validation of submitted batches, before the gateway orders or writes any of them.
 
-The body's CRC is the producer's own, so damage on the way shows here; then comes its content, by a few comparisons when it is plain
-and by Arrow's full validation when not, and the limits. What fails is answered with the reason and never reaches the stack; a next
-batch of the same producer then meets a sequence gap, and its client decides what to do.
+The producer computes the CRC of the body, so the check also finds corruption on the network. A plain body is validated by a few
+comparisons, any other body by Arrow's full validation. A batch that fails is refused with the reason and never reaches the stack.
+The next batch of the same producer then has a sequence gap, and its client decides what to do.
 """
 
 from __future__ import annotations
@@ -24,33 +24,43 @@ from tutti.data.frames.schema import BATCH_SCHEMA, TIME_US_MAX, TIME_US_MIN, val
 from tutti.errors import FormatError, TooLarge
 from tutti_gateway.core import limits
 
-SEQUENCE_MAX = 2**63 - 1  # sequences are shown as int64
+SEQUENCE_MAX = 2**63 - 1  # readers get sequences as int64
 
 
 class Gate:
-    """Checks what clients submit."""
+    """Validates the batches that clients submit."""
 
     def __init__(self) -> None:
-        """Nothing is known yet."""
-        self._inflated: dict[int, int] = {}  # session -> bytes decompressed in this turn
+        """Create a validator."""
+        self._decompressed: dict[int, int] = {}  # session -> bytes decompressed in this turn
 
     def begin_turn(self) -> None:
-        """Each client may have so much decompressed in a turn; what it sends beyond that it sends again."""
-        if self._inflated:
-            self._inflated.clear()
+        """Reset the budget of decompressed bytes that each client has in one turn."""
+        if self._decompressed:
+            self._decompressed.clear()
 
     def check(self, session: int, frames: Iterable[Frame], *, lane: bool = False) -> tuple[list[Frame], list[RefusedAnswer]]:
-        """Frames of a session that may be ordered, or go into the lane, and refusals of the others."""
+        """Return the valid frames of a session, and a refusal for each of the others.
+
+        Args:
+            session: number of the session.
+            frames: the submitted batches.
+            lane: True if the batches go into the lane instead of the ordered log.
+        """
         good: list[Frame] = []
         refused: list[RefusedAnswer] = []
         for frame in frames:
             try:
                 check_header(frame)
                 if lane and (frame.progress or frame.staged or frame.kind != Kind.BATCH):
-                    raise FormatError("an unordered batch has no progress and is in no transaction: those are of the ordered log")
-                if frame.codec and not self._affordable(session, frame):
+                    raise FormatError(
+                        "an unordered batch has progress or belongs to a transaction: only the ordered log has progress and "
+                        "transactions"
+                    )
+                if frame.codec and not self._within_budget(session, frame):
                     reason = (
-                        f"more than {limits.INFLATED_BYTES_A_TURN_MAX} bytes at once would have to be decompressed; send it again"
+                        f"the batches of this client exceed {limits.INFLATED_BYTES_A_TURN_MAX} decompressed bytes at once; "
+                        "send this batch again"
                     )
                     refused.append(RefusedAnswer(frame.producer, frame.epoch, frame.first_sequence, "busy", reason, retry=True))
                     continue
@@ -63,46 +73,49 @@ class Gate:
                 good.append(frame)
         return good, refused
 
-    def _affordable(self, session: int, frame: Frame) -> bool:
-        """Whether a compressed batch may be looked at in this turn, which takes as long as it takes to decompress."""
+    def _within_budget(self, session: int, frame: Frame) -> bool:
+        """True if the session's budget of this turn suffices to decompress the batch; the first batch always passes."""
         size = body_sizes(frame.body, len(BATCH_SCHEMA)).raw_bytes
-        spent = self._inflated.get(session, 0)
+        spent = self._decompressed.get(session, 0)
         if spent and spent + size > limits.INFLATED_BYTES_A_TURN_MAX:
             return False
-        self._inflated[session] = spent + min(size, common_limits.RAW_BYTES_MAX)
+        self._decompressed[session] = spent + min(size, common_limits.RAW_BYTES_MAX)
         return True
 
 
 def check_header(frame: Frame) -> None:
-    """Check what the header says of a submitted batch, and that the body is the one that was sent.
+    """Check the header of a submitted batch, and the CRC of its body.
 
     Raises:
         TooLarge: the batch exceeds a limit; the message names the limit.
-        FormatError: the sequences are none, or the CRC does not fit.
+        FormatError: the sequences or timestamps are invalid, or the CRC does not match.
     """
     if frame.body_length > common_limits.BODY_BYTES_MAX:
-        raise TooLarge(f"the batch has {frame.body_length} bytes and the limit is {common_limits.BODY_BYTES_MAX} as it travels")
+        raise TooLarge(f"the batch has {frame.body_length} bytes on the wire and the limit is {common_limits.BODY_BYTES_MAX}")
     if frame.raw_length > common_limits.RAW_BYTES_MAX:
         raise TooLarge(f"the batch has {frame.raw_length} bytes decompressed and the limit is {common_limits.RAW_BYTES_MAX}")
     if not 1 <= frame.first_sequence <= SEQUENCE_MAX - frame.count or not frame.count:
-        raise FormatError(f"{frame.count} records from sequence {frame.first_sequence} are no batch: sequences start at 1")
+        raise FormatError(
+            f"a batch of {frame.count} records from sequence {frame.first_sequence} is invalid: it needs at least one record, and "
+            "sequences start at 1"
+        )
     if not TIME_US_MIN <= frame.min_timestamp <= frame.max_timestamp <= TIME_US_MAX:
         raise FormatError(
-            f"timestamps from {frame.min_timestamp} to {frame.max_timestamp} us are outside of the years 1 to 9999, or out of order"
+            f"timestamps from {frame.min_timestamp} to {frame.max_timestamp} us are outside the years 1 to 9999, or out of order"
         )
     found = payload_crc(frame.progress, frame.body)
     if found != frame.body_crc:
         raise FormatError(
-            f"the batch arrived damaged: its CRC is {found:#010x} and its header says {frame.body_crc:#010x}; send it again"
+            f"the batch arrived corrupt: its CRC is {found:#010x} and its header has {frame.body_crc:#010x}; send the batch again"
         )
 
 
 def check_body(frame: Frame) -> None:
-    """Check that the body is a valid batch of what the header says.
+    """Check that the body is a valid batch and agrees with the header.
 
     Raises:
         TooLarge: a record exceeds the limit.
-        FormatError: anything else; the message says what was wrong.
+        FormatError: the body is invalid; the message names the fault.
     """
     if frame.kind == Kind.TXN:
         _check_txn(frame)
@@ -111,7 +124,7 @@ def check_body(frame: Frame) -> None:
     if layout and layout.key_size + layout.value_size <= common_limits.RECORD_BYTES_MAX:
         return
     batch = validate_body(frame, common_limits.RAW_BYTES_MAX)
-    if batch.nbytes > common_limits.RECORD_BYTES_MAX:  # only then can one of its records be too large
+    if batch.nbytes > common_limits.RECORD_BYTES_MAX:  # a smaller batch cannot hold a record that is too large
         _check_records(batch)
 
 
@@ -120,8 +133,8 @@ def _check_txn(frame: Frame) -> None:
     plain = not frame.flags and not frame.raw_length and encode_body(body) == bytes(frame.body)
     if not body.good(common_limits.STAGED_BATCHES_MAX) or not plain or sum(body.counts) != frame.count:
         raise FormatError(
-            f"a transaction names 1 to {common_limits.STAGED_BATCHES_MAX} staged batches, each once, each of its records, "
-            "and no flags"
+            f"the transaction is malformed: it must name 1 to {common_limits.STAGED_BATCHES_MAX} staged batches, each once, "
+            f"whose counts add up to its {frame.count} records, and have no flags"
         )
 
 
@@ -129,11 +142,11 @@ def _check_records(batch: pa.RecordBatch) -> None:
     keys, values = (_lengths(batch.column(number)) for number in (0, 1))
     largest = int((keys + values).max())
     if largest > common_limits.RECORD_BYTES_MAX:
-        raise TooLarge(f"a record's key and value have {largest} bytes and the limit is {common_limits.RECORD_BYTES_MAX}")
+        raise TooLarge(f"the key and value of a record have {largest} bytes and the limit is {common_limits.RECORD_BYTES_MAX}")
 
 
 def _lengths(column: pa.Array[Any]) -> npt.NDArray[np.int64]:
-    """Bytes of each value of a validated binary column; what a null covers counts too, since it travels."""
+    """Return the bytes of each value of a validated binary column; bytes under a null count too, because the wire carries them."""
     offsets = pa.Array.from_buffers(pa.int32(), len(column) + 1, [None, column.buffers()[1]], offset=column.offset)
     ends: npt.NDArray[np.int64] = offsets.to_numpy().astype(np.int64)
     return ends[1:] - ends[:-1]

@@ -1,4 +1,4 @@
-"""Control messages of clients: what can be answered at once is, the rest becomes an event for the stack."""
+"""Control requests of clients: each is answered at once, or becomes an event for the stack."""
 
 from __future__ import annotations
 
@@ -35,37 +35,37 @@ from tutti_gateway.core.protocol.events import EpochAsked, Event, ForgetAsked, O
 INSTANCE_BYTES = 16
 INCARNATION_BYTES = 16
 CHANGES = ("add", "remove", "replace")
-EPOCH_MAX = limits.EPOCH_MAX - 1  # by a client: a fence still finds one above it
+EPOCH_MAX = limits.EPOCH_MAX - 1  # clients may not use the highest epoch, so that a fence always has a higher one left
 OFFSET_MAX = 2**63 - 1
 
 Asked = OpenProducer | OpenTopic | SaveOffset | Forget | Fence | Status | Producers | Members | ChangeRoster | ForceRoster | Leave
 
 
 class Books(Protocol):
-    """What the gateway knows and may tell."""
+    """The part of the gateway's status documents that answers client requests."""
 
     def welcome(self) -> Welcome:
-        """The answer to Hello."""
+        """Return the answer to Hello."""
 
     def status(self) -> bytes:
-        """Status as JSON."""
+        """Return the status as JSON."""
 
     def producers(self) -> bytes:
-        """The received-table as JSON."""
+        """Return the table of producers as JSON."""
 
     @property
     def state(self) -> str:
-        """`primary`, `minority`, `joining`, `leaving` or `halted`."""
+        """The state of the gateway: `primary`, `minority`, `joining`, `leaving` or `halted`."""
 
     @property
     def waits(self) -> str:
-        """What it waits for where it takes nothing new and others have to act or to come, empty otherwise."""
+        """What the gateway waits for before it accepts new records; empty if it does not wait for other gateways."""
 
     def members(self) -> bytes:
-        """The gateways of the group as JSON."""
+        """Return the gateways of the group as JSON."""
 
     def epoch_of(self, name: str) -> int:
-        """The current epoch of a producer, 0 if it is not known."""
+        """Return the current epoch of a producer, or 0 if the producer is unknown."""
 
     @property
     def gateway(self) -> str:
@@ -73,19 +73,19 @@ class Books(Protocol):
 
 
 class Turn:
-    """What clients are told in one turn: a page is made once, however many ask for it, and however often.
+    """The documents sent to clients in one turn, each made once however many clients ask for it.
 
     Attributes:
-        tables: bytes of received-tables that were told.
+        tables: bytes of producer tables sent in this turn.
     """
 
     def __init__(self) -> None:
-        """A turn begins."""
+        """Begin a turn without documents."""
         self._pages: dict[type, bytes] = {}
         self.tables = 0
 
     def page(self, asked: Status | Producers | Members, books: Books) -> bytes:
-        """What is asked for, as JSON."""
+        """Return the requested document as JSON."""
         kind = type(asked)
         if kind not in self._pages:
             make = {Status: books.status, Producers: books.producers, Members: books.members}[kind]
@@ -94,30 +94,30 @@ class Turn:
 
 
 class Fences:
-    """Fences that wait for their epoch: an operator's fence is an epoch begun for an instance that nobody is."""
+    """Fences that wait for their epoch. A fence begins a new epoch of a producer for an instance that no client has."""
 
     def __init__(self, entropy: bytes) -> None:
-        """`entropy`: 16 random bytes; no client has them for an instance."""
+        """Create an empty list of fences; `entropy` is 16 random bytes that serve as the instance of every fence."""
         self._instance = entropy
         self._waiting: dict[tuple[int, int], tuple[str, int]] = {}
 
     @property
     def waiting(self) -> bool:
-        """Whether any fence waits."""
+        """True if any fence waits."""
         return bool(self._waiting)
 
     def begin(self, session: int, request: int, name: str, epoch: int) -> EpochAsked:
-        """The event that fences a producer whose current epoch is `epoch`."""
+        """Return the event that fences a producer whose current epoch is `epoch`."""
         self._waiting[session, request] = name, 1
         return EpochAsked(session, request, name, self._instance, epoch + 1)
 
     def forget(self, session: int) -> None:
-        """The session is gone."""
+        """Delete the fences of a session that has ended."""
         for key in [key for key in self._waiting if key[0] == session]:
             del self._waiting[key]
 
     def translate(self, session: int, answer: Answer) -> Answer | EpochAsked:
-        """An answer of the stack as the operator is told, or the next try."""
+        """Return the answer for the operator, or the event of the next attempt if another epoch began in the meantime."""
         if not isinstance(answer, EpochOpened | EpochFenced | Denied):
             return answer
         waited = self._waiting.pop((session, answer.request), None)
@@ -127,16 +127,17 @@ class Fences:
             return Done(answer.request)
         name, tries = waited
         if tries >= limits.FENCE_TRIES_MAX:
-            return Denied(answer.request, "busy", f"epochs of {name!r} begin faster than it can be fenced; try again", retry=True)
+            reason = f"producer {name!r} opened new epochs during all {tries} attempts to fence it; try again"
+            return Denied(answer.request, "busy", reason, retry=True)
         self._waiting[session, answer.request] = name, tries + 1
         return EpochAsked(session, answer.request, name, self._instance, answer.epoch + 1)
 
 
 def take(asked: Asked, session: int, books: Books, fences: Fences, turn: Turn) -> Event | msgspec.Struct:
-    """What a request becomes: an event for the stack, or its answer.
+    """Return the event for the stack that a request becomes, or its answer.
 
     Raises:
-        UsageError: a name or a number in it is wrong; the message says which.
+        UsageError: a name or a number in the request is invalid; the message names it.
     """
     match asked:
         case OpenProducer(request, name, instance, epoch):
@@ -153,19 +154,19 @@ def take(asked: Asked, session: int, books: Books, fences: Fences, turn: Turn) -
         case Forget(request, names):
             if not 1 <= len(names) <= common_limits.FORGET_PRODUCERS_MAX:
                 raise UsageError(
-                    f"{len(names)} producers cannot be forgotten at once: name 1 to {common_limits.FORGET_PRODUCERS_MAX}"
+                    f"the state of {len(names)} producers cannot be deleted at once: name 1 to {common_limits.FORGET_PRODUCERS_MAX}"
                 )
             return ForgetAsked(session, request, tuple(check_producer(name) for name in names))
         case Fence(request, name):
             epoch = books.epoch_of(check_producer(name))
             if not epoch:
-                return Denied(request, "unknown", f"no producer is named {name!r}; `tutti producers list` shows them")
+                return Denied(request, "unknown", f"no producer is named {name!r}; `tutti producers list` shows all producers")
             return fences.begin(session, request, name, epoch)
         case ChangeRoster():
             return _roster_asked(asked, session)
         case ForceRoster(request, names):
             if not 1 <= len(names) <= common_limits.ROSTER_MAX:
-                raise UsageError(f"{len(names)} gateways cannot be all that remains: name 1 to {common_limits.ROSTER_MAX}")
+                raise UsageError(f"a forced roster cannot have {len(names)} gateways: name 1 to {common_limits.ROSTER_MAX}")
             return RosterForced(session, request, tuple(check_name("gateway", name) for name in names))
         case Leave(request, name):
             return _leave_asked(request, name, books)
@@ -175,7 +176,7 @@ def take(asked: Asked, session: int, books: Books, fences: Fences, turn: Turn) -
 
 def _roster_asked(asked: ChangeRoster, session: int) -> RosterAsked:
     if asked.change not in CHANGES:
-        raise UsageError(f"{asked.change!r} is no change of the roster: it is one of {', '.join(CHANGES)}")
+        raise UsageError(f"{asked.change!r} is not a change of the roster: use one of {', '.join(CHANGES)}")
     if len(asked.incarnation) not in (0, INCARNATION_BYTES):
         raise UsageError(f"an incarnation has {INCARNATION_BYTES} bytes, not {len(asked.incarnation)}")
     name = check_name("gateway", asked.name)
@@ -185,9 +186,11 @@ def _roster_asked(asked: ChangeRoster, session: int) -> RosterAsked:
 def _leave_asked(request: int, name: str, books: Books) -> Done | Denied:
     if name == books.gateway:
         return Done(request)
-    return Denied(request, "name", f"this is gateway {books.gateway!r}, and {name!r} is to leave: ask that one itself")
+    return Denied(
+        request, "name", f"this is gateway {books.gateway!r}, which cannot make {name!r} leave: send the request to {name!r}"
+    )
 
 
 def _check_range(what: str, value: int, low: int, high: int) -> None:
     if not low <= value <= high:
-        raise UsageError(f"{what} {value} is not within {low} and {high}")
+        raise UsageError(f"{what} {value} is not between {low} and {high}")

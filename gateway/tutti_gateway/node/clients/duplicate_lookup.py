@@ -1,7 +1,7 @@
-"""Offsets of duplicates, looked up in the index by a thread of its own, off the way of new messages.
+"""Lookup of the offsets of duplicate batches in the index, in a separate thread so that new messages do not wait.
 
-A duplicate is rare but comes in crowds: after a restart each producer sends again what was not answered. The client port is not
-drained while more than a bounded number of them wait.
+Duplicates are rare but arrive together: after a restart each producer sends its unanswered batches again. The gateway does not
+drain the client port while more than a bounded number of duplicates wait.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tutti_gateway.node.common.thread_join import ended
 
 
 class Index(Protocol):
-    """What is needed of `tutti.log.read.reader.LogReader`."""
+    """The part of `tutti.log.read.reader.LogReader` that the lookup uses."""
 
     def find_all(self, runs: Sequence[Run]) -> list[int | None]:
-        """Offsets of committed records; None where the log no longer holds them, or does not hold them behind each other."""
+        """Return the first offset of each run of committed records; None if the run was trimmed or is not contiguous."""
 
     def close(self) -> None:
-        """Let files go."""
+        """Close the files of the index."""
 
 
 class Located(NamedTuple):
@@ -39,7 +39,7 @@ class Located(NamedTuple):
 
 
 class Lookups:
-    """Takes duplicates, gives `Located`."""
+    """Looks up the offsets of duplicates and reports each session's answers as `Located`."""
 
     def __init__(
         self,
@@ -49,13 +49,13 @@ class Lookups:
         *,
         by_epoch: bool = False,
     ) -> None:
-        """Prepare.
+        """Prepare the thread; `start` starts it.
 
         Args:
-            open_index: opens the index; called in the thread when it is first needed.
+            open_index: opens the index; called in the thread at the first lookup.
             report: takes answers; called in the thread.
-            log: for what an operator must know.
-            by_epoch: whether sequences begin anew in each epoch, as in a lane.
+            log: takes messages for the operator.
+            by_epoch: True if sequences start at 1 in each epoch, as in a lane.
         """
         self._open_index = open_index
         self._by_epoch = by_epoch
@@ -64,17 +64,17 @@ class Lookups:
         self._queue: Mailbox[tuple[int, list[Duplicate]] | None] = Mailbox()
         self._thread = threading.Thread(target=self._run, name="lookups", daemon=True)
         self._index: Index | None = None
-        self._taken = 0  # written by the socket thread only
-        self._answered = 0  # written by this one's only
+        self._queued_count = 0  # written by the socket thread only
+        self._answered_count = 0  # written by the lookup thread only
 
     @property
     def waiting(self) -> int:
-        """Duplicates that wait for their offset."""
-        return self._taken - self._answered
+        """The number of duplicates that wait for their offset."""
+        return self._queued_count - self._answered_count
 
     def put(self, session: int, duplicates: list[Duplicate]) -> None:
-        """Queue duplicates of a session; they were decided and indexed, or soon will be."""
-        self._taken += len(duplicates)
+        """Queue duplicates of a session; each is decided and indexed, or soon will be."""
+        self._queued_count += len(duplicates)
         self._queue.put((session, duplicates))
 
     def start(self) -> None:
@@ -82,7 +82,7 @@ class Lookups:
         self._thread.start()
 
     def stop(self, hurried: Callable[[], bool] = lambda: False) -> None:
-        """Answer what is queued and end the thread; one that a hanging disk holds is left, at once when `hurried`."""
+        """Answer the queued duplicates and end the thread; abandon a thread that a hanging disk blocks, at once if `hurried`."""
         self._queue.put(None)
         if not ended(self._thread, hurried):
             return
@@ -99,12 +99,12 @@ class Lookups:
                 return
 
     def _answer(self, asked: list[tuple[int, list[Duplicate]]]) -> None:
-        """Look the offsets up, of all in one pass over the index, and report them to each."""
+        """Look up all offsets in one pass over the index, and report each session's answers."""
         every = [one for _, duplicates in asked for one in duplicates]
         if not every:
             return
         found = self._find(every, alone=len(asked) == 1)
-        if found is None:  # what one of them met is not for all
+        if found is None:  # one session's duplicates may cause the error: look up each session alone
             for one in asked:
                 self._answer([one])
             return
@@ -114,21 +114,21 @@ class Lookups:
                 Committed(one.producer, one.epoch, one.first_sequence, one.count, offset)
                 for one, offset in zip(duplicates, itertools.islice(offsets, len(duplicates)), strict=True)
             )
-            self._answered += len(duplicates)
+            self._answered_count += len(duplicates)
             self._report(Located(session, answers))
 
     def _find(self, duplicates: list[Duplicate], *, alone: bool) -> list[int] | None:
         try:
             if self._index is None:
                 self._index = self._open_index()
-            # A duplicate may be cut otherwise than its first copy was; then its records need not stand behind each other.
+            # A duplicate may have other batch boundaries than its first copy, so its records need not be contiguous.
             found = self._index.find_all(
                 [Run(one.producer, one.first_sequence, one.count, one.epoch if self._by_epoch else 0) for one in duplicates]
             )
-        except Exception as error:  # noqa: BLE001 - whatever the index met, who waits gets an answer
+        except Exception as error:  # noqa: BLE001 - a client that waits gets an answer whatever the index raises
             if not alone:
                 return None
-            # That they committed is certain; where is what the index could not tell.
+            # The batches are certainly committed; only their offsets are unknown.
             kind = type(error).__name__
             self._log.error("offsets of duplicates could not be looked up", error=f"{kind}: {error}", count=len(duplicates))
             return [OFFSET_UNKNOWN] * len(duplicates)

@@ -1,4 +1,4 @@
-"""What was handed to the disk and is not decided, and what came for the lane: how much, and since when clients wait for it."""
+"""Undecided frames of the ordered log and unordered batches in flight: their sizes, and since when clients wait for them."""
 
 from __future__ import annotations
 
@@ -9,57 +9,57 @@ from tutti.data.client_protocol import Answer, Committed, Duplicate
 from tutti.data.frames.frame import Frame, Kind
 from tutti_gateway.core import limits
 
-Landed = list[tuple[int, int]]  # (since us, frames) of what is durable or decided now
+Landed = list[tuple[int, int]]  # (arrival time in us, frames) of batches that have become durable or decided
 
 
 class _Flight:
-    """Batches that came in at a time."""
+    """Batches that arrived at the same time."""
 
     __slots__ = ("arrived_us", "frames", "last", "token", "voted_us")
 
     def __init__(self, last: int, token: int, arrived_us: int, frames: int) -> None:
-        self.last = last  # position
-        self.token = token  # with which it is durable
+        self.last = last  # position of the last frame
+        self.token = token  # token of the Persist that makes the batches durable
         self.arrived_us = arrived_us
         self.frames = frames
-        self.voted_us = 0  # 0: not yet
+        self.voted_us = 0  # 0 until the frames are durable here
 
 
 class UnderWay:
-    """The undecided frames, in order.
+    """The undecided frames of the ordered log, in order.
 
     Attributes:
         decided: last decided position.
-        bytes: of the frames behind it.
+        bytes: total size of the frames after `decided`.
     """
 
     def __init__(self) -> None:
-        """Nothing is under way."""
+        """Begin without undecided frames."""
         self.decided = 0
         self.bytes = 0
-        self._sizes: deque[int] = deque()  # of each frame from the position behind `decided` on
+        self._sizes: deque[int] = deque()  # the size of each frame after `decided`
         self._flights: deque[_Flight] = deque()
-        self._unvoted: deque[_Flight] = deque()  # those of them that are not durable here
+        self._unvoted: deque[_Flight] = deque()  # the flights that are not durable here yet
 
     def __len__(self) -> int:
-        """How many frames."""
+        """Return the number of undecided frames."""
         return len(self._sizes)
 
     def wrote(self, frames: Sequence[Frame]) -> None:
-        """Frames that follow are written, or were found written."""
+        """Add the frames that follow in the log, written now or found at the start."""
         sizes = [frame.size for frame in frames]
         self._sizes.extend(sizes)
         self.bytes += sum(sizes)
 
     def arrived(self, frames: Sequence[Frame], token: int, now_us: int) -> None:
-        """Some of these frames that are written, durable with `token`, hold batches that came in at a time."""
+        """Start the latency measurement of batches that arrived at `now_us` and become durable with `token`."""
         if any(frame.kind == Kind.BATCH for frame in frames):
             flight = _Flight(frames[-1].position, token, now_us, len(frames))
             self._flights.append(flight)
             self._unvoted.append(flight)
 
     def voted(self, token: int, now_us: int) -> Landed:
-        """What is written with a token up to this one is durable, and voted for; returns since when that was under way."""
+        """Mark everything up to a token as durable and voted for; return the arrival times."""
         voted, unvoted = [], self._unvoted
         while unvoted and unvoted[0].token <= token:
             flight = unvoted.popleft()
@@ -68,7 +68,7 @@ class UnderWay:
         return voted
 
     def cut(self, position: int) -> None:
-        """What stands behind a position is gone."""
+        """Remove the frames after a position, which the log truncates."""
         while self._sizes and self.decided + len(self._sizes) > position:
             self.bytes -= self._sizes.pop()
         for flights in (self._flights, self._unvoted):
@@ -76,14 +76,14 @@ class UnderWay:
                 flights.pop()
 
     def replaced(self, position: int) -> None:
-        """The log is decided up to a position, and holds nothing else."""
+        """Remove all frames; a snapshot has replaced the log, which is decided up to `position`."""
         self._sizes.clear()
         self._flights.clear()
         self._unvoted.clear()
         self.bytes, self.decided = 0, position
 
     def landed(self, frames: Sequence[Frame]) -> tuple[Landed, Landed]:
-        """These are decided, which come next; returns since when they were waited for, and since when they were voted for here."""
+        """Remove the next frames, which are decided; return their arrival times and the times of this gateway's votes."""
         for _ in frames:
             self.bytes -= self._sizes.popleft()
         self.decided = last = frames[-1].position
@@ -91,24 +91,27 @@ class UnderWay:
         while self._flights and self._flights[0].last <= last:
             flight = self._flights.popleft()
             landed.append((flight.arrived_us, flight.frames))
-            if flight.voted_us:  # where it is decided without this gateway's vote there is nothing to measure
+            if flight.voted_us:  # a decision without this gateway's vote has no vote time to measure from
                 voted.append((flight.voted_us, flight.frames))
         return landed, voted
 
 
 class Awaited:
-    """Since when clients wait for the unordered batches that they sent here, from the first copy of each on."""
+    """The arrival time of the first copy of each unordered batch whose client waits for an answer."""
 
     def __init__(self) -> None:
-        """Nobody waits."""
+        """Begin without batches."""
         self._since: dict[tuple[int, int, int], int] = {}  # producer, epoch, first sequence -> us
 
     def __len__(self) -> int:
-        """How many batches."""
+        """Return the number of batches."""
         return len(self._since)
 
     def arrived(self, frames: Iterable[Frame], now_us: int) -> None:
-        """These were sent to the lane at a time. What was refused stays noted until too many are, since it may come again."""
+        """Store the arrival time of batches for the lane.
+
+        A refused batch keeps its entry, because its client may send it again; the oldest entries are dropped above the limit.
+        """
         since = self._since
         for frame in frames:
             since.setdefault((frame.producer, frame.epoch, frame.first_sequence), now_us)
@@ -116,7 +119,7 @@ class Awaited:
             del since[next(iter(since))]
 
     def answered(self, answers: Iterable[Answer]) -> Landed:
-        """Answers to clients that send into the lane; returns since when those waited whose batches are decided."""
+        """Remove the batches that these answers cover; return the arrival times of those that are committed."""
         landed = []
         for answer in answers:
             if isinstance(answer, Committed | Duplicate):

@@ -1,8 +1,8 @@
-"""The client port: what clients say and are told, by plain sockets in the node's own thread, in bounded batches, without waiting.
+"""The client port: receives requests and sends replies over plain sockets in the socket thread, in bounded batches.
 
-Clients speak ZMTP, each as the DEALER of a ZeroMQ ROUTER. What a client sends stays in the kernel until it is drained, which its
-window bounds, too; answers that it does not read wait in a bounded queue. The gateway watches its own size and calls `reopen`,
-which closes every connection; clients connect again by themselves and send again what was not answered.
+Clients speak ZMTP, each as the DEALER of a ZeroMQ ROUTER. Messages of a client stay in the kernel until the gateway drains them;
+the client's window bounds them too. Replies that a client does not read wait in a bounded queue. When the gateway exceeds its
+memory limit it calls `reopen`, which closes every connection. Clients then reconnect and send their unanswered batches again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tutti.zmtp.server import Callers, Sent
 from tutti_gateway.core import limits
 from tutti_gateway.node.common.ports import PortInUse, in_use_text
 
-if TYPE_CHECKING:  # the crypto, for those alone who have keys
+if TYPE_CHECKING:  # the import loads the crypto library, which only a gateway with keys needs
     from tutti.zmtp.curve import Pair
 
 __all__ = ["PARTS_MAX", "ClientPort", "Message", "Sent"]
@@ -46,7 +46,7 @@ _TERMS = Terms(
 
 
 class Message(NamedTuple):
-    """One message of a client. `parts` is empty if it had too many parts, or too large ones in sum."""
+    """One message of a client. `parts` is empty if the message had too many parts or too many bytes."""
 
     routing: bytes
     parts: list[Buffer]
@@ -61,35 +61,48 @@ class ClientPort:
     """The port that clients connect to. Owned by one thread.
 
     Attributes:
-        fd: readable when there is something to `drain`, or to `flush`.
-        room_fd: readable when there is something to `flush`.
+        fd: readable when there are messages to `drain`, or replies to `flush`.
+        room_fd: readable when there are replies to `flush`.
     """
 
     def __init__(self, host: str, port: int, keys: Pair | None = None, knows: Callable[[bytes], bool] | None = None) -> None:
-        """Listen; port 0 is a free one. With `keys` clients may encrypt; `knows` tells who was let in, where not everybody is.
+        """Listen on an address.
+
+        Args:
+            host: address to bind.
+            port: number of the port; 0 selects a free port.
+            keys: key pair of this gateway; clients may encrypt if it is given.
+            knows: True for the routing id of an authenticated connection; None if the port needs no authentication.
 
         Raises:
-            PortInUse: the address is taken.
-            TuttiError: it cannot be had for another reason.
+            PortInUse: another process uses the address.
+            TuttiError: the port cannot be opened for another reason.
         """
         self._host, self._number = host, port
-        self._told: dict[str, None] = {}
+        self._warnings: dict[str, None] = {}
         with contextlib.ExitStack() as opened:
             try:
                 self._epoll = opened.enter_context(select.epoll())
-                self._callers = Callers(
-                    _TERMS, self._epoll, _clock_us, knows=knows, tell=lambda reason: self._told.update({reason: None}), keys=keys
+                self._server = Callers(
+                    _TERMS,
+                    self._epoll,
+                    _clock_us,
+                    knows=knows,
+                    tell=lambda reason: self._warnings.update({reason: None}),
+                    keys=keys,
                 )
             except OSError as error:
-                raise TuttiError(f"nothing can watch the client port: {error.strerror}; raise the limit of open files") from error
-            opened.callback(self._callers.close, 0)
-            self.fd, self.room_fd = self._epoll.fileno(), self._callers.room_fd
+                raise TuttiError(
+                    f"the client port cannot be polled, because epoll failed: {error.strerror}; raise the limit of open files"
+                ) from error
+            opened.callback(self._server.close, 0)
+            self.fd, self.room_fd = self._epoll.fileno(), self._server.room_fd
             self._listen()
             opened.pop_all()
 
     @property
     def number(self) -> int:
-        """Of the port."""
+        """The number of the port."""
         return self._number
 
     def _listen(self) -> None:
@@ -103,11 +116,14 @@ class ClientPort:
                 "this host"
             ) from error
         self._number = listener.getsockname()[1]
-        self._callers.door.listen(listener)
+        self._server.door.listen(listener)
 
     def drain(self, messages_max: int, bytes_max: int) -> list[Message]:
-        """Messages that are there, without waiting: up to `messages_max`, or `bytes_max`, and what came with the last of them."""
-        callers = self._callers
+        """Return the messages that have arrived, without waiting.
+
+        Stops at `messages_max` messages or `bytes_max` bytes, after the messages that arrived together with the last one.
+        """
+        callers = self._server
         for fd, mask in self._epoll.poll(0):
             callers.happened(fd, mask)
         return [
@@ -116,41 +132,43 @@ class ClientPort:
         ]
 
     def flush(self) -> None:
-        """Have answers leave for which there was no room before; nothing is taken."""
-        self._callers.flush()
+        """Send queued replies for which the kernel has free buffer space now; receive nothing."""
+        self._server.flush()
 
     @property
     def refused(self) -> int:
-        """Counts connections for which there was no place, or no descriptor."""
-        return self._callers.door.refused
+        """The number of connections refused because of the connection limit, or for lack of file descriptors."""
+        return self._server.door.refused
 
     @property
     def unread(self) -> bool:
-        """Whether there is something to drain of which `fd` does not tell."""
-        return self._callers.unread
+        """True if there are messages to drain although `fd` is not readable."""
+        return self._server.unread
 
     def send(self, routing: bytes, data: bytes) -> Sent:
-        """Send one answer, or drop it; never waits."""
-        return self._callers.say(routing, data)
+        """Send one reply, or drop it if the client's queue is full; never waits."""
+        return self._server.say(routing, data)
 
     def peer(self, routing: bytes) -> bytes | None:
-        """The public key that a client encrypts with, None of one that does not."""
-        return self._callers.peer(routing)
+        """Return the public key that a client encrypts with, or None for an unencrypted connection."""
+        return self._server.peer(routing)
 
     def keep(self, *, reads: bool) -> list[str]:
-        """Called about once a second: tell clients that their connections stand, and close those that are silent while they are
-        read (`reads`). What an operator must know is returned, each thing once.
+        """Send heartbeats and close silent connections; called about once a second. Return new warnings for the operator.
+
+        Args:
+            reads: True while the gateway drains the port; only then a silent connection is closed.
         """
-        self._callers.keep(reads=reads)
-        told, self._told = list(self._told), {}
-        return told
+        self._server.keep(reads=reads)
+        warnings, self._warnings = list(self._warnings), {}
+        return warnings
 
     def reopen(self) -> None:
-        """Close every connection, and drop what came and what waits for them."""
-        self._callers.clear()
+        """Close every connection, and drop the received messages and the queued replies."""
+        self._server.clear()
 
     def close(self) -> None:
-        """Stop listening; answers that were sent have a moment to leave. Harmless when it is closed already."""
+        """Stop listening, and give queued replies a moment to leave. Closing twice has no effect."""
         if not self._epoll.closed:
-            self._callers.close(_clock_us() + limits.LINGER_MS_MAX * _US_PER_MS)
+            self._server.close(_clock_us() + limits.LINGER_MS_MAX * _US_PER_MS)
             self._epoll.close()

@@ -1,6 +1,6 @@
-"""Answers on their way out: gathered for each client during a turn, packed, and sent at its end.
+"""Replies to clients: gathered for each session during a turn, encoded and sent at its end.
 
-Receipts of one client and one turn travel as one message. Whatever else there is goes as control messages, in the stack's order.
+All receipts of one client and one turn form one message. Other replies are control messages, in the order of the stack.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ REQUEST_ANSWERS = (EpochOpened, EpochFenced, TopicOpened, Done, Denied, StatusAn
 
 
 class Answers:
-    """Gathers and sends."""
+    """Gathers the replies of a turn for each session, and sends them at its end."""
 
     def __init__(
         self,
@@ -45,12 +45,12 @@ class Answers:
         meters: Meters,
         gone: Callable[[Session], None],
     ) -> None:
-        """Prepare.
+        """Begin without replies.
 
         Args:
-            sessions, clients, meters: the driver's.
+            sessions, clients, meters: those of the driver.
             lookups, lane_lookups: find the offsets of duplicates, in the ordered log and in the own lane.
-            gone: called for a client that a send did not reach.
+            gone: called for a session whose connection is closed.
         """
         self._sessions = sessions
         self._clients = clients
@@ -61,15 +61,15 @@ class Answers:
         self._gathered: defaultdict[int, list[msgspec.Struct]] = defaultdict(list)
 
     def add(self, session: int, answers: Iterable[Answer]) -> None:
-        """Answers for a session, behind those that it already has."""
+        """Append replies for a session."""
         self._gathered[session].extend(answers)
 
     def add_one(self, session: int, message: msgspec.Struct) -> None:
-        """One message of any kind for a session."""
+        """Append one message of any kind for a session."""
         self._gathered[session].append(message)
 
     def flush(self) -> None:
-        """Send what was gathered. Nothing in it may still wait for a sync: the stack gave it after `Persisted`."""
+        """Send the gathered replies. None of them waits for a sync, because the stack emits them after `Persisted`."""
         if not self._gathered:
             return
         gathered, self._gathered = self._gathered, defaultdict(list)
@@ -111,7 +111,7 @@ class Answers:
         return packed
 
     def send(self, session: Session, data: bytes) -> bool:
-        """Send one message; False when the client is gone."""
+        """Send one message; return False if the connection is closed."""
         sent = self._clients.send(session.routing, data)
         if sent is Sent.FULL:
             self._meters.sends_dropped += 1
@@ -121,5 +121,5 @@ class Answers:
         return True
 
     def send_to(self, routing: bytes, message: msgspec.Struct) -> None:
-        """Send a message to somebody who has no session."""
+        """Send a message to a connection that has no session."""
         self._clients.send(routing, encode_control(message))

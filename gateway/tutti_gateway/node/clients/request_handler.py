@@ -1,4 +1,4 @@
-"""Clients at the door: their messages become events for the stack, or are answered at once."""
+"""Request handler of the client port: turns client messages into events for the stack, or answers them at once."""
 
 from __future__ import annotations
 
@@ -38,16 +38,17 @@ from tutti_gateway.node.clients.replies import Answers
 from tutti_gateway.node.clients.sessions import Session, Sessions
 from tutti_gateway.node.common.counters import Meters
 
-if TYPE_CHECKING:  # for those alone who have tokens
+if TYPE_CHECKING:  # only a gateway with tokens loads this module
     from tutti_gateway.node.clients.authorization import Admission
 
 CLIENT_NAME_CHARACTERS_MAX = 100
 _SUBMITS = (SUBMIT, SUBMIT_UNORDERED)
 SESSION_BYTES = 16
+_NO_SESSION = "the connection has no session at this gateway: send Hello first"
 
 
 class Reception:
-    """Takes what clients say. Owned by the driver's thread."""
+    """Handles the messages of clients. Owned by the driver's thread."""
 
     def __init__(
         self,
@@ -61,12 +62,13 @@ class Reception:
         log: FilteringBoundLogger,
         admission: Admission | None = None,
     ) -> None:
-        """Begin without messages; all but what is named here is the driver's.
+        """Begin without messages.
 
         Args:
-            step: has the stack take an event.
-            confirm: asks the stack whether this gateway knows all that is decided.
-            admission: without it everybody may do everything.
+            step: passes an event to the stack.
+            confirm: asks the stack whether this gateway has every decided frame, and calls its argument with the answer.
+            sessions, answers, fences, books, meters, log: those of the driver.
+            admission: authorizes clients; None if every client may do everything.
         """
         self._admission = admission
         self._step = step
@@ -77,14 +79,14 @@ class Reception:
         self._books = books
         self._meters = meters
         self._log = log
-        self._gate = Gate()
+        self._validator = Gate()
         self._turn = control_requests.Turn()
         self._unconfirmed: set[tuple[int, int]] = set()  # (session, request) of each fence that waits for `confirm`
-        self.leave_asked = False  # an operator wants the gateway to leave the group
+        self.leave_asked = False  # True once a client with admin rights has asked this gateway to leave the group
 
     def take(self, messages: Iterable[Message], now_us: int) -> None:
-        """Messages that came, in the order of each client; `now_us` is monotonic."""
-        self._gate.begin_turn()
+        """Handle messages, in the order in which each client sent them; `now_us` is monotonic."""
+        self._validator.begin_turn()
         self._turn = control_requests.Turn()
         submitted: dict[int, tuple[Session, list[Frame]]] = {}
         for message in messages:
@@ -94,17 +96,17 @@ class Reception:
             try:
                 if kind in _SUBMITS and session is not None:
                     frames = decode_submit(parts)
-                    _keep_form(session, kind)
+                    _bind_form(session, kind)
                     self._meters.bytes += message.size
                     submitted.setdefault(session.number, (session, []))[1].extend(self._check(session, frames))
                 elif kind == CONTROL and len(parts) == 1:
-                    if session is not None:  # order within a client is kept
+                    if session is not None:  # earlier batches of the same client are processed before its control message
                         self._submit(*submitted.pop(session.number, (session, ())))
                     self._control(message.routing, session, decode_request(parts[0]), now_us)
                 elif kind in (*_SUBMITS, CONTROL) and session is None:
-                    self._deny(message.routing, "hello", "this gateway does not know the connection: say Hello first")
+                    self._deny(message.routing, "hello", _NO_SESSION)
                 else:
-                    raise FormatError(_not_taken(message))
+                    raise FormatError(_malformed_text(message))
             except FormatError as error:
                 self._meters.messages_malformed += 1
                 self._deny(message.routing, "malformed", str(error))
@@ -112,7 +114,7 @@ class Reception:
             self._step(event)
 
     def _check(self, session: Session, frames: list[Frame]) -> list[Frame]:
-        good, refused = self._gate.check(session.number, frames, lane=session.form == SUBMIT_UNORDERED)
+        good, refused = self._validator.check(session.number, frames, lane=session.form == SUBMIT_UNORDERED)
         meters = self._meters
         meters.frames += len(frames)
         if self._admission is not None and good:
@@ -132,24 +134,22 @@ class Reception:
             self._hello(routing, asked, now_us)
             return
         if session is None:
-            self._deny(routing, "hello", "this gateway does not know the connection: say Hello first", getattr(asked, "request", 0))
+            self._deny(routing, "hello", _NO_SESSION, getattr(asked, "request", 0))
             return
         if isinstance(asked, Bye):
             self.close(session)
             return
         self._meters.requests += 1
         number, waiting = session.number, session.requests
-        waiting.add(asked.request)  # one that is asked again while it waits gets one answer, and has one place
+        waiting.add(asked.request)  # a request that the client repeats counts once and gets one answer
         if len(waiting) > limits.REQUESTS_A_SESSION_MAX:
-            reason = (
-                f"{limits.REQUESTS_A_SESSION_MAX} requests of this client wait for their answers, which is the limit; wait for some"
-            )
+            reason = f"this client has {limits.REQUESTS_A_SESSION_MAX} unanswered requests, which is the limit; wait for an answer"
             self._answers.add_one(number, Denied(asked.request, "limit", reason, retry=True))
             return
         if isinstance(asked, Producers) and not (
             session.may_have_table(now_us) and self._turn.tables < limits.TABLES_A_SESSION_BYTES
         ):
-            reason = "many tables of producers were sent a moment ago; ask again in some seconds"
+            reason = "this gateway sent many producer tables a moment ago; ask again in a few seconds"
             self._answers.add_one(number, Denied(asked.request, "busy", reason, retry=True))
             return
         try:
@@ -165,7 +165,7 @@ class Reception:
         if isinstance(event, Event):
             self._step(event)
         elif isinstance(event, Denied) and isinstance(asked, Fence):
-            if (number, asked.request) not in self._unconfirmed:  # else it is asked again while it waits
+            if (number, asked.request) not in self._unconfirmed:  # a repeated request waits already
                 self._unconfirmed.add((number, asked.request))
                 self._confirm(partial(self._fence_unknown, asked, number))
         else:
@@ -174,13 +174,13 @@ class Reception:
                 self._turn.tables += len(event.json)
             elif isinstance(event, Done) and isinstance(asked, Leave):
                 self.leave_asked = True
-                self._log.info("told to leave", by=session.client)
+                self._log.info("a client asked this gateway to leave the group", by=session.client)
             self._answers.add_one(number, event)
 
     def _fence_unknown(self, asked: Fence, session: int, confirmed: bool) -> Event | None:
-        """Fence a producer that this gateway did not know: the refusal is final only where it knows all that is decided.
+        """Fence a producer that this gateway did not know. The refusal is final only if the frontier is `confirmed`.
 
-        A session that closed meanwhile has taken its request back.
+        A session that has closed in the meantime has withdrawn its request.
         """
         if (session, asked.request) not in self._unconfirmed:
             return None
@@ -189,18 +189,22 @@ class Reception:
         if isinstance(event, Event):
             return event
         if isinstance(event, Denied) and not confirmed:
-            reason = f"{event.reason}; this gateway lags or is cut off from a majority, so another one may know it: ask again there"
+            reason = (
+                f"{event.reason}; this gateway lags or is cut off from a majority, so another gateway may know the producer: "
+                "ask another gateway"
+            )
             event = Denied(event.request, "behind", reason, retry=True)
         self._answers.add_one(session, event)
         return None
 
     def _hello(self, routing: bytes, hello: Hello, now_us: int) -> None:
         if hello.protocol != PROTOCOL:
-            reason = f"the client speaks protocol {hello.protocol} and this gateway {PROTOCOL}: use releases that fit each other"
+            reason = f"the client speaks protocol {hello.protocol} and this gateway speaks {PROTOCOL}: install matching releases"
             self._deny(routing, "protocol", reason)
             return
         if len(hello.session) != SESSION_BYTES:
-            self._deny(routing, "malformed", f"a session is named by {SESSION_BYTES} random bytes, not {len(hello.session)}")
+            reason = f"a session token must have {SESSION_BYTES} random bytes, and this one has {len(hello.session)}"
+            self._deny(routing, "malformed", reason)
             return
         access = ANYBODY
         if self._admission is not None:
@@ -216,7 +220,7 @@ class Reception:
             self._deny(
                 routing,
                 "limit",
-                f"all {len(self._sessions)} places for clients are taken: close some, or raise limits.sessions",
+                f"all {len(self._sessions)} client sessions are in use: close some clients, or raise limits.sessions",
                 retry=True,
             )
             return
@@ -227,23 +231,23 @@ class Reception:
         self._answers.add_one(session.number, self._books.welcome())
 
     def sweep(self) -> None:
-        """Called about once a second: end the sessions of those who are not let in any more."""
+        """End the sessions whose token is no longer valid; called about once a second."""
         if self._admission is not None:
             for session in self._admission.over(self._sessions.everyone()):
-                self._log.info("a token holds no longer: its session ends", token=session.access.name, client=session.client)
-                self._deny(session.routing, WHO, "the token was taken back, or has expired: ask for a new one")
+                self._log.info("a session ends: its token is no longer valid", token=session.access.name, client=session.client)
+                self._deny(session.routing, WHO, "the token was revoked or has expired: ask the operator for a new token")
                 self.close(session)
 
     def _deny(self, routing: bytes, code: str, reason: str, request: int = 0, *, retry: bool = False) -> None:
         self._answers.send_to(routing, Denied(request, code, reason, retry))
 
     def close(self, session: Session) -> None:
-        """A client is gone."""
+        """Close a session whose client has disconnected."""
         self._sessions.remove(session)
         self.end(session.number)
 
     def end(self, number: int) -> None:
-        """A session is over."""
+        """Release the state of a session that has ended, and report its end to the stack."""
         self._fences.forget(number)
         self._unconfirmed = {key for key in self._unconfirmed if key[0] != number}
         self._step(SessionClosed(number))
@@ -253,21 +257,23 @@ def _submitted(session: Session, frames: Sequence[Frame]) -> Submitted | Submitt
     return (SubmittedUnordered if session.form == SUBMIT_UNORDERED else Submitted)(session.number, tuple(frames))
 
 
-def _keep_form(session: Session, form: bytes) -> None:
-    """A session sends into the ordered log or into the lane: sequences are others in each.
+def _bind_form(session: Session, form: bytes) -> None:
+    """Bind a session to the ordered log or to the lane at its first batch, because each has its own sequences.
 
     Raises:
-        FormatError: it sent into the other one before.
+        FormatError: the session has sent batches of the other form before.
     """
     if session.form not in (b"", form):
-        raise FormatError("a session sends ordered batches (S) or unordered ones (U), not both: open another session for these")
+        raise FormatError(
+            "a session sends either ordered batches (S) or unordered batches (U), not both: open another session for the others"
+        )
     session.form = form
 
 
-def _not_taken(message: Message) -> str:
+def _malformed_text(message: Message) -> str:
     if not message.parts:
         return (
-            f"a message of {message.size} bytes has too many bytes or parts: a gateway takes up to "
-            f"{common_limits.MESSAGE_BYTES_MAX} bytes in up to {PARTS_MAX} parts; send fewer frames at once"
+            f"a message of {message.size} bytes has too many bytes or parts: the limits are "
+            f"{common_limits.MESSAGE_BYTES_MAX} bytes and {PARTS_MAX} parts; send fewer frames at once"
         )
-    return f"a message of {message.size} bytes in {len(message.parts)} parts is none of this protocol"
+    return f"a message of {message.size} bytes in {len(message.parts)} parts does not belong to this protocol"

@@ -1,8 +1,8 @@
-"""Clients that said Hello: by the id of their connection, by number (the stack's word for them) and by their own token.
+"""Client sessions: by routing id of the connection, by number (the stack's name for a session) and by the client's session token.
 
-A client that connects again has another id; it says Hello with the same token and keeps its number, so that answers to what it sent
-before reach it. Nobody tells here when a client goes away: a send to it fails, or it is forgotten after a long silence; either
-way it then has to say Hello again, which costs it nothing but the round trip.
+A client that reconnects has a new routing id. It sends Hello with the same token and keeps its number, so that replies to its
+earlier batches reach it. The port does not report a disconnect: a session ends when a send fails, or after a long silence. The
+client then has to send Hello again, which costs one round trip.
 """
 
 from __future__ import annotations
@@ -17,9 +17,19 @@ _US = 1_000_000
 
 @dataclass(slots=True)
 class Session:
-    """One client. `requests` numbers what it asked and was not yet answered; `heard_us` is when it last said something (mono).
-    `form` is that of its submits, for the ordered log or for the lane; empty before the first. `access` says what it may do;
-    `topics` are those that it was found to be allowed to write to, `producers` those of whom it opened an epoch.
+    """The session of one client.
+
+    Attributes:
+        number: the stack's name for the session.
+        routing: routing id of the connection.
+        token: the client's session token.
+        client: the client's name.
+        heard_us: monotonic time of the last message.
+        requests: numbers of the unanswered requests.
+        form: of the submits, for the ordered log or for the lane; empty before the first submit.
+        access: the client's permissions.
+        topics: numbers of the topics that the client may write to, as far as they were checked.
+        producers: numbers of the producers of which the client has opened an epoch.
     """
 
     number: int
@@ -32,25 +42,25 @@ class Session:
     access: Access = ANYBODY
     topics: set[int] = field(default_factory=set)
     producers: set[int] = field(default_factory=set)
-    _tables: float = 0.0  # bytes of tables that it was sent, less what time gave back until `_tables_us`
+    _tables: float = 0.0  # bytes of producer tables sent, less the allowance that has accrued until `_tables_us`
     _tables_us: int = 0
 
     def may_have_table(self, now_us: int) -> bool:
-        """Whether it may be sent one more table: nobody knows whether it read those before."""
+        """True if the rate limit allows one more producer table; the gateway cannot see whether the client read the last one."""
         back = (now_us - self._tables_us) / _US * limits.TABLES_A_SESSION_BYTES_A_SECOND
         self._tables, self._tables_us = max(0.0, self._tables - back), now_us
         return self._tables < limits.TABLES_A_SESSION_BYTES
 
     def has_table(self, size: int) -> None:
-        """It is sent one."""
+        """Count a producer table of `size` bytes against the rate limit."""
         self._tables += size
 
 
 class Sessions:
-    """The table of clients, bounded by `most`."""
+    """The table of sessions, with a fixed maximum."""
 
     def __init__(self, most: int) -> None:
-        """An empty table."""
+        """Begin with an empty table of at most `most` sessions."""
         self._most = most
         self._by_routing: dict[bytes, Session] = {}
         self._by_number: dict[int, Session] = {}
@@ -61,28 +71,28 @@ class Sessions:
         return len(self._by_number)
 
     def heard(self, routing: bytes, now_us: int) -> Session | None:
-        """The client that something came from; None if it has not said Hello."""
+        """Return the session of a connection that sent a message, or None if it has not sent Hello."""
         session = self._by_routing.get(routing)
         if session is not None:
             session.heard_us = now_us
         return session
 
     def knows(self, routing: bytes) -> bool:
-        """Whether somebody who was let in comes by that connection."""
+        """True if the connection has an authenticated session."""
         return routing in self._by_routing
 
     def get(self, number: int) -> Session | None:
-        """The client of that number, None if it is gone."""
+        """Return the session of that number, or None if it has ended."""
         return self._by_number.get(number)
 
     def everyone(self) -> list[Session]:
-        """All clients."""
+        """Return all sessions."""
         return list(self._by_number.values())
 
     def hello(self, routing: bytes, token: bytes, client: str, now_us: int) -> tuple[Session | None, list[Session]]:
-        """Take a client in.
+        """Find or create the session of a client that sends Hello.
 
-        Returns its session (None: all places are taken by clients that are at work) and those that had to go for it.
+        Return the session and the sessions that were evicted for it. The session is None if the table is full of active clients.
         """
         gone: list[Session] = []
         other = self._by_routing.get(routing)
@@ -107,17 +117,17 @@ class Sessions:
         return session, gone
 
     def idle(self, since_us: int) -> list[Session]:
-        """Clients that said nothing since then. One that waits for an answer asks for it again and again, and so is heard."""
+        """Return the sessions without a message since `since_us`. A waiting client repeats its request, so it is not idle."""
         return [session for session in self._by_number.values() if session.heard_us < since_us]
 
     def remove(self, session: Session) -> None:
-        """Forget a client; harmless when it is forgotten already."""
+        """Remove a session; removing it twice has no effect."""
         if self._by_number.pop(session.number, None) is not None:
             del self._by_routing[session.routing]
             del self._by_token[session.token]
 
     def clear(self) -> list[Session]:
-        """Forget all clients; returns them."""
+        """Remove all sessions; return them."""
         gone = list(self._by_number.values())
         self._by_routing.clear()
         self._by_number.clear()

@@ -1,8 +1,7 @@
-"""Tells clients, without being asked, when the gateways of the group have changed, this one was cut off from its group, or its lane
-began.
+"""Notifications to clients when the group's gateways, this gateway's connection to the group, or its lane change.
 
-So a client that said Hello long ago still knows where to go when its gateway dies, though all others have moved since; and one that
-sends little leaves a gateway that cannot order messages before its next one is refused.
+So a client that connected long ago has current addresses when its gateway dies. A client that sends rarely switches to another
+gateway before a gateway that cannot order records refuses its next batch.
 """
 
 from __future__ import annotations
@@ -18,21 +17,21 @@ _Facts = tuple[dict[str, str], tuple[str, ...], bool, str]
 
 
 class News:
-    """What clients were told last. Owned by the driver's thread."""
+    """Sends a Welcome to every client when the facts in it have changed. Owned by the driver's thread."""
 
     def __init__(self, welcome: Callable[[], Welcome], sessions: Sessions, answers: Answers) -> None:
-        """`welcome` says how things are now."""
+        """Begin without a last notification; `welcome` makes a current Welcome."""
         self._welcome = welcome
         self._sessions = sessions
         self._answers = answers
-        self._told: _Facts | None = None
+        self._last_facts: _Facts | None = None
 
     def look(self) -> None:
-        """Tell every client if anything changed since the last look; called about once a second."""
+        """Notify every client if anything has changed since the last check; called about once a second."""
         welcome = self._welcome()
         facts: _Facts = welcome.gateways, welcome.silent, welcome.state in CUT_OFF, welcome.lane
-        if self._told is not None and facts != self._told:
+        if self._last_facts is not None and facts != self._last_facts:
             data = encode_control(welcome)
             for session in self._sessions.everyone():
                 self._answers.send(session, data)
-        self._told = facts
+        self._last_facts = facts

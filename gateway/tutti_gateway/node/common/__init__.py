@@ -1,1 +1,1 @@
-"""Common."""
+"""Parts that several folders of the node share: clock, counters, mailbox, interfaces, logging and memory."""

@@ -6,12 +6,12 @@ from collections import Counter
 
 from tutti.data.histograms import LATENCY_BOUNDS_US, Histogram
 
-#: Upper bounds of how many frames one sync made durable.
+#: Upper bounds of the histogram of frames that one sync makes durable.
 FRAMES_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16_384)
 
 
 class Meters:
-    """What the socket thread counts. Only that thread writes; others may read a value that is a moment old."""
+    """Counters of the socket thread. Only that thread writes them; another thread may read a slightly older value."""
 
     def __init__(self) -> None:
         self.frames = 0
@@ -19,7 +19,7 @@ class Meters:
         self.bytes = 0
         self.frames_committed = 0
         self.records_committed = 0
-        self.frames_unordered = 0  # that committed, in the lanes of all gateways
+        self.frames_unordered = 0  # frames committed in the lanes of all gateways
         self.records_unordered = 0
         self.duplicates = 0
         self.requests = 0
@@ -30,12 +30,12 @@ class Meters:
         self.commit_us = Histogram(LATENCY_BOUNDS_US)
         self.vote_us = Histogram(LATENCY_BOUNDS_US)
         self.decide_us = Histogram(LATENCY_BOUNDS_US)
-        self.commit_unordered_us = Histogram(LATENCY_BOUNDS_US)  # of what clients of this gateway sent
-        self.views = 0  # installed since the start
+        self.commit_unordered_us = Histogram(LATENCY_BOUNDS_US)  # only for batches from clients of this gateway
+        self.views = 0  # views installed since the start
         self.steps = 0
 
     def to_dict(self) -> dict[str, object]:
-        """The counters by name."""
+        """Return the counters by name."""
         return {
             "ingest": {"frames": self.frames, "records": self.records, "bytes": self.bytes},
             "committed": {"frames": self.frames_committed, "records": self.records_committed},
@@ -59,7 +59,7 @@ class Meters:
 
 
 class DiskMeters:
-    """What a thread that writes to the disk counts. Only that thread writes."""
+    """Counters of a thread that writes to the disk. Only that thread writes them."""
 
     def __init__(self) -> None:
         self.syncs = 0
@@ -68,7 +68,7 @@ class DiskMeters:
         self.frames_per_sync = Histogram(FRAMES_BOUNDS)
 
     def to_dict(self) -> dict[str, object]:
-        """The counters by name."""
+        """Return the counters by name."""
         return {
             "syncs": self.syncs,
             "bytes": self.bytes,
@@ -77,7 +77,7 @@ class DiskMeters:
         }
 
     def count(self, took_us: int, frames: int, size: int) -> None:
-        """So many frames, of `size` bytes, were made durable by one sync."""
+        """Count one sync of `took_us` that made `frames` frames of `size` bytes durable."""
         self.sync_us.add(took_us)
         self.frames_per_sync.add(frames)
         self.syncs += 1

@@ -1,4 +1,4 @@
-"""What the driver and the disk thread need of what is around them, narrow enough that a test stands in for each."""
+"""Narrow interfaces of the driver and the disk threads to the parts around them, so that a test can replace each part."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ from tutti_gateway.log.upkeep.retention import Held
 
 
 class Lost(Protocol):
-    """What cannot be read."""
+    """A range of positions that cannot be read."""
 
     @property
     def first(self) -> int:
-        """Its first position."""
+        """The first unreadable position."""
 
     @property
     def last(self) -> int:
-        """Its last position."""
+        """The last unreadable position."""
 
 
 class Snapshots(Protocol):
-    """What is needed of `tutti_gateway.log.upkeep.snapshot_scrubber.Snapshots`."""
+    """The part of `tutti_gateway.log.upkeep.snapshot_scrubber.Snapshots` that the disk thread uses."""
 
     def news(self) -> list[str]:
-        """What became known since it was asked for, a sentence each."""
+        """Return the findings since the last call, one sentence each."""
 
 
 class Mender(Protocol):
-    """What is needed of `tutti_gateway.log.upkeep.scrubber.Mender`."""
+    """The part of `tutti_gateway.log.upkeep.scrubber.Mender` that the disk thread uses."""
 
     told: str
     found: int
@@ -56,85 +56,85 @@ class Mender(Protocol):
 
     @property
     def snapshots(self) -> Snapshots:
-        """Looks at the snapshots on the way."""
+        """The scrubber of snapshots, which runs as part of this scrubber."""
 
     @property
     def lost(self) -> Lost | None:
-        """What is lost and wanted from another gateway, None if nothing is."""
+        """The range to fetch from another gateway, None if every frame is readable."""
 
     @property
     def hurried(self) -> bool:
-        """Whether something is to be looked at soon."""
+        """True if a suspected position is to be checked soon."""
 
     def look(self) -> bool:
-        """Look at the next piece; whether it became known that something is lost, or that nothing is any more."""
+        """Check the next piece of the log; return True if `lost` has changed."""
 
     def mend(self, frames: Sequence[Frame]) -> int:
-        """Write what was lost; how many of the frames."""
+        """Write frames that replace lost ones; return how many of them were written."""
 
     def suspect(self, position: int) -> None:
-        """Look there soon."""
+        """Check a position soon, because a reader could not read it."""
 
 
 class Stack(Protocol):
-    """What the driver needs of `tutti_gateway.core.stack.Stack`."""
+    """The part of `tutti_gateway.core.stack.Stack` that the driver uses."""
 
     def step(self, event: Event, now: Now) -> Sequence[Action]:
-        """Take an event, say what is to be done."""
+        """Process an event; return the actions to carry out, in order."""
 
 
 class DiskQueue(Protocol):
-    """What the driver needs of the disk thread."""
+    """The part of the disk thread that the driver uses."""
 
     def persist(self, action: Persist) -> None:
-        """Queue what is to become durable."""
+        """Queue frames or hard state to be made durable."""
 
     def read(self, action: ReadLog | ReadSnapshot) -> None:
-        """Queue what is to be read from the log."""
+        """Queue a read of the log or of a snapshot."""
 
     def mend(self, action: Mend) -> None:
-        """Queue what was lost and is to be written again."""
+        """Queue frames that replace lost ones."""
 
     def deliver(self, action: Deliver) -> None:
-        """Queue what is to be indexed."""
+        """Queue a decided run to be indexed."""
 
 
 class LaneQueue(Protocol):
-    """What the driver needs of the lanes' thread."""
+    """The part of the lane thread that the driver uses."""
 
     def found(self, lanes: tuple[LaneLog, ...]) -> None:
-        """What the stack starts from."""
+        """Set the recovered state of each lane."""
 
     def persist(self, action: PersistLane) -> None:
-        """Queue what is to become durable."""
+        """Queue frames of a lane to be made durable."""
 
     def read(self, action: ReadLane) -> None:
-        """Queue what is to be read."""
+        """Queue a read of a lane."""
 
     def held(self, action: LaneHeld) -> None:
-        """Queue word of how far everybody has a lane."""
+        """Queue the position up to which every gateway has a lane."""
 
     def mend(self, action: MendLane) -> None:
-        """Queue what was lost and is to be written again."""
+        """Queue frames that replace lost ones of a lane."""
 
     def show(self, run: DeliverUnordered) -> None:
-        """Show readers how far the lane is decided."""
+        """Move the frontier of a lane that readers see."""
 
     def deliver(self, run: DeliverUnordered) -> None:
-        """Queue what is to be indexed."""
+        """Queue a decided run to be indexed."""
 
     def forget(self, producers: tuple[int, ...]) -> None:
-        """Queue word of producers that the log forgot."""
+        """Queue the numbers of producers whose state the ordered log has deleted."""
 
 
 class Ticking(Protocol):
-    """A clock."""
+    """The clock of the driver."""
 
     def now(self) -> Now:
-        """The time of this moment."""
+        """Return the current monotonic and wall time."""
 
     def mono_us(self) -> int:
-        """The monotonic part of it alone."""
+        """Return the monotonic time, us."""
 
 
 class Clients(Protocol):
@@ -145,64 +145,64 @@ class Clients(Protocol):
 
 
 class LookUp(Protocol):
-    """Takes duplicates whose offsets are wanted."""
+    """Looks up the offsets of duplicates."""
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
+        """The number of duplicates that wait."""
 
     def put(self, session: int, duplicates: list[Duplicate]) -> None:
-        """Queue some of a session."""
+        """Queue duplicates of a session."""
 
 
 class Trimming(Protocol):
-    """What is needed of `tutti_gateway.log.upkeep.retention.Trimming`."""
+    """The part of `tutti_gateway.log.upkeep.retention.Trimming` that the disk thread uses."""
 
     def propose(self, now_us: int) -> TrimProposed | None:
-        """What retention lets go at this time (us, UTC), None if nothing."""
+        """Return the trim that retention allows at a time (us, UTC), or None."""
 
     @property
     def held(self) -> Held | None:
-        """What a named reader holds back."""
+        """The data that retention would trim but a named reader holds back, None if there is none."""
 
     def piece(self, position: int, at: int) -> tuple[int, int, bytes]:
-        """Bytes of the state with which the log begins, from one on: up to which position it goes, its size, and the bytes."""
+        """Return bytes of the log's first snapshot from byte `at` on: its last position, its size and the bytes."""
 
 
 class Log(Protocol):
-    """What the disk thread needs of `tutti_gateway.log.writer.LogWriter`."""
+    """The part of `tutti_gateway.log.writer.LogWriter` that the disk thread uses. After `DiskFull` every call may be repeated."""
 
     @property
     def mender(self) -> Mender:
-        """Looks at what is decided, for damage."""
+        """The scrubber of the decided log."""
 
     def append(self, frames: Sequence[Frame], *, must: bool = False) -> None:
-        """Write, not synced; after a lack of room the same frames come again. With `must` all of them take what is reserved."""
+        """Write frames without a sync; with `must` use the reserved disk space if necessary."""
 
     def sync(self) -> None:
-        """Make everything appended durable; after a lack of room it comes again."""
+        """Make all appended frames durable."""
 
     def write_scalars(self, scalars: Scalars) -> None:
-        """Make scalars durable; after a lack of room the same come again."""
+        """Make the hard state durable."""
 
     def cut(self, position: int) -> None:
-        """Take every frame behind the position off the log, durably; after a lack of room the same cut comes again."""
+        """Truncate the log after a position, durably."""
 
     def read(self, first: int, last: int) -> tuple[tuple[Frame, ...], int]:
-        """Durable frames from the first on, as many as are good and go into one answer, and up to where no later ABORT reaches."""
+        """Return valid durable frames from `first` on that fit into one answer, and the last position that no later ABORT names."""
 
     def decided(self, frames: Sequence[Frame], offsets: Sequence[int], aborted: frozenset[int]) -> None:
-        """Index a decided run; after a lack of room the same run comes again."""
+        """Index a decided run."""
 
     def idle(self) -> bool:
-        """Do what is to be done while nothing is queued; True to be called again soon."""
+        """Do background work while nothing is queued; return True to be called again soon."""
 
     def space(self) -> Space:
-        """How much room there is."""
+        """Return the free disk space."""
 
     @property
     def trimming(self) -> Trimming:
-        """Looks at what may go."""
+        """Retention of the log."""
 
     def replace(self, snapshot: bytes) -> None:
-        """Put what a snapshot says in the log's place, durably; after a lack of room the same comes again."""
+        """Replace the log by a snapshot, durably."""

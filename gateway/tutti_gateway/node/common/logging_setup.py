@@ -1,4 +1,4 @@
-"""Structured logs on stderr: for people on a terminal, one JSON object a line otherwise."""
+"""Structured logs on stderr: readable lines on a terminal, one JSON object a line otherwise."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tutti.runtime.lossy_log_file import Unfailing
 
 
 def set_up(gateway: str, level: Literal["info", "debug"] = "info") -> FilteringBoundLogger:
-    """Configure structlog for this process and return a logger that names the gateway, and is silent below `level`."""
+    """Configure structlog for this process; return a logger that adds the gateway's name and drops lines below `level`."""
     terminal, file = sys.stderr.isatty(), Unfailing(sys.stderr)
 
     def count(_logger: object, _method: str, event: EventDict) -> EventDict:
-        """Say in a line how many were lost before it, if any were."""
+        """Add the number of log lines that were lost before this line, if any."""
         if file.lost:
             event["log_lines_lost"] = file.lost
         return event
@@ -32,8 +32,8 @@ def set_up(gateway: str, level: Literal["info", "debug"] = "info") -> FilteringB
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG if level == "debug" else logging.INFO),
-        # A line in one write: gateways that share a file, as those of `tutti dev` do, must not write into each other's lines.
-        logger_factory=structlog.WriteLoggerFactory(file),  # type: ignore[arg-type]  # it needs no more of a file than to write
+        # Each line is one write, because the gateways of `tutti dev` share a file and must not mix their lines.
+        logger_factory=structlog.WriteLoggerFactory(file),  # type: ignore[arg-type]  # structlog only calls `write` and `flush`
         cache_logger_on_first_use=True,
     )
     logger: FilteringBoundLogger = structlog.get_logger(gateway=gateway)

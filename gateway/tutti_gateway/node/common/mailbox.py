@@ -1,4 +1,4 @@
-"""Hand-off between two threads: a deque, and an eventfd that wakes the taker when it sleeps."""
+"""Queue between two threads: a deque, and an eventfd that wakes the consumer when it sleeps."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Item = TypeVar("Item")
 
 
 class Mailbox(Generic[Item]):
-    """Many may put, one thread takes.
+    """A queue with many producer threads and one consumer thread.
 
-    The eventfd is written only while the taker says that it sleeps: a taker that is awake looks again before it lies down,
-    which saves a system call per item under load. It may also nap: then it is not woken for what can wait for so short a time.
-    A wake-up that is lost all the same costs one poll interval, never more, because every sleep has a time limit.
+    The eventfd is written only while the consumer sleeps. A consumer that is awake checks the queue again before it sleeps, which
+    saves a system call per item under load. During a short sleep (a nap) items put with `put_lazily` do not wake the consumer.
+    Every sleep has a time limit, so a lost wake-up costs at most one poll interval.
     """
 
     def __init__(self) -> None:
@@ -31,34 +31,34 @@ class Mailbox(Generic[Item]):
         return len(self._items)
 
     def put(self, item: Item) -> None:
-        """Add an item; wakes the taker if it sleeps. Never blocks."""
+        """Add an item, and wake the consumer if it sleeps. Never blocks."""
         self._items.append(item)
         if self._sleeping:
             self.wake()
 
     def put_lazily(self, item: Item) -> None:
-        """Add an item that may wait until a nap of the taker is over; it wakes one who sleeps longer, or for whom much waits."""
+        """Add an item that may wait for the end of a nap; wake a consumer that sleeps longer, or that has many items queued."""
         self._items.append(item)
         if self._sleeping and (not self._naps or len(self._items) >= limits.MAILBOX_LAZY_ITEMS_MAX):
             self.wake()
 
     def wake(self) -> None:
-        """Wake the taker though nothing was put; also from a signal handler."""
+        """Wake the consumer without an item; safe in a signal handler."""
         self._sleeping = False
         try:
             os.eventfd_write(self.fd, 1)
         except BlockingIOError:
-            return  # the counter is full: the taker is awake by now
+            return  # the counter is full, so the consumer wakes up already
 
     def take(self, items_max: int) -> list[Item]:
-        """At most `items_max` items in the order they were put; does not wait."""
+        """Return at most `items_max` items, in the order they were put, without waiting."""
         items = self._items
         if len(items) == 1:
             return [items.popleft()]
         return [items.popleft() for _ in range(min(len(items), items_max))]
 
     def sleep_begins(self) -> bool:
-        """Say that the taker is about to wait for `fd`; False when there is something to take already."""
+        """Announce that the consumer is about to wait for `fd`; return False if there are items already."""
         self._sleeping = True
         if self._items:
             self._sleeping = False
@@ -66,20 +66,18 @@ class Mailbox(Generic[Item]):
         return True
 
     def sleep_ended(self, *, signalled: bool) -> None:
-        """Say that the taker is awake; `signalled`: the eventfd is readable, and is emptied."""
+        """Announce that the consumer is awake, and reset the eventfd if it is readable (`signalled`)."""
         self._sleeping = False
         if not signalled:
             return
         try:
             os.eventfd_read(self.fd)
         except BlockingIOError:
-            return  # it was read before
+            return  # an earlier call has reset the eventfd
 
     def wait(self, timeout_ms: int, *, nap: bool = False) -> bool:
-        """Wait until there is something to take, at most `timeout_ms`; whether the time passed. A `nap` is so short that what may
-        wait for its end does (`put_lazily`).
-        """
-        self._naps = nap  # before it is known that somebody sleeps
+        """Wait for an item, at most `timeout_ms`; return True on a timeout. During a `nap`, `put_lazily` does not wake."""
+        self._naps = nap  # must be set before `_sleeping`, because producers read `_sleeping` first
         if not self.sleep_begins():
             return False
         signalled = bool(self._poll.poll(timeout_ms))

@@ -1,4 +1,4 @@
-"""What the node's process asks of the allocator, and what it takes. See `tutti.runtime.malloc`."""
+"""Allocator settings and resident memory of the node's process (see `tutti.runtime.malloc`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ collapse = malloc.collapse
 
 
 def tune() -> bool:
-    """Keep messages on the heap; call before other threads start. False where the C library has no mallopt."""
+    """Keep messages on the heap; call before other threads start. Return False if the C library lacks mallopt."""
     resident_bytes()
     return malloc.tune(
         mmap=limits.MALLOC_MMAP_BYTES,
@@ -28,11 +28,11 @@ def tune() -> bool:
 
 
 def resident_bytes() -> int:
-    """Resident memory of this process, bytes (cheap: one small read)."""
+    """Return the resident memory of this process, bytes; costs one small read."""
     return int(os.pread(_statm(), _STATM_BYTES_MAX, 0).split()[1]) * _PAGE_BYTES
 
 
 @functools.cache
 def _statm() -> int:
-    """Kept open, because it is wanted also when no descriptor is left."""
+    """Open the file once and keep it open, because it must be readable when no file descriptor is left."""
     return os.open(_STATM, os.O_RDONLY | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""Ports: finding out early that one is taken, and saying so in one sentence."""
+"""Early check that the gateway's ports are free, with one clear error for a port in use."""
 
 from __future__ import annotations
 
@@ -15,26 +15,25 @@ US = 1_000_000
 
 
 class PortInUse(TuttiError):
-    """Somebody else listens where the gateway wants to."""
+    """Another process listens on a port of the gateway."""
 
 
 def in_use_text(host: str, port: int, whose: str) -> str:
-    """What is said when a port is taken."""
-    return f"port {port} on {host} ({whose}) is in use: stop what listens there, or give the gateway another port"
+    """Return the error text for a port in use."""
+    return f"port {port} on {host} ({whose}) is in use: stop the process that listens on it, or give the gateway another port"
 
 
 def wait_free(wanted: Mapping[str, Address]) -> None:
-    """Find out that a port is taken before the process that needs it does.
+    """Wait until all ports are free, for a short time.
 
-    What a gateway that was killed a moment ago held, its reads process included, is given back by the kernel within moments; so a
-    taken port is looked at again for a while before it is an error.
+    The kernel releases the ports of a killed gateway and its reads process within moments, so a port in use is tried again.
 
     Args:
-        wanted: what each address is for, and the address.
+        wanted: purpose of each port, and its address.
 
     Raises:
-        PortInUse: it is.
-        TuttiError: it cannot be opened for another reason.
+        PortInUse: a port is still in use after the wait.
+        TuttiError: a port cannot be opened for another reason.
     """
     deadline = time.monotonic() + limits.PORT_WAIT_US / US
     for whose, address in wanted.items():
@@ -61,4 +60,6 @@ def _check_free(whose: str, address: Address) -> None:
         do = "choose a port above 1023" if error.errno == errno.EACCES else "set `listen` to an address of this host"
         raise TuttiError(f"{what}; {do}") from error
     except UnicodeError as error:
-        raise TuttiError(f"port {address.port} on {address.host} ({whose}) cannot be opened: no host can have that name") from error
+        raise TuttiError(
+            f"port {address.port} on {address.host} ({whose}) cannot be opened: the host name is invalid; correct it"
+        ) from error

@@ -1,4 +1,4 @@
-"""Threads that wait for the disk, seen from the end: a disk that hangs must not hold up the stop of its gateway."""
+"""Bounded wait for the end of a disk thread: a hanging disk must not block the stop of its gateway."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ US = 1_000_000
 
 
 def ended(thread: threading.Thread, hurried: Callable[[], bool]) -> bool:
-    """Wait for a thread that was told to end; False if it did not within its time, or within a moment once `hurried`.
+    """Wait for a thread that is ending; return False after the time limit, or soon after `hurried` returns True.
 
-    One that is left so is a daemon: the process ends without it, as by a crash, and nothing that was promised depends on it.
+    An abandoned thread is a daemon, so the process ends without it, as in a crash. No acknowledged record depends on it.
     """
     by = time.monotonic() + limits.DISK_STOP_US_MAX / US
     while True:

@@ -1,1 +1,1 @@
-"""Disk."""
+"""The disk threads: one for the ordered log, one for the lanes."""

@@ -1,10 +1,14 @@
-"""The thread of the lanes: what the unordered layer wants written, in the order in which it wants it.
+"""The lane thread: writes, syncs, indexes and reads the lanes, in the order in which the stack asks.
 
-It is not the disk's thread, so that a sync of a lane does not hold up one of the ordered log. One round takes all that was queued:
-frames of all lanes are written, then those lanes are synced, all at a time, and one `LanePersisted` with the highest token goes
-back. What was decided is indexed behind that, then one read is answered, one piece of what is mended written, and the next piece of
-what is decided looked at. Before all of that retention looks at the next lane, if it is time: a thread that never rests keeps to it
-too. A disk that fails is the gateway's: nothing more is written in this run.
+Lanes have a thread of their own, so that the sync of a lane does not delay a sync of the ordered log. A round takes all queued
+items and does, in this order:
+
+1. apply retention to the next lane, if it is time, so that a busy thread does so too;
+2. write the frames of all lanes, sync these lanes in parallel, and report one `LanePersisted` with the highest token;
+3. index decided runs;
+4. answer one read, or else write one piece of a repair and scrub the next piece.
+
+After a write or sync fails, this thread writes nothing more in this run.
 """
 
 from __future__ import annotations
@@ -31,73 +35,73 @@ from tutti_gateway.node.disk.worker_thread import Working
 
 US = 1_000_000
 NS_PER_US = 1000
-_NEWS = "a look at what is decided in lanes found something to know"
+_FINDING = "the scrubber of the lanes reports a finding"
 
 
 class LaneLogs(Protocol):
-    """What is needed of `tutti_gateway.log.lanes.lane_logs.LaneLogs`."""
+    """The part of `tutti_gateway.log.lanes.lane_logs.LaneLogs` that the thread uses; after `DiskFull` a call may be repeated."""
 
     starts: dict[LaneName, int]
 
     def begin(self, action: ReadLane) -> LaneBegin | None:
-        """How a lane begins here, if what is to be read was let go."""
+        """Return the start of a lane if the requested frames were trimmed, otherwise None."""
 
     def held(self, action: LaneHeld) -> None:
-        """Every gateway of the roster has a lane up to a position."""
+        """Store the position up to which every gateway of the roster has a lane."""
 
     @property
     def rounds(self) -> int:
-        """How often all lanes were looked at."""
+        """The number of completed scrub rounds over all lanes."""
 
     @property
     def damaged(self) -> dict[LaneName, str]:
-        """Lanes of which something cannot be read here, and what is done about it."""
+        """The lanes with unreadable data, and the remedy for each."""
 
     @property
     def hurried(self) -> bool:
-        """Whether something is to be looked at soon."""
+        """True if a suspected lane is to be checked soon."""
 
     def look(self) -> LaneRotted | None:
-        """Look at the next piece of what is decided: what came to be known as lost, or as lost no more."""
+        """Scrub the next piece; return the lost range of its lane if that has changed."""
 
     def news(self) -> list[str]:
-        """What became known of snapshots, and of lanes that cannot be opened, since it was asked for, a sentence each."""
+        """Return the new findings about snapshots and lanes that cannot be opened, one sentence each."""
 
     def mend(self, action: MendLane) -> LaneRotted:
-        """Write what was lost of a lane; what is lost of it now."""
+        """Write frames that replace lost ones; return the range that is still lost."""
 
     def persist(self, action: PersistLane) -> None:
-        """Carry an action out, but for the sync of its frames; after a lack of room the same comes again."""
+        """Carry out an action, except for the sync of its frames."""
 
     def sync(self) -> None:
-        """Make all that was written durable."""
+        """Make all written frames durable."""
 
     def read(self, action: ReadLane) -> tuple[Frame, ...]:
-        """Durable frames from the first one on."""
+        """Return durable frames from the first requested one on."""
 
     def frontier(self, lane: LaneName, position: int, offset: int) -> None:
-        """Show how far the own lane is decided."""
+        """Publish the frontier of the own lane."""
 
     def decided(self, run: DeliverUnordered) -> None:
-        """Index what is decided; after a lack of room the same run comes again."""
+        """Index a decided run."""
 
     def forget(self, producers: Iterable[int]) -> None:
-        """The ordered log forgot these producers."""
+        """Delete the state of producers whose state the ordered log has deleted."""
 
     def suspect(self, incarnation: bytes) -> list[LaneName]:
-        """Have all of the lanes looked at whose incarnation begins so; those of which this was not known."""
+        """Scrub the lanes whose incarnation starts with these bytes; return those that were not suspected before."""
 
     def let_go(self) -> bool:
-        """Let go of what retention says of the next lane, if it is time; whether files are to be removed."""
+        """Apply retention to the next lane, if it is time; return True if there are files to remove."""
 
     def idle(self) -> bool:
-        """Do what is to be done while nothing is queued; True to be called again soon."""
+        """Do background work while nothing is queued; return True to be called again soon."""
 
 
 class LaneFacts(NamedTuple):
-    """How far a lane is decided: last position, and the offset behind its last record; and why nothing can follow in it here.
+    """The frontier of a lane: last decided position and next offset; and why no frame can follow in the lane here.
 
-    Where a start found it damaged or gone that is what its files still say, a moment old at least, or None: not known.
+    For a lane that the start found corrupt or missing, both come from its files and may be a moment old, or are None if unknown.
     """
 
     position: int | None = 0
@@ -112,8 +116,8 @@ class LaneDisk(Working[PersistLane | ReadLane | MendLane | LaneHeld | DeliverUno
     """Carries out PersistLane, ReadLane and DeliverUnordered, in a thread of its own or, in tests, by `run_once`.
 
     Attributes:
-        facts: of each lane, for the status. Of the socket thread.
-        meters: of what was written and synced; one sync is that of all lanes that a round wrote to.
+        facts: frontier of each lane, for the status; owned by the socket thread.
+        meters: counters of writes and syncs; the parallel syncs of one round count as one sync.
     """
 
     def __init__(
@@ -124,25 +128,25 @@ class LaneDisk(Working[PersistLane | ReadLane | MendLane | LaneHeld | DeliverUno
         log: FilteringBoundLogger,
         ends: Mapping[LaneName, End],
     ) -> None:
-        """Prepare.
+        """Prepare the thread; `start` starts it.
 
         Args:
             logs: the lanes; only this thread uses them from now on.
             report: takes events for the stack; called in the thread.
-            indexed: called, in the thread, when there is more to read.
-            log: for what an operator must know.
-            ends: of lanes that a start found halted, how far their files say that they were decided; without those that do not.
+            indexed: called in the thread when new records can be read.
+            log: takes messages for the operator.
+            ends: last known frontier of lanes that the start found halted; without lanes whose files do not hold it.
         """
         super().__init__("lanes", report, log)
         self._logs = logs
         self._ends = ends
-        self._indexed = indexed
-        self._waiting: deque[PersistLane] = deque()  # taken from the queue, not yet durable
+        self._on_new_records = indexed
+        self._waiting: deque[PersistLane] = deque()  # actions taken from the queue whose frames are not durable yet
         self._decided: deque[DeliverUnordered] = deque()
         self._reads: deque[ReadLane] = deque()
-        self._mends: deque[MendLane] = deque()
-        self._sparing = Sparing(log)
-        self._look_at = 0.0
+        self._repairs: deque[MendLane] = deque()
+        self._scrub_guard = Sparing(log)
+        self._next_scrub_at = 0.0
         self._rounds = 0
         self._full_at = 0.0
         self.meters = DiskMeters()
@@ -151,73 +155,73 @@ class LaneDisk(Working[PersistLane | ReadLane | MendLane | LaneHeld | DeliverUno
     # For the socket thread
 
     def found(self, lanes: tuple[LaneLog, ...]) -> None:
-        """What the stack starts from."""
+        """Set the recovered state of each lane."""
         for log in lanes:
             lane = LaneName(log.origin, log.incarnation)
             end = self._ends.get(lane) if log.halted else End(log.position, log.offset)
             self.facts[lane] = LaneFacts(end.position, end.offset, log.halted) if end else LaneFacts(None, None, log.halted)
 
     def persist(self, action: PersistLane) -> None:
-        """Queue what is to become durable."""
+        """Queue frames of a lane to be made durable."""
         if action.begin is not None:
             self.facts[LaneName(action.origin, action.incarnation)] = LaneFacts(action.begin.position, action.begin.offset)
         self._queue.put(action)
 
     def read(self, action: ReadLane) -> None:
-        """Queue what is to be read for another member."""
+        """Queue a read for another member."""
         self._queue.put(action)
 
     def held(self, action: LaneHeld) -> None:
-        """Queue word of how far everybody has a lane."""
+        """Queue the position up to which every gateway has a lane."""
         self._queue.put(action)
 
     def mend(self, action: MendLane) -> None:
-        """Queue frames to be written where they were lost."""
+        """Queue frames that replace lost ones."""
         self._queue.put(action)
 
     def show(self, run: DeliverUnordered) -> None:
-        """A run is decided: readers of the own lane see it before any receipt leaves."""
+        """Move the frontier that readers of the own lane see; called before any receipt for the run leaves."""
         lane, last = LaneName(run.origin, run.incarnation), run.frames[-1].position
         offset = run.first_offset + sum(frame.count for frame in run.frames)
-        if last > (self.facts.get(lane, NO_FACTS).position or 0):  # the lane may be being replaced by one that is further on
+        if last > (self.facts.get(lane, NO_FACTS).position or 0):  # a snapshot may be replacing the lane with a later frontier
             self.facts[lane] = LaneFacts(last, offset)
         self._logs.frontier(lane, last, offset)
 
     def deliver(self, run: DeliverUnordered) -> None:
-        """Queue a decided run to be indexed; what replaces its lane may overtake it."""
+        """Queue a decided run to be indexed; a snapshot that replaces the lane may be applied first."""
         self._queue.put(run)
 
     def forget(self, producers: tuple[int, ...]) -> None:
-        """Queue word of producers that the ordered log forgot."""
+        """Queue the numbers of producers whose state the ordered log has deleted."""
         self._queue.put(producers)
 
     def suspect(self, incarnation: bytes) -> None:
-        """Somebody could not read a lane, whose incarnation begins so; from any thread."""
+        """Queue a scrub of a lane that a reader could not read, by the first bytes of its incarnation; callable from any thread."""
         self._queue.put(incarnation)
 
     @property
     def starts(self) -> dict[LaneName, int]:
-        """The first offset that each lane still has here."""
+        """The first available offset of each lane here."""
         return self._logs.starts
 
     @property
     def damaged(self) -> dict[LaneName, str]:
-        """Lanes of which something cannot be read here, and what is done about it."""
+        """The lanes with unreadable data, and the remedy for each."""
         return self._logs.damaged
 
     @property
     def depth(self) -> int:
-        """How many things wait."""
-        return len(self._queue) + len(self._waiting) + len(self._decided) + len(self._reads) + len(self._mends)
+        """The number of queued items."""
+        return len(self._queue) + len(self._waiting) + len(self._decided) + len(self._reads) + len(self._repairs)
 
     # In the thread
 
     @property
-    def _pressing(self) -> bool:
-        return bool(self._waiting or self._reads or self._mends)
+    def _has_waiting(self) -> bool:
+        return bool(self._waiting or self._reads or self._repairs)
 
     def run_once(self) -> bool:
-        """Do one round of what is queued; False when there was nothing to do."""
+        """Process the queued items in one round; return False if there was nothing to do."""
         for item in self._queue.take(limits.MAILBOX_ITEMS_A_TURN_MAX):
             if item is None:
                 self._stopping = True
@@ -226,7 +230,7 @@ class LaneDisk(Working[PersistLane | ReadLane | MendLane | LaneHeld | DeliverUno
             elif isinstance(item, ReadLane):
                 self._reads.append(item)
             elif isinstance(item, MendLane):
-                self._mends.append(item)
+                self._repairs.append(item)
             elif isinstance(item, LaneHeld):
                 self._logs.held(item)
             elif isinstance(item, tuple):
@@ -238,20 +242,20 @@ class LaneDisk(Working[PersistLane | ReadLane | MendLane | LaneHeld | DeliverUno
         if self.failed:
             self._waiting.clear()
             self._decided.clear()
-            self._mends.clear()
+            self._repairs.clear()
             return self._read()
         wrote = self._guarded(self._round)
-        return self._read() or self._guarded(self._mend) or wrote
+        return self._read() or self._guarded(self._repair) or wrote
 
     def _round(self) -> bool:
-        with contextlib.suppress(DiskFull):  # it holds up no writing: its turn comes again
+        with contextlib.suppress(DiskFull):  # retention is tried again later and must not block writing
             self._logs.let_go()
         if self.full and time.monotonic() - self._full_at < limits.DISK_FULL_WAIT_US / US:
             return False
         try:
             wrote = self._write()
             indexed = self._index()
-        except DiskFull as error:  # what is left waits, and comes again as it was
+        except DiskFull as error:  # the remaining items stay queued and are tried again
             self._full_at = time.monotonic()
             self.full = str(error)
             return False
@@ -259,16 +263,16 @@ class LaneDisk(Working[PersistLane | ReadLane | MendLane | LaneHeld | DeliverUno
         return wrote or indexed
 
     def _write(self) -> bool:
-        """Make what waits durable, up to one sync's worth, and report it."""
+        """Write and sync the waiting frames, up to the bytes of one sync, and report them."""
         done = frames = size = 0
-        lack: DiskFull | None = None
+        full: DiskFull | None = None
         for action in self._waiting:
             if size >= limits.SYNC_BYTES_MAX:
                 break
             try:
                 self._logs.persist(action)
             except DiskFull as error:
-                lack = error
+                full = error
                 break
             size += sum(frame.size for frame in action.frames)
             frames += len(action.frames)
@@ -281,8 +285,8 @@ class LaneDisk(Working[PersistLane | ReadLane | MendLane | LaneHeld | DeliverUno
             self._report(LanePersisted(self._waiting[done - 1].token))
             for _ in range(done):
                 self._waiting.popleft()
-        if lack is not None:
-            raise lack
+        if full is not None:
+            raise full
         return done > 0
 
     def _index(self) -> bool:
@@ -292,11 +296,11 @@ class LaneDisk(Working[PersistLane | ReadLane | MendLane | LaneHeld | DeliverUno
             self._decided.popleft()
             done += 1
         if done:
-            self._indexed()
+            self._on_new_records()
         return done > 0
 
     def _read(self) -> bool:
-        """Answer one read; False if there was none. What cannot be read ends no writing."""
+        """Answer one read; return False if there is none. A failed read does not stop writing."""
         if not self._reads:
             return False
         action = self._reads.popleft()
@@ -305,7 +309,7 @@ class LaneDisk(Working[PersistLane | ReadLane | MendLane | LaneHeld | DeliverUno
         try:
             frames = self._logs.read(action)
             begin = None if frames else self._logs.begin(action)
-        except Exception:  # noqa: BLE001 - whoever asks looks elsewhere
+        except Exception:  # noqa: BLE001 - the gateway that asked reads from another one
             self._log.exception("a lane could not be read for another gateway", origin=action.origin, first=action.first)
         if not frames and begin is None and not self.failed:
             self._guarded(lambda: self._suspect(action.incarnation))
@@ -319,46 +323,46 @@ class LaneDisk(Working[PersistLane | ReadLane | MendLane | LaneHeld | DeliverUno
 
     def _idle(self) -> bool:
         soon = self._logs.idle()
-        return self._look() or soon
+        return self._scrub() or soon
 
-    # What is decided and cannot be read
+    # Scrub and repair
 
-    def _look(self, late: float = 0.0) -> bool:
-        """Look at a piece of a lane if it is time, or has been for `late` seconds; whether the next one is wanted soon."""
+    def _scrub(self, late: float = 0.0) -> bool:
+        """Scrub a piece of a lane if it is at least `late` seconds overdue; return True if the next piece is wanted soon."""
         logs, now = self._logs, time.monotonic()
-        if self._sparing.over or (now < self._look_at + late and not (logs.hurried and not late)):
+        if self._scrub_guard.over or (now < self._next_scrub_at + late and not (logs.hurried and not late)):
             return False
         try:
-            found = self._sparing.spared(logs.look)
+            found = self._scrub_guard.spared(logs.look)
         except DiskFull:
-            found = None  # what was to be made again is so by a later round
+            found = None  # a later scrub round writes the missing file
         if found is not None:
             self._report(found)
             if found.first:
                 lane = LaneName(found.origin, found.incarnation)
                 self._log.error("a part of a lane cannot be read", lane=lane.text, damaged=logs.damaged.get(lane, ""))
-        for told in logs.news():
-            self._log.warning(_NEWS, told=told)
-        rested, self._rounds = logs.rounds > self._rounds, logs.rounds
-        self._look_at = time.monotonic() + (limits.SCRUB_REST_US if rested else limits.SCRUB_WAIT_US) / US
+        for finding in logs.news():
+            self._log.warning(_FINDING, told=finding)
+        round_done, self._rounds = logs.rounds > self._rounds, logs.rounds
+        self._next_scrub_at = time.monotonic() + (limits.SCRUB_REST_US if round_done else limits.SCRUB_WAIT_US) / US
         return logs.hurried
 
-    def _mend(self) -> bool:
-        """Write one piece of what was lost; a disk that never rests looks for it too, now and then."""
-        self._look(late=LATE_S)
-        if not self._mends or self._sparing.over:
-            self._mends.clear()
+    def _repair(self) -> bool:
+        """Write one piece of a repair. A disk that is never idle also scrubs here when a scrub is overdue."""
+        self._scrub(late=LATE_S)
+        if not self._repairs or self._scrub_guard.over:
+            self._repairs.clear()
             return False
-        action = self._mends.popleft()
+        action = self._repairs.popleft()
         lane = LaneName(action.origin, action.incarnation)
         try:
-            left = self._sparing.spared(lambda: self._logs.mend(action))
+            left = self._scrub_guard.spared(lambda: self._logs.mend(action))
         except DiskFull:
             left = None
-        if left is None:  # nothing says what is left: the same is lost still, and is asked for again after a while
+        if left is None:  # the repair failed, so the same range is still lost and is requested again after a while
             self._report(LaneRotted(*lane, action.frames[0].position, action.frames[-1].position))
         else:
             self._report(left)
             if not left.first and lane not in self._logs.damaged:
-                self._log.info("what could not be read of a lane is mended", lane=lane.text, up_to=action.frames[-1].position)
+                self._log.info("an unreadable part of a lane is repaired", lane=lane.text, up_to=action.frames[-1].position)
         return True

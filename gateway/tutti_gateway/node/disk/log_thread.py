@@ -1,12 +1,12 @@
-"""The disk thread: everything that waits for the disk happens here, so that the socket thread never does.
+"""The disk thread: does all disk work of the ordered log, so that the socket thread never waits for the disk.
 
-One round takes all that was queued meanwhile: frames of all Persists go down in one gathered write, one fdatasync makes them
-durable, one `Persisted` with the highest token goes back. Rows of the index come after that, then one read for another member, one
-piece of what is mended, and what the log wants done while idle last.
+One round takes all queued items. One gathered write takes the frames of all Persists, one fdatasync makes them durable, and one
+`Persisted` with the highest token is reported (group commit). Then the thread writes index rows, answers one read for another
+member, writes one piece of a repair, and does the background work of the log when idle.
 
-The order is the one the stack asked for: scalars are durable before frames of a later Persist are written, and frames of an earlier
-one before the scalars. A cut is done alone, when everything asked for before it is durable. What is to be read is durable when it
-is asked for, so reads wait for nothing, and are answered even when nothing can be written any more.
+The writes keep the order of the stack. The hard state is durable before frames of a later Persist are written, and frames of an
+earlier Persist are durable before it. A truncation is done alone, after everything queued before it is durable. Frames are durable
+when the stack asks to read them, so reads wait for nothing, and are answered even after writing has failed.
 """
 
 from __future__ import annotations
@@ -47,25 +47,25 @@ class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
         moved: Callable[[], None],
         log: FilteringBoundLogger,
     ) -> None:
-        """Prepare.
+        """Prepare the thread; `start` starts it.
 
         Args:
             writer: the log; only this thread uses it from now on.
             report: takes events for the stack; called in the disk thread.
-            moved: called, in either thread, when there is more to read.
-            log: for what an operator must know.
+            moved: called, in either thread, when new records can be read.
+            log: takes messages for the operator.
         """
         super().__init__("disk", report, log)
         self._writer = writer
-        self._moved = moved
-        self._waiting: deque[Persist] = deque()  # taken from the queue, not yet durable
+        self._on_new_records = moved
+        self._waiting: deque[Persist] = deque()  # actions taken from the queue whose frames are not durable yet
         self._decided: deque[Deliver] = deque()
         self._reads: deque[ReadLog | ReadSnapshot] = deque()
         self.scrubbing = Scrubbing(writer.mender, report, log)
-        self._rows_wait = False  # what was decided found no room in the index
-        self._decided_at = 0.0  # when the oldest of it was taken
-        self._now = self._space_looked_at = self._retention_looked_at = 0.0
-        self._sorted: dict[type, Callable[[Any], None]] = {
+        self._rows_wait = False  # True while index rows wait for free disk space
+        self._decided_at = 0.0  # time at which the oldest waiting run was taken from the queue
+        self._now = self._space_checked_at = self._retention_checked_at = 0.0
+        self._handlers: dict[type, Callable[[Any], None]] = {
             Persist: self._waiting.append,
             Deliver: self._decided.append,
             ReadLog: self._reads.append,
@@ -75,60 +75,60 @@ class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
             type(None): self._stop_asked,
         }
         self.space = Space(0, False, "")
-        self.beside: Callable[[], str] = str  # why something else that writes to this disk finds no room
-        self.group_time_us: Callable[[], int] = int  # the time that the voters' clocks agree on, 0 while it is not known
+        self.beside: Callable[[], str] = str  # returns why another writer to this disk has no free space, or an empty string
+        self.group_time_us: Callable[[], int] = int  # returns the time that the voters' clocks agree on, 0 while it is unknown
         self._full_at = 0.0
-        self._told_low = False
+        self._reported_low = False
         self.meters = DiskMeters()
 
     # For the socket thread
 
     def persist(self, action: Persist) -> None:
-        """Queue a cut, and frames or scalars to be made durable."""
+        """Queue a truncation, and frames or hard state to be made durable."""
         invariant(not action.frames or action.scalars is None, f"Persist {action.token} has frames and scalars")
         self._queue.put(action)
 
     def read(self, action: ReadLog | ReadSnapshot) -> None:
-        """Queue a read of the log, or of the state with which it begins."""
+        """Queue a read of the log, or of its first snapshot."""
         self._queue.put(action)
 
     def mend(self, action: Mend) -> None:
-        """Queue frames to be written where they were lost."""
+        """Queue frames that replace lost ones."""
         self._queue.put(action)
 
     def suspect(self, position: int) -> None:
-        """Somebody could not read the position: it is looked at."""
+        """Queue a scrub of a position that a reader could not read."""
         self._queue.put(position)
 
     def deliver(self, action: Deliver) -> None:
-        """Queue a decided run to be indexed, and say that there is more to read: until it is indexed readers look at its frames."""
+        """Queue a decided run to be indexed, and wake readers, which scan the frames of the run until it is indexed."""
         self._queue.put_lazily(action)
-        self._moved()
+        self._on_new_records()
 
     @property
     def held(self) -> Held | None:
-        """What retention would let go and a named reader holds back."""
+        """The data that retention would trim but a named reader holds back, None if there is none."""
         return self._writer.trimming.held
 
     def damage(self) -> dict[str, object]:
-        """What of the log cannot be read, and what was mended."""
+        """Return the scrubber's figures: the unreadable range and the repairs."""
         return self.scrubbing.to_dict()
 
     @property
     def depth(self) -> int:
-        """How many things wait."""
+        """The number of queued items."""
         return len(self._queue) + len(self._waiting) + len(self._decided) + len(self._reads) + self.scrubbing.waiting
 
     # In the disk thread
 
     @property
-    def _pressing(self) -> bool:
+    def _has_waiting(self) -> bool:
         return bool(self._waiting or self._reads or self.scrubbing.waiting)
 
     def run_once(self) -> bool:
-        """Do one round of what is queued; False when there was nothing to do."""
+        """Process the queued items in one round; return False if there was nothing to do."""
         for item in self._queue.take(limits.MAILBOX_ITEMS_A_TURN_MAX):
-            self._sorted[type(item)](item)
+            self._handlers[type(item)](item)
         if self.failed:
             self._waiting.clear()
             self._decided.clear()
@@ -138,13 +138,13 @@ class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
         wrote = self._guarded(self._round)
         if self._reads and self._read():
             return True
-        return (self.scrubbing.wanted(self._now, late=LATE_S) and self._guarded(self._mend)) or wrote
+        return (self.scrubbing.wanted(self._now, late=LATE_S) and self._guarded(self._repair)) or wrote
 
     def _stop_asked(self, _item: None) -> None:
         self._stopping = True
 
-    def _mend(self) -> bool:
-        """Write one piece of what was lost; a disk that never rests looks for it too, now and then."""
+    def _repair(self) -> bool:
+        """Write one piece of a repair. A disk that is never idle also scrubs here when a scrub is overdue."""
         try:
             self.scrubbing.look(late=LATE_S)
         except DiskFull:
@@ -152,51 +152,51 @@ class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
         return self.scrubbing.mend()
 
     def _read(self) -> bool:
-        """Answer one read; False if there was none. What cannot be read ends no writing."""
+        """Answer one read; return False if there is none. A failed read does not stop writing."""
         if not self._reads:
             return False
         action = self._reads.popleft()
         if isinstance(action, ReadSnapshot):
-            self._report(self._piece(action))
+            self._report(self._read_snapshot(action))
             return True
         frames: tuple[Frame, ...] = ()
         stop = action.first - 1
         try:
             frames, stop = self._writer.read(action.first, action.last)
-        except Exception:  # noqa: BLE001 - whoever asks looks elsewhere
+        except Exception:  # noqa: BLE001 - the gateway that asked reads from another one
             self._log.exception("the log could not be read for another gateway", first=action.first, last=action.last)
         if not frames:
             self.scrubbing.suspect(action.first)
         self._report(LogRead(action.token, frames, stop))
         return True
 
-    def _piece(self, action: ReadSnapshot) -> SnapshotRead:
+    def _read_snapshot(self, action: ReadSnapshot) -> SnapshotRead:
         try:
             return SnapshotRead(action.token, *self._writer.trimming.piece(action.position, action.at))
-        except Exception:  # noqa: BLE001 - likewise
-            self._log.exception("the state with which the log begins could not be read for another gateway")
+        except Exception:  # noqa: BLE001 - the gateway that asked reads from another one
+            self._log.exception("the first snapshot of the log could not be read for another gateway")
             return SnapshotRead(action.token, action.position, 0, b"")
 
     def _idle(self) -> bool:
         soon = self._writer.idle()
-        return self._look() or soon
+        return self._scrub() or soon
 
-    def _look(self) -> bool:
+    def _scrub(self) -> bool:
         try:
             return self.scrubbing.look()
         except DiskFull:
-            return False  # what was to be made again is so by a later round
+            return False  # a later scrub round writes the missing file
 
     def _round(self) -> bool:
-        if self._now - self._space_looked_at >= limits.SPACE_LOOK_US / US:
-            self._look_at_space()
-            self._look_at_retention()
+        if self._now - self._space_checked_at >= limits.SPACE_LOOK_US / US:
+            self._check_space()
+            self._check_retention()
         waited = self._rows_wait and self._index()
-        wrote = not self._rows_wait and self._write()  # nothing more while rows wait, so that what waits stays bounded
-        return (bool(self._decided) and not (wrote and self._may_wait()) and self._index()) or wrote or waited
+        wrote = not self._rows_wait and self._write()  # no frames are written while rows wait, so that the queue stays bounded
+        return (bool(self._decided) and not (wrote and self._rows_may_wait()) and self._index()) or wrote or waited
 
-    def _may_wait(self) -> bool:
-        """Whether rows can be written together with those of later runs: few of them, and not for long."""
+    def _rows_may_wait(self) -> bool:
+        """True if the index rows can wait for those of later runs: there are few of them, and they have not waited long."""
         runs = self._decided
         if not self._decided_at:
             self._decided_at = self._now
@@ -204,18 +204,18 @@ class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
         return few and self._now - self._decided_at < limits.INDEX_LATE_US / US and not self._stopping
 
     def _index(self) -> bool:
-        """Index what was decided; False if nothing was. What finds no room stays in the queue and is tried again."""
-        if self._rows_wait and self._waits_for_room():
+        """Index the decided runs; return False if none was indexed. On a full disk the runs stay queued and are tried again."""
+        if self._rows_wait and self._in_full_backoff():
             return False
         self._decided_at = 0.0
         done = 0
         while self._decided:
-            count, run = self._together()
+            count, run = self._merged_run()
             try:
                 self._writer.decided(run.frames, run.offsets, run.aborted)
             except DiskFull as error:
                 self._rows_wait = True
-                self._is_full(error)
+                self._mark_full(error)
                 break
             for _ in range(count):
                 self._decided.popleft()
@@ -223,11 +223,11 @@ class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
         else:
             if self._rows_wait:
                 self._rows_wait = False
-                self._has_room()
+                self._clear_full()
         return done > 0
 
-    def _together(self) -> tuple[int, Deliver]:
-        """The oldest runs that follow each other: how many, and all as one. There is a gap where the log was replaced."""
+    def _merged_run(self) -> tuple[int, Deliver]:
+        """Merge the oldest contiguous runs; return their number and the merged run. A replaced log leaves a gap between runs."""
         runs = self._decided
         first = runs[0]
         if len(runs) == 1:
@@ -242,12 +242,12 @@ class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
         return count, Deliver(tuple(frames), tuple(offsets), frozenset(aborted), runs[count - 1].next_offset)
 
     def _write(self) -> bool:
-        """Make what waits durable, up to one sync's worth, and report it."""
+        """Write and sync the waiting Persists, up to the bytes of one sync, and report them."""
         waiting = self._waiting
-        if not waiting or self._waits_for_room():
+        if not waiting or self._in_full_backoff():
             return False
         if (waiting[0].snapshot and not self._replace(waiting[0])) or (
-            waiting[0].cut is not None and not self._cut(waiting[0].cut)
+            waiting[0].cut is not None and not self._truncate(waiting[0].cut)
         ):
             return False
         frames: list[Frame] = []
@@ -277,11 +277,11 @@ class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
             if frames:
                 self._append(frames)
                 took_us = self._sync()
-        except DiskFull as error:  # the same is tried again later: the log passes over what it has of it already
-            self._is_full(error)
+        except DiskFull as error:  # a later round tries again, and the log skips the frames that it has already
+            self._mark_full(error)
             return False
         if self.full:
-            self._has_room()
+            self._clear_full()
         self._report(Persisted(token))
         if frames:
             self.meters.count(took_us, len(frames), size)
@@ -290,19 +290,20 @@ class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
         return True
 
     def _replace(self, action: Persist) -> bool:
-        """Replace the log, which comes next; False if there is no room for it."""
+        """Replace the log by the snapshot of the next action; return False if the disk is full."""
         try:
             self._writer.replace(action.snapshot)
         except DiskFull as error:
-            self._is_full(error)
+            self._mark_full(error)
             return False
-        self._waiting[0] = msgspec.structs.replace(action, snapshot=b"")  # done, whatever becomes of the rest
-        self._moved()
+        self._waiting[0] = msgspec.structs.replace(action, snapshot=b"")  # a retry must not replace the log again
+        self._on_new_records()
         return True
 
     def _append(self, frames: list[Frame]) -> None:
-        """Write frames; for batches that find no room what is reserved is used when something stands behind them that must not
-        wait: a promise or a cut, or a frame that lets the group go on.
+        """Write frames. On a full disk use the reserved space if an action in the queue cannot wait.
+
+        A promise, a truncation, and a frame that lets the group continue cannot wait.
         """
         try:
             self._writer.append(frames)
@@ -311,64 +312,66 @@ class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
                 raise
             self._writer.append(frames, must=True)
 
-    def _cut(self, behind: int) -> bool:
-        """Cut the log, which comes next; False if there is no room for it."""
+    def _truncate(self, behind: int) -> bool:
+        """Truncate the log after a position, as the next action asks; return False if the disk is full."""
         try:
             self._writer.cut(behind)
         except DiskFull as error:
-            self._is_full(error)
+            self._mark_full(error)
             return False
-        self._waiting[0] = msgspec.structs.replace(self._waiting[0], cut=None)  # done, whatever becomes of the rest
+        self._waiting[0] = msgspec.structs.replace(self._waiting[0], cut=None)  # a retry must not truncate again
         return True
 
-    def _is_full(self, error: DiskFull) -> None:
+    def _mark_full(self, error: DiskFull) -> None:
         self._full_at = time.monotonic()
         self.full = str(error)
-        self._tell_space()
+        self._report_space()
 
-    def _has_room(self) -> None:
+    def _clear_full(self) -> None:
         if self.full:
             self.full = ""
-            self._tell_space()
+            self._report_space()
 
-    def _waits_for_room(self) -> bool:
-        """Whether it is too early to try again what found no room."""
+    def _in_full_backoff(self) -> bool:
+        """True if it is too early to write again after the disk was full."""
         return bool(self.full) and time.monotonic() - self._full_at < limits.DISK_FULL_WAIT_US / US
 
     def _sync(self) -> int:
-        """Sync; how long it took, us."""
+        """Sync the log; return the duration, us."""
         began = time.monotonic_ns()
         self._writer.sync()
         return (time.monotonic_ns() - began) // NS_PER_US
 
-    def _look_at_space(self) -> None:
-        self._space_looked_at = self._now
+    def _check_space(self) -> None:
+        self._space_checked_at = self._now
         space, held = self._writer.space(), self._writer.trimming.held
         self.space = space._replace(reason=f"{space.reason}; {held.told}") if space.low and held is not None else space
-        self._tell_space()
+        self._report_space()
 
-    def _look_at_retention(self) -> None:
-        """Tell the stack what may go; it is told again as long as it is there."""
+    def _check_retention(self) -> None:
+        """Report the trim that retention allows to the stack, again at each interval until the trim is done."""
         now = self._now
-        if now - self._retention_looked_at >= limits.RETENTION_LOOK_US / US:
-            self._retention_looked_at = now
+        if now - self._retention_checked_at >= limits.RETENTION_LOOK_US / US:
+            self._retention_checked_at = now
             proposed = self._writer.trimming.propose(self.group_time_us())
             if proposed is not None:
                 self._report(proposed)
 
-    def _tell_space(self) -> None:
-        """Tell the stack when the disk begins or ceases to be low; a write that found no room counts as low whatever is free."""
+    def _report_space(self) -> None:
+        """Report to the stack when the disk becomes low or recovers; a failed write counts as low whatever space is free."""
         reason = self.full or self.beside() or (self.space.reason if self.space.low else "")
-        if bool(reason) == self._told_low:
+        if bool(reason) == self._reported_low:
             return
-        self._told_low = bool(reason)
+        self._reported_low = bool(reason)
         if reason:
             self._log.warning(
-                "the disk runs low; new records are refused, reads go on", free_bytes=self.space.free_bytes, reason=reason
+                "the disk is low on free space: new records are refused, reads continue",
+                free_bytes=self.space.free_bytes,
+                reason=reason,
             )
         else:
-            self._log.info("the disk has room again", free_bytes=self.space.free_bytes)
-        self._report(SpaceChanged(self._told_low, reason))
+            self._log.info("the disk has free space again", free_bytes=self.space.free_bytes)
+        self._report(SpaceChanged(self._reported_low, reason))
 
 
 def _cannot_wait(action: Persist) -> bool:

@@ -1,8 +1,8 @@
-"""When the disk thread looks at what was decided long ago, and what is done with what it finds (design, section 6).
+"""Schedule of the scrubber in the disk threads, and the repair of the corrupt frames that it finds (design, section 6).
 
-It looks while nothing else is to be done, a piece at a time; a disk that never rests spares a moment now and then. What cannot be
-read is told to the stack, which fetches it from another gateway, and to the operator; a range at a time, so that what waits stays
-bounded.
+The scrubber checks the decided log piece by piece while the disk thread is idle. On a disk that is never idle it runs when it is
+overdue. The thread reports an unreadable range to the operator and to the stack, which fetches it from another gateway. It reports
+one range at a time, so that the queue stays bounded.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from tutti_gateway.core.protocol.events import Event, Rotted
 from tutti_gateway.node.common.interfaces import Mender
 
 US = 1_000_000
-_LOST = "a part of the log cannot be read: it is fetched from another gateway that has it; alone, see `tutti log repair`"
-SNAPSHOT = "a snapshot is damaged, or was made again; no record is lost by it, and retention goes on"
-LATE_S = 2.0  # a disk that never rests looks for damage so late
+_LOST = "a part of the log cannot be read; another gateway that has it sends a copy; without one, run `tutti log repair`"
+SNAPSHOT = "a snapshot is corrupt, or was written again; no record is lost, and retention continues"
+LATE_S = 2.0  # a disk that is never idle scrubs when a scrub is overdue by this time
 
 Result = TypeVar("Result")
 
 
 class Sparing:
-    """Looks for damage without ending what it stands beside.
+    """Runs scrub steps so that a failure in them does not stop the disk thread.
 
     Attributes:
-        over: a defect ended the looking.
+        over: True after a defect has ended the scrubbing.
     """
 
     def __init__(self, log: FilteringBoundLogger) -> None:
-        """`log` is for the operator."""
+        """Begin without failures; `log` takes messages for the operator."""
         self._log = log
-        self._trouble = ""  # that was told and lasts
+        self._trouble = ""  # the failure that was logged last and persists
         self.over = False
 
     def spared(self, act: Callable[[], Result]) -> Result | None:
-        """Do something; a defect in it ends the looking, and no more than that. None where it came to no end.
+        """Run a step; return its result, or None if it failed. A defect in the step ends only the scrubbing.
 
         Raises:
             DiskFull, DiskFailed: as `act`.
@@ -51,13 +51,13 @@ class Sparing:
             done = act()
         except (DiskFull, DiskFailed):
             raise
-        except OSError as error:  # a file that cannot be opened now: the next look may find it, or find it lost
+        except OSError as error:  # a file that cannot be opened now may be readable, or known as lost, at the next scrub
             trouble, self._trouble = self._trouble, str(error)
             if trouble != self._trouble:
-                self._log.warning("a look for damage could not be finished; it is begun again until it can be", error=str(error))
-        except Exception:  # noqa: BLE001 - looking at what is decided is beside the work, and must not end it
+                self._log.warning("a scrub step failed and is tried again", error=str(error))
+        except Exception:  # noqa: BLE001 - a defect in the scrubber must not end the disk thread
             self.over = True
-            self._log.exception("looking for damage met a defect and ends; reads go on checking what they read")
+            self._log.exception("the scrubber ended because of a defect; reads still check every frame that they read")
         else:
             self._trouble = ""
             return done
@@ -65,84 +65,91 @@ class Sparing:
 
 
 class Scrubbing(Sparing):
-    """Owned by the disk thread, but for `to_dict`, which looks."""
+    """Scrub and repair of the ordered log. Owned by the disk thread, except for `to_dict`."""
 
     def __init__(self, mender: Mender, report: Callable[[Event], None], log: FilteringBoundLogger) -> None:
-        """Prepare; `report` takes events for the stack, `log` is for the operator."""
+        """Begin without repairs.
+
+        Args:
+            mender: the scrubber of the log.
+            report: takes events for the stack.
+            log: takes messages for the operator.
+        """
         super().__init__(log)
-        self._mender = mender
+        self._scrubber = mender
         self._report = report
-        self._mends: deque[Mend] = deque()
-        self._look_at = 0.0
+        self._repairs: deque[Mend] = deque()
+        self._next_scrub_at = 0.0
         self._rounds = 0
 
     @property
     def waiting(self) -> int:
-        """How many pieces wait to be written."""
-        return len(self._mends)
+        """The number of repairs that wait to be written."""
+        return len(self._repairs)
 
     def put(self, action: Mend) -> None:
-        """Frames came for what is lost."""
+        """Queue frames that replace lost ones."""
         if not self.over:
-            self._mends.append(action)
+            self._repairs.append(action)
 
     def suspect(self, position: int) -> None:
-        """Somebody could not read the position."""
-        self._mender.suspect(position)
+        """Check a position soon, because a reader could not read it."""
+        self._scrubber.suspect(position)
 
     def drop(self) -> None:
-        """Nothing is written any more."""
-        self._mends.clear()
+        """Drop the queued repairs, because writing has failed."""
+        self._repairs.clear()
 
     def wanted(self, now: float, late: float) -> bool:
-        """Whether something is to be mended, or to be looked at for `late` seconds."""
-        return bool(self._mends) or now >= self._look_at + late
+        """True if there is a repair to write, or a scrub is at least `late` seconds overdue."""
+        return bool(self._repairs) or now >= self._next_scrub_at + late
 
     def mend(self) -> bool:
-        """Write one piece of what was lost; whether there was one.
+        """Write one queued repair; return True if there was one.
 
         Raises:
-            DiskFailed: it could not be written.
+            DiskFailed: the write failed.
         """
-        if not self._mends or self.over:
-            self._mends.clear()
+        if not self._repairs or self.over:
+            self._repairs.clear()
             return False
-        action = self._mends.popleft()
+        action = self._repairs.popleft()
         try:
-            count = self.spared(lambda: self._mender.mend(action.frames)) or 0
+            count = self.spared(lambda: self._scrubber.mend(action.frames)) or 0
         except DiskFull:
-            count = 0  # it is asked for again after a while
-        if count and self._mender.lost is None:
-            self._log.info("what could not be read is mended", up_to=action.frames[count - 1].position, mended=self._mender.mended)
-        self._tell()
+            count = 0  # the stack requests the range again after a while
+        if count and self._scrubber.lost is None:
+            up_to, mended = action.frames[count - 1].position, self._scrubber.mended
+            self._log.info("the unreadable part of the log is repaired", up_to=up_to, mended=mended)
+        self._report_lost()
         return True
 
     def look(self, late: float = 0.0) -> bool:
-        """Look at a piece if it is time, or has been for `late` seconds; whether the next one is wanted soon.
+        """Scrub a piece if a scrub is at least `late` seconds overdue; return True if the next piece is wanted soon.
 
         Raises:
-            DiskFailed: what was made again could not be written.
+            DiskFailed: a repaired file could not be written.
         """
-        mender, now = self._mender, time.monotonic()
-        if self.over or (now < self._look_at + late and not (mender.hurried and not late)):
+        mender, now = self._scrubber, time.monotonic()
+        if self.over or (now < self._next_scrub_at + late and not (mender.hurried and not late)):
             return False
         if self.spared(mender.look):
-            self._tell()
+            self._report_lost()
             if mender.lost is not None:
                 self._log.error(_LOST, damage=mender.told)
-        for told in mender.snapshots.news():
-            self._log.warning(SNAPSHOT, told=told)
-        rested, self._rounds = mender.rounds > self._rounds, mender.rounds
-        self._look_at = time.monotonic() + (limits.SCRUB_REST_US if rested else limits.SCRUB_WAIT_US) / US
+        for finding in mender.snapshots.news():
+            self._log.warning(SNAPSHOT, told=finding)
+        round_done, self._rounds = mender.rounds > self._rounds, mender.rounds
+        self._next_scrub_at = time.monotonic() + (limits.SCRUB_REST_US if round_done else limits.SCRUB_WAIT_US) / US
         return mender.hurried
 
-    def _tell(self) -> None:
-        lost = self._mender.lost
+    def _report_lost(self) -> None:
+        lost = self._scrubber.lost
         self._report(Rotted(lost.first, lost.last) if lost is not None else Rotted(0, 0))
 
     def to_dict(self) -> dict[str, object]:
-        """For the status: what is lost now, how often something was, what was mended, and rounds over all of the log."""
-        mender, lost = self._mender, self._mender.lost
+        """Return the figures for the status: the lost range, losses found, frames repaired and completed scrub rounds."""
+        mender, lost = self._scrubber, self._scrubber.lost
         return {
             "lost": [lost.first, lost.last] if lost is not None else [],
             "told": mender.told,

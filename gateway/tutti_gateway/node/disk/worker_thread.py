@@ -1,4 +1,4 @@
-"""A thread that works for a disk: it takes what is queued, in rounds, rests between them, and says what ends its writing."""
+"""Base of the disk threads: processes queued items in rounds, sleeps between rounds, and reports a failure that ends writing."""
 
 from __future__ import annotations
 
@@ -21,46 +21,47 @@ Item = TypeVar("Item")
 
 
 class Working(ABC, Generic[Item]):
-    """What the disk's thread and that of the lanes have in common.
+    """The common part of the disk thread and the lane thread.
 
     Attributes:
-        failed: why nothing more is written in this run; full: why what waits cannot be written now; both empty while all is well.
+        failed: why this thread writes nothing more in this run; empty while writing works.
+        full: why the queued items cannot be written now; empty while the disk has free space.
     """
 
     def __init__(self, name: str, report: Callable[[Event], None], log: FilteringBoundLogger) -> None:
-        """Prepare.
+        """Prepare the thread; `start` starts it.
 
         Args:
-            name: of the thread, as the log tells it to people: "disk", "lanes".
+            name: name of the thread in log lines: "disk" or "lanes".
             report: takes events for the stack; called in the thread.
-            log: for what an operator must know.
+            log: takes messages for the operator.
         """
         self._name = name
         self._report = report
         self._log = log
         self._queue: Mailbox[Item | None] = Mailbox()
         self._stopping = False
-        self._last: Callable[[], None] = _nothing
+        self._on_end: Callable[[], None] = _nothing
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.failed = self.full = ""
 
     @property
     @abstractmethod
     def depth(self) -> int:
-        """How many things wait."""
+        """The number of queued items."""
 
     @property
     @abstractmethod
-    def _pressing(self) -> bool:
-        """Whether something that was taken from the queue waits for the next round, which is to come at once."""
+    def _has_waiting(self) -> bool:
+        """True if items taken from the queue still wait, so that the next round must follow at once."""
 
     @abstractmethod
     def run_once(self) -> bool:
-        """Do one round of what is queued; False when there was nothing to do."""
+        """Process the queued items in one round; return False if there was nothing to do."""
 
     @abstractmethod
     def _idle(self) -> bool:
-        """Do what is to be done when nothing is queued; whether more of it is left. A lack of room ends no writing."""
+        """Do background work while nothing is queued; return True if more is left. `DiskFull` here does not end writing."""
 
     # For the socket thread
 
@@ -69,19 +70,19 @@ class Working(ABC, Generic[Item]):
         self._thread.start()
 
     def stop(self, last: Callable[[], None] | None = None, hurried: Callable[[], bool] = lambda: False) -> bool:
-        """Finish what is queued, then end the thread. Waits for it, but not for a disk that is full or failed, and not for ever.
+        """Finish the queued items, then end the thread. A full or failed disk ends the thread without finishing them.
 
         Args:
-            last: done at the end, in the thread: closes the log.
-            hurried: asked now and then whether the waiting is to be cut short.
+            last: called in the thread at its end; closes the log.
+            hurried: polled during the wait; True ends the wait early.
 
-        Returns whether the thread ended; if not, the disk hangs in it, and it is left.
+        Return True if the thread ended. Return False if the disk hangs: the thread is then abandoned.
         """
-        self._last = last or _nothing
+        self._on_end = last or _nothing
         self._queue.put(None)
         if not ended(self._thread, hurried):
             self._log.error(
-                "the disk hangs: the gateway ends without it, as by a crash; nothing that was acknowledged is lost",
+                "the disk hangs: the gateway exits without waiting for it, as in a crash; no acknowledged record is lost",
                 thread=self._name,
             )
             return False
@@ -95,44 +96,44 @@ class Working(ABC, Generic[Item]):
         self._guarded(self._close)
 
     def _close(self) -> bool:
-        self._last()
+        self._on_end()
         return False
 
     def _work(self) -> None:
-        rested = False
+        timed_out = False
         while True:
             busy = self.run_once()
             if self._stopping and (self.failed or self.full or not self.depth):
                 return
-            if busy and self._pressing:
+            if busy and self._has_waiting:
                 continue
-            # Straight back to sleep after work: who was just told of it wants the interpreter now, and idle work can wait.
-            # What is done while idle may make room, so that a full disk is no reason to leave it.
-            soon = (busy and not rested) or (not self.failed and self._guarded(self._at_rest)) or bool(self.full)
+            # After work the thread sleeps at once, because the socket thread now needs the interpreter; idle work can wait.
+            # Idle work may free disk space, so a full disk does not stop it.
+            soon = (busy and not timed_out) or (not self.failed and self._guarded(self._idle_unless_full)) or bool(self.full)
             nap_us = limits.MARK_IDLE_US - limits.MARK_LATE_US
-            rested = self._queue.wait((nap_us if soon else limits.SPACE_LOOK_US) // US_PER_MS, nap=soon)
+            timed_out = self._queue.wait((nap_us if soon else limits.SPACE_LOOK_US) // US_PER_MS, nap=soon)
 
-    def _at_rest(self) -> bool:
+    def _idle_unless_full(self) -> bool:
         try:
             return self._idle()
         except DiskFull:
-            return False  # it can wait; what must be written says itself that it cannot be
+            return False  # idle work can wait; the writes themselves report a full disk
 
     def _guarded(self, act: Callable[[], bool]) -> bool:
-        """Do something, whose result is returned; whatever goes wrong in it ends writing, and is told."""
+        """Return the result of `act`; any exception in it ends writing and is reported."""
         try:
             return act()
         except (TuttiError, OSError) as error:
             self._fail(str(error))
-        except Exception as error:  # noqa: BLE001 - a thread that dies silently would leave the gateway voting for nothing
-            self._log.exception("a thread of the disk met a defect", thread=self._name)
+        except Exception as error:  # noqa: BLE001 - a silent end of the thread would block the gateway's votes permanently
+            self._log.exception("a disk thread failed because of a defect", thread=self._name)
             self._fail(f"a defect in the thread {self._name}: {type(error).__name__}: {error}")
         return False
 
     def _fail(self, reason: str) -> None:
         self.failed = reason
         self._log.error(
-            "writing failed; this gateway takes no more records until it is started again, and goes on serving reads",
+            "writing failed: this gateway accepts no records until it is restarted, and continues to serve reads",
             reason=reason,
             thread=self._name,
         )
@@ -140,4 +141,4 @@ class Working(ABC, Generic[Item]):
 
 
 def _nothing() -> None:
-    """Nothing is left to do."""
+    """Do nothing."""

@@ -1,4 +1,4 @@
-"""Which transport a configuration asks for, opened: who this gateway says it is, its keys, its port."""
+"""Opens the transport that the configuration selects, with this gateway's introduction, keys and group port."""
 
 from __future__ import annotations
 
@@ -25,12 +25,18 @@ _PROCESS_BYTES = 8
 
 
 def open_transport(config: Config, incarnation: bytes, release: str, log: FilteringBoundLogger, *, begun: bool) -> Transport:
-    """Open what carries messages to and from the other gateways; what the configuration lets pass and an operator should know is
-    logged, of its members while no log has `begun`.
+    """Open the transport to the other gateways, and log advice about the configuration.
+
+    Args:
+        config: the gateway's configuration.
+        incarnation: id of this gateway's data directory.
+        release: version of this software.
+        log: takes messages for the operator.
+        begun: True if this gateway has a log; advice about the configured members then does not apply.
 
     Raises:
-        ConfigError: the keys that it names do not serve.
-        TuttiError: its port cannot be bound.
+        ConfigError: the configured keys are invalid.
+        TuttiError: the group port cannot be bound.
     """
     for one in advice(config, begun=begun):
         log.warning(f"{one.key} {one.what}", do=one.do)
@@ -52,10 +58,10 @@ def open_transport(config: Config, incarnation: bytes, release: str, log: Filter
 
 
 def _open_multicast(config: Config, me: Introduction, keyring: Keyring | None, log: FilteringBoundLogger) -> Multicast:
-    told = config.multicast
-    if keyring is not None:  # the connection on which it is told hides it
+    multicast = config.multicast
+    if keyring is not None:  # peers receive the seal over an encrypted connection
         me = msgspec.structs.replace(me, seal=os.urandom(SEAL_BYTES))
-    socket = MulticastSocket(parse_address(told.address), config.multicast_interface, told.ttl)
+    socket = MulticastSocket(parse_address(multicast.address), config.multicast_interface, multicast.ttl)
     try:
         mesh = Mesh(me, config.group_address, _clock_us, keyring)
     except TuttiError:
@@ -63,12 +69,14 @@ def _open_multicast(config: Config, me: Introduction, keyring: Keyring | None, l
         raise
     log.info(
         "multicast",
-        address=told.address,
+        address=multicast.address,
         interface=config.multicast_interface,
         receive_buffer_bytes=socket.receive_bytes,
         send_buffer_bytes=socket.send_bytes,
     )
-    return Multicast(me, mesh, socket, _clock_us, datagram_bytes=told.datagram_bytes, bytes_a_second=told.bytes_per_second)
+    return Multicast(
+        me, mesh, socket, _clock_us, datagram_bytes=multicast.datagram_bytes, bytes_a_second=multicast.bytes_per_second
+    )
 
 
 def _keyring(config: Config) -> Keyring | None:

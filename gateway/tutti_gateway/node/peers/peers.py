@@ -1,4 +1,4 @@
-"""The other gateways, as the driver sees them: what the stack says goes out, what they say comes in, and troubles are logged."""
+"""The driver's view of the other gateways: sends the stack's messages, knows the names of peers, and logs transport troubles."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tutti_gateway.transport.interface import Transport
 
 
 class Known(Protocol):
-    """What is needed of the stack."""
+    """The part of the stack that `Network` uses."""
 
     @property
     def me(self) -> int:
@@ -20,14 +20,20 @@ class Known(Protocol):
 
     @property
     def log(self) -> bytes:
-        """Uuid of its log."""
+        """Uuid of the group's log."""
 
 
 class Network:
-    """One transport and who is behind it. Owned by the driver's thread."""
+    """One transport and the peers that it reaches. Owned by the driver's thread."""
 
     def __init__(self, transport: Transport, known: Known, log: FilteringBoundLogger) -> None:
-        """`known` says who this gateway is by now; `log` is for the operator."""
+        """Use a transport.
+
+        Args:
+            transport: connects to the other gateways.
+            known: the stack, which knows this gateway's number and log.
+            log: takes messages for the operator.
+        """
         self._transport = transport
         self._known = known
         self._log = log
@@ -36,27 +42,27 @@ class Network:
         self.peers: tuple[tuple[int, str, str], ...] = ()
 
     def name(self, number: int) -> str:
-        """Of another gateway; empty when nobody else has that number."""
+        """Return the name of another gateway, or an empty string if no other gateway has that number."""
         return next((name for known, name, _ in self.peers if known == number), "")
 
     def names(self, numbers: Iterable[int], own: str) -> list[str]:
-        """Of several, this gateway's `own` among them; the number where nobody has told a name."""
+        """Return the names of gateways, with `own` for this gateway, and the number for a gateway without a known name."""
         return [own if number == self._known.me else self.name(number) or str(number) for number in numbers]
 
     def meet(self, action: Peers) -> None:
-        """The stack says who there is."""
+        """Set the other gateways of the group, as the stack names them."""
         self.peers = action.peers
         self._introduce()
         self._transport.peers(action.peers)
         self._log.info("gateways of the group", peers={name: address for _, name, address in action.peers})
 
     def send(self, action: Send) -> None:
-        """Queue a message; it leaves at the next `flush`."""
+        """Queue a message, which leaves at the next `flush`."""
         self._transport.send(action.to, action.message)
         self._sent = True
 
     def flush(self) -> None:
-        """Send what was queued."""
+        """Send the queued messages."""
         if self._sent:
             self._sent = False
             self._introduce()
@@ -69,14 +75,14 @@ class Network:
             self._transport.introduce(*known)
 
     def dropped(self, action: Dropped) -> None:
-        """The stack did not take messages of a member."""
+        """Log that the stack dropped messages of a member."""
         sender = self.name(action.sender) or action.sender
         self._log.warning(
-            "messages of a member were not taken", kind=action.kind, sender=sender, reason=action.reason, count=action.count
+            "messages of a member were dropped", kind=action.kind, sender=sender, reason=action.reason, count=action.count
         )
 
     def look(self) -> None:
-        """Tell the operator what is wrong; called about once a second."""
+        """Log new troubles of the transport; called about once a second."""
         for trouble in self._transport.troubles():
             if trouble.peer:
                 self._log.warning("trouble with another gateway", peer=trouble.peer, reason=trouble.reason)
@@ -84,5 +90,5 @@ class Network:
                 self._log.warning("trouble at the group port", reason=trouble.reason)
 
     def facts(self) -> dict[str, object]:
-        """For the status."""
+        """Return the transport's figures for the status."""
         return self._transport.facts()

@@ -1,1 +1,1 @@
-"""Replay."""
+"""Recording of a gateway's run, and its replay in a fresh stack."""

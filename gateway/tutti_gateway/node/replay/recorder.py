@@ -1,9 +1,9 @@
-"""`tutti serve --record`: every event that the stack takes, with both clocks, and what it answered, in a file (`recording`).
+"""Recorder of `tutti serve --record`: writes every event of the stack, with both clocks and the resulting actions, to a file.
 
-A recorder stands between driver and stack and is a stack to the driver. An event is made into bytes before the step, because a step
-gives frames their place, and the actions after it; all else (compressing, writing) is the work of a thread. Nothing waits for that
-thread: when it does not keep up, or the disk has no room for it, the record ends there, says why, and the gateway goes on. What is
-recorded up to some step replays up to that step (`rerun`).
+The recorder wraps the stack and has the same interface. It encodes an event before the step, because the step assigns positions
+to frames, and encodes the actions after it. A thread compresses and writes; nothing waits for that thread. If the thread lags too
+far or the disk is full, the recording ends with the reason, and the gateway continues. A recording replays up to its last step
+(`rerun`).
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ class Recorder:
     """A stack whose run is recorded.
 
     Attributes:
-        path: the file.
-        over: why nothing more is recorded; empty while it goes on.
+        path: the file of the recording.
+        over: why the recording has ended; empty while it continues.
     """
 
     def __init__(self, stack: Stack, directory: str, header: Header, log: FilteringBoundLogger) -> None:
-        """Begin a file in `directory`; older runs of this gateway make room for it.
+        """Create a file in `directory`, and delete the oldest recordings of this gateway above the size limit.
 
         Raises:
-            ConfigError: no file can be made there.
+            ConfigError: the file cannot be created.
         """
         self._stack = stack
         self._log = log
@@ -63,22 +63,22 @@ class Recorder:
         self.path = Path(directory, name)
         try:
             make_directory(self.path.parent)
-            _make_room(self.path.parent, header.gateway)
+            _delete_old_recordings(self.path.parent, header.gateway)
             self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise _cannot(directory, error) from error
+            raise _cannot_record(directory, error) from error
         try:
             self._written = self._write(start_bytes())
         except OSError as error:
             os.close(self._fd)
-            raise _cannot(directory, error) from error
+            raise _cannot_record(directory, error) from error
         self._waiting: deque[bytes] = deque([item_bytes(header)])
-        self._put = self._taken = 0  # bytes, counted by one thread each
+        self._queued_bytes = self._taken_bytes = 0  # each counter has one writing thread, so neither needs a lock
         self._ending = False
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
         self._thread.start()
-        log.info("this run is recorded", file=str(self.path), bytes_max=limits.RECORD_RUN_BYTES_MAX)
+        log.info("recording this run", file=str(self.path), bytes_max=limits.RECORD_RUN_BYTES_MAX)
 
     # For the socket thread
 
@@ -86,34 +86,34 @@ class Recorder:
         """Step the stack, and record it."""
         if self.over:
             return self._stack.step(event, now)
-        told = msgspec.Raw(encode_lean_event(event))
+        encoded = msgspec.Raw(encode_lean_event(event))
         try:
             actions = self._stack.step(event, now)
         except Exception as error:
-            self._keep(Raised(now.mono_us, now.wall_us, told, f"{type(error).__name__}: {error}"))
+            self._append(Raised(now.mono_us, now.wall_us, encoded, f"{type(error).__name__}: {error}"))
             raise
-        self._keep(Stepped(now.mono_us, now.wall_us, told, msgspec.Raw(encode_lean_actions(actions))))
+        self._append(Stepped(now.mono_us, now.wall_us, encoded, msgspec.Raw(encode_lean_actions(actions))))
         return actions
 
-    def _keep(self, item: Item) -> None:
+    def _append(self, item: Item) -> None:
         data = item_bytes(item)
         self._waiting.append(data)
-        self._put += len(data)
-        waiting = self._put - self._taken
+        self._queued_bytes += len(data)
+        waiting = self._queued_bytes - self._taken_bytes
         if waiting > limits.RECORD_WAITING_BYTES_MAX:
-            self._end("its disk does not keep up")
+            self._end("the disk of the recording is too slow")
         elif waiting >= limits.RECORD_BLOCK_BYTES:
             self._wake.set()
 
     def _end(self, reason: str) -> None:
-        """Record nothing more; whoever finds out first says why."""
+        """End the recording; only the first reason is kept and logged."""
         if not self.over:
             self.over = reason
-            self._log.warning("this run is recorded no further", file=str(self.path), reason=reason)
+            self._log.warning("the recording of this run ends", file=str(self.path), reason=reason)
             self._wake.set()
 
     def stop(self) -> None:
-        """Write what is left. Waits for it, but not for ever."""
+        """Write the remaining items; waits for a bounded time."""
         self._ending = True
         self._wake.set()
         ended(self._thread, lambda: False)
@@ -129,8 +129,8 @@ class Recorder:
             self._write_blocks()
             self._write(block_bytes(item_bytes(Closed(self.over or "the gateway stopped"))))
         except OSError as error:
-            self._end(f"its disk says: {error.strerror}")
-        except Exception as error:  # noqa: BLE001 - a thread that dies silently would let the record look whole
+            self._end(f"the recording cannot be written: {error.strerror}")
+        except Exception as error:  # noqa: BLE001 - if the thread died silently, the recording would look complete
             self._end(f"a defect in the recorder: {type(error).__name__}: {error}")
         finally:
             os.close(self._fd)
@@ -144,24 +144,24 @@ class Recorder:
             while waiting and (not items or size + len(waiting[0]) <= limits.RECORD_BLOCK_BYTES):
                 items.append(waiting.popleft())
                 size += len(items[-1])
-            self._taken += size
+            self._taken_bytes += size
             if size > limits.RECORD_BLOCK_BYTES_MAX:
-                self._end(f"one step takes {size} bytes, over the limit of {limits.RECORD_BLOCK_BYTES_MAX}")
+                self._end(f"one step has {size} bytes, above the limit of {limits.RECORD_BLOCK_BYTES_MAX}")
                 waiting.clear()
                 return
-            if not self._room():
+            if not self._has_space():
                 waiting.clear()
                 return
             self._written += self._write(block_bytes(b"".join(items)))
 
-    def _room(self) -> bool:
+    def _has_space(self) -> bool:
         if self._written >= limits.RECORD_RUN_BYTES_MAX:
-            self._end(f"the limit of {limits.RECORD_RUN_BYTES_MAX >> 20} MiB a run is reached")
+            self._end(f"the recording has reached its limit of {limits.RECORD_RUN_BYTES_MAX >> 20} MiB")
             return False
         found = os.fstatvfs(self._fd)
         free = found.f_bavail * found.f_frsize
         if free < limits.RECORD_FREE_BYTES_MIN:
-            self._end(f"{free >> 20} MiB are free on its disk, and {limits.RECORD_FREE_BYTES_MIN >> 20} MiB are left to the log")
+            self._end(f"its disk has {free >> 20} MiB free; the last {limits.RECORD_FREE_BYTES_MIN >> 20} MiB are kept for the log")
             return False
         return True
 
@@ -172,19 +172,19 @@ class Recorder:
         return len(data)
 
 
-def _cannot(directory: str, error: OSError) -> ConfigError:
+def _cannot_record(directory: str, error: OSError) -> ConfigError:
     return ConfigError(
         f"the run cannot be recorded in {directory}: {error.strerror}; {remedy(error, 'name a directory to write in')}"
     )
 
 
 def header_of(gateway: str, release: str, config: StackConfig, now: Now) -> Header:
-    """Whose run begins now."""
+    """Return the header of a recording that begins now."""
     return Header(release, gateway, now.wall_us, config)
 
 
-def _make_room(directory: Path, gateway: str) -> None:
-    """Remove the oldest runs of the gateway, so that the new one stays within the bound together with them."""
+def _delete_old_recordings(directory: Path, gateway: str) -> None:
+    """Delete the oldest recordings of the gateway, so that the remaining ones and a new one stay below the size limit."""
     stamp = len("20260101T000000.000000Z")
     runs = [path for path in directory.glob(f"*{SUFFIX}") if path.stem[: -stamp - 1] == gateway]
     left = limits.RECORD_KEPT_BYTES_MAX - limits.RECORD_RUN_BYTES_MAX

@@ -1,12 +1,13 @@
-"""The file of a recorded run: what happened to a stack, and what it answered, step by step.
+"""File format of a recorded run: the events of a stack and the resulting actions, step by step.
 
     file   = magic "TUTTIRUN", version u32, blocks
-    block  = length u32, stored length u32, CRC32C of both and of what is stored u32, stored bytes (zstd)
+    block  = length u32, stored length u32, CRC32C of both lengths and the stored bytes u32, stored bytes (zstd)
     block, decompressed = items, each: length u32, msgpack
 
-All numbers are little-endian. The first item is a `Header`, then comes a `Stepped` (or, at the very end, a `Raised`) for each step,
-and a `Closed` says why nothing follows. Without one the process was killed, or the machine went down, and the last quarter of a
-second or so is missing. A block cut short at the end of the file is what such an end leaves, and is no damage.
+All numbers are little-endian. The first item is a `Header`. A `Stepped` follows for each step, or a `Raised` for the last step if
+the stack raised an error. A `Closed` gives the reason for the end of the recording. A recording without `Closed` ended with a kill
+of the process or a crash of the machine, and about the last quarter of a second is missing. Such a recording may end within a
+block, which does not count as corruption.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.events import StackConfig
 
 MAGIC = b"TUTTIRUN"
-VERSION = 1  # of this form; what the events and actions in it look like is the release's
+VERSION = 1  # of the file format; the encoding of events and actions depends on the release
 SUFFIX = ".run"
 _START = struct.Struct("<8sI")
 _BLOCK = struct.Struct("<II")
@@ -36,7 +37,7 @@ _CODEC = pa.Codec("zstd", 1)
 
 
 class Header(msgspec.Struct, frozen=True, array_like=True, tag=0):
-    """Whose run it is. `started_us` is UTC; `config` is what the stack was told."""
+    """The gateway, release and stack configuration of a recorded run; `started_us` is UTC."""
 
     release: str
     gateway: str
@@ -45,7 +46,7 @@ class Header(msgspec.Struct, frozen=True, array_like=True, tag=0):
 
 
 class Stepped(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """One step: both clocks at the event, the event and the actions, lean (`tutti_gateway.core.protocol.codec`)."""
+    """One step: both clocks at the event, the event and the actions, encoded without bodies (`core.protocol.codec`)."""
 
     mono_us: int
     wall_us: int
@@ -54,7 +55,7 @@ class Stepped(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
 
 class Raised(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """The last step: the stack did not survive the event."""
+    """The last step, in which the stack raised an error."""
 
     mono_us: int
     wall_us: int
@@ -63,7 +64,7 @@ class Raised(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
 
 class Closed(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """The record ends on purpose: why."""
+    """The reason for a regular end of the recording."""
 
     reason: str
 
@@ -74,47 +75,48 @@ _ENCODER = msgspec.msgpack.Encoder()
 
 
 def start_bytes() -> bytes:
-    """What a file begins with."""
+    """Return the magic and version at the start of a file."""
     return _START.pack(MAGIC, VERSION)
 
 
 def item_bytes(item: Item) -> bytes:
-    """An item as it stands in a block."""
+    """Return the encoding of an item within a block."""
     data = _ENCODER.encode(item)
     return _LENGTH.pack(len(data)) + data
 
 
 def block_bytes(items: bytes) -> bytes:
-    """A block that holds the items."""
+    """Return the compressed block of some encoded items."""
     stored = _CODEC.compress(items, asbytes=True)
     head = _BLOCK.pack(len(items), len(stored))
     return head + _CRC.pack(crc32c(stored, crc32c(head))) + stored
 
 
 class Recording:
-    """A recorded run, read item by item: no more than one block is held.
+    """Reader of a recorded run; holds at most one block in memory.
 
     Attributes:
-        header: whose run it is.
-        size: bytes of the file, and `done`, how many of them are read.
-        torn: whether the file ends within a block, or without any word on why; known at the end.
-        closed: why nothing follows, where it is said; known at the end.
+        header: gateway, release and configuration of the run.
+        size: bytes of the file.
+        done: bytes read so far.
+        torn: True if the file ends within a block or without a reason; set at the end.
+        closed: reason for the end of the recording; set at the end, empty if the file has none.
     """
 
     def __init__(self, path: Path | str) -> None:
         """Open the file and read its header.
 
         Raises:
-            UsageError: there is no such file.
-            FormatError: it is no recorded run, or one of another version.
-            Damaged: it is damaged.
+            UsageError: the file does not exist or cannot be read.
+            FormatError: the file is not a recorded run, or has another version.
+            Damaged: the file is corrupt.
         """
         self._path = Path(path)
         self.torn = False
         self.closed = ""
         self.done = 0
         try:
-            if self._path.exists() and not self._path.is_file():  # to open a pipe waits for a process that writes into it
+            if self._path.exists() and not self._path.is_file():  # opening a pipe would wait for a writer
                 raise OSError(errno.EINVAL, "it is not a regular file")
             self._file: BinaryIO = self._path.open("rb")
         except OSError as error:
@@ -130,10 +132,10 @@ class Recording:
             raise
 
     def __iter__(self) -> Iterator[Stepped | Raised]:
-        """The steps, in order.
+        """Iterate over the steps, in order.
 
         Raises:
-            Damaged: something is wrong before the end.
+            Damaged: the file is corrupt before its end.
         """
         for item in self._items:
             if isinstance(item, Closed):
@@ -152,15 +154,15 @@ class Recording:
         data = self._file.read(_START.size)
         magic, version = _START.unpack(data.ljust(_START.size, b"\0"))
         if magic != MAGIC:
-            raise FormatError(f"{self._path} is no recorded run: it does not begin with {MAGIC.decode()}")
+            raise FormatError(f"{self._path} is not a recorded run: the file does not begin with {MAGIC.decode()}")
         if version != VERSION:
             raise FormatError(
-                f"{self._path} is a recorded run of form {version} and this release reads {VERSION}: use the other release"
+                f"{self._path} is a recorded run of format {version} and this release reads format {VERSION}: use the other release"
             )
         self.done = len(data)
         header = next(self._items, None)
         if not isinstance(header, Header):
-            raise FormatError(f"{self._path} does not begin with whose run it is; if it was killed at once, it holds nothing")
+            raise FormatError(f"{self._path} has no header: the recording is empty if the gateway was killed right after its start")
         return header
 
     def _read(self) -> Iterator[Item]:
@@ -171,12 +173,12 @@ class Recording:
                 if end <= len(items):
                     end += _LENGTH.unpack_from(items, at)[0]
                 if end > len(items):
-                    raise self._damaged("an item goes on behind its block")
+                    raise self._damaged("an item extends past the end of its block")
                 yield self._item(items[at + _LENGTH.size : end])
                 at = end
 
     def _block(self) -> memoryview | None:
-        """The items of the next block; None at the end."""
+        """Return the items of the next block, or None at the end."""
         head = self._file.read(_BLOCK.size + _CRC.size)
         if not head:
             return None
@@ -185,16 +187,16 @@ class Recording:
             return None
         length, stored_length = _BLOCK.unpack_from(head)
         if stored_length > self.size - self._file.tell():
-            self.torn = True  # or a damaged length, which at the end looks the same
+            self.torn = True  # a corrupt length cannot be told apart from a file that ends within the block
             return None
         stored = self._file.read(stored_length)
         if crc32c(stored, crc32c(head[: _BLOCK.size])) != _CRC.unpack_from(head, _BLOCK.size)[0]:
             if not self._file.read(1):
                 self.torn = True
                 return None
-            raise self._damaged("a block fails its CRC")
+            raise self._damaged("the CRC of a block does not match")
         if length > limits.RECORD_BLOCK_BYTES_MAX:
-            raise self._damaged(f"a block of {length} bytes is over the limit of {limits.RECORD_BLOCK_BYTES_MAX}")
+            raise self._damaged(f"a block of {length} bytes is above the limit of {limits.RECORD_BLOCK_BYTES_MAX}")
         self.done += len(head) + stored_length
         try:
             return memoryview(_CODEC.decompress(stored, decompressed_size=length, asbytes=True))
@@ -208,4 +210,4 @@ class Recording:
             raise self._damaged(str(error)) from error
 
     def _damaged(self, what: str) -> Damaged:
-        return Damaged(f"{self._path} is damaged before byte {self._file.tell()}: {what}")
+        return Damaged(f"{self._path} is corrupt before byte {self._file.tell()}: {what}")

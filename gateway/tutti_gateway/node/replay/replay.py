@@ -1,7 +1,7 @@
-"""A recorded run, run again: a fresh stack takes the recorded events and must answer each with the recorded actions.
+"""Replay of a recorded run: a fresh stack takes the recorded events and must return the recorded actions for each.
 
-Nothing else is needed, as the stack knows no clock, disk, network or chance but through its events. What differs is a fault of the
-stack (something in it is not a function of its events), another release, or a record that was changed.
+The stack gets time, disk, network and randomness only through events, so its actions are a function of them. A difference means a
+defect in the stack (some state is not a function of the events), another release, or a modified recording.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ _LINES_MAX = 64
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """The first event that was answered differently.
+    """The first event for which the replay returned different actions.
 
     Attributes:
         number: of the event, from 1.
-        mono_us, wall_us: the clocks at it.
-        event: what happened.
-        recorded, again: what was answered then and now, a line each; an error is one line.
+        mono_us, wall_us: both clocks at the event.
+        event: the event as text.
+        recorded: the recorded actions, one line each; an error is one line.
+        again: the actions of the replay, in the same form.
     """
 
     number: int
@@ -42,15 +43,16 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class Rerun(msgspec.Struct, frozen=True):
-    """What came of it.
+    """The result of a replay.
 
     Attributes:
-        header: whose run it was.
-        events: how many were answered as recorded.
-        first_us, last_us: wall clock of the first and the last event.
-        closed: why the record ends; empty if it is `torn`: cut short by a kill.
-        raised: how the stack ended, if it did, then and now.
-        difference: None if all is the same.
+        header: gateway, release and configuration of the run.
+        events: number of events with the recorded actions.
+        first_us, last_us: wall clock at the first and the last event.
+        closed: reason for the end of the recording; empty if the recording is `torn`.
+        torn: True if a kill or crash ended the recording.
+        raised: the error that ended the stack both times; empty if there is none.
+        difference: the first difference, None if there is none.
     """
 
     header: Header
@@ -64,12 +66,16 @@ class Rerun(msgspec.Struct, frozen=True):
 
 
 def rerun(path: Path | str, reach: Callable[[int, int], None] = lambda done, size: None) -> Rerun:
-    """Run the record of `path` again; `reach` is told of bytes done and in all.
+    """Replay a recording.
+
+    Args:
+        path: the file of the recording.
+        reach: called with the bytes read so far and the bytes of the file.
 
     Raises:
-        UsageError: it cannot be opened.
-        FormatError: it is no recorded run, or of another form.
-        Damaged: something in it is damaged before the end.
+        UsageError: the file cannot be opened.
+        FormatError: the file is not a recorded run, or has another format.
+        Damaged: the file is corrupt before its end.
     """
     recording = Recording(path)
     try:
@@ -95,24 +101,24 @@ def _rerun(recording: Recording, reach: Callable[[int, int], None]) -> Rerun:
 
 
 def _step(stack: Stack, step: Stepped | Raised, number: int) -> Difference | None:
-    """Take the event in again; None if the answer is the recorded one."""
+    """Step the stack with a recorded event; return None if the actions are the recorded ones."""
     try:
         event = decode_lean_event(step.event)
         again = _answer(stack, event, Now(step.mono_us, step.wall_us))
         recorded = step.error if isinstance(step, Raised) else bytes(step.actions)
         if recorded == (again if isinstance(again, str) else encode_lean_actions(again)):
             return None
-        told = recorded if isinstance(recorded, str) else decode_lean_actions(recorded)
+        recorded_actions = recorded if isinstance(recorded, str) else decode_lean_actions(recorded)
     except FormatError as error:
-        raise Damaged(f"event {number} of the record cannot be read by this release: {error}") from error
-    return Difference(number, step.mono_us, step.wall_us, _text(event), _lines(told), _lines(again))
+        raise Damaged(f"this release cannot decode event {number} of the recording: {error}") from error
+    return Difference(number, step.mono_us, step.wall_us, _text(event), _lines(recorded_actions), _lines(again))
 
 
 def _answer(stack: Stack, event: Event, now: Now) -> Sequence[Action] | str:
-    """The actions, or how the stack ended."""
+    """Return the actions of a step, or the error as text."""
     try:
         return stack.step(event, now)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the record says whether it is the same
+    except Exception as error:  # noqa: BLE001 - any error is compared with the recorded one
         return f"{type(error).__name__}: {error}"
 
 

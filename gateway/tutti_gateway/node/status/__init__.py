@@ -1,1 +1,1 @@
-"""Status."""
+"""Status documents, the status socket, the trace log, and the supervisor of the reads process."""

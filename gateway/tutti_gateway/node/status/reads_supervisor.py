@@ -1,8 +1,8 @@
-"""Keeps the reads process alive: starts it, again with a growing wait when it dies or hangs, and takes it down with the gateway.
+"""Supervisor of the reads process: starts it, restarts it with backoff when it dies or hangs, and ends it with the gateway.
 
-The child is given the read end of a pipe. A byte on it says that the frontier moved; its end says that the gateway is gone. It also
-asks the kernel to kill it with the thread that started it, which is this one and lives as long as the gateway does: a child that is
-stopped or stuck sees no pipe, and would keep its ports from the gateway's next run. So no reads process outlives its gateway.
+The child process inherits the read end of a pipe. A byte on the pipe means that the frontier moved; end of file means that the
+gateway has ended. The child also asks the kernel to kill it when the supervisor's thread ends (`PR_SET_PDEATHSIG`), because a
+stopped or stuck child does not read the pipe and would keep its ports from the gateway's next run.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
 US = 1_000_000
-_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))  # HTTP/2's preface, and empty settings
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))  # HTTP/2 preface and empty SETTINGS
 
 
 class Notifier:
-    """The pipe to the reads process: one byte says that there is more to read. Bytes that were not taken yet are enough."""
+    """The pipe to the reads process: one byte means that new records can be read."""
 
     def __init__(self) -> None:
         self.read_fd, self._write_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
     def notify(self) -> None:
-        """Say that the frontier moved; never blocks."""
-        with contextlib.suppress(BlockingIOError):  # full: it will look anyway
+        """Notify the reads process that the frontier moved; never blocks."""
+        with contextlib.suppress(BlockingIOError):  # a full pipe wakes the reads process anyway
             os.write(self._write_fd, b"!")
 
     def close(self) -> None:
@@ -45,23 +45,23 @@ class Notifier:
 
 
 class Supervisor:
-    """Runs one child process for as long as the gateway lives. All its work happens in a thread of its own."""
+    """Keeps one child process running as long as the gateway runs, in a separate thread."""
 
     def __init__(
         self, command: Sequence[str], pass_fds: Sequence[int], ports: Sequence[tuple[str, int]], *, encrypted: bool = False
     ) -> None:
-        """Prepare.
+        """Prepare the supervisor; `start` starts it.
 
         Args:
-            command: what to run.
-            pass_fds: descriptors that the child inherits.
-            ports: (host, port) pairs on which it listens once it is up.
-            encrypted: whether it speaks TLS there.
+            command: command line of the child.
+            pass_fds: file descriptors that the child inherits.
+            ports: (host, port) pairs on which the child listens once it is ready.
+            encrypted: True if the child speaks TLS on these ports.
         """
         self._command = list(command)
         self._pass_fds = tuple(pass_fds)
         self._ports = list(ports)
-        self._ask = _shake_hands if encrypted else _greet
+        self._probe = _probe_tls if encrypted else _probe_http2
         self._log: FilteringBoundLogger | None = None
         self._on_ready: Callable[[], None] | None = None
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -72,8 +72,9 @@ class Supervisor:
         self.starts = 0
 
     def attach(self, log: FilteringBoundLogger, ready: Callable[[], None]) -> None:
-        """Say where the child's deaths are told, and what to call (in the supervisor's thread) when all ports answer for the first
-        time; when they did already, it is called at once.
+        """Set the log for the child's failures and the callback for its readiness.
+
+        The supervisor's thread calls `ready` when all ports answer for the first time; if they already do, it is called at once.
         """
         self._log = log
         self._on_ready = ready
@@ -81,17 +82,17 @@ class Supervisor:
             ready()
 
     def start(self) -> None:
-        """Start the child; harmless when it is started already."""
+        """Start the child; a second call has no effect."""
         if not self._started:
             self._started = True
             self._thread.start()
 
     def let_end(self) -> None:
-        """The gateway stops: from now on a child that ends stays down, as one that was told to with the whole process group."""
+        """Stop restarting the child, because the gateway is stopping and a signal to the process group may end the child too."""
         self._ending = True
 
     def stop(self) -> None:
-        """End the child: SIGTERM, and SIGKILL when that is not enough. Waits for it."""
+        """End the child with SIGTERM, or with SIGKILL after a time limit, and wait for it."""
         os.eventfd_write(self._stop_fd, 1)
         if self._started:
             self._thread.join()
@@ -104,28 +105,28 @@ class Supervisor:
             try:
                 child = subprocess.Popen(self._command, pass_fds=self._pass_fds, stdin=subprocess.DEVNULL)
             except OSError as error:
-                self._tell("the reads process cannot be started", error=str(error))
+                self._log_error("the reads process cannot be started", error=str(error))
             else:
                 self.pid = child.pid
                 self.starts += 1
                 stopped = self._watched(child)
                 self.pid = 0
-                # What ended it may have told the gateway to stop, too, which says so a moment later.
-                if stopped or self._over(grace_s):
+                # A signal to the whole process group also stops the gateway, whose call of `let_end` may come a moment later.
+                if stopped or self._is_over(grace_s):
                     return
-                self._tell("the reads process ended; it is started again", code=child.returncode, after_s=wait_s)
+                self._log_error("the reads process ended and is restarted", code=child.returncode, after_s=wait_s)
             if time.monotonic() - began > limits.READS_RESTART_US_MAX / US:
                 wait_s = grace_s
-            if self._over(wait_s):
+            if self._is_over(wait_s):
                 return
             wait_s = min(2 * wait_s, limits.READS_RESTART_US_MAX / US)
 
-    def _tell(self, what: str, **facts: object) -> None:
+    def _log_error(self, what: str, **facts: object) -> None:
         if self._log is not None:
             self._log.error(what, **facts)
 
-    def _over(self, wait_s: float) -> bool:
-        """Whether no child is to run any more, as is known after so long."""
+    def _is_over(self, wait_s: float) -> bool:
+        """Wait, at most `wait_s` seconds; return True if no child is to run any more."""
         return self._stop_asked(wait_s) or self._ending
 
     def _stop_asked(self, wait_s: float) -> bool:
@@ -134,18 +135,18 @@ class Supervisor:
         return bool(poll.poll(wait_s * 1000))
 
     def _watched(self, child: subprocess.Popen[bytes]) -> bool:
-        """As `_watch`; a child that cannot be watched is ended."""
+        """Call `_watch`; end a child that cannot be watched."""
         try:
             return self._watch(child)
-        except OSError as error:  # no descriptor left
-            self._tell("the reads process cannot be watched", error=str(error))
+        except OSError as error:  # the process has no file descriptor left
+            self._log_error("the reads process cannot be watched", error=str(error))
             self._end(child)
             return self._stop_asked(0)
 
     def _watch(self, child: subprocess.Popen[bytes]) -> bool:
-        """Wait until the child ends, by itself or because it hangs (False), or the gateway stops (True)."""
+        """Wait until the child ends or hangs (return False), or the gateway stops (return True)."""
         pidfd = os.pidfd_open(child.pid)
-        heard_at = looked_at = time.monotonic()
+        answered_at = probed_at = time.monotonic()
         try:
             poll = select.poll()
             poll.register(self._stop_fd, select.POLLIN)
@@ -160,17 +161,17 @@ class Supervisor:
                 if self._stop_fd in happened:
                     self._end(child)
                     return True
-                if not self.ready and all(_answers(host, port) for host, port in self._ports):
+                if not self.ready and all(_accepts(host, port) for host, port in self._ports):
                     self.ready = True
                     if self._on_ready is not None:
                         self._on_ready()
                 now = time.monotonic()
-                if now - looked_at >= limits.READS_LOOK_US / US:
-                    looked_at = now
-                    if all(_reacts(host, port, self._ask) for host, port in self._ports):
-                        heard_at = time.monotonic()
-                    elif now - heard_at >= limits.READS_SILENT_US_MAX / US:
-                        self._tell("the reads process does not answer; it is ended", silent_s=round(now - heard_at))
+                if now - probed_at >= limits.READS_LOOK_US / US:
+                    probed_at = now
+                    if all(_responds(host, port, self._probe) for host, port in self._ports):
+                        answered_at = time.monotonic()
+                    elif now - answered_at >= limits.READS_SILENT_US_MAX / US:
+                        self._log_error("the reads process does not answer and is ended", silent_s=round(now - answered_at))
                         self._end(child)
                         return self._stop_asked(0)
         finally:
@@ -185,7 +186,7 @@ class Supervisor:
             child.wait()
 
 
-def _answers(host: str, port: int) -> bool:
+def _accepts(host: str, port: int) -> bool:
     try:
         with socket.create_connection((host, port), timeout=limits.READS_PROBE_US / US):
             return True
@@ -193,8 +194,8 @@ def _answers(host: str, port: int) -> bool:
         return False
 
 
-def _reacts(host: str, port: int, greet: Callable[[socket.socket], None]) -> bool:
-    """Whether who listens there does anything at all: the kernel takes connections for a process that hangs, too."""
+def _responds(host: str, port: int, greet: Callable[[socket.socket], None]) -> bool:
+    """True if the process answers on the port; the kernel accepts connections even for a process that hangs."""
     try:
         with socket.create_connection((host, port), timeout=limits.READS_ANSWER_US_MAX / US) as connection:
             greet(connection)
@@ -205,15 +206,15 @@ def _reacts(host: str, port: int, greet: Callable[[socket.socket], None]) -> boo
     return True
 
 
-def _greet(connection: socket.socket) -> None:
-    """As gRPC greets, which answers at once; the admin port answers that this is the wrong port. A place refused counts."""
+def _probe_http2(connection: socket.socket) -> None:
+    """Send the HTTP/2 preface of gRPC, which both ports answer at once; the admin port answers with an error."""
     connection.sendall(_GREETING)
     connection.recv(1)
 
 
-def _shake_hands(connection: socket.socket) -> None:
-    """As who has no certificate in mind; a handshake that is refused is an answer."""
-    import ssl  # noqa: PLC0415 - for those alone who have a certificate
+def _probe_tls(connection: socket.socket) -> None:
+    """Begin a TLS handshake without checking the certificate; a refused handshake counts as an answer."""
+    import ssl  # noqa: PLC0415 - only a gateway with a certificate needs it
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

@@ -1,4 +1,4 @@
-"""What a gateway tells of itself: the welcome to clients, its status, and the received-table. JSON shapes are in NOTES.md."""
+"""Status documents of a gateway: the welcome to clients, the status, the members and the producers (JSON, see NOTES.md)."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ from tutti_gateway.node.disk.lane_thread import NO_FACTS, LaneFacts
 
 
 class Decided(Protocol):
-    """What is needed of the stack."""
+    """The part of the stack that the status documents use."""
 
     @property
     def lane_halted(self) -> str:
-        """Why nothing can follow in the own lane; empty while all is well."""
+        """Why no frame can follow in the own lane; empty while the lane works."""
 
     @property
     def lane_members(self) -> tuple[int, ...]:
-        """Whose disks have what is acknowledged in the own lane now."""
+        """The gateways that hold every record now acknowledged in the own lane."""
 
     @property
     def decided(self) -> LogState:
-        """The log up to the frontier; not to be changed."""
+        """The state of the log up to the frontier; read-only."""
 
 
 class Standing(Protocol):
-    """What is needed of the driver."""
+    """The part of the driver that the status documents use."""
 
     meters: Meters
     position: int
@@ -55,42 +55,42 @@ class Standing(Protocol):
 
     @property
     def suspected(self) -> str:
-        """Who holds the group up, and why; empty when nobody does."""
+        """The members that block decisions, each with the reason; empty if there are none."""
 
     @property
     def undecided_bytes(self) -> int:
-        """Bytes of the frames that were handed to the disk and are not decided."""
+        """The bytes of the undecided frames."""
 
     @property
     def undecided_frames(self) -> int:
-        """How many they are."""
+        """The number of undecided frames."""
 
     @property
     def state(self) -> str:
-        """`primary`, `minority`, `joining`, `leaving` or `halted`."""
+        """The state of the gateway: `primary`, `minority`, `joining`, `leaving` or `halted`."""
 
     @property
     def clients(self) -> int:
-        """How many have said Hello."""
+        """The number of client sessions."""
 
     def transport_facts(self) -> dict[str, object]:
-        """What was sent to other gateways, received of them and lost."""
+        """Return the transport's figures: messages sent, received and lost."""
 
 
 class GroupFacts(Protocol):
-    """What is needed of `tutti_gateway.core.view.group_status.Survey`."""
+    """The part of `tutti_gateway.core.view.group_status.Survey` that the status documents use."""
 
     @property
     def state(self) -> str:
-        """`primary`, `minority`, `joining`, `leaving` or `halted`."""
+        """The state of the gateway: `primary`, `minority`, `joining`, `leaving` or `halted`."""
 
     @property
     def reason(self) -> str:
-        """Why it takes nothing new where the operator has to act."""
+        """Why the gateway accepts no new records until the operator acts; empty if it accepts them."""
 
     @property
     def waits(self) -> str:
-        """What it waits for before it takes anything new."""
+        """What the gateway waits for before it accepts new records; empty if it does not wait."""
 
     @property
     def view(self) -> tuple[int, tuple[int, ...], int]:
@@ -98,14 +98,14 @@ class GroupFacts(Protocol):
 
     @property
     def repair(self) -> dict[str, int]:
-        """What was counted of lost, late and wrong messages between gateways."""
+        """Counters of lost, late and invalid messages between gateways."""
 
     def members(self) -> list[Member]:
-        """Every gateway of the group."""
+        """Return every gateway of the group."""
 
 
 class DiskFacts(Protocol):
-    """What is needed of the disk thread."""
+    """The part of the disk thread that the status documents use."""
 
     space: Space
     failed: str
@@ -114,18 +114,18 @@ class DiskFacts(Protocol):
 
     @property
     def depth(self) -> int:
-        """How much waits for it."""
+        """The number of queued items."""
 
     @property
     def held(self) -> Held | None:
-        """What retention would let go and a named reader holds back."""
+        """The data that retention would trim but a named reader holds back, None if there is none."""
 
     def damage(self) -> dict[str, object]:
-        """What of the log cannot be read, and what was mended."""
+        """Return the scrubber's figures: the unreadable range and the repairs."""
 
 
 class LanesFacts(Protocol):
-    """What is needed of the lanes' thread."""
+    """The part of the lane thread that the status documents use."""
 
     facts: dict[LaneName, LaneFacts]
     failed: str
@@ -134,34 +134,34 @@ class LanesFacts(Protocol):
 
     @property
     def starts(self) -> dict[LaneName, int]:
-        """The first offset that each lane still has here."""
+        """The first available offset of each lane here."""
 
     @property
     def damaged(self) -> dict[LaneName, str]:
-        """Lanes of which something cannot be read here, and what to do."""
+        """The lanes with unreadable data, and the remedy for each."""
 
     @property
     def depth(self) -> int:
-        """How much waits for it."""
+        """The number of queued items."""
 
 
 class ReadsFacts(Protocol):
-    """What is needed of the supervisor of the reads process."""
+    """The part of the supervisor of the reads process that the status documents use."""
 
     pid: int
     starts: int
 
 
 class LookupFacts(Protocol):
-    """What is needed of the lookups."""
+    """The part of the duplicate lookup that the status documents use."""
 
     @property
     def waiting(self) -> int:
-        """How many duplicates wait."""
+        """The number of duplicates that wait for their offset."""
 
 
 class Books:
-    """Answers questions. Used by the socket thread; a status costs it a tenth of a millisecond."""
+    """Makes the status documents. Used by the socket thread; a status takes a tenth of a millisecond."""
 
     def __init__(
         self,
@@ -177,7 +177,15 @@ class Books:
         security: Callable[[], dict[str, object]] = dict,
         clock_ahead_us: Callable[[], int] = int,
     ) -> None:
-        """Keep what is asked; `incarnation` is that of this gateway's disk, `security` tells of tokens."""
+        """Store the sources of the documents.
+
+        Args:
+            config: the gateway's configuration.
+            stack, driver, disk, lookups, reads, group, lanes: the parts of the gateway that the documents describe.
+            incarnation: id of this gateway's data directory.
+            security: returns the figures about tokens.
+            clock_ahead_us: returns how far the host clock is ahead of the group's clock, us.
+        """
         self._security, self._clock_ahead_us = security, clock_ahead_us
         self._config = config
         self._stack = stack
@@ -203,16 +211,16 @@ class Books:
 
     @property
     def state(self) -> str:
-        """`primary`, `minority`, `joining`, `leaving` or `halted`."""
+        """The state of the gateway: `primary`, `minority`, `joining`, `leaving` or `halted`."""
         return self._group.state
 
     @property
     def waits(self) -> str:
-        """What it waits for where it takes nothing new and others have to act or to come, empty otherwise."""
+        """What the gateway waits for before it accepts new records; empty if it does not wait for other gateways."""
         return self._waits(self._driver.transport_facts())
 
     def welcome(self) -> Welcome:
-        """The answer to Hello."""
+        """Return the answer to Hello."""
         config, members = self._config, self._group.members()
         return Welcome(
             protocol=PROTOCOL,
@@ -232,7 +240,7 @@ class Books:
         )
 
     def _lane(self) -> str:
-        """The own lane, once the log says which number this gateway has with this disk; empty while it can take nothing."""
+        """Return the own lane once the roster has this gateway with this disk; empty while the lane cannot accept records."""
         for number, voter in self._stack.decided.roster.items():
             lane = LaneName(number, self._incarnation)
             if voter.incarnation == self._incarnation and not self._lane_halted(lane):
@@ -244,8 +252,10 @@ class Books:
         return own or self._lanes.facts.get(lane, NO_FACTS).halted
 
     def _lane_facts(self, members: list[Member]) -> list[dict[str, object]]:
-        """Every lane that is kept here, by number; `start` is the first offset that retention has left. Who takes part in the own
-        one, so whose disks have what is acknowledged there now, is `members`. How far a halted one is may be unknown (null).
+        """Return the status of every lane stored here, by number.
+
+        `start` is the first available offset. `members` of the own lane are the gateways that hold every record acknowledged now.
+        `frontier` and `position` of a halted lane may be unknown (null).
         """
         names, own = {member.number: member.name for member in members}, self._lane()
         return [
@@ -264,27 +274,29 @@ class Books:
         ]
 
     def _gateways(self, members: list[Member]) -> dict[str, str]:
-        """Where clients find each; this one as it says itself, also when its log has it elsewhere."""
+        """Return the client url of each gateway; for this gateway from its configuration, even if the log has another address."""
         found = {member.name: f"tutti://{client_part(member.address)}" for member in members if member.address}
         return found | {self._config.name: self._url}
 
     def members(self) -> bytes:
-        """The gateways of the group as JSON, by number. The own one tells what the status tells, and of one that is silent stands
-        there why nothing gets to it, where that is known; of any other also what it is configured with otherwise.
-        """
-        return orjson.dumps(self._told(self._group.members(), self._driver.transport_facts()))
+        """Return the gateways of the group as JSON, by number.
 
-    def _told(self, members: list[Member], transport: dict[str, object]) -> list[dict[str, object]]:
+        The `reason` of this gateway is that of the status. The `reason` of a silent gateway is why messages do not reach it, if
+        that is known. The `reason` of another gateway also names settings that differ from this gateway's.
+        """
+        return orjson.dumps(self._member_documents(self._group.members(), self._driver.transport_facts()))
+
+    def _member_documents(self, members: list[Member], transport: dict[str, object]) -> list[dict[str, object]]:
         refused, differing, own = _refused(transport), _differing(transport), self._config.name
         found = []
         for member in members:
             known = self._reason(transport) if member.name == own else refused.get(member.name) if member.state == SILENT else ""
             reasons = known or member.reason, differing.get(member.name, "")
-            found.append(_member(member._replace(reason="; ".join(filter(None, reasons)))))
+            found.append(_member_document(member._replace(reason="; ".join(filter(None, reasons)))))
         return found
 
     def status(self) -> bytes:
-        """Status as JSON."""
+        """Return the status as JSON."""
         config, driver, decided, members = self._config, self._driver, self._stack.decided, self._group.members()
         transport = driver.transport_facts()
         return orjson.dumps(
@@ -296,7 +308,7 @@ class Books:
                 "state": driver.state,
                 "reason": self._reason(transport),
                 "view": self._view(members),
-                "members": self._told(members, transport),
+                "members": self._member_documents(members, transport),
                 "frontier": driver.offset,
                 "start": decided.start_offset,
                 "lag": {member.name: member.lag for member in members} or {config.name: 0},
@@ -331,19 +343,20 @@ class Books:
         )
 
     def _reason(self, transport: dict[str, object]) -> str:
-        """Why this gateway takes nothing new; empty if it does."""
+        """Return why this gateway accepts no new records, or an empty string."""
         driver = self._driver
-        return driver.halted or self._no_room() or self._group.reason or driver.suspected or self._waits(transport)
+        return driver.halted or self._no_space_reason() or self._group.reason or driver.suspected or self._waits(transport)
 
-    def _no_room(self) -> str:
-        """Why the disk takes no new records; empty if it does."""
+    def _no_space_reason(self) -> str:
+        """Return why the disk accepts no new records, or an empty string."""
         disk = self._disk
         return disk.full or self._lanes.full or (disk.space.reason if disk.space.low else "")
 
     def _waits(self, transport: dict[str, object]) -> str:
-        """What this gateway waits for; who does not take what it says comes first, as nobody hears of it then. Without a log that
-        is all that is known: whether a group is still to be founded, or has begun without it, is what they do not tell it. Who is
-        configured otherwise comes last: it may be why, and may be not.
+        """Return what this gateway waits for, or an empty string.
+
+        Peers that reject this gateway's messages come first, because no message reaches them. For a gateway without a log they
+        are the whole answer, because only its peers know if the group exists. Differing settings come last, as a possible cause.
         """
         waits = self._group.waits
         if not waits:
@@ -365,7 +378,7 @@ class Books:
         disk = self._disk
         return {
             "free_bytes": disk.space.free_bytes,
-            "low": bool(self._no_room()),
+            "low": bool(self._no_space_reason()),
             "failed": disk.failed or self._lanes.failed,
             "damage": disk.damage(),
             **disk.meters.to_dict(),
@@ -373,7 +386,7 @@ class Books:
         }
 
     def _retention_facts(self) -> dict[str, object]:
-        """For whom retention waits, with the offset that each has committed (0: none), and what the slowest of them holds back."""
+        """Return the readers of `keep_for` with their committed offsets (0: none), and the data that the slowest holds back."""
         held, readers = self._disk.held, self._stack.decided.readers
         return {
             "keep_for": {name: readers.get(name, 0) for name in self._config.retention.keep_for},
@@ -382,14 +395,14 @@ class Books:
         }
 
     def producers(self) -> bytes:
-        """The received-table as JSON, by name; cut where an answer ends (`total` tells)."""
+        """Return the table of producers as JSON, by name; `total` counts the producers beyond the size of one answer too."""
         table = self._stack.decided.producers
         named = sorted((producer.name, number) for number, producer in table.items())[: limits.PRODUCERS_AN_ANSWER_MAX]
-        lines = [_line(number, table[number]) for _, number in named]
+        lines = [_producer_document(number, table[number]) for _, number in named]
         return orjson.dumps({"total": len(table), "producers": lines})
 
     def epoch_of(self, name: str) -> int:
-        """The current epoch of a producer, 0 if it is not known."""
+        """Return the current epoch of a producer, or 0 if the producer is unknown."""
         decided = self._stack.decided
         number = decided.producer_number(name)
         return decided.producers[number].epoch if number else 0
@@ -400,13 +413,13 @@ def _silent(members: list[Member]) -> tuple[str, ...]:
 
 
 def _refused(transport: dict[str, object]) -> dict[str, str]:
-    """Why nothing of this gateway gets to others, by their names."""
+    """Return why other gateways reject this gateway's messages, by their names."""
     peers = transport.get("peers")
     return {peer["name"]: peer["refused"] for peer in peers if peer["refused"]} if isinstance(peers, list) else {}
 
 
 def _with_names(text: str, names: dict[int, str]) -> str:
-    """A text of the lanes, who know gateways by their numbers, for people, who know them by their names."""
+    """Replace gateway numbers by names in a text of the lane layer, which knows only numbers."""
     return re.sub(r"\bgateway (\d+)\b", lambda found: _named(found, names), text)
 
 
@@ -416,16 +429,16 @@ def _named(found: re.Match[str], names: dict[int, str]) -> str:
 
 
 def _differing(transport: dict[str, object]) -> dict[str, str]:
-    """What others are configured with otherwise than this gateway, by their names."""
+    """Return the settings of other gateways that differ from this gateway's, by their names."""
     found = transport.get("differing")
     return found if isinstance(found, dict) else {}
 
 
-def _member(member: Member) -> dict[str, object]:
+def _member_document(member: Member) -> dict[str, object]:
     return {**member._asdict(), "incarnation": member.incarnation.hex(), "address": client_part(member.address)}
 
 
-def _line(number: int, producer: Producer) -> dict[str, object]:
+def _producer_document(number: int, producer: Producer) -> dict[str, object]:
     line: dict[str, object] = {
         "name": producer.name,
         "number": number,
@@ -442,7 +455,7 @@ def _line(number: int, producer: Producer) -> dict[str, object]:
 
 
 def release() -> str:
-    """The version of this software."""
+    """Return the version of this software."""
     try:
         return version("tutti-ingest")
     except PackageNotFoundError:

@@ -1,10 +1,10 @@
-"""Where the reads process asks how this gateway is: a socket of their own, past all that waits at the client port.
+"""Status socket: answers the reads process over a socket pair, independent of the queue at the client port.
 
-A port that is not drained, because the disk is slow or a write failed, is when the answer is wanted most. A question is a token of
-8 bytes; the answer is the token with the status behind it, packed where it is long: the socket takes no more than some 200 KiB at
-once. The pair outlives the reads process: what one that died left unread carries a token that the next one never gave out. A
-message of 16 bytes begins with a word: the frontier is to be confirmed, or a position of the log, or something in a lane, could not
-be read. A longer one counts callers that were rejected.
+The status matters most while the client port is not drained, because the disk is slow or a write has failed. A request is a token
+of 8 bytes. The answer is the token followed by the status, compressed above a size limit, because the socket takes only about
+200 KiB at once. The socket pair outlives the reads process: answers that a dead process left unread have tokens that the next
+process does not use. A message of 16 bytes starts with a keyword: it asks to confirm the frontier, or reports an unreadable
+position of the log or part of a lane. A longer message counts rejected callers.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ from tutti_gateway.core import limits
 
 
 class StatusAsked(NamedTuple):
-    """Somebody wants the status; whoever takes this calls `answer` with it."""
+    """A request for the status; the socket thread calls `answer` with the JSON."""
 
     answer: Callable[[bytes], None]
 
 
 class IndexAsked(NamedTuple):
-    """A reader wants the frontier confirmed; the thread that takes this calls `answer` with whether it is."""
+    """A request to confirm the frontier; the socket thread calls `answer` with True if it is confirmed."""
 
     answer: Callable[[bool], None]
 
 
 class Desk:
-    """Takes questions in a thread of its own and hands them to the thread that knows."""
+    """Receives requests of the reads process in a separate thread and passes them to the socket thread."""
 
     def __init__(self) -> None:
-        """Make the pair; `their_fd` is for the reads process."""
-        self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        """Create the socket pair; the reads process inherits `their_fd`."""
+        self._socket, self._child_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._thread: threading.Thread | None = None
 
     @property
     def their_fd(self) -> int:
-        """The end to ask at."""
-        return self._theirs.fileno()
+        """The file descriptor for the reads process."""
+        return self._child_socket.fileno()
 
     def open(
         self,
@@ -63,18 +63,25 @@ class Desk:
         lane_damaged: Callable[[bytes], None] = lambda incarnation: None,
         refused: Callable[[str, int], None] = lambda reason, times: None,
     ) -> None:
-        """Hand on what is asked, also what was asked before, positions and lanes that could not be read, and rejected callers."""
+        """Start the thread, which also handles the requests that are queued already.
+
+        Args:
+            ask: takes requests for the status and for a confirmed frontier.
+            damaged: takes positions of the log that could not be read.
+            lane_damaged: takes the first bytes of the incarnation of a lane that could not be read.
+            refused: takes a reason and the number of callers rejected for it.
+        """
         args = ask, damaged, lane_damaged, refused
         self._thread = threading.Thread(target=self._run, args=args, name="status-desk", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Take no more questions."""
-        self._ours.shutdown(socket.SHUT_RDWR)
+        """End the thread and close the socket pair."""
+        self._socket.shutdown(socket.SHUT_RDWR)
         if self._thread is not None:
             self._thread.join()
-        self._ours.close()
-        self._theirs.close()
+        self._socket.close()
+        self._child_socket.close()
 
     def _run(
         self,
@@ -83,7 +90,7 @@ class Desk:
         lane_damaged: Callable[[bytes], None],
         refused: Callable[[str, int], None],
     ) -> None:
-        while len(token := self._ours.recv(WORD_BYTES_MAX)) >= TOKEN_BYTES:
+        while len(token := self._socket.recv(WORD_BYTES_MAX)) >= TOKEN_BYTES:
             if token.startswith(REFUSED) and len(token) > 2 * TOKEN_BYTES:
                 refused(token[2 * TOKEN_BYTES :].decode(), int.from_bytes(token[TOKEN_BYTES : 2 * TOKEN_BYTES], "little"))
                 continue
@@ -102,9 +109,9 @@ class Desk:
         self._answer(token + (CONFIRMED if confirmed else UNCONFIRMED))
 
     def _answer(self, data: bytes) -> None:
-        """Send it, unless nobody reads."""
-        with contextlib.suppress(OSError):  # full, or closed meanwhile: who asked has given up
-            self._ours.send(data, socket.MSG_DONTWAIT)
+        """Send an answer, or drop it if the reads process does not read."""
+        with contextlib.suppress(OSError):  # the socket is full or closed, so the request has timed out
+            self._socket.send(data, socket.MSG_DONTWAIT)
 
 
 def _packed(status: bytes) -> bytes:

@@ -1,16 +1,16 @@
-"""`[logging] level = "debug"`: what becomes of each message, in the log of every gateway, under the name that it has everywhere.
+"""Tracer of `[logging] level = "debug"`: logs each step of every batch on each gateway, under one name for the batch.
 
-A tracer stands between driver and stack and is a stack to the driver, so that a gateway that logs less has none of it. A batch is
-named by its producer, epoch and sequences (`first` to `last`), from the time on when it is placed also by position and view:
+The tracer wraps the stack and has the same interface; it exists only at level "debug". A line names a batch by its producer, epoch
+and sequences (`first` to `last`), and once it has a position also by position and view:
 
-    submitted  a client of this gateway sent it        written   it is on its way to this gateway's disk
-    received   another gateway sent it (`by`)          durable   everything up to `up_to` is on this gateway's disk
-    vote       another one has everything up to there  confirm   the coordinator says that everything up to there is decided
-    decided    the frontier passed it: its offset      aborted   the frontier passed it: it has none
-    receipt    the client was told its offset         no        another one does not take it: why
+    submitted  a client of this gateway sent it        written   it is queued for this gateway's disk
+    received   another gateway sent it (`by`)          durable   frames up to `up_to` are on this gateway's disk
+    vote       a peer has all frames up to `up_to`     confirm   the coordinator decided all frames up to `up_to`
+    decided    the frontier passed it, with an offset  aborted   the frontier passed it, without an offset
+    receipt    the client got its offset               no        a peer rejected it (`reason`)
 
-Lines about an unordered batch have its `lane`, and the `attempt` in place of the view; a confirm is then the origin's. Sequences,
-positions and offsets are the lane's. `tutti trace` puts the lines of all gateways together.
+Lines about an unordered batch have its `lane`, and the `attempt` instead of the view. Their confirm comes from the lane's origin,
+and their sequences, positions and offsets are those of the lane. `tutti trace` merges the lines of all gateways.
 """
 
 from __future__ import annotations
@@ -52,131 +52,138 @@ from tutti_gateway.core.protocol.messages import (
 )
 from tutti_gateway.node.common.interfaces import Stack
 
-Key = tuple[int, int, int]  # a batch: producer, epoch, first sequence
+Key = tuple[int, int, int]  # producer, epoch and first sequence of a batch
 
 
 class Tracer:
-    """A stack whose work on each message is logged."""
+    """A stack that logs each step of every batch."""
 
     def __init__(
         self, stack: Stack, decided: Callable[[], LogState], own: Callable[[], LaneName], log: FilteringBoundLogger
     ) -> None:
-        """`decided` is the log up to the frontier, for the names of producers and topics; `own` this gateway's lane."""
+        """Wrap a stack.
+
+        Args:
+            stack: the protocol.
+            decided: returns the state of the log up to the frontier, which has the names of producers and topics.
+            own: returns this gateway's lane.
+            log: takes the lines.
+        """
         self._stack = stack
         self._decided = decided
-        self._own = own
+        self._own_lane = own
         self._log = log
-        self._writing: deque[tuple[int, Mapping[str, object]]] = deque(maxlen=limits.BATCH_ROOM_FRAMES)  # token, up to where
+        self._writing: deque[tuple[int, Mapping[str, object]]] = deque(maxlen=limits.BATCH_ROOM_FRAMES)  # token, fields to log
         self._writing_lanes: deque[tuple[int, Mapping[str, object]]] = deque(maxlen=limits.BATCH_ROOM_FRAMES)
 
     def step(self, event: Event, now: Now) -> Sequence[Action]:
-        """Step the stack, and log what that does to messages."""
-        self._happened(event)
+        """Step the stack, and log the event and the actions."""
+        self._log_event(event)
         actions = self._stack.step(event, now)
         beside = {
             (frame.producer, frame.epoch, frame.first_sequence)
             for action in actions
-            if isinstance(action, DeliverUnordered) and (action.origin, action.incarnation) == self._own()
+            if isinstance(action, DeliverUnordered) and (action.origin, action.incarnation) == self._own_lane()
             for frame in action.frames
         }
         for action in actions:
-            self._done(action, beside)
+            self._log_action(action, beside)
         return actions
 
-    def _happened(self, event: Event) -> None:
+    def _log_event(self, event: Event) -> None:
         match event:
             case Several():
                 for one in event.events:
-                    self._happened(one)
+                    self._log_event(one)
             case Submitted():
-                self._tell("submitted", event.frames, session=event.session)
+                self._log_frames("submitted", event.frames, session=event.session)
             case SubmittedUnordered():
-                self._tell("submitted", event.frames, self._own(), session=event.session)
+                self._log_frames("submitted", event.frames, self._own_lane(), session=event.session)
             case Received(message=Order() | Repair() | Forward() | Fetched() as message):
-                self._tell("received", message.frames, by=type(message).__name__, sender=event.sender)
+                self._log_frames("received", message.frames, by=type(message).__name__, sender=event.sender)
             case Received(message=Vote() | Confirm() as message):
                 name = type(message).__name__.lower()
                 self._log.debug(name, sender=event.sender, up_to=message.up_to, in_view=view_text(message.view))
             case Received(message=No() as message):
-                told = {"position": message.position, "in_view": view_text(message.view), "reason": message.reason}
-                self._log.debug("no", sender=event.sender, **told)
+                fields = {"position": message.position, "in_view": view_text(message.view), "reason": message.reason}
+                self._log.debug("no", sender=event.sender, **fields)
             case Persisted():
-                self._durable(self._writing, event.token)
+                self._log_durable(self._writing, event.token)
             case Received():
                 self._received_of_lane(event)
             case LanePersisted():
-                self._durable(self._writing_lanes, event.token)
+                self._log_durable(self._writing_lanes, event.token)
 
     def _received_of_lane(self, event: Received) -> None:
         sender = event.sender
         match event.message:
             case Post() as message:
-                self._tell("received", message.frames, LaneName(sender, message.incarnation), by="Post", sender=sender)
+                self._log_frames("received", message.frames, LaneName(sender, message.incarnation), by="Post", sender=sender)
             case LaneFetched() as message:
                 lane = LaneName(message.origin, message.incarnation)
-                self._tell("received", message.frames, lane, by="LaneFetched", sender=sender)
+                self._log_frames("received", message.frames, lane, by="LaneFetched", sender=sender)
             case Posted() as message:
-                lane = LaneName(self._own().origin, message.incarnation)
-                told = {"reason": message.low} if message.low else {}
-                self._log.debug("vote", sender=sender, up_to=message.up_to, attempt=message.attempt, lane=lane.text, **told)
+                lane = LaneName(self._own_lane().origin, message.incarnation)
+                fields = {"reason": message.low} if message.low else {}
+                self._log.debug("vote", sender=sender, up_to=message.up_to, attempt=message.attempt, lane=lane.text, **fields)
             case Settled() as message:
                 lane = LaneName(sender, message.incarnation)
                 self._log.debug("confirm", sender=sender, up_to=message.up_to, attempt=message.attempt, lane=lane.text)
 
-    def _durable(self, writing: deque[tuple[int, Mapping[str, object]]], token: int) -> None:
-        """Everything up to the token is on the disk: of the log the last place of it, of each lane its own."""
+    def _log_durable(self, writing: deque[tuple[int, Mapping[str, object]]], token: int) -> None:
+        """Log how far the ordered log and each lane are durable, once a Persist with the token has completed."""
         last: dict[object, Mapping[str, object]] = {}
         while writing and writing[0][0] <= token:
-            told = writing.popleft()[1]
-            last[told.get("lane")] = told
-        for told in last.values():
-            self._log.debug("durable", **told)
+            fields = writing.popleft()[1]
+            last[fields.get("lane")] = fields
+        for fields in last.values():
+            self._log.debug("durable", **fields)
 
-    def _done(self, action: Action, beside: Container[Key]) -> None:
-        """What came of a step; `beside`: the batches of the own lane that it decided."""
+    def _log_action(self, action: Action, beside: Container[Key]) -> None:
+        """Log an action of a step; `beside` holds the batches of the own lane that the step decided."""
         match action:
             case Persist(frames=frames) if frames:
                 self._writing.append((action.token, {"up_to": frames[-1].position}))
-                self._tell("written", frames)
+                self._log_frames("written", frames)
             case PersistLane(frames=frames) if frames:
                 lane = LaneName(action.origin, action.incarnation)
-                told = {"up_to": frames[-1].position, "attempt": frames[-1].view, "lane": lane.text}
-                self._writing_lanes.append((action.token, told))
-                self._tell("written", frames, lane)
+                fields = {"up_to": frames[-1].position, "attempt": frames[-1].view, "lane": lane.text}
+                self._writing_lanes.append((action.token, fields))
+                self._log_frames("written", frames, lane)
             case Deliver():
                 for frame, offset in zip(action.frames, action.offsets, strict=True):
                     if frame.position in action.aborted:
-                        self._tell("aborted", [frame])
+                        self._log_frames("aborted", [frame])
                     else:
-                        self._tell("decided", [frame], offset=offset)
+                        self._log_frames("decided", [frame], offset=offset)
             case DeliverUnordered():
                 offset = action.first_offset
                 for frame in action.frames:
-                    self._tell("decided", [frame], LaneName(action.origin, action.incarnation), offset=offset)
+                    self._log_frames("decided", [frame], LaneName(action.origin, action.incarnation), offset=offset)
                     offset += frame.count
             case Reply():
                 for answer in action.answers:
                     if isinstance(answer, Committed):
-                        names = self._names(answer.producer, answer.epoch, answer.first_sequence, answer.count)
+                        names = self._batch_fields(answer.producer, answer.epoch, answer.first_sequence, answer.count)
                         own = (answer.producer, answer.epoch, answer.first_sequence) in beside
-                        told = {"lane": self._own().text} if own else {}
-                        self._log.debug("receipt", session=action.session, offset=answer.offset, **told, **names)
+                        fields = {"lane": self._own_lane().text} if own else {}
+                        self._log.debug("receipt", session=action.session, offset=answer.offset, **fields, **names)
 
-    def _tell(self, what: str, frames: Iterable[Frame], lane: LaneName | None = None, **facts: object) -> None:
+    def _log_frames(self, what: str, frames: Iterable[Frame], lane: LaneName | None = None, **facts: object) -> None:
         for frame in frames:
-            told: dict[str, object] = {"kind": Kind(frame.kind).name}
+            fields: dict[str, object] = {"kind": Kind(frame.kind).name}
             if frame.kind == Kind.BATCH:
-                told |= self._names(frame.producer, frame.epoch, frame.first_sequence, frame.count)
+                fields |= self._batch_fields(frame.producer, frame.epoch, frame.first_sequence, frame.count)
                 topic = self._decided().topics.get(frame.topic)
-                told["topic"] = topic.name if topic is not None else frame.topic
+                fields["topic"] = topic.name if topic is not None else frame.topic
             if frame.position:
                 place = {"in_view": view_text(frame.view)} if lane is None else {"attempt": frame.view}
-                told |= {"position": frame.position, **place, "origin": frame.origin}
+                fields |= {"position": frame.position, **place, "origin": frame.origin}
             if lane is not None:
-                told["lane"] = lane.text
-            self._log.debug(what, **told, **facts)
+                fields["lane"] = lane.text
+            self._log.debug(what, **fields, **facts)
 
-    def _names(self, producer: int, epoch: int, first: int, count: int) -> dict[str, object]:
+    def _batch_fields(self, producer: int, epoch: int, first: int, count: int) -> dict[str, object]:
         known = self._decided().producers.get(producer)
         return {
             "producer": known.name if known is not None else "",

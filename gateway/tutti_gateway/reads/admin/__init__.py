@@ -1,1 +1,1 @@
-"""Admin."""
+"""The admin port: health, metrics, status, pages of records, and the console."""

@@ -1,4 +1,4 @@
-"""The files of the console: a page without a build step, and without anything from elsewhere."""
+"""Static files of the console, which has no build step and loads nothing from other hosts."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _TYPES = {
 
 
 def table() -> Mapping[str, Page]:
-    """The console's files by path; the page itself is `/`."""
+    """Return the console's files by path; the path of `index.html` is `/`."""
     names = sorted(entry.name for entry in FOLDER.iterdir() if _type(entry.name))
     return {"/" if name == "index.html" else f"/console/{name}": partial(_file, name) for name in names}
 
 
 def _file(name: str, _asked: Asked) -> Answer:
-    """Read anew each time: who looks at it is a person."""
+    """Return one file, read at each request; only people open the console, so a cache would save nothing."""
     return Answer(HTTPStatus.OK, _type(name), (FOLDER / name).read_bytes(), {"cache-control": "no-cache"})
 
 

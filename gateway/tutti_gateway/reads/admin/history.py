@@ -1,9 +1,7 @@
-"""The last minutes and the last day of a gateway, as figures over time and as changes of its view: what a page that was just opened
-could not know.
+"""History of a gateway: figures over the last minutes and the last day, and changes of its state and view, for the console.
 
-Once a second the gateway's status is looked at, which many others ask for too. A point is what came between two looks; a second row
-of points, one a minute, is made in the same way. Both rows and the list of changes are bounded and in memory: they begin anew with
-the reads process.
+A thread samples the gateway's status once a second. A point holds the rates between two samples. A second series has one point a
+minute. Both series and the list of changes are bounded and in memory, so a restart of the reads process loses them.
 """
 
 from __future__ import annotations
@@ -26,14 +24,14 @@ Status = Mapping[str, Any]
 
 
 class Rate(NamedTuple):
-    """A counter of the status, dotted, that is told as so many a second."""
+    """A counter of the status, by dotted path, shown as a rate per second."""
 
     name: str
     path: str
 
 
 class Latency(NamedTuple):
-    """A histogram of the status whose quantile is told, in us."""
+    """A histogram of the status, by dotted path, of which one quantile is shown, us."""
 
     name: str
     path: str
@@ -41,7 +39,7 @@ class Latency(NamedTuple):
 
 
 class Level(NamedTuple):
-    """What the status says at the moment."""
+    """A value of the status, by dotted path, shown as it is."""
 
     name: str
     path: str
@@ -74,13 +72,13 @@ LEVELS = (
     Level("disk_free_bytes", "disk.free_bytes"),
     Level("resident_bytes", "memory.resident_bytes"),
 )
-#: What a point holds, in this order: the end of its interval (us since 1970) and its length (us) first.
+#: The fields of a point, in order. The first two are the end of its interval (us since 1970) and its length (us).
 FIELDS = ("time_us", "span_us", *(figure.name for figure in (*RATES, *LATENCIES, *LEVELS)), "lag_max")
-_NONE = float("nan")
+_NAN = float("nan")
 
 
 class Change(msgspec.Struct, frozen=True):
-    """How the gateway was from a moment on: the first of the list is how it was found."""
+    """The state of the gateway from a time on; the first change of the list is the state at the first sample."""
 
     time_us: int
     state: str
@@ -93,57 +91,57 @@ class Change(msgspec.Struct, frozen=True):
     pid: int
 
 
-class _Look(NamedTuple):
-    """One look: when, and what was seen; `status` is None of a gateway that does not answer."""
+class _Sample(NamedTuple):
+    """One sample of the status; `status` is None if the gateway did not answer."""
 
     time_us: int
     mono_us: int
     status: Status | None
 
 
-class _Row:
-    """Points, one for each `every_us`, the newest `most` of them."""
+class _Series:
+    """A time series with a point for each `every_us`, bounded to the newest `most` points."""
 
     def __init__(self, every_us: int, most: int) -> None:
         self._every_us = every_us
-        self._last: _Look | None = None
+        self._last: _Sample | None = None
         self.points: deque[array[float]] = deque(maxlen=most)
 
-    def add(self, look: _Look) -> None:
+    def add(self, sample: _Sample) -> None:
         last = self._last
         if last is None:
-            self._last = look
-        elif look.mono_us - last.mono_us >= self._every_us:
-            self._last = look
-            self.points.append(point(last, look))
+            self._last = sample
+        elif sample.mono_us - last.mono_us >= self._every_us:
+            self._last = sample
+            self.points.append(point(last, sample))
 
 
 class History:
-    """Looks once a second, in a thread of its own. Thread-safe."""
+    """Samples the status once a second, in a separate thread. Thread-safe."""
 
     def __init__(self, status: Callable[[], Status | None], reads: Callable[[], Mapping[str, int]]) -> None:
-        """Nothing was seen yet.
+        """Begin without samples.
 
         Args:
-            status: the gateway's, None when it does not answer; may wait a second.
-            reads: what was read here: records and bytes.
+            status: returns the gateway's status, None if the gateway does not answer; may wait a second.
+            reads: returns the records and bytes that this process has served.
         """
         self._status = status
         self._reads = reads
         self._lock = threading.Lock()
-        # A little less than the interval: what comes a moment early still counts.
-        self._seconds = _Row(US * 9 // 10, limits.HISTORY_SECONDS)
-        self._minutes = _Row(60 * US - US // 2, limits.HISTORY_MINUTES)
+        # The minimum distance is slightly less than the interval, so that a sample that comes a little early still counts.
+        self._seconds = _Series(US * 9 // 10, limits.HISTORY_SECONDS)
+        self._minutes = _Series(60 * US - US // 2, limits.HISTORY_MINUTES)
         self._changes: deque[Change] = deque(maxlen=limits.HISTORY_EVENTS_MAX)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="history", daemon=True)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop sampling."""
         self._stopping.set()
 
     def _run(self) -> None:
@@ -151,9 +149,9 @@ class History:
             self.look(time.time_ns() // 1000, time.monotonic_ns() // 1000)
 
     def look(self, time_us: int, mono_us: int) -> None:
-        """Look now."""
+        """Take one sample."""
         status = self._status()
-        seen = _Look(time_us, mono_us, None if status is None else {**status, "reads": self._reads()})
+        seen = _Sample(time_us, mono_us, None if status is None else {**status, "reads": self._reads()})
         with self._lock:
             self._seconds.add(seen)
             self._minutes.add(seen)
@@ -162,45 +160,49 @@ class History:
                 self._changes.append(change)
 
     def told(self, since_us: int = 0, seconds: int = limits.HISTORY_SECONDS) -> dict[str, object]:
-        """Points of seconds that end after a time, the newest `seconds` at most, and the changes after it."""
+        """Return the points of one second that end after `since_us`, at most the newest `seconds`, and the changes after it."""
         with self._lock:
             found = [row for row in list(self._seconds.points)[-seconds:] if row[0] > since_us] if seconds else []
             changes = [change for change in self._changes if change.time_us > since_us]
-        return {"fields": FIELDS, "points": [_plain(row) for row in found], "changes": changes}
+        return {"fields": FIELDS, "points": [_json_point(row) for row in found], "changes": changes}
 
     def minutes(self) -> dict[str, object]:
-        """Points of minutes, all that are remembered."""
+        """Return all points of one minute."""
         with self._lock:
             found = list(self._minutes.points)
-        return {"fields": FIELDS, "points": [_plain(row) for row in found]}
+        return {"fields": FIELDS, "points": [_json_point(row) for row in found]}
 
 
-def point(before: _Look, now: _Look) -> array[float]:
-    """What came between two looks, as `FIELDS`; NaN where that is not known: nobody answered, or it is another process's count."""
+def point(before: _Sample, now: _Sample) -> array[float]:
+    """Return the point between two samples, with the fields of `FIELDS`.
+
+    A field is NaN if the gateway did not answer, or if a restart of the gateway reset its counters.
+    """
     span_us = now.mono_us - before.mono_us
     old, new = before.status, now.status
     made = array("d", [now.time_us, span_us])
     counts = old is not None and new is not None and old.get("started_us") == new.get("started_us")
     for rate in RATES:
-        made.append((find(new, rate.path, 0) - find(old, rate.path, 0)) * US / span_us if counts else _NONE)
+        made.append((find(new, rate.path, 0) - find(old, rate.path, 0)) * US / span_us if counts else _NAN)
     for latency in LATENCIES:
-        made.append(quantile(find(old, latency.path, None), find(new, latency.path, None), latency.quantile) if counts else _NONE)
+        made.append(quantile(find(old, latency.path, None), find(new, latency.path, None), latency.quantile) if counts else _NAN)
     for level in LEVELS:
-        made.append(find(new, level.path, _NONE) if new is not None else _NONE)
-    made.append(max((new.get("lag") or {}).values(), default=0) if new is not None else _NONE)
+        made.append(find(new, level.path, _NAN) if new is not None else _NAN)
+    made.append(max((new.get("lag") or {}).values(), default=0) if new is not None else _NAN)
     return made
 
 
 def quantile(before: Status | None, now: Status | None, part: float) -> float:
-    """The quantile of what a histogram counted between two looks, NaN of nothing. Values are taken as evenly spread in each bucket,
-    and what is above the highest bound as twice that at most.
+    """Return a quantile of the values that a histogram counted between two samples, NaN if there are none.
+
+    Values are assumed to be evenly spread within a bucket. The last bucket is assumed to end at twice the highest bound.
     """
     if not before or not now:
-        return _NONE
+        return _NAN
     counts = [new - old for old, new in zip(before["counts"], now["counts"], strict=True)]
     wanted = part * sum(counts)
     if wanted <= 0:
-        return _NONE
+        return _NAN
     low = 0.0
     for bound, count in zip([*now["bounds"], 2 * now["bounds"][-1]], counts, strict=True):
         if count and count >= wanted:
@@ -211,18 +213,18 @@ def quantile(before: Status | None, now: Status | None, part: float) -> float:
 
 
 def find(status: Status | None, path: str, absent: Any) -> Any:
-    """What stands at the dotted keys of `path`."""
+    """Return the value at the dotted keys of `path`, or `absent` if there is none."""
     value: Any = status
     for key in path.split("."):
         value = value.get(key) if isinstance(value, Mapping) else None
     return absent if value is None else value
 
 
-def _change(look: _Look) -> Change:
-    status = look.status or {}
+def _change(sample: _Sample) -> Change:
+    status = sample.status or {}
     view = status.get("view") or {}
     return Change(
-        time_us=look.time_us,
+        time_us=sample.time_us,
         state=str(status.get("state", _UNKNOWN)),
         reason=str(status.get("reason", ""))[: limits.HISTORY_TEXT_CHARACTERS_MAX],
         view=int(view.get("id", 0)),
@@ -235,11 +237,11 @@ def _change(look: _Look) -> Change:
 
 
 def _differ(one: Change, other: Change) -> bool:
-    """Whether these are two states, whatever the words for the reason."""
+    """True if two changes differ in more than their time and the text of their reason."""
     plain = msgspec.structs.replace
     return plain(one, time_us=0, reason=str(bool(one.reason))) != plain(other, time_us=0, reason=str(bool(other.reason)))
 
 
-def _plain(row: array[float]) -> list[float | int | None]:
-    """As JSON has it: no NaN, and whole numbers where nothing is lost."""
+def _json_point(row: array[float]) -> list[float | int | None]:
+    """Return a point for JSON: None for NaN, and integers for whole numbers."""
     return [None if isnan(value) else int(value) if value == int(value) else round(value, 1) for value in row]

@@ -1,9 +1,9 @@
-"""The admin pages: health, metrics, status, records and the console, over plain HTTP (docs/reference/reads.md).
+"""HTTP server of the admin port: health, metrics, status, records and the console (docs/reference/reads.md).
 
-Bounds: so many connections, so many bytes of headers, no bodies, and one time limit from the start of a request to the end of its
-answer, after which the connection is cut however slowly the other side reads or writes. For a connection too many the one that
-waits longest without a request is closed (`tutti.runtime.listener`). Who speaks another language here (gRPC, ZeroMQ) is told which
-port it wants.
+The server limits the number of connections and the bytes of headers, and accepts no request bodies. One time limit covers a
+request and its answer; after it the server closes the connection, even of a slow client. Above the connection limit the server
+closes the connection that has waited longest without a request (`tutti.runtime.listener`). A client of another protocol (gRPC,
+ZeroMQ) gets an error that names the right port.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _WRONG_PORT = (
     "clients and tools use the gateway's base port (tutti://HOST:P), Arrow Flight readers P+2"
 )
 
-#: A browser runs and asks nothing that is not of this port, and shows the console in no other page.
+#: With these headers a browser loads nothing from other hosts, and no other page can embed the console.
 _HEADERS = {
     "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "referrer-policy": "no-referrer",
@@ -47,7 +47,7 @@ _HEADERS = {
 
 
 class Answer(NamedTuple):
-    """What a page says."""
+    """The response of a page."""
 
     status: int
     media_type: str
@@ -56,29 +56,29 @@ class Answer(NamedTuple):
 
 
 Asked = Mapping[str, str]
-"""The parameters behind the `?`, each once; the last counts where one stands there twice."""
+"""The query parameters of a request; of a repeated parameter the last one counts."""
 
 Page = Callable[[Asked], Answer]
-"""Makes an answer. Runs in a thread of its own, so it may wait a moment."""
+"""Makes the response of a page; runs in a worker thread, so it may wait a moment."""
 
 
 class AdminProtocol(BoundedProtocol):
-    """A connection of the admin port: its time is from the start of a request to the end of its answer."""
+    """A connection of the admin port; its time limit covers a request and the answer."""
 
     wrong_port = _WRONG_PORT
 
     def patience_s(self) -> float:
-        """Seconds for a request and its answer."""
+        """Return the time limit for a request and its answer, seconds."""
         return limits.HTTP_REQUEST_US_MAX / US
 
 
 def refusal(status: int, message: str) -> Answer:
-    """The answer to who asked for what there is not."""
+    """Return an error response."""
     return Answer(status, "application/json", problem(status, message[: limits.ERROR_TEXT_BYTES_MAX]))
 
 
 class NoBodies:
-    """Refuses requests that carry a body before anything of it is read."""
+    """Middleware that refuses a request with a body before reading the body."""
 
     def __init__(self, app: ASGIApp) -> None:
         """Wrap `app`."""
@@ -98,18 +98,23 @@ class NoBodies:
 
 
 METRICS = "/metrics"
-#: Pages that take no token: who looks whether a gateway lives has none, and the console asks people for theirs.
+#: Pages without a token: liveness probes have none, and the console's page itself asks the user for a token.
 _OPEN = frozenset({"/", "/healthz", "/readyz"})
 _CONSOLE = "/console/"
-#: Pages that any token opens; those of topics take one that may read them, all others one with `admin`.
+#: Pages for every valid token. Pages of topics need a token that may read the topic, all other pages a token with `admin`.
 _FOR_ALL = frozenset({METRICS, "/v1/status", "/v1/history"})
 
 
 def check_page(access: Access, path: str, topic: str | None) -> None:
-    """Refuse a page (of a topic; None: of all) that somebody may not see.
+    """Check that a caller may see a page.
+
+    Args:
+        access: the permissions of the caller.
+        path: path of the page.
+        topic: the topic whose records are requested, None for all topics.
 
     Raises:
-        NotAllowed: they may not.
+        NotAllowed: the caller may not see the page.
     """
     if path in ("/v1/records", "/v1/topics"):
         access.require_read(None if topic is None else [topic])
@@ -118,12 +123,13 @@ def check_page(access: Access, path: str, topic: str | None) -> None:
 
 
 def application(pages: Mapping[str, Page], guard: Guard | None = None, *, open_metrics: bool = False) -> ASGIApp:
-    """The application that serves `pages` by path, to those whom `guard` lets in."""
+    """Return the application that serves `pages` by path to the callers that `guard` authorizes."""
     open_pages = _OPEN | {METRICS} if open_metrics else _OPEN
 
     def check(request: Request, path: str) -> Response | None:
-        """The refusal of who may not see the page at `path`, which is the one that is served: the address of a request is made of
-        what its `Host` says, too.
+        """Return the refusal if the caller may not see the page at `path`, otherwise None.
+
+        `path` is the route, not the url of the request, because the client controls the url through the header `Host`.
         """
         if guard is None or path in open_pages or path.startswith(_CONSOLE):
             return None
@@ -150,9 +156,9 @@ def application(pages: Mapping[str, Page], guard: Guard | None = None, *, open_m
     async def refused(_request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else HTTPStatus.INTERNAL_SERVER_ERROR
         message = {
-            404: f"there is no such page; there are {', '.join(pages)}",
-            405: f"only {' and '.join(METHODS)} are taken",
-        }.get(status, "the page could not be made; the log of the reads process says more")
+            404: f"there is no such page; the pages are {', '.join(pages)}",
+            405: f"the admin port accepts only {' and '.join(METHODS)}",
+        }.get(status, "an internal error occurred; see the log of the reads process")
         headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
         return Response(problem(status, message), status, {**_HEADERS, **headers}, "application/json")
 
@@ -161,7 +167,7 @@ def application(pages: Mapping[str, Page], guard: Guard | None = None, *, open_m
 
 
 class AdminServer:
-    """The admin port, served by a thread of its own."""
+    """HTTP server of the admin port, in a separate thread."""
 
     def __init__(
         self,
@@ -172,14 +178,14 @@ class AdminServer:
         *,
         open_metrics: bool = False,
     ) -> None:
-        """Serve `pages` on a socket that listens (or is bound).
+        """Prepare to serve pages; `start` starts.
 
         Args:
-            listener: the socket.
-            pages: by path.
-            guard: lets in who may see them; without it everybody may.
-            tls: files of the certificate and its key; without them nothing is encrypted.
-            open_metrics: whether metrics take no token.
+            listener: a bound or listening socket.
+            pages: the pages by path.
+            guard: authorizes callers; None if every caller may see every page.
+            tls: files of the certificate and its key; None for plain HTTP.
+            open_metrics: True if metrics need no token.
         """
         self._listener = listener
         certificate, key = tls or (None, None)
@@ -198,11 +204,11 @@ class AdminServer:
         self._thread = threading.Thread(target=self._run, name="admin-http", daemon=True)
 
     def start(self) -> None:
-        """Begin to serve."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop serving; waits for it a moment."""
+        """Stop serving, and wait a moment for the thread."""
         self._server.end()
         self._thread.join(timeout=limits.READS_STOP_US_MAX / US)
 

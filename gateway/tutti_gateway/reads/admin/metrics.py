@@ -1,7 +1,7 @@
-"""Metrics in Prometheus' form, made from the gateway's status and this process's figures at each scrape.
+"""Metrics in the Prometheus text format, made at each scrape from the gateway's status and this process's counters.
 
-Nothing is counted here: gateways and streams count for themselves, and `figures.py` gives their figures stable names. A figure that
-the status does not hold is left out, so that a scrape always says what is known.
+This module counts nothing itself; `metric_catalog.py` maps the counters to stable metric names. A scrape omits a metric whose value
+is not in the status.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Status = Mapping[str, Any]
 
 
 class Known(NamedTuple):
-    """What the log says, and who reads it told.
+    """Figures from the log and from the reports of Spark queries.
 
     Attributes:
         topics: records and bytes by topic.
-        readers: records that each named reader has not saved yet.
-        queries: of each query of Spark, records that it has not processed, and for how many ms.
+        readers: committed records after the offset of each named reader.
+        queries: for each Spark query, the number of unprocessed records and the age of the oldest, ms.
     """
 
     topics: Mapping[str, tuple[int, int]] = {}
@@ -40,12 +40,12 @@ class Known(NamedTuple):
 
 
 def exposition(status: Status | None, reads: Status, known: Known) -> bytes:
-    """The text of a scrape.
+    """Return the text of a scrape.
 
     Args:
-        status: the gateway's status, None when it does not answer.
-        reads: this process's figures (`Pages.reads`).
-        known: what the log says.
+        status: the gateway's status, None if the gateway does not answer.
+        reads: this process's counters (`Pages.reads`).
+        known: figures from the log and from Spark queries.
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Scrape(document(status, reads, known)))
@@ -53,12 +53,12 @@ def exposition(status: Status | None, reads: Status, known: Known) -> bytes:
 
 
 def document(status: Status | None, reads: Status, known: Known) -> Status:
-    """Everything that figures are taken from: the status, what is made of it, and what else is known."""
+    """Return the document that the metric paths refer to: the status, values derived from it, and other figures."""
     return {
         **(status or {}),
         "up": status is not None,
-        "made": {} if status is None else _made(status),
-        "links": {} if status is None else _links(status),
+        "made": {} if status is None else _derived(status),
+        "links": {} if status is None else _connections(status),
         "tokens": _tokens(find(status or {}, "security") or {}, find(reads, "security") or {}),
         "reads": reads,
         "topics_held": {
@@ -73,8 +73,8 @@ def document(status: Status | None, reads: Status, known: Known) -> Status:
     }
 
 
-def _made(status: Status) -> Status:
-    """What the status holds in another form."""
+def _derived(status: Status) -> Status:
+    """Return the values derived from the status."""
     view = find(status, "view") or {}
     members = [member for member in find(status, "members") or () if isinstance(member, Mapping)]
     lost = find(status, "disk.damage.lost") or ()
@@ -89,7 +89,7 @@ def _made(status: Status) -> Status:
         "voters": sum(bool(member.get("voter")) for member in members),
         "silent": len(status.get("silent", ())),
         "round_trip": {member["name"]: member["round_trip_us"] for member in members if member.get("round_trip_us")},
-        "multicast_lost": {name: told["lost"] for name, told in (find(status, "transport.multicast.peers") or {}).items()},
+        "multicast_lost": {name: peer["lost"] for name, peer in (find(status, "transport.multicast.peers") or {}).items()},
         "disk_failed": bool(find(status, "disk.failed")),
         "lost_positions": lost[-1] - lost[0] + 1 if lost else 0,
         "lanes_damaged": sum(bool(lane.get("damaged")) for lane in lanes),
@@ -97,8 +97,8 @@ def _made(status: Status) -> Status:
     }
 
 
-def _links(status: Status) -> Status:
-    """Of each figure of the links to other gateways a table by their names."""
+def _connections(status: Status) -> Status:
+    """Return for each counter of the connections to other gateways a table by the gateways' names."""
     tables: dict[str, dict[str, Any]] = {}
     for peer in find(status, "transport.peers") or ():
         if isinstance(peer, Mapping) and "name" in peer:
@@ -108,9 +108,9 @@ def _links(status: Status) -> Status:
 
 
 def _tokens(gateway: Status, reads: Status) -> Status:
-    """Return who was rejected for a token, and whether its file cannot be read; nothing where neither asks for tokens.
+    """Return the rejected callers by reason, and True if the token file cannot be read; empty if no tokens are configured.
 
-    The gateway counts those that the reads process rejected, too.
+    The gateway's counters include the callers that the reads process has rejected.
     """
     if not (gateway or reads):
         return {}
@@ -119,20 +119,20 @@ def _tokens(gateway: Status, reads: Status) -> Status:
 
 
 class _Scrape:
-    """The collector of one scrape."""
+    """Collector of one scrape."""
 
-    def __init__(self, told: Status) -> None:
-        self._told = told
+    def __init__(self, document: Status) -> None:
+        self._document = document
 
     def collect(self) -> Iterator[Metric]:
         for figure in FIGURES:
-            value = find(self._told, figure.path)
+            value = find(self._document, figure.path)
             if value is not None and (figure.kind != HISTOGRAM or isinstance(value, Mapping)):
                 yield _histogram(figure, value) if figure.kind == HISTOGRAM else _metric(figure, value)
 
 
 def find(status: Status, path: str) -> Any:
-    """What stands at the dotted keys of `path`, None if nothing does."""
+    """Return the value at the dotted keys of `path`, or None."""
     value: Any = status
     for key in path.split("."):
         if not isinstance(value, Mapping):
@@ -142,7 +142,7 @@ def find(status: Status, path: str) -> Any:
 
 
 def _metric(figure: Figure, value: Any) -> Metric:
-    """A gauge or counter; with labels a series for each key of `value`."""
+    """Return a gauge or counter; with labels, it has a series for each key of `value`."""
     made = (CounterMetricFamily if figure.kind == COUNTER else GaugeMetricFamily)(figure.name, figure.help, labels=figure.labels)
     table = value if figure.labels else {(): value}
     for key in sorted(table)[: limits.METRIC_SERIES_MAX]:
@@ -151,7 +151,7 @@ def _metric(figure: Figure, value: Any) -> Metric:
 
 
 def _histogram(figure: Figure, value: Status) -> Metric:
-    """A histogram from `{"bounds", "counts", "sum"}`; one count more than bounds."""
+    """Return a histogram from `{"bounds", "counts", "sum"}`, which has one count more than bounds."""
     reached, buckets = 0, []
     bounds = [str(bound / figure.divisor) for bound in value["bounds"]]
     for bound, count in zip([*bounds, "+Inf"], value["counts"], strict=True):

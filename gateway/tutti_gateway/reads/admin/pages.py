@@ -1,4 +1,4 @@
-"""What the admin pages say."""
+"""Contents of the admin pages: health, metrics, status, history, gateways, topics and readers."""
 
 from __future__ import annotations
 
@@ -49,8 +49,20 @@ class Pages:
         act_us: Histogram,
         security: Callable[[], dict[str, object]] = dict,
     ) -> None:
-        """Speak of the log of `reader`, of the gateway behind `gateway`, of what queries told here, of where `others` are, of what
-        `browser` finds, of how it was in the `past`, how long actions took, and of who was refused.
+        """Store the sources of the pages.
+
+        Args:
+            reader: the log.
+            watch: the frontier.
+            streams: streams of the reads port.
+            calls: slots of the actions of the reads port.
+            gateway: the link to the gateway.
+            queries: reports of Spark queries.
+            others: addresses of the other gateways.
+            browser: makes the pages of records.
+            past: history of the gateway.
+            act_us: durations of actions.
+            security: returns the figures about tokens.
         """
         self._security = security
         self._queries = queries
@@ -61,11 +73,11 @@ class Pages:
         self._gateway = gateway
         self._others = others
         self._browser = browser
-        self._past = past
+        self._history = past
         self._act_us = act_us
 
     def table(self) -> Mapping[str, Page]:
-        """The pages by path."""
+        """Return the pages by path."""
         return {
             **assets.table(),
             "/healthz": self.health,
@@ -80,21 +92,21 @@ class Pages:
         }
 
     def health(self, _asked: Asked) -> Answer:
-        """Whether this process is up and the gateway answers it."""
+        """Return 200 if the gateway answers this process, otherwise 503."""
         status = self._gateway.status()
         if status is None:
             return _json({"status": "unavailable", "reason": self._gateway.reason}, HTTPStatus.SERVICE_UNAVAILABLE)
         return _json({"status": "ok"})
 
     def ready(self, _asked: Asked) -> Answer:
-        """Whether the gateway takes records: not while there is a reason why it would not, as a full disk or one that hangs."""
+        """Return 200 if the gateway accepts records; 503 if it has a reason not to, such as a full or hanging disk."""
         status = self._gateway.status() or {"state": "unknown", "reason": self._gateway.reason}
         answer = {"state": status.get("state"), "reason": status.get("reason", "")}
         ready = answer["state"] == "primary" and not answer["reason"]
         return _json(answer, HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE)
 
     def status(self, _asked: Asked) -> Answer:
-        """Everything that the gateway tells of itself, and this process of its own."""
+        """Return the status of the gateway and the counters of this process."""
         status = self._gateway.status()
         if status is None:
             frontier = self._watch.now()
@@ -111,22 +123,22 @@ class Pages:
         return _json({**status, "queries": queries, "reads_served": self.reads()})
 
     def history(self, asked: Asked) -> Answer:
-        """Figures over time, and how the group was: of seconds (`since`, `seconds`), or of `minutes`."""
+        """Return the history: points of one second (`since`, `seconds`) with the changes, or points of one minute (`minutes`)."""
         try:
             if "minutes" in asked:
-                return _json(self._past.minutes())
+                return _json(self._history.minutes())
             since_us = number(asked, "since", 0, 0, MOMENT_MAX)
             seconds = number(asked, "seconds", limits.HISTORY_SECONDS, 0, limits.HISTORY_SECONDS)
         except UsageError as error:
             return refusal(HTTPStatus.BAD_REQUEST, str(error))
-        return _json({"now_us": _now_us(), **self._past.told(since_us, seconds)})
+        return _json({"now_us": _now_us(), **self._history.told(since_us, seconds)})
 
     def gateways(self, _asked: Asked) -> Answer:
-        """Where the other gateways of the group have their admin pages, as far as they answer."""
+        """Return the admin urls of the other gateways that answer."""
         return _json(self._others.consoles())
 
     def topics(self, _asked: Asked) -> Answer:
-        """The topics and what they hold, the first of them by name."""
+        """Return the topics with their records and bytes, by name, up to a limit."""
         try:
             found = sorted(self._reader.topics(), key=lambda topic: topic.name)
         except TuttiError as error:
@@ -135,7 +147,7 @@ class Pages:
         return _json({"total": len(found), "topics": lines, "state": self._gateway.state()})
 
     def readers(self, _asked: Asked) -> Answer:
-        """Named readers, with what they saved and what they have not read yet."""
+        """Return the named readers with their committed offsets and their lag, by name, up to a limit."""
         try:
             saved, frontier = self._reader.state().readers, self._watch.now().offset
         except TuttiError as error:
@@ -145,8 +157,8 @@ class Pages:
         return _json({"total": len(saved), "readers": lines, "state": self._gateway.state()})
 
     def metrics(self, _asked: Asked) -> Answer:
-        """Metrics, in Prometheus' form."""
-        from tutti_gateway.reads.admin.metrics import CONTENT_TYPE, Known, exposition  # noqa: PLC0415 - 2 MB that a gateway without scrapes keeps
+        """Return the metrics in the Prometheus text format."""
+        from tutti_gateway.reads.admin.metrics import CONTENT_TYPE, Known, exposition  # noqa: PLC0415 - saves 2 MB without scrapes
 
         known = Known()
         try:
@@ -157,12 +169,12 @@ class Pages:
                 {reader: max(0, frontier - offset) for reader, offset in state.readers.items()},
                 {query.name or query.label or query.run: (query.lag_records, query.lag_ms) for query in queries},
             )
-        except TuttiError as error:  # the other figures are wanted all the more
+        except TuttiError as error:  # the other metrics must still be served
             LOG.error("the log's state cannot be read", extra={"fields": {"error": str(error)}})
         return Answer(HTTPStatus.OK, CONTENT_TYPE, exposition(self._gateway.status(), self.reads(), known))
 
     def reads(self) -> dict[str, object]:
-        """Figures of this process."""
+        """Return the counters of this process."""
         streams = self._streams
         meters = streams.meters
         places = {"stream": streams.scans, "follow": streams.followers, "action": self._calls}

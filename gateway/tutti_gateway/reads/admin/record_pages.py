@@ -1,7 +1,7 @@
-"""A page of records for who looks into the log: few records, found with little work, wherever in the log they are.
+"""Pages of records for browsing the log: a few records, found with bounded work, anywhere in the log.
 
-What a page may look into is bounded, so what is rare (a key, a topic) may not be on it although there is more: `tutti-first` and
-`tutti-next` tell which offsets were looked at, and where the pages before and behind begin.
+The work of a page is bounded, so a page may miss records of a rare key or topic that exist elsewhere. The headers `tutti-first`
+and `tutti-next` name the range of offsets that the page has searched, and so where the previous and the next page begin.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from tutti_gateway.reads.protocol.flight_errors import Fault
 Rows = npt.NDArray[np.void]
 LINES = "application/x-ndjson"
 TAKES = ("start", "before", "time", "topic", "key", "key_base64", "limit", "cut")
-_SHRINK = 8  # where a step was too large
+_SHRINK = 8  # divides a search step that was too large
 _DIGITS = 20
 
 
 class Wanted(NamedTuple):
-    """What a page is to hold: the records from `start` on, or the last ones below `before`; of one topic, with one key."""
+    """The parameters of a page: records from `start` on, or the last ones below `before`, of a topic and with a key if given."""
 
     start: int | None
     before: int | None
@@ -48,7 +48,7 @@ class Wanted(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Offsets [low, high) and the bytes of the batches in them that are to be looked into."""
+    """A range of offsets [low, high), and the bytes of the batches to search in it."""
 
     low: int
     high: int
@@ -56,39 +56,39 @@ class Piece(NamedTuple):
 
 
 class Looked:
-    """What a page has found, and how much more it may look at.
+    """The records found for a page, and its remaining search budget.
 
     Attributes:
-        records: found, in pieces, as they were found.
-        need: how many more are wanted.
+        records: the records found so far, in batches.
+        need: number of records that are still wanted.
     """
 
     def __init__(self, limit: int) -> None:
-        """Nothing was looked at."""
+        """Begin a search for `limit` records."""
         self.records: list[pa.RecordBatch] = []
         self.need = limit
         self._bytes, self._rows = limits.BROWSE_BYTES_MAX, limits.BROWSE_ROWS_MAX
 
     @property
     def rows_left(self) -> int:
-        """Rows of the index that may still be looked at."""
+        """The number of index rows that may still be searched."""
         return self._rows
 
     def rows(self, count: int) -> None:
-        """So many rows of the index were looked at."""
+        """Deduct searched index rows from the budget."""
         self._rows -= count
 
     def may(self, piece: Piece) -> bool:
-        """Whether a piece is to be looked at, too: a first one with something in it always, however large."""
+        """True if the budget allows to search a piece; the first piece with batches is always allowed."""
         return self.need > 0 and (piece.bytes <= self._bytes or self._bytes == limits.BROWSE_BYTES_MAX)
 
     @property
     def goes_on(self) -> bool:
-        """Whether more is wanted, and may be looked for."""
+        """True if more records are wanted and the budget is not used up."""
         return self.need > 0 and self._rows > 0
 
     def add(self, piece: Piece, batch: pa.RecordBatch) -> None:
-        """A piece was looked at, and of what was found in it these are wanted."""
+        """Add the records found in a piece, and deduct its bytes from the budget."""
         self._bytes -= piece.bytes
         self.need -= batch.num_rows
         self.records.append(batch)
@@ -98,13 +98,13 @@ class Browser:
     """Makes pages of records. Thread-safe."""
 
     def __init__(self, reader: LogReader, elsewhere: Callable[[str, int], bool] = lambda lane, position: False) -> None:
-        """Look into the log of `reader`; `elsewhere` is told of a position that cannot be read."""
+        """Browse the log of `reader`; `elsewhere` reports an unreadable position and returns True if other gateways are up."""
         self._reader = reader
         self._elsewhere = elsewhere
         self.places = Slots("pages of records", limits.BROWSERS_MAX, limits.BROWSE_WAIT_US_MAX)
 
     def records(self, asked: Asked) -> Answer:
-        """The page: a line of JSON a record, as `tutti tail` writes them, in offset order."""
+        """Return a page: one line of JSON a record in offset order, as `tutti tail` prints records."""
         try:
             lease = self.places.take()
             try:
@@ -115,7 +115,7 @@ class Browser:
             return refusal(HTTPStatus.SERVICE_UNAVAILABLE, str(busy))
         except Damaged as error:
             there = self._elsewhere("", error.position)
-            more = "; another gateway is asked for it: look again in a moment, or there" if there else ""
+            more = "; another gateway sends a copy: try again in a moment, or use another gateway" if there else ""
             return refusal(HTTPStatus.INTERNAL_SERVER_ERROR, f"{error}{more}")
         except OffsetOutOfRange as error:
             return refusal(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, str(error))
@@ -130,16 +130,16 @@ class Browser:
         looked = Looked(wanted.limit)
         if wanted.start is not None:
             first = wanted.start
-            following = self._forward(wanted, first, frontier, looked)
+            following = self._search_forward(wanted, first, frontier, looked)
         else:
             following = frontier if wanted.before is None else wanted.before
-            first = self._back(wanted, begin, following, looked)
+            first = self._search_back(wanted, begin, following, looked)
         lines = [line + b"\n" for batch in looked.records for line in cut_lines(batch, wanted.cut)]
         about = {"first": first, "next": following, "start": begin, "frontier": frontier}
         return Answer(HTTPStatus.OK, LINES, b"".join(lines), {f"tutti-{name}": str(offset) for name, offset in about.items()})
 
-    def _forward(self, wanted: Wanted, start: int, end: int, looked: Looked) -> int:
-        """The first records of [start, end); the offset up to which was looked."""
+    def _search_forward(self, wanted: Wanted, start: int, end: int, looked: Looked) -> int:
+        """Find the first records of [start, end); return the offset at which the search stopped."""
         at = start
         for pieces in self._pieces(start, end, wanted, looked):
             for piece in pieces:
@@ -152,13 +152,13 @@ class Browser:
                 break
         return at
 
-    def _back(self, wanted: Wanted, begin: int, end: int, looked: Looked) -> int:
-        """The last records of [begin, end); the offset from which on was looked."""
+    def _search_back(self, wanted: Wanted, begin: int, end: int, looked: Looked) -> int:
+        """Find the last records of [begin, end); return the first offset searched."""
         at, step = end, limits.BROWSE_STEP_OFFSETS
         while at > begin and looked.goes_on:
             low = max(begin, at - step)
-            found_pieces = _bounded(self._pieces(low, at, wanted, looked), looked)
-            if found_pieces is None:  # older batches may hold fewer records each
+            found_pieces = _within_budget(self._pieces(low, at, wanted, looked), looked)
+            if found_pieces is None:  # older batches may be smaller, so this range has too many index rows
                 step = max(limits.BROWSE_STEP_OFFSETS, step // _SHRINK)
                 continue
             step *= 2
@@ -174,17 +174,17 @@ class Browser:
         return at
 
     def _pieces(self, start: int, end: int, wanted: Wanted, looked: Looked) -> Iterator[list[Piece]]:
-        """[start, end) in pieces of so many bytes, a segment's at a time; borders are starts of batches of the topic."""
+        """Iterate over [start, end) in pieces of bounded bytes, one segment at a time; pieces begin at batches of the topic."""
         pick = self._reader.picking(None if wanted.topic is None else [wanted.topic])
         for _, rows in self._reader.batches(start, end):
             if not len(rows):
                 continue
             looked.rows(len(rows))
             low, high = max(start, int(rows["offset"][0])), min(end, int(rows["offset"][-1]) + int(rows["count"][-1]))
-            yield _cut(pick(rows), low, high)
+            yield _split(pick(rows), low, high)
 
     def _found(self, piece: Piece, wanted: Wanted) -> pa.RecordBatch:
-        """The records of a piece that are wanted, as one batch."""
+        """Return the matching records of a piece as one batch."""
         found: list[pa.RecordBatch] = []
         topics = None if wanted.topic is None else [wanted.topic]
         for batch in scan(self._reader, piece.low, piece.high, topics=topics) if piece.bytes else ():
@@ -197,19 +197,25 @@ class Browser:
 
 
 def wanted_of(asked: Asked, begin: int, frontier: int, offset_for_time: Callable[[int], int]) -> Wanted:
-    """What is asked for.
+    """Parse the query parameters of a page.
+
+    Args:
+        asked: the query parameters.
+        begin: first available offset.
+        frontier: end of the log.
+        offset_for_time: returns the first offset at or after a time (us, UTC).
 
     Raises:
-        UsageError: a parameter is not known, or wrong, or two say where to begin.
+        UsageError: a parameter is unknown or invalid, or two parameters name a start.
     """
     for name in asked:
         if name not in TAKES:
-            raise UsageError(f"there is no parameter {name[:100]!r}; there are {', '.join(TAKES)}")
+            raise UsageError(f"there is no parameter {name[:100]!r}; the parameters are {', '.join(TAKES)}")
     places = [name for name in ("start", "before", "time") if name in asked]
     if len(places) > 1:
-        raise UsageError(f"{' and '.join(places)} all say where to look: give one of them")
+        raise UsageError(f"{' and '.join(places)} exclude each other: give only one of them")
     if "key" in asked and "key_base64" in asked:
-        raise UsageError("key and key_base64 both say which key: give one of them")
+        raise UsageError("key and key_base64 exclude each other: give only one of them")
     limit = number(asked, "limit", limits.BROWSE_RECORDS, 1, limits.BROWSE_RECORDS_MAX)
     cut_max = min(limits.BROWSE_CUT_BYTES_MAX, limits.BROWSE_SHOWN_BYTES_MAX // limit)
     cut = number(asked, "cut", limits.BROWSE_CUT_BYTES, 0, cut_max)
@@ -220,7 +226,7 @@ def wanted_of(asked: Asked, begin: int, frontier: int, offset_for_time: Callable
         try:
             key = base64.b64decode(asked["key_base64"], validate=True)
         except binascii.Error:
-            raise UsageError("key_base64 is not base64") from None
+            raise UsageError(f"key_base64={asked['key_base64'][:100]!r} is not valid base64") from None
     start = before = None
     if "time" in asked:
         start = offset_for_time(time_us_of(parse_time(asked["time"])))
@@ -232,23 +238,23 @@ def wanted_of(asked: Asked, begin: int, frontier: int, offset_for_time: Callable
 
 
 def number(asked: Asked, name: str, default: int, low: int, high: int) -> int:
-    """A parameter that is a whole number.
+    """Return a query parameter that is a whole number, or its default.
 
     Raises:
-        UsageError: it is none, or not within the bounds.
+        UsageError: the parameter is not a whole number, or is out of range.
     """
     text = asked.get(name)
     if text is None:
         return default
     if not (text.isascii() and text.isdigit() and len(text) < _DIGITS):
-        raise UsageError(f"{name} is a whole number, not {text[:100]!r}")
+        raise UsageError(f"{name} must be a whole number, not {text[:100]!r}")
     if not low <= int(text) <= high:
-        raise UsageError(f"{name}={text} is not within {low} and {high}")
+        raise UsageError(f"{name}={text} is not between {low} and {high}")
     return int(text)
 
 
-def _bounded(found: Iterator[list[Piece]], looked: Looked) -> list[list[Piece]] | None:
-    """All of them; None if they are of more rows of the index than one step may look at."""
+def _within_budget(found: Iterator[list[Piece]], looked: Looked) -> list[list[Piece]] | None:
+    """Return all pieces, or None if they have more index rows than one step may search."""
     least, taken = looked.rows_left - limits.BROWSE_STEP_ROWS_MAX, list[list[Piece]]()
     for pieces in found:
         taken.append(pieces)
@@ -257,8 +263,8 @@ def _bounded(found: Iterator[list[Piece]], looked: Looked) -> list[list[Piece]] 
     return taken
 
 
-def _cut(rows: Rows, low: int, high: int) -> list[Piece]:
-    """[low, high), in which these batches are, cut where one of them begins."""
+def _split(rows: Rows, low: int, high: int) -> list[Piece]:
+    """Split the range [low, high) of these batches at the starts of batches."""
     if not len(rows):
         return [Piece(low, high, 0)]
     sizes = rows["size"].astype(np.int64)

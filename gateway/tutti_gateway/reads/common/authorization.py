@@ -1,4 +1,4 @@
-"""Who may read what at the ports of the reads process, and with what it is let in at gateways' client ports itself."""
+"""Authorization of callers at the ports of the reads process, and this process's own credentials at gateways' client ports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BEARER = "bearer "
 
 
 class Files(NamedTuple):
-    """Paths of what secures a gateway; empty: it has none of it."""
+    """Paths of the security files of a gateway; an empty path means that it has no such file."""
 
     secret_key: str = ""
     public_keys: str = ""
@@ -31,17 +31,17 @@ class Files(NamedTuple):
 
 
 class Guard:
-    """Knows tokens, keys and the certificate. Thread-safe.
+    """Holds the tokens, keys and certificate of the gateway. Thread-safe.
 
     Attributes:
-        tokens: of clients; None where everybody may do everything.
+        tokens: the tokens of clients; None if every caller may read everything.
     """
 
     def __init__(self, files: Files) -> None:
         """Read the files.
 
         Raises:
-            ConfigError: one of them is wrong.
+            ConfigError: a file is invalid.
         """
         self._files = files
         self.tokens = Tokens(files.tokens) if files.tokens else None
@@ -50,22 +50,26 @@ class Guard:
             check_certificate(files.tls_certificate, files.tls_key)
 
     def credentials(self) -> Credentials | None:
-        """What this process is let in with at gateways: the key of its own, as the files have it now; None without keys.
+        """Return the gateway's key pair from the files as they are now, for connections to gateways; None without keys.
 
         Raises:
-            ConfigError: a file is wrong.
+            ConfigError: a file is invalid.
         """
         files = self._files
         return Credentials.of_gateway(files.secret_key, files.public_keys) if files.secret_key else None
 
     @property
     def certificate(self) -> tuple[str, str] | None:
-        """The certificate and its key (PEM); None where nothing is encrypted."""
+        """The certificate and its key (PEM); None if the ports are not encrypted."""
         files = self._files
         return (Path(files.tls_certificate).read_text(), Path(files.tls_key).read_text()) if files.tls_certificate else None
 
     def renewed(self) -> bool:
-        """Whether there is another certificate since this process began, and a good one."""
+        """True if there is a new certificate since the start of this process.
+
+        Raises:
+            ConfigError: the new certificate is invalid.
+        """
         files = self._files
         if not files.tls_certificate or self._certificate_stamp() == self._seen:
             return False
@@ -76,10 +80,10 @@ class Guard:
         return stamp(self._files.tls_certificate), stamp(self._files.tls_key)
 
     def who(self, authorization: str) -> Access:
-        """Who shows this in the header `authorization`.
+        """Return the permissions of the token in a header `authorization`.
 
         Raises:
-            NotAllowed: nobody who is known.
+            NotAllowed: the token is missing or unknown.
         """
         if self.tokens is None:
             return ANYBODY
@@ -87,10 +91,10 @@ class Guard:
         return self.tokens.who(token)
 
     def caller(self, context: flight.ServerCallContext) -> Access:
-        """Who calls.
+        """Return the permissions of the caller of a Flight call.
 
         Raises:
-            NotAllowed: nobody who is known.
+            NotAllowed: the token is missing or unknown.
         """
         if self.tokens is None:
             return ANYBODY
@@ -98,10 +102,10 @@ class Guard:
         return self.who(shown.authorization if isinstance(shown, Shown) else "")
 
     def checked(self, check: Callable[[], None]) -> None:
-        """Do a check of what somebody may do, and count it where they may not.
+        """Run an authorization check, and count its refusal.
 
         Raises:
-            NotAllowed: they may not.
+            NotAllowed: the check refuses.
         """
         try:
             check()
@@ -111,11 +115,11 @@ class Guard:
             raise
 
     def middleware(self) -> dict[str, flight.ServerMiddlewareFactory] | None:
-        """What notes the token of a call."""
+        """Return the Flight middleware that stores the token of a call; None if callers need no token."""
         return None if self.tokens is None else {MIDDLEWARE: Noting()}
 
     def facts(self) -> dict[str, object]:
-        """For the status."""
+        """Return the figures for the status: trouble with the token file, and refusals by reason."""
         return {} if self.tokens is None else {"trouble": self.tokens.trouble, "refused": self.refused()}
 
     def refused(self) -> dict[str, int]:
@@ -125,7 +129,10 @@ class Guard:
 
 @contextmanager
 def hints_for(access: Access) -> Iterator[None]:
-    """What is said within has no names in it that the caller did not say, unless he may read everything."""
+    """Remove the hint from a Flight error within this context, unless the caller may read everything.
+
+    A hint may contain names that the caller does not know.
+    """
     try:
         yield
     except Fault as fault:
@@ -135,32 +142,32 @@ def hints_for(access: Access) -> Iterator[None]:
 
 
 class Shown(flight.ServerMiddleware):
-    """What a call showed."""
+    """Middleware that holds the header `authorization` of a call."""
 
     def __init__(self, authorization: str) -> None:
-        """Keep it for as long as the call lasts."""
+        """Store the header for the duration of the call."""
         self.authorization = authorization
 
 
 class Noting(flight.ServerMiddlewareFactory):
-    """Notes what each call shows. It refuses nobody: what is raised in here does not reach the caller as it is meant."""
+    """Stores the header `authorization` of each call. It never refuses, because its errors reach the caller without their code."""
 
     def start_call(self, info: flight.CallInfo, headers: dict[str, list[str] | list[bytes]]) -> Shown:
-        """A call begins."""
+        """Return the middleware of a new call."""
         del info
         value = next((values[0] for name, values in headers.items() if name.lower() == "authorization" and values), "")
         return Shown(value.decode(errors="replace") if isinstance(value, bytes) else value)
 
 
-#: Actions that anybody who is known may ask: they tell of no topic's records.
+#: Actions that every authenticated caller may use, because they return no records.
 _FOR_ALL = frozenset({"frontier", "offset_for_time", "ticks", "tick_end", "lanes", "topics", "readers", "passed", "queries"})
 
 
 def check_action(access: Access, kind: str, body: bytes) -> None:
-    """Refuse an action that somebody may not ask.
+    """Check that a caller may use an action.
 
     Raises:
-        NotAllowed: they may not.
+        NotAllowed: the caller may not use it.
         Fault: the body is malformed.
     """
     if kind in _FOR_ALL:
@@ -171,7 +178,7 @@ def check_action(access: Access, kind: str, body: bytes) -> None:
         access.require_read(decode(BytesEndAsk, body, "the body of bytes_end").topics)
     elif kind == "save_offset":
         access.require_reader()
-    elif kind == "report":  # it saves an offset, too
+    elif kind == "report":  # a report also saves an offset
         access.require_reader()
         access.require_read(decode(ReportAsk, body, "the body of report").topics)
     else:

@@ -1,4 +1,4 @@
-"""Places for what takes a thread: calls, streams, followers. Each kind has its bound; who finds none free waits a moment."""
+"""Concurrency limits for calls, streams and followers, each of which takes a thread. A caller above the limit waits a moment."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from collections.abc import Callable
 from tutti_gateway.reads.protocol.flight_errors import Fault
 
 US = 1_000_000
-_LOOK_S = 0.25  # a waiting caller that went away is noticed this soon
+_POLL_S = 0.25  # interval at which a waiting call checks that its caller is still connected
 
 
 class Lease:
-    """One place taken. It is given back once, by `release` or when the lease is dropped.
+    """One slot in use. It is released once, by `release` or when the lease is garbage collected.
 
-    Dropping matters: the Flight library may never ask a stream for its first batch (the caller went away meanwhile), and what was
-    not begun cannot run a `finally`.
+    Collection matters: if a caller disconnects early, the Flight library never asks the stream for its first batch, and a
+    generator that was never started does not run its `finally`.
     """
 
     def __init__(self, slots: Slots) -> None:
         self._slots: Slots | None = slots
 
     def release(self) -> None:
-        """Give the place back."""
+        """Release the slot."""
         slots, self._slots = self._slots, None
         if slots is not None:
             slots.give_back()
@@ -33,23 +33,31 @@ class Lease:
 
 
 class Slots:
-    """At most `most` leases at a time."""
+    """A semaphore with leases: at most `most` are in use at a time."""
 
     def __init__(self, what: str, most: int, wait_us: int = 0) -> None:
-        """Make `most` places for `what` (as "streams"); who finds none free waits up to `wait_us`, and at most `most` wait."""
+        """Create free slots.
+
+        Args:
+            what: plural noun for error messages, as "streams".
+            most: number of slots, and largest number of waiting callers.
+            wait_us: longest wait for a free slot, us.
+        """
         self.what = what
         self.most = most
         self.used = 0
         self.refused = 0
         self._waiting = 0
         self._wait_s = wait_us / US
-        self._freed = threading.Condition(threading.RLock())  # a lease may be dropped by the collector, anywhere
+        self._freed = threading.Condition(
+            threading.RLock()
+        )  # garbage collection may release a lease in a thread that holds the lock
 
     def take(self, given_up: Callable[[], bool] = bool) -> Lease:
-        """A place.
+        """Take a slot, waiting if none is free.
 
         Raises:
-            Fault: `busy` when none became free in time, or the caller has given up.
+            Fault: `busy` if none became free in time, or `given_up` returns True.
         """
         deadline = time.monotonic() + self._wait_s
         with self._freed:
@@ -57,15 +65,17 @@ class Slots:
                 left = deadline - time.monotonic()
                 if left <= 0 or self._waiting >= self.most or given_up():
                     self.refused += 1
-                    raise Fault("busy", f"all {self.most} {self.what} of this gateway are in use: try later, or another gateway")
+                    raise Fault(
+                        "busy", f"this gateway has reached its limit of {self.most} {self.what}: try later, or another gateway"
+                    )
                 self._waiting += 1
-                self._freed.wait(min(left, _LOOK_S))
+                self._freed.wait(min(left, _POLL_S))
                 self._waiting -= 1
             self.used += 1
         return Lease(self)
 
     def give_back(self) -> None:
-        """Free one place (called by its lease)."""
+        """Release one slot; called by its lease."""
         with self._freed:
             self.used -= 1
             self._freed.notify()

@@ -1,7 +1,7 @@
-"""The connections of the reads port: those that ask for nothing make room where descriptors run out.
+"""Connections of the reads port: idle ones are closed when the process runs out of file descriptors.
 
-The Flight library gives no way to end a connection, and takes as many as the system gives descriptors. So one is ended as by the
-network, by the kernel's means; who wants something connects again.
+The Flight library cannot close a connection, and accepts connections until no file descriptor is left. So this module shuts the
+socket down with a system call, as if the network had failed. An active client reconnects.
 """
 
 from __future__ import annotations
@@ -19,40 +19,40 @@ from tutti.runtime.reserved_fds import spared
 
 LOG = logging.getLogger("tutti.reads")
 _DESCRIPTORS = "/proc/self/fd"
-_MAPPED = "::ffff:"  # begins an IPv4 address in IPv6's form
+_MAPPED = "::ffff:"  # prefix of an IPv4-mapped IPv6 address
 
 Peer = tuple[str, int]
 
 
 class Call:
-    """One call of a caller; it is over when nothing knows it any more."""
+    """One Flight call in progress; it ends when it is garbage collected."""
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
 
 
 class Connections:
-    """Those of one port. Thread-safe.
+    """The connections of one port. Thread-safe.
 
     Attributes:
-        port: its number, once it is known.
+        port: number of the port, set once it is known.
     """
 
     def __init__(self) -> None:
-        """Nobody is connected."""
+        """Begin without calls."""
         self.port = 0
         self._lock = threading.Lock()
         self._calls: weakref.WeakSet[Call] = weakref.WeakSet()
 
     def call(self, peer: str) -> Call:
-        """A call of `peer`, as the library names it, begins."""
+        """Register a new call of a peer, given in the notation of the library."""
         call = Call(peer_of(peer))
         with self._lock:
             self._calls.add(call)
         return call
 
     def end_idle(self) -> int:
-        """End the connections that ask for nothing; who wants something connects again. How many there were."""
+        """Close the connections without a call in progress; return their number."""
         with self._lock:
             busy = {call.peer for call in self._calls}
         return self._end(lambda peer: peer not in busy)
@@ -61,15 +61,15 @@ class Connections:
         ended = 0
         for connection, peer in self._connected():
             if which(peer):
-                with contextlib.suppress(OSError):  # it is gone
+                with contextlib.suppress(OSError):  # the connection is closed already
                     connection.shutdown(socket.SHUT_RDWR)
                     ended += 1
         return ended
 
     def _connected(self) -> Iterator[tuple[socket.socket, Peer]]:
-        """The connections, each open for as long as it is looked at."""
+        """Iterate over the connections, each with a duplicated descriptor that is closed after its iteration."""
         for name in spared(lambda: os.listdir(_DESCRIPTORS)):
-            with contextlib.suppress(OSError):  # it is no socket, none that is connected, or was closed meanwhile
+            with contextlib.suppress(OSError):  # the descriptor is not a connected socket, or was closed in the meantime
                 if not os.readlink(f"{_DESCRIPTORS}/{name}").startswith("socket:"):
                     continue
                 descriptor = spared(lambda number=int(name): os.dup(number))  # type: ignore[misc]  # bound at once
@@ -83,12 +83,12 @@ def _socket_of(descriptor: int) -> socket.socket:
     try:
         return socket.socket(fileno=descriptor)
     except OSError:
-        os.close(descriptor)  # by now the number was something else's
+        os.close(descriptor)  # the number was reused for another file, which is not a socket
         raise
 
 
 def peer_of(text: str) -> Peer:
-    """The address in the library's name of a caller, as `ipv4:127.0.0.1:4000` or `ipv6:%5B::1%5D:4000`."""
+    """Return the address in the library's notation of a peer, as `ipv4:127.0.0.1:4000` or `ipv6:%5B::1%5D:4000`."""
     host, _, port = unquote(text.partition(":")[2]).rpartition(":")
     return _plain(host.removeprefix("[").removesuffix("]")), int(port) if port.isdecimal() else 0
 
@@ -98,25 +98,25 @@ def _plain(host: str) -> str:
 
 
 class Crowd:
-    """Notices, when it is asked, that connections use up the descriptors of this process."""
+    """Closes idle connections when the process has no file descriptor left."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
-        self._told = False
+        self._logged = False
 
     def look(self) -> None:
-        """Where none is left end the connections that ask for nothing."""
+        """Close idle connections if no file descriptor is left; called about once a second."""
         try:
             os.close(os.dup(0))
         except OSError:
             ended = self._connections.end_idle()
-            if ended or not self._told:
+            if ended or not self._logged:
                 LOG.error(
-                    "no file descriptor is left: connections that ask for nothing are closed; raise the limit of open files",
+                    "no file descriptor is left: idle connections are closed; raise the limit of open files",
                     extra={"fields": {"closed": ended}},
                 )
-            self._told = True
+            self._logged = True
         else:
-            if self._told:
+            if self._logged:
                 LOG.info("file descriptors are free again")
-            self._told = False
+            self._logged = False

@@ -1,4 +1,4 @@
-"""The gateway beside this process: how it is by a socket of their own, what is to be written by its client port as any tool."""
+"""Link to this process's gateway: its status over the status socket, and writes over its client port, as for any client."""
 
 from __future__ import annotations
 
@@ -27,33 +27,37 @@ UNKNOWN = "unknown"
 
 
 class StatusSocket:
-    """Questions at the gateway's status socket, any number at a time. Thread-safe.
+    """Client of the gateway's status socket, with any number of requests at a time. Thread-safe.
 
-    A thread receives: answers come in any order, as the gateway confirms a frontier when its group does.
+    A thread receives the answers, which arrive in any order: the gateway confirms a frontier only when its group does.
     """
 
     def __init__(self, fd: int) -> None:
-        """Ask at `fd`."""
+        """Use the socket with the file descriptor `fd`."""
         self._socket = socket.socket(fileno=fd)
         self._waiting: dict[bytes, SimpleQueue[bytes]] = {}
-        self._gone = False
+        self._closed = False
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC)
         self._thread = threading.Thread(target=self._receive, name="status-socket", daemon=True)
         self._thread.start()
 
     def ask(self, word: bytes, wait_us: int) -> bytes:
-        """The answer to a question of this moment; `word` says what is asked, nothing the status.
+        """Send a request and return its answer.
+
+        Args:
+            word: keyword of the request; empty for the status.
+            wait_us: longest wait, us.
 
         Raises:
-            TimeoutError: there was none in time.
-            Unavailable: the gateway is gone.
-            OSError: the socket takes no more questions.
+            TimeoutError: no answer came in time.
+            Unavailable: the gateway has ended.
+            OSError: the send buffer of the socket is full.
         """
         token = os.urandom(TOKEN_BYTES)
         answers = self._waiting[token] = SimpleQueue()
         try:
-            if self._gone:
-                raise Unavailable("it is gone")
+            if self._closed:
+                raise Unavailable("the gateway has ended")
             self._socket.send(word + token, socket.MSG_DONTWAIT)
             answer = answers.get(timeout=wait_us / US)
         except Empty:
@@ -61,11 +65,11 @@ class StatusSocket:
         finally:
             del self._waiting[token]
         if not answer:
-            raise Unavailable("it is gone")
+            raise Unavailable("the gateway has ended")
         return answer
 
     def tell(self, word: bytes) -> bool:
-        """Send a word that has no answer; return False if the socket is full or the gateway is gone. Waits for nothing."""
+        """Send a message without an answer; return False if the socket is full or the gateway has ended. Does not wait."""
         try:
             self._socket.send(word, socket.MSG_DONTWAIT)
         except OSError:
@@ -73,7 +77,7 @@ class StatusSocket:
         return True
 
     def close(self) -> None:
-        """Receive no more. The socket itself outlives this process: nothing is shut down."""
+        """Stop receiving. The socket is not shut down, because the next reads process uses it too."""
         os.eventfd_write(self._wake_fd, 1)
         self._thread.join()
         self._socket.close()
@@ -93,17 +97,18 @@ class StatusSocket:
             if not answer:
                 break
             waiting = self._waiting.get(answer[:TOKEN_BYTES])
-            if waiting is not None:  # else the one who asked has given up, or was the process before this one
+            if waiting is not None:  # an answer without a waiting request is late, or was meant for an earlier process
                 waiting.put(answer[TOKEN_BYTES:])
-        self._gone = True
+        self._closed = True
         for waiting in list(self._waiting.values()):
             waiting.put(b"")
 
 
 class GatewayLink:
-    """Asks one gateway. Thread-safe; one question for the status is under way at a time, and serves all who ask in that moment.
+    """Requests to one gateway. Thread-safe.
 
-    So does one question about the frontier.
+    At most one request for the status is in progress and serves all threads that ask meanwhile. Requests to confirm the frontier
+    are shared in the same way.
     """
 
     def __init__(
@@ -113,67 +118,77 @@ class GatewayLink:
         credentials: Credentials | None = None,
         refused: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
-        """Ask the gateway whose client port is `url` and that answers at `status_fd`; without that its status stays unknown.
+        """Create the link.
 
-        It counts the callers that this process has `refused`, too, by reason: each question for the status brings the new ones.
+        Args:
+            url: the client port of the gateway.
+            status_fd: file descriptor of the status socket; None leaves the status unknown.
+            credentials: for the client port.
+            refused: returns the callers that this process has rejected, by reason; each status request reports new ones.
         """
         self._refused = refused
         self._reported: Counter[str] = Counter()
         self._control = Control(url, timeout=limits.STATUS_WAIT_US_MAX / US, credentials=credentials)
         self._socket = None if status_fd is None else StatusSocket(status_fd)
-        self._asking = threading.Lock()
+        self._status_lock = threading.Lock()
         self._status: dict[str, Any] | None = None
         self._asked_at = -1e9
-        self._indexing = threading.Condition()
-        self._begun = self._ended = 0  # questions about the frontier; at most one is under way
-        self._confirmed = False  # the answer to the last one that ended
-        self.reason = "the gateway was not asked yet"
+        self._confirming = threading.Condition()
+        self._begun = self._ended = 0  # requests to confirm the frontier; at most one is in progress
+        self._confirmed = False  # the answer to the last completed request
+        self.reason = "the status of the gateway is not known yet"
 
     def status(self) -> dict[str, Any] | None:
-        """Its status, a quarter of a second old at most; None when it does not answer within a second (`reason` says more)."""
-        with self._asking:
+        """Return the status, at most a quarter of a second old; None if no answer came within a second (see `reason`)."""
+        with self._status_lock:
             if time.monotonic() - self._asked_at > limits.STATUS_FRESH_US / US:
                 self._refresh()
             return self._status
 
     def state(self) -> str:
-        """Its state as last heard, `unknown` if it does not answer. Waits only when nobody else asks, and at most once a second."""
-        return str(self._lately().get("state", UNKNOWN))
+        """Return the last known state, `unknown` if the gateway does not answer.
+
+        Waits for a new status at most once a second, and never while another thread does.
+        """
+        return str(self._recent_status().get("state", UNKNOWN))
 
     def gateways(self) -> tuple[dict[str, str], list[str]]:
-        """The gateways of the group (name to url), and the names of those that this one does not hear, as of `state`."""
-        told = self._lately()
-        return dict(told.get("gateways", {})), list(told.get("silent", ()))
+        """Return the gateways of the group (name to url) and the names of the silent ones, as fresh as `state`."""
+        known = self._recent_status()
+        return dict(known.get("gateways", {})), list(known.get("silent", ()))
 
     def others(self) -> list[str]:
-        """Urls of the other gateways of the group that this one hears, as of `state`."""
-        told = self._lately()
-        left_out = {told.get("gateway"), *told.get("silent", ())}
-        return [url for name, url in told.get("gateways", {}).items() if name not in left_out]
+        """Return the urls of the other gateways that are not silent, as fresh as `state`."""
+        known = self._recent_status()
+        left_out = {known.get("gateway"), *known.get("silent", ())}
+        return [url for name, url in known.get("gateways", {}).items() if name not in left_out]
 
     def halted(self) -> dict[str, str]:
-        """Of each lane why nothing can follow in it here, as of `state`; empty for one that is well."""
-        return {lane["lane"]: lane["halted"] for lane in self._lately().get("lanes", ())}
+        """Return for each lane why no frame can follow in it here, as fresh as `state`; empty for a working lane."""
+        return {lane["lane"]: lane["halted"] for lane in self._recent_status().get("lanes", ())}
 
     def tell(self, lane: str, position: int) -> None:
-        """Tell the gateway that a position (0: unknown) of the log, or something in a lane (its name; empty for the log), could not
-        be read, so that it looks and mends. Waits for nothing.
+        """Report unreadable data to the gateway, which scrubs and repairs it. Does not wait.
+
+        Args:
+            lane: name of the lane; empty for the ordered log.
+            position: of the unreadable frame in the ordered log; 0 if it is unknown.
         """
         name = LaneName.parse(lane)
         if self._socket is not None and (position or name):
             word = DAMAGED + position.to_bytes(8, "little") if name is None else LANE_DAMAGED + name.incarnation[:8]
-            self._socket.tell(word)  # where that is lost, the gateway looks at all of the log in time
+            self._socket.tell(word)  # a lost message only delays the repair, because the scrubber checks the whole log
 
     def confirm(self) -> bool:
-        """True if the gateway confirms with a majority of its group that the frontier in the live page, as it is when this returns,
-        holds all that was committed when this was called. False if it cannot, or does not answer within `READ_INDEX_US_MAX`.
+        """Confirm the frontier with a majority of the group (ReadIndex, section 6.4 of Ongaro's dissertation on Raft).
 
-        Callers that come while a question is under way share the next one, which has the time that is left to the caller who asks.
+        Return True if the frontier in the live page now covers everything committed when this was called. Return False if the
+        gateway cannot confirm that within `READ_INDEX_US_MAX`. Callers that arrive during a request share the next one.
         """
         deadline = time.monotonic() + limits.READ_INDEX_US_MAX / US
-        with self._indexing:
-            mine = self._begun + 1  # the first question that begins after this call
-            self._indexing.wait_for(lambda: self._ended >= mine or self._begun == self._ended, limits.READ_INDEX_US_MAX / US)
+        with self._confirming:
+            mine = self._begun + 1  # the first request that begins after this call
+            self._confirming.wait_for(lambda: self._ended >= mine or self._begun == self._ended, limits.READ_INDEX_US_MAX / US)
             if self._ended >= mine:
                 return self._confirmed
             left_us = int((deadline - time.monotonic()) * US)
@@ -184,40 +199,46 @@ class GatewayLink:
         try:
             if self._socket is not None:
                 confirmed = self._socket.ask(READ_INDEX, left_us) == CONFIRMED
-        except (OSError, Unavailable):  # no answer in time is one of them
+        except (OSError, Unavailable):  # TimeoutError is an OSError
             pass
         finally:
-            with self._indexing:
+            with self._confirming:
                 self._ended, self._confirmed = self._begun, confirmed
-                self._indexing.notify_all()
+                self._confirming.notify_all()
         return confirmed
 
     def elsewhere(self, lane: str, position: int) -> bool:
-        """Tell the gateway, as `tell`; whether there are others that who reads can go to."""
+        """Report unreadable data as `tell`; return True if the reader can use another gateway."""
         self.tell(lane, position)
         return bool(self.others())
 
-    def _lately(self) -> dict[str, Any]:
-        """The status as last heard, empty if it does not answer."""
+    def _recent_status(self) -> dict[str, Any]:
+        """Return the last known status, empty if the gateway does not answer."""
         stale = time.monotonic() - self._asked_at > limits.STATUS_WAIT_US_MAX / US
-        if stale and self._asking.acquire(blocking=False):
+        if stale and self._status_lock.acquire(blocking=False):
             try:
                 self._refresh()
             finally:
-                self._asking.release()
+                self._status_lock.release()
         return self._status or {}
 
     def save_offset(self, reader: str, offset: int, back: bool = False, given_up: Callable[[], bool] = bool) -> None:
-        """Save a named reader's offset, a lower one than before only to go `back`; committed when this returns.
+        """Save the offset of a named reader; the offset is committed when this returns.
+
+        Args:
+            reader: name of the reader.
+            offset: its next offset.
+            back: True allows an offset below the saved one.
+            given_up: returns True to end the wait.
 
         Raises:
             Unavailable: the gateway does not answer.
-            Refused: it would not do it.
+            Refused: the gateway refuses the request.
         """
         self._control.save_offset(reader, offset, back, given_up)
 
     def close(self) -> None:
-        """Say goodbye."""
+        """Close the connections to the gateway."""
         self._control.close()
         if self._socket is not None:
             self._socket.close()
@@ -226,26 +247,26 @@ class GatewayLink:
         try:
             self._status, self.reason = self._ask(), ""
         except TimeoutError:
-            self._status, self.reason = None, f"the gateway has not answered within {limits.STATUS_WAIT_US_MAX / US:g} s"
+            self._status, self.reason = None, f"the gateway did not answer within {limits.STATUS_WAIT_US_MAX / US:g} s"
         except (OSError, Unavailable, msgspec.DecodeError, zlib.error) as error:
             self._status, self.reason = None, f"the gateway does not answer: {error}"
         self._asked_at = time.monotonic()
 
     def _ask(self) -> dict[str, Any]:
-        """The answer to a question of this moment; what stands before it was for others."""
+        """Request the status and return it."""
         if self._socket is None:
             raise Unavailable("this process was started without its status socket")
         self._report_refused(self._socket)
-        return _told(self._socket.ask(b"", limits.STATUS_WAIT_US_MAX))
+        return _decoded(self._socket.ask(b"", limits.STATUS_WAIT_US_MAX))
 
     def _report_refused(self, gateway: StatusSocket) -> None:
-        """Send the counts that are new since the last time."""
+        """Send the numbers of callers rejected since the last report."""
         for reason, times in dict(self._refused()).items():
             new = times - self._reported[reason]
             if new and gateway.tell(REFUSED + new.to_bytes(8, "little") + reason.encode()):
                 self._reported[reason] = times
 
 
-def _told(status: bytes) -> dict[str, Any]:
-    told: dict[str, Any] = msgspec.json.decode(zlib.decompress(status[1:]) if status[:1] == PACKED else status, type=dict)
-    return told
+def _decoded(status: bytes) -> dict[str, Any]:
+    known: dict[str, Any] = msgspec.json.decode(zlib.decompress(status[1:]) if status[:1] == PACKED else status, type=dict)
+    return known

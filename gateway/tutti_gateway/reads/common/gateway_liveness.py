@@ -1,4 +1,4 @@
-"""Whether the gateway beside this process is at work: its socket thread says so in the live page, about once a second."""
+"""Liveness of this process's gateway: its socket thread writes a heartbeat to the live page about once a second."""
 
 from __future__ import annotations
 
@@ -6,22 +6,26 @@ from collections.abc import Callable
 
 from tutti import limits
 
-_LOOKS = limits.FLIGHT_SILENT_MS_MAX // 1000
+_CHECKS = limits.FLIGHT_SILENT_MS_MAX // 1000
 
 
 class Pulse:
-    """Looks at the page, once a second, and counts looks, not time: the clock may be set, and what passes while this process does
-    not run is no silence.
+    """Checks the heartbeat once a second, and counts checks instead of time.
+
+    The clock may be set, and time during which this process is stopped must not count as silence of the gateway.
     """
 
     def __init__(self, beat_us: Callable[[], int]) -> None:
-        """`beat_us` reads when the gateway said last that it is at work; 0 when it never did."""
+        """Begin without checks; `beat_us` returns the time of the last heartbeat, 0 before the first."""
         self._beat_us = beat_us
-        self._last = self._looks = 0  # what was found last, and how often
+        self._last = self._checks = 0  # the last heartbeat, and the number of checks that found it
 
     def silent(self) -> bool:
-        """Look; whether the last word is four looks old and more. A gateway that said nothing yet is not silent: it begins."""
+        """Check the heartbeat; return True if five checks in a row found the same heartbeat.
+
+        A gateway that has not sent its first heartbeat is not silent.
+        """
         beat = self._beat_us()
-        self._looks = self._looks + 1 if beat and beat == self._last else 1
+        self._checks = self._checks + 1 if beat and beat == self._last else 1
         self._last = beat
-        return self._looks >= _LOOKS
+        return self._checks >= _CHECKS

@@ -1,6 +1,6 @@
-"""Logs on stderr: for people on a terminal, one JSON object a line otherwise, as the gateway's own.
+"""Logs on stderr in the gateway's format: readable lines on a terminal, one JSON object a line otherwise.
 
-The standard library's logging does it, because uvicorn writes there too and another library would cost this process 4 MB.
+This module uses the standard library, because uvicorn logs there too, and structlog would cost this process 4 MB.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from tutti.runtime.lossy_log_file import Unfailing
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a record: event, level, timestamp, process, the record's `fields`, and how many lines `file` lost before."""
+    """One JSON object a record: event, level, timestamp, process, the record's `fields`, and the number of lines lost before."""
 
     def __init__(self, file: Unfailing) -> None:
-        """For lines to `file`."""
+        """Format lines for `file`, which counts lost lines."""
         super().__init__()
         self._file = file
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """Return the record as one line."""
         line: dict[str, object] = {
             "event": record.getMessage(),
             "level": record.levelname.lower(),
@@ -42,7 +42,7 @@ class PlainLines(logging.Formatter):
     """One readable line a record."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """Return the record as one line."""
         fields = "".join(f" {name}={value}" for name, value in getattr(record, "fields", {}).items())
         text = f"{self.formatTime(record, '%H:%M:%S')} reads {record.levelname.lower()}: {record.getMessage()}{fields}"
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
@@ -50,9 +50,9 @@ class PlainLines(logging.Formatter):
 
 def set_up() -> None:
     """Write this process's logs to stderr."""
-    terminal, file = sys.stderr.isatty(), Unfailing(sys.stderr)  # a thread that serves holds the lock of all while it writes
+    terminal, file = sys.stderr.isatty(), Unfailing(sys.stderr)  # a blocked write would hold the lock that all threads log with
     handler = logging.StreamHandler(file)
     handler.setFormatter(PlainLines() if terminal else JsonLines(file))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     for name in ("uvicorn.error", "uvicorn.access", "asyncio"):
-        logging.getLogger(name).setLevel(logging.ERROR)  # strangers on the port are not worth a line each
+        logging.getLogger(name).setLevel(logging.ERROR)  # these libraries log a line for each malformed request

@@ -1,8 +1,8 @@
-"""Keeps the process small: few allocator arenas, free pages given back after load, and an end to growth that nobody foresaw.
+"""Memory control of the reads process: few allocator arenas, release of free pages after load, and a limit on private memory.
 
-Each call runs in a thread of the Flight library, and glibc gives threads arenas of their own, which keep what was freed in them.
-Two arenas are enough here: the work is in Arrow's buffers and in mapped files. The library sets no bound to the size of a request,
-so a hostile one can make it grow; `private_bytes` lets the process notice and end, and the gateway starts a new one.
+Each call runs in a thread of the Flight library. glibc gives threads separate arenas, which keep their freed memory. Two arenas
+suffice, because most memory is in Arrow's buffers and in mapped files. The Flight library does not limit the size of a request, so
+a hostile request can use much memory. The process then ends (`private_bytes`), and the gateway starts a new one.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ _STATUS_BYTES_MAX = 8192
 
 
 def tune() -> bool:
-    """Bound the allocator's arenas; call before other threads start. False where the C library has no mallopt."""
+    """Limit the allocator's arenas; call before other threads start. Return False if the C library lacks mallopt."""
     private_bytes()
     return malloc.tune(arenas=limits.MALLOC_ARENAS_MAX)
 
 
 def trim() -> None:
-    """Give free memory back to the system."""
+    """Release free memory to the system."""
     pa.default_memory_pool().release_unused()
     malloc.give_back()
 
 
 def private_bytes() -> int:
-    """Memory of this process that no file backs, bytes (one small read)."""
+    """Return the anonymous memory of this process, bytes; costs one small read."""
     lines = os.pread(_status(), _STATUS_BYTES_MAX, 0).splitlines()
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(b"RssAnon:")), 0)
 
 
 @functools.cache
 def _status() -> int:
-    """Kept open, because it is wanted also when no descriptor is left."""
+    """Open the file once and keep it open, because it must be readable when no file descriptor is left."""
     return os.open(_STATUS, os.O_RDONLY | os.O_CLOEXEC)

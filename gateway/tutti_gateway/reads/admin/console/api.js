@@ -1,4 +1,4 @@
-// The gateway's admin port. The token, where one is wanted, lives in this module and nowhere else.
+// Requests to the admin port of the gateway. The token, if one is needed, is stored only in this module.
 
 const PATIENCE_MS = 5000;
 let token = "";
@@ -6,7 +6,7 @@ let token = "";
 export class Problem extends Error {
   constructor(status, message, told = null) {
     super(message);
-    this.status = status; // 0: nobody answered
+    this.status = status; // 0 if no answer came
     this.told = told;
   }
 }
@@ -34,7 +34,7 @@ export async function get(path, parameters = {}) {
   try {
     told = JSON.parse(text);
   } catch {
-    throw new Problem(answer.status, `the answer (${answer.status}) is no JSON`);
+    throw new Problem(answer.status, `the answer (${answer.status}) is not JSON`);
   }
   if (!answer.ok) throw new Problem(answer.status, told.message ?? told.reason ?? answer.statusText, told);
   return told;
@@ -47,7 +47,7 @@ export async function records(parameters) {
     try {
       message = JSON.parse(text).message ?? message;
     } catch {
-      // the status says it all
+      // an answer without JSON keeps the text of its HTTP status
     }
     throw new Problem(answer.status, message);
   }

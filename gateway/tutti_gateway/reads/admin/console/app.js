@@ -1,4 +1,4 @@
-// The page's life: asks the gateway once a second, says how it is, and keeps the last that it said when it does not answer.
+// The application: fetches the status once a second, shows it, and keeps the last one while the gateway does not answer.
 
 import { get, setToken } from "./api.js";
 import { h, setAttribute, setText } from "./dom.js";
@@ -11,11 +11,11 @@ import { Topics } from "./topics.js";
 
 const EVERY_MS = 1000, CONSOLES_MS = 15_000, LATE_MS = 3000;
 const MEANS = {
-  minority: "This gateway is cut off from a majority of the group. It serves what is committed and takes nothing new; clients go to the others.",
-  joining: "This gateway is not in a view yet: it waits for others, or catches up. It takes nothing new.",
-  leaving: "This gateway leaves the group in order. It takes nothing new.",
-  halted: "This gateway has halted: it takes no part any more. It serves what it has.",
-  unknown: "The gateway's process does not answer. What is committed is still read here; other figures are the last that it told.",
+  minority: "This gateway is cut off from a majority of the group. It serves committed records and accepts no new ones; clients use the other gateways.",
+  joining: "This gateway is not in a view yet: it waits for other gateways, or catches up. It accepts no new records.",
+  leaving: "This gateway is leaving the group. It accepts no new records.",
+  halted: "This gateway has halted and takes no part in the group until a restart. It serves its committed records.",
+  unknown: "The gateway's process does not answer. Its committed records can still be read; the other figures are from its last answer.",
 };
 const $ = (id) => document.getElementById(id);
 
@@ -25,8 +25,8 @@ class App {
     this.past = new Past(900);
     this.consoles = {};
     this.consolesAsked = 0;
-    this.heard = null; // when the admin port answered last, ms
-    this.skew_us = 0; // of the gateway's clock before this one's
+    this.heard = null; // time of the admin port's last answer, ms
+    this.skew_us = 0; // lead of the gateway's clock over this computer's
     this.pages = { overview: new Overview(this), topics: new Topics(this), records: new Records(this), readers: new Readers(this) };
     this.shown = null;
     window.addEventListener("hashchange", () => this.route());
@@ -69,7 +69,7 @@ class App {
       await this.look();
       await this.refresh();
       const left = Math.max(50, EVERY_MS - (performance.now() - began));
-      // A page that nobody sees asks nothing: the gateway remembers what it missed.
+      // A hidden page fetches nothing; the gateway keeps the history meanwhile.
       await new Promise((resolve) => {
         this.wake = resolve;
         if (document.visibilityState === "visible") setTimeout(resolve, left);
@@ -97,7 +97,7 @@ class App {
     }
   }
 
-  // A gateway that does not answer its own admin port leaves what it told last, with what is known now.
+  // If the gateway does not answer its reads process, the last status stays, updated with what the reads process knows.
   async askStatus() {
     try {
       return await get("status");
@@ -124,7 +124,7 @@ class App {
   locked(problem) {
     if (!$("login").hidden) return;
     $("login").hidden = false;
-    setText($("login-note"), `${problem.message ? `${problem.message}. ` : ""}It is kept in this page alone, and gone with it.`);
+    setText($("login-note"), `${problem.message ? `${problem.message}. ` : ""}The token is stored in this page only, until the page is closed.`);
     $("token").focus();
   }
 
@@ -142,7 +142,7 @@ class App {
       setAttribute($("state"), "data-state", late ? "unknown" : status.state);
       document.title = `${!late && status.state === "primary" ? "" : `${late ? "no answer" : status.state} · `}${status.gateway ?? "Tutti"} · Tutti`;
     }
-    this.showBanner(late && this.trouble ? [["bad", "No answer", `from this gateway's admin port: ${this.trouble}. What is shown is the last that it said.`]] : status ? troubles(status, this.past.changes) : []);
+    this.showBanner(late && this.trouble ? [["bad", "No answer", `from this gateway's admin port: ${this.trouble}. The page shows its last answer.`]] : status ? troubles(status, this.past.changes) : []);
   }
 
   showBanner(found) {
@@ -156,7 +156,7 @@ class App {
   }
 }
 
-// What an operator has to know before anything else: [level, title, text].
+// The problems that an operator must see first: [level, title, text].
 function troubles(status, changes) {
   const found = [];
   const since = changes.findLast((change, at) => change.state === status.state && changes[at - 1]?.state !== status.state);
@@ -164,17 +164,17 @@ function troubles(status, changes) {
     const when = since ? ` Since ${moment(since.time_us)} UTC.` : "";
     const level = status.state === "halted" || status.state === "unknown" ? "bad" : "warn";
     found.push([level, status.state[0].toUpperCase() + status.state.slice(1) + ".", `${MEANS[status.state] ?? ""}${when}${status.reason ? ` Why: ${sentence(status.reason)}` : ""}`]);
-  } else if (status.reason) found.push(["warn", "Takes nothing new:", sentence(status.reason)]);
+  } else if (status.reason) found.push(["warn", "Accepts no new records:", sentence(status.reason)]);
   const silent = status.silent ?? [];
-  if (silent.length && status.state !== "unknown") found.push(["warn", "Not heard:", `${silent.join(", ")}.${status.state === "primary" ? " The others go on: they are a majority." : ""}`]);
+  if (silent.length && status.state !== "unknown") found.push(["warn", "Silent:", `${silent.join(", ")}.${status.state === "primary" ? " The others are a majority and continue." : ""}`]);
   if (status.disk?.failed) found.push(["bad", "The disk failed:", sentence(status.disk.failed)]);
   const lost = status.disk?.damage?.lost ?? [];
-  if (lost.length) found.push(["bad", "Damage.", `Positions ${lost[0]} to ${lost[lost.length - 1]} cannot be read here; other gateways are asked for them.`]);
-  for (const lane of status.lanes ?? []) if (lane.halted) found.push(["warn", `Lane ${lane.lane} takes nothing:`, sentence(lane.halted)]);
+  if (lost.length) found.push(["bad", "Corruption.", `Positions ${lost[0]} to ${lost[lost.length - 1]} cannot be read here; the gateway requests them from its peers.`]);
+  for (const lane of status.lanes ?? []) if (lane.halted) found.push(["warn", `Lane ${lane.lane} accepts no records:`, sentence(lane.halted)]);
   return found;
 }
 
-// Where another gateway says that it is: a page, and nothing that a browser would run.
+// True if the url of another gateway is a web page, and not a script that a browser would run.
 const isPage = (url) => URL.canParse(url) && ["http:", "https:"].includes(new URL(url).protocol);
 
 const sentence = (text) => (text.endsWith(".") ? text : `${text}.`);

@@ -1,4 +1,4 @@
-// Lines over time, and the band of views, drawn as SVG. All plots of a page share one cursor and one span of time.
+// Line charts and the band of views, drawn as SVG. All plots of a page share one cursor and one time span.
 
 import { h, setAttribute, setText, svg } from "./dom.js";
 import { clock, minute } from "./format.js";
@@ -6,7 +6,7 @@ import { clock, minute } from "./format.js";
 const HEIGHT = 104, LEFT = 54, RIGHT = 6, TOP = 6, BOTTOM = 18;
 const CLASSES = ["a", "b", "c"];
 
-// What all plots of a page look at: [from, until] in us, and where the cursor is (us, null for nowhere).
+// The time span that all plots of a page show, [from, until] in us, and the cursor (us, null for none).
 export class Span {
   constructor() {
     this.from = 0;
@@ -93,7 +93,7 @@ class Plot {
 }
 
 export class Lines extends Plot {
-  // lines: [{name, label}] at most three; form writes a value; area fills below the first line.
+  // lines: at most three [{name, label}]; form formats a value; area fills the space below the first line.
   constructor(title, span, lines, form, { area = false } = {}) {
     super(title, span, HEIGHT);
     this.lines = lines;
@@ -136,7 +136,7 @@ export class Lines extends Plot {
     this.drawCursor();
   }
 
-  // A line breaks where nothing is known; a lone point is a dot.
+  // A line has gaps where values are missing; a single point is a dot.
   path(values, y, closed) {
     let drawn = "", run = [], last = null;
     const end = () => {
@@ -164,7 +164,7 @@ export class Lines extends Plot {
   }
 }
 
-// Which view there was, and how the gateway was in it.
+// The band of views, coloured by the gateway's state.
 export class Band extends Plot {
   constructor(title, span) {
     super(title, span, 46, true);
@@ -206,11 +206,11 @@ export class Band extends Plot {
 
 export function describe(change) {
   if (change.state === "unknown") return "the gateway does not answer";
-  const view = change.view ? `view ${change.view_text}, ${change.coordinator || "nobody"} coordinates ${change.members.join(", ")}` : "no view";
+  const view = change.view ? `view ${change.view_text}, ${change.coordinator ? `${change.coordinator} coordinates` : "no coordinator of"} ${change.members.join(", ")}` : "no view";
   return `${change.state}: ${view}`;
 }
 
-// The next of 1, 2, 5 and their multiples (of powers of two for sizes): a scale that does not move with each point.
+// The next of 1, 2, 5 and their multiples (of powers of two for sizes), so that the scale does not change with each point.
 function nice(top, base) {
   const power = base ** Math.floor(Math.log(top) / Math.log(base));
   const steps = base === 10 ? [1, 1.5, 2, 3, 4, 5, 6, 8, 10] : [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];

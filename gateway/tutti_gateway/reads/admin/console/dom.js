@@ -1,4 +1,4 @@
-// Elements without markup: what records hold becomes text and nothing else, so nothing in them can run.
+// Elements without markup: the contents of records become text only, so no script in them can run.
 
 export function h(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
@@ -27,7 +27,7 @@ export function setAttribute(element, name, value) {
   else if (element.getAttribute(name) !== String(value)) element.setAttribute(name, value);
 }
 
-// A table whose rows stay the same elements while what they say changes: who selects or focuses something in it keeps it.
+// A table that updates its row elements in place, so that a selection or the focus survives an update.
 export class Table {
   // columns: {title, text(row), kind?, cell?(row, td), level?(row), sort?(row)}; key(row) names a row.
   constructor(caption, columns, key, empty) {

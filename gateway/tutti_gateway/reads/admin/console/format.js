@@ -1,4 +1,4 @@
-// Numbers, sizes and times as people read them. Times are UTC, as in every log of a gateway.
+// Readable numbers, sizes and times. Times are UTC, as in the gateway's logs.
 
 const DASH = "–";
 const known = (value) => typeof value === "number" && Number.isFinite(value);

@@ -1,4 +1,4 @@
-// The first page: how the group is, what it does, and how it came here.
+// The overview page: state of the group, throughput and latency, and recent changes.
 
 import { get } from "./api.js";
 import { Band, Lines, Span, describe } from "./chart.js";
@@ -111,16 +111,16 @@ export class Overview {
     const p99 = past.last("commit_p99_us"), p50 = past.last("commit_p50_us");
     const unordered = past.lately("unordered_records");
     this.fact("rate", `${short(past.lately("committed_records"))}/s`, unordered ? `and ${short(unordered)}/s unordered` : "records, in one order");
-    this.fact("latency", micros(p99), p50 === null ? "nothing came" : `p50 ${micros(p50)}`);
+    this.fact("latency", micros(p99), p50 === null ? "no records" : `p50 ${micros(p50)}`);
     this.fact("frontier", count(status.frontier), status.start ? `from ${count(status.start)} on` : "next offset");
     const view = status.view ?? {};
-    this.fact("view", view.id ? view.text : "none", view.coordinator ? `${view.coordinator} coordinates` : "nobody coordinates", view.coordinator ? null : "warn");
+    this.fact("view", view.id ? view.text : "none", view.coordinator ? `${view.coordinator} coordinates` : "no coordinator", view.coordinator ? null : "warn");
     const lags = Object.entries(status.lag ?? {}).sort((one, other) => other[1] - one[1]);
     const [who, most] = lags[0] ?? ["", 0];
     this.fact("lag", count(most), most ? `positions, ${who}` : "positions", most > 10000 ? "warn" : null);
     this.fact("undecided", count(status.undecided?.frames), bytes(status.undecided?.bytes));
     const disk = status.disk ?? {};
-    this.fact("disk", bytes(disk.free_bytes), disk.failed ? "failed" : disk.low ? "too low: nothing is taken" : `${count(past.lately("syncs"))} syncs/s`,
+    this.fact("disk", bytes(disk.free_bytes), disk.failed ? "failed" : disk.low ? "too low: no records accepted" : `${count(past.lately("syncs"))} syncs/s`,
       disk.failed ? "bad" : disk.low ? "warn" : null);
     this.fact("clients", count(status.sessions), counted(status.producers, "producer"));
   }
@@ -138,12 +138,12 @@ export class Overview {
   }
 }
 
-// What changed, in words; the whole of the first one. `viewed`: the last one before that had a view, as in between there may be none.
+// The difference between two changes as text; the first change is described whole. `viewed` is the last earlier change with a view.
 function difference(before, change, viewed) {
   if (!before || before.state === "unknown" || change.state === "unknown") return describe(change).replace(/^\w+: /, "");
   const words = [];
-  if (before.pid !== change.pid) words.push("the gateway was started again");
-  if (before.view !== change.view) words.push(change.view ? `view ${change.view_text}, ${change.coordinator || "nobody"} coordinates` : "no view");
+  if (before.pid !== change.pid) words.push("the gateway restarted");
+  if (before.view !== change.view) words.push(change.view ? `view ${change.view_text}, ${change.coordinator ? `${change.coordinator} coordinates` : "no coordinator"}` : "no view");
   const members = change.view === 0 ? change.members : (viewed ?? before).members;
   const left = members.filter((name) => !change.members.includes(name));
   const came = change.members.filter((name) => !members.includes(name));
@@ -151,10 +151,10 @@ function difference(before, change, viewed) {
   if (came.length) words.push(`with ${came.join(", ")}`);
   const lost = change.silent.filter((name) => !before.silent.includes(name));
   const heard = before.silent.filter((name) => !change.silent.includes(name));
-  if (lost.length) words.push(`${lost.join(", ")} not heard any more`);
-  if (heard.length) words.push(`${heard.join(", ")} heard again`);
+  if (lost.length) words.push(`${lost.join(", ")} silent`);
+  if (heard.length) words.push(`${heard.join(", ")} no longer silent`);
   if (change.reason && !before.reason) words.push(change.reason);
-  if (!change.reason && before.reason) words.push("takes records again");
+  if (!change.reason && before.reason) words.push("accepts records again");
   return words.join("; ") || change.reason || `${before.state} before`;
 }
 
@@ -180,7 +180,7 @@ function membersTable(app) {
     { title: "Age", kind: "n", text: (row) => (row.age ? String(row.age) : "–") },
     { title: "Frontier (position)", kind: "n", text: (row) => count(row.frontier) },
     { title: "Lag", kind: "n", text: (row) => count(row.lag), level: (row) => (row.lag > 10000 ? "warn" : "") },
-    { title: "Heard", kind: "n", text: (row) => (row.own ? "–" : row.heard_us < 0 ? "never" : row.heard_us < 1e6 ? "now" : `${ago(row.heard_us)} ago`), level: (row) => (row.state === "silent" ? "bad" : "") },
+    { title: "Last message", kind: "n", text: (row) => (row.own ? "–" : row.heard_us < 0 ? "never" : row.heard_us < 1e6 ? "now" : `${ago(row.heard_us)} ago`), level: (row) => (row.state === "silent" ? "bad" : "") },
     { title: "Round trip", kind: "n", text: (row) => (row.own ? "–" : micros(row.round_trip_us || null)) },
     { title: "Address", text: (row) => row.address },
     { title: "", kind: "grow", text: (row) => row.reason },

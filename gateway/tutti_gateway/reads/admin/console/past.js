@@ -1,5 +1,5 @@
-// Figures over time as this page knows them: what the gateway remembered, and what came since. Bounded: an hour or a month open
-// takes no more than what a range shows.
+// The time series of this page: the gateway's history, and the points since. Bounded, so that a page that stays open for a month
+// uses no more memory than the largest range.
 
 const CHANGES_MAX = 200;
 
@@ -33,7 +33,7 @@ export class Past {
     return column?.[column.length - 1] ?? null;
   }
 
-  // The mean of the last few seconds: what a person can read.
+  // The mean of the last few seconds, which changes slowly enough to read.
   lately(name, seconds = 5) {
     const some = (this.columns.get(name) ?? []).slice(-seconds).filter((value) => value !== null);
     return some.length ? some.reduce((sum, value) => sum + value, 0) / some.length : null;

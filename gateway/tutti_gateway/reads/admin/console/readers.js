@@ -1,4 +1,4 @@
-// Who reads: Spark's queries, and named readers with what they saved.
+// The page of readers: Spark queries, and named readers with their committed offsets.
 
 import { get } from "./api.js";
 import { Table, h, setText } from "./dom.js";
@@ -29,7 +29,7 @@ export class Readers {
     if (Date.now() - this.asked < EVERY_MS) return;
     this.asked = Date.now();
     const told = await get("readers");
-    setText(this.note, `${counted(told.total, "reader")}; what they saved in the log, on any gateway`);
+    setText(this.note, `${counted(told.total, "reader")}; offsets committed in the log, the same on every gateway`);
     this.table.show(told.readers);
   }
 }

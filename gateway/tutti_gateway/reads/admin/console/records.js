@@ -1,4 +1,4 @@
-// Browsing the log: a page of records at a time, each as `tutti tail` shows it.
+// The page of records: browses the log page by page, with each record as `tutti tail` prints it.
 
 import { get, records } from "./api.js";
 import { h, setText } from "./dom.js";
@@ -51,7 +51,7 @@ export class Records {
     return { topic: this.asked?.topic, key: this.asked?.key };
   }
 
-  // The page that is asked for is in the address: it can be sent to somebody, and the browser's way back works.
+  // The address holds the parameters of the page, so that it can be shared, and the browser's back button works.
   go(asked) {
     const wanted = Object.entries(asked).filter(([, value]) => value !== undefined && value !== "" && value !== null);
     const hash = `#/records${wanted.length ? `?${new URLSearchParams(wanted.map(([name, value]) => [name, String(value)]))}` : ""}`;
@@ -74,7 +74,7 @@ export class Records {
       const told = await get("topics");
       this.topics.replaceChildren(...told.topics.map((topic) => h("option", { value: topic.name })));
     } catch {
-      // they are a help, no more
+      // the list of topics only helps with typing
     }
   }
 
@@ -112,7 +112,7 @@ export class Records {
     this.table.hidden = lines.length === 0;
     this.none.hidden = lines.length > 0;
     const between = page.next > page.first ? `offsets ${count(page.first)} to ${count(page.next - 1)}` : "nothing";
-    setText(this.none, page.frontier === page.start ? "The log holds no record." : `No such record among ${between}.`);
+    setText(this.none, page.frontier === page.start ? "The log has no records." : `No such record among ${between}.`);
     setText(this.note, `${between} of ${count(page.start)} to ${count(page.frontier - 1)}, newest first`);
     this.older.disabled = page.first <= page.start;
     this.newer.disabled = page.next >= page.frontier;
@@ -140,7 +140,7 @@ export class Records {
         const [whole] = (await records({ start: line.offset, limit: 1, cut: CUT_OPEN })).lines;
         if (whole?.offset === line.offset) row.detail.firstChild.replaceChildren(detail(whole));
       } catch {
-        // what is shown already is right, if short
+        // the truncated record stays on screen
       }
     }
   }

@@ -1,4 +1,4 @@
-// Runs before the page is drawn, so that nobody at night is shown a white one first.
+// Runs before the first paint, so that a page in the dark theme does not flash white.
 (() => {
   const kept = localStorage.getItem("tutti-theme");
   if (kept === "light" || kept === "dark") document.documentElement.dataset.theme = kept;

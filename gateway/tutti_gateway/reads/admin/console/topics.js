@@ -1,4 +1,4 @@
-// Topics: what each holds and how fast it grows.
+// The page of topics: size and growth of each.
 
 import { get } from "./api.js";
 import { Table, h, setText } from "./dom.js";
@@ -41,7 +41,7 @@ export class Topics {
     });
     this.before = new Map(told.topics.map((topic) => [topic.name, { at: now, records: topic.records, bytes: topic.bytes }]));
     const less = told.total > rows.length ? `, the first ${count(rows.length)} by name` : "";
-    setText(this.note, `${counted(told.total, "topic")}${less}; records and bytes that were ever committed in the order`);
+    setText(this.note, `${counted(told.total, "topic")}${less}; records and bytes ever committed in the ordered log`);
     this.table.show(rows);
   }
 }
