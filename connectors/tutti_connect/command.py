@@ -1,4 +1,4 @@
-"""`tutti connect`: the connectors, each a command."""
+"""`tutti connect`: one subcommand for each connector."""
 
 from __future__ import annotations
 

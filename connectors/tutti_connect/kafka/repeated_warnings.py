@@ -1,4 +1,4 @@
-"""The same trouble is told once, not each time that it is met again."""
+"""Suppression of repeated log lines."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ _VARYING = re.compile(r"\(.*\)|\d+")
 
 
 def shape(text: str) -> str:
-    """A line without what differs from time to time: numbers, and what stands in brackets."""
+    """Return a line without its variable parts: numbers, and text in parentheses."""
     return _VARYING.sub("", text)
 
 
 class Once(logging.Filter):
-    """Lets the same line pass once a while: Kafka's client says every second, of each broker, that it is away."""
+    """Log filter that passes equal lines once in an interval: Kafka's client repeats its warnings each second for each broker."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Nothing was said yet."""
+        """Start with no line seen."""
         super().__init__()
         self._clock = clock
         self._said: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether it is new; what differs in numbers alone is not."""
+        """True if the line is new; lines that differ only in numbers are equal."""
         text, now = shape(record.getMessage()), self._clock()
         if now < self._said.get(text, 0.0):
             return False

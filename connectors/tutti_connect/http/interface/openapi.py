@@ -1,4 +1,4 @@
-"""The description of the interface by OpenAPI 3.1, made from the table of operations and the types of records."""
+"""OpenAPI 3.1 description of the interface, generated from the table of operations and the record types."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import orjson
 from tutti_connect.http.interface.operations import OPERATIONS, Operation
 from tutti_connect.http.produce.bodies import JSON, Record
 
-#: What any request may be answered with.
+#: Answers that any request may get.
 ALWAYS = {
-    401: "A token is missing, or not known.",
-    403: "The token may not do this.",
-    408: "The request did not come in time.",
-    429: "More is under way than there is room for: come again after Retry-After.",
-    503: "No majority of the group answers: come again after Retry-After. `committed` says what is known of a post.",
+    401: "The token is missing or unknown.",
+    403: "The token does not allow this operation.",
+    408: "The request did not arrive in time.",
+    429: "Too many requests are in progress: retry after Retry-After.",
+    503: "No majority of the group answers: retry after Retry-After. `committed` gives the known outcome of a post.",
 }
 
 
 @functools.cache
 def description() -> bytes:
-    """All of it, as JSON."""
+    """Return the description as JSON."""
     paths: dict[str, dict[str, Any]] = {}
     for operation in OPERATIONS:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation)
@@ -32,7 +32,7 @@ def description() -> bytes:
         "info": {
             "title": "Tutti over HTTP",
             "version": "1",
-            "description": "Posts commit to one globally ordered log; reads give it back. Errors are JSON (Problem).",
+            "description": "Posts commit to one globally ordered log; reads return its records. Errors are JSON (Problem).",
         },
         "paths": paths,
         "components": {"schemas": schemas(), "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
@@ -41,16 +41,16 @@ def description() -> bytes:
 
 
 def schemas() -> dict[str, Any]:
-    """The types, by name."""
+    """Return the schemas, by name."""
     (_, found) = msgspec.json.schema_components([Record], ref_template="#/components/schemas/{name}")
     text, number, nothing = {"type": "string"}, {"type": "integer"}, {"type": "null"}
     outcome = {
         "topic": text,
-        "offset": {"anyOf": [number, nothing], "description": "of the first record; null where only the place is not known"},
+        "offset": {"anyOf": [number, nothing], "description": "offset of the first record; null if only the offset is unknown"},
         "count": number,
         "producer": text,
         "sequence": number,
-        "repeated": {"type": "boolean", "description": "whether it had been committed before"},
+        "repeated": {"type": "boolean", "description": "true if the post was already committed"},
     }
     where = dict.fromkeys(("record", "line", "column"), number) | {"field": text}
     problem = {

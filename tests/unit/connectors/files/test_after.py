@@ -86,7 +86,7 @@ def test_a_file_that_stays_and_is_mended_is_not_doubled_in_silence(
     connector = rig.turns(3)
     again = {"appended": "146", "cut": "1"}.get(how, "134") if changed == "take" else ""
     assert [orjson.loads(value or b"")["a"] for value in rig.log.values()] == ["1", "4", *again]
-    assert connector.changed == sum("is another file than" in text for text in caplog.messages) == 1
+    assert connector.changed == sum("differs from the content" in text for text in caplog.messages) == 1
     assert contents(rig.incoming) == ({"a": content} if changed == "tell" or how == "appended" else {})
     assert rig.turns().changed == 0
 
@@ -236,7 +236,7 @@ def test_one_that_goes_while_it_stands_aside_is_told(
 
     monkeypatch.setattr(after_module, "_moved", lost)
     rig.turns()
-    assert "others took it away" in caplog.text
+    assert "others removed it" in caplog.text
     assert "permission denied" in caplog.text
 
 
