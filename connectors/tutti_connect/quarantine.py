@@ -44,7 +44,7 @@ class Quarantine:
             ConfigError: the directory is not writable.
         """
         self._directory = writable_directory("quarantine", directory)
-        self.count, self._bytes = self._counted()
+        self.count, self._bytes = self._scan()
 
     def put(self, label: str, source: Sequence[str], reason: str, record: Mapping[str, Any]) -> bool:
         """Write a record durably. Return False if the record was already there.
@@ -64,19 +64,19 @@ class Quarantine:
         if path.exists():
             return False
         if self._full:
-            self.count, self._bytes = self._counted()  # an operator may have moved files away
+            self.count, self._bytes = self._scan()  # an operator may have moved files away
         if self._full:
             raise Full(
                 f"{label}: {self.count} records ({self._bytes} bytes) are in quarantine in {self._directory}, which is the limit: "
                 f"check the reasons in the files, and move the files away"
             )
         data = orjson.dumps({"reason": reason, **record}, option=orjson.OPT_APPEND_NEWLINE)
-        half = path.with_suffix(".part")
-        with half.open("wb") as file:
+        partial = path.with_suffix(".part")
+        with partial.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        half.rename(path)
+        partial.rename(path)
         sync_directory(self._directory)
         self.count += 1
         self._bytes += len(data)
@@ -86,7 +86,7 @@ class Quarantine:
     def _full(self) -> bool:
         return self.count >= limits.QUARANTINED_MAX or self._bytes >= limits.QUARANTINED_BYTES_MAX
 
-    def _counted(self) -> tuple[int, int]:
+    def _scan(self) -> tuple[int, int]:
         """Return the number of files and their total size in bytes."""
         sizes = []
         for path in self._directory.glob("*.json"):
@@ -117,8 +117,8 @@ class QuarantineLog:
         self._file = max(self._messages, default=None)
         if self._file is not None and not self._file.read_bytes().endswith(b"\n"):
             self._file = None  # a crash left an incomplete last line
-        self._look_at = self._tell_at = 0.0
-        self._untold = 0
+        self._check_at = self._report_at = 0.0
+        self._unreported = 0
 
     @property
     def count(self) -> int:
@@ -135,17 +135,17 @@ class QuarantineLog:
                 kept += self._write(file, lines[kept:])
         except OSError as error:
             trouble = f"{error.strerror}: free some space there"
-            self._look_at = self._clock() + limits.QUARANTINE_LOG_LOOK_S
+            self._check_at = self._clock() + limits.QUARANTINE_LOG_LOOK_S
         self.dropped += len(lines) - kept
-        self._untold += len(lines)
-        self._tell(messages[-1][0], trouble)
+        self._unreported += len(lines)
+        self._report(messages[-1][0], trouble)
 
     def _files(self) -> list[Path]:
         return list(self._directory.glob(f"{self._name}-{'[0-9]' * 8}T*.jsonl"))
 
     def _open_file(self) -> Path | None:
         """Return the file with free space, None if the limit of full files is reached."""
-        if self._clock() < self._look_at:
+        if self._clock() < self._check_at:
             return None
         file = self._file
         if file is not None and (not file.exists() or file.stat().st_size < limits.QUARANTINE_LOG_FILE_BYTES):
@@ -153,15 +153,15 @@ class QuarantineLog:
         files = self._files()
         self._messages = {path: count for path, count in self._messages.items() if path in files}
         if len(files) >= limits.QUARANTINE_LOG_FILES:
-            self._look_at = self._clock() + limits.QUARANTINE_LOG_LOOK_S
+            self._check_at = self._clock() + limits.QUARANTINE_LOG_LOOK_S
             return None
         self._file = self._directory / f"{self._name}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}.jsonl"
         return self._file
 
     def _write(self, file: Path, lines: Sequence[bytes]) -> int:
         """Append lines up to the file's limit, at least one, and return their number."""
-        begun = file.stat().st_size if file.exists() else -1
-        size, count = max(begun, 0), 0
+        old_size = file.stat().st_size if file.exists() else -1
+        size, count = max(old_size, 0), 0
         while count < len(lines) and size < limits.QUARANTINE_LOG_FILE_BYTES:
             size += len(lines[count])
             count += 1
@@ -170,28 +170,28 @@ class QuarantineLog:
                 appended.write(b"".join(lines[:count]))
                 appended.flush()
                 os.fsync(appended.fileno())
-            if begun < 0:
+            if old_size < 0:
                 sync_directory(self._directory)
         except OSError:
             with contextlib.suppress(OSError):
-                os.truncate(file, max(begun, 0))  # an incomplete line would corrupt the next one
+                os.truncate(file, max(old_size, 0))  # an incomplete line would corrupt the next one
             raise
-        self._messages[file] = count + (self._messages.get(file, 0) if begun >= 0 else 0)
+        self._messages[file] = count + (self._messages.get(file, 0) if old_size >= 0 else 0)
         return count
 
-    def _tell(self, reason: str, trouble: str) -> None:
+    def _report(self, reason: str, trouble: str) -> None:
         """Log the counts at most once in an interval: untrusted peers must not flood the log."""
         now = self._clock()
-        if now < self._tell_at:
+        if now < self._report_at:
             return
-        self._tell_at = now + limits.QUARANTINE_LOG_TELL_S
+        self._report_at = now + limits.QUARANTINE_LOG_TELL_S
         full = f"{limits.QUARANTINE_LOG_FILES} files of {limits.QUARANTINE_LOG_FILE_BYTES} bytes are full: move them away"
         lost = f"; {self.dropped} were dropped so far ({trouble or full})" if self.dropped else ""
         LOG.warning(
             "%s: rejected messages since the last report: %d, see %s%s; the last reason: %s",
-            self._name, self._untold, self._directory, lost, reason,
+            self._name, self._unreported, self._directory, lost, reason,
         )  # fmt: skip
-        self._untold = 0
+        self._unreported = 0
 
 
 def as_base64(data: bytes | str | None) -> str | None:

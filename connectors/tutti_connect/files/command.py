@@ -21,5 +21,5 @@ def files(path: str) -> int:
 
     config = load_inflow(path)
     connector = Connector(config)
-    told = {"name": config.name, "directory": config.files.directory}
-    return run(connector, told, config.metrics, Metrics(connector), insecure=config.insecure, file=path)
+    ready_fields = {"name": config.name, "directory": config.files.directory}
+    return run(connector, ready_fields, config.metrics, Metrics(connector), insecure=config.insecure, file=path)

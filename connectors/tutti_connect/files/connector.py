@@ -50,7 +50,7 @@ class Connector:
         self.records = self.bytes = self.files = self.failures = self.changed = self.waiting = 0
         self.flowing = False
         self._waits = Doubling(limits.RETRY_S_MIN, limits.RETRY_S_MAX)
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         self._trouble = ""
 
     def run(self, stop: threading.Event, ready: Callable[[], None]) -> None:
@@ -64,15 +64,15 @@ class Connector:
         """
         config = self.config
         ledger = Ledger(config.state, config.name, grows=config.files.grows)
-        begun = False
+        started = False
         try:
             while not stop.is_set():
                 try:
                     session = Session(self, ledger, stop)
                     try:
-                        if not begun:
+                        if not started:
                             ready()
-                        begun = self.flowing = True
+                        started = self.flowing = True
                         session.run()
                     finally:
                         self.flowing = False
@@ -80,7 +80,7 @@ class Connector:
                 except _FINAL:
                     raise
                 except (TuttiError, OSError) as error:
-                    if not begun:
+                    if not started:
                         raise
                     self._fail(error)
                     stop.wait(self._waits.next_s())
@@ -94,9 +94,9 @@ class Connector:
 
     def tell_strange(self) -> None:
         """Log each skipped name once."""
-        for strange in sorted(self.directory.strange - self._told):
+        for strange in sorted(self.directory.strange - self._logged):
             LOG.warning("%s: skipped", strange)
-        self._told = set(self.directory.strange)
+        self._logged = set(self.directory.strange)
 
     def _fail(self, error: Exception) -> None:
         self.failures += 1

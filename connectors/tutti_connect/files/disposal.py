@@ -33,18 +33,18 @@ class After:
         self._done = Path(config.files.done)
         self._ledger = ledger
         self._waiting: dict[int, File] = {}
-        self._told: set[int] = set()
+        self._logged: set[int] = set()
         for file in ledger.files.values():
             self.add(file)
 
     def add(self, file: File) -> None:
         """Queue a file for disposal if it is completely in the log."""
         if file.state is State.AWAY and self._what == "keep":
-            self._tell(file, "%s was renamed to %s under an earlier setting of files.after: it stays there", self._aside(file))
+            self._log_once(file, "%s was renamed to %s under an earlier setting of files.after: it stays there", self._aside(file))
         if self._what == "keep" or file.state not in (State.TAKEN, State.AWAY):
             return
         if self._what == "delete" and file.bad:
-            self._tell(file, "%s is not deleted: %d rows of it are in quarantine", file.bad)
+            self._log_once(file, "%s is not deleted: %d rows of it are in quarantine", file.bad)
             return
         self._waiting[file.id] = file
 
@@ -52,7 +52,7 @@ class After:
         """Handle a file that was touched after it was copied, and whose compared parts are unchanged."""
         if self._what == "delete" and not file.bad:
             # Only parts of the file were compared, and a deletion is final.
-            self._tell(file, "%s was written to, or touched, after it was copied: it is not deleted")
+            self._log_once(file, "%s was written to, or touched, after it was copied: it is not deleted")
             file.state = State.CHANGED
             self._ledger.put(file)
         self.add(file)
@@ -68,13 +68,13 @@ class After:
         if not self._waiting:
             return
         waiting = list(self._waiting.values())
-        for file in self._each((one for one in waiting if one.state is State.TAKEN), self._set_aside):
+        for file in self._each((one for one in waiting if one.state is State.TAKEN), self._reserve):
             file.state = State.AWAY
             self._ledger.put(file)
         self._ledger.write()
         # Sync the directories before the ledger deletes its entries: a power failure could restore a file.
-        for file in self._each([one for one in waiting if one.state is State.AWAY], self._put_away):
-            self._let_go(file)
+        for file in self._each([one for one in waiting if one.state is State.AWAY], self._dispose):
+            self._release(file)
 
     def _each(self, files: Iterable[File], step: Callable[[File], set[Path]]) -> list[File]:
         """Run a step for each file, sync the changed directories, and return the changed files.
@@ -89,7 +89,7 @@ class After:
             except OSError as error:
                 where = f" (it is {self._aside(file).name} now)" if file.state is State.AWAY else ""
                 reason = (error.strerror or str(error)).lower()
-                self._tell(file, "%s cannot be %sd%s: %s", self._what, where, reason)
+                self._log_once(file, "%s cannot be %sd%s: %s", self._what, where, reason)
                 continue
             if changed:
                 folders |= changed
@@ -98,7 +98,7 @@ class After:
             sync_directory(folder)
         return done
 
-    def _set_aside(self, file: File) -> set[Path]:
+    def _reserve(self, file: File) -> set[Path]:
         """Rename a file to its reserved name, and return the changed directory.
 
         Check the file again after the rename, because others may have replaced it.
@@ -114,28 +114,28 @@ class After:
                 path.rename(aside)
             if not _is(file, aside):
                 del self._waiting[file.id]
-                _put_back(aside, path)
+                _restore(aside, path)
                 return set()
         return {aside.parent}
 
-    def _put_away(self, file: File) -> set[Path]:
+    def _dispose(self, file: File) -> set[Path]:
         """Delete or move a renamed file; if it is missing, an earlier run did so."""
         aside = self._aside(file)
         if not aside.exists():
-            if file.id in self._told:  # missing although no session disposed of it
+            if file.id in self._logged:  # missing although no session disposed of it
                 LOG.warning("%s was renamed to %s, and is gone: others removed it", file.name, aside)
-            self._let_go(file)
+            self._release(file)
             return set()
         if self._what == "move":
             return {aside.parent, _moved(aside, self._folder(file) / Path(file.name).name, file.id)}
         if not _is(file, aside):
-            self._tell(file, "%s was written to during its disposal: it is not deleted, and is now %s", aside)
-            self._let_go(file)
+            self._log_once(file, "%s was written to during its disposal: it is not deleted, and is now %s", aside)
+            self._release(file)
             return set()
         aside.unlink()
         return {aside.parent}
 
-    def _let_go(self, file: File) -> None:
+    def _release(self, file: File) -> None:
         """Release the file: its name is free."""
         del self._waiting[file.id]
         self._ledger.forget(file)
@@ -150,10 +150,10 @@ class After:
         make_directory(folder)
         return folder
 
-    def _tell(self, file: File, text: str, *more: object) -> None:
-        if file.id not in self._told:
+    def _log_once(self, file: File, text: str, *more: object) -> None:
+        if file.id not in self._logged:
             LOG.warning(text, file.name, *more)
-            self._told.add(file.id)
+            self._logged.add(file.id)
 
 
 def _is(file: File, path: Path) -> bool:
@@ -164,7 +164,7 @@ def _is(file: File, path: Path) -> bool:
     return (status.st_ino, status.st_size, status.st_mtime_ns) == (file.inode, file.size, file.changed_ns)
 
 
-def _put_back(aside: Path, path: Path) -> None:
+def _restore(aside: Path, path: Path) -> None:
     try:
         os.link(aside, path)  # a rename would replace a file that appeared meanwhile
     except OSError as error:

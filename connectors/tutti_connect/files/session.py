@@ -71,10 +71,10 @@ class Session:
         self._builder = Builder(ledger.id)
         self._ended: collections.deque[_Ended] = collections.deque()
         self._outcomes: collections.deque[tuple[TuttiError | None, int, int]] = collections.deque()
-        self._news = threading.Event()
+        self._outcome_event = threading.Event()
         self._committed = 0  # committed frames
         self._settle_at = 0.0
-        self._later: dict[str, float] = {}  # files that could not be read -> time of the next attempt
+        self._retry_at: dict[str, float] = {}  # files that could not be read -> time of the next attempt
         self._more = False  # True if a growing file was left before its end, so that other files have their turn
 
     def run(self) -> None:
@@ -85,24 +85,24 @@ class Session:
         """
         self._after.carry_out()
         while not self._stop.is_set():
-            began = time.monotonic()
-            self._round()
-            self._wait(began + max(self._config.files.poll_ms / 1000, self._looked_s / limits.LOOK_SHARE))
+            started = time.monotonic()
+            self._scan()
+            self._wait(started + max(self._config.files.poll_ms / 1000, self._scan_s / limits.LOOK_SHARE))
         self._finish()
 
     def close(self) -> None:
         """Close the producer."""
         self._producer.close()
 
-    def _round(self) -> None:
+    def _scan(self) -> None:
         """Scan the directory, and read the files found."""
-        connector, began = self._connector, time.monotonic()
+        connector, started = self._connector, time.monotonic()
         found = connector.directory.look()
         connector.tell_strange()
         candidates = self._known.candidates(found)
         for file in self._known.renamed:
             self._after.add(file)
-        self._looked_s = time.monotonic() - began
+        self._scan_s = time.monotonic() - started
         connector.waiting = sum(map(self._left, candidates))
         self._more = False
         # Pieces of these files are not settled yet: the position to continue from is known only afterwards.
@@ -111,8 +111,8 @@ class Session:
             if self._stop.is_set():
                 return
             free = candidate.file is None or candidate.file.id not in busy
-            if free and self._later.get(candidate.seen.name, 0.0) <= began:
-                self._take(candidate)
+            if free and self._retry_at.get(candidate.seen.name, 0.0) <= started:
+                self._read_candidate(candidate)
                 connector.waiting = max(0, connector.waiting - self._left(candidate))
         for frame in self._builder.rest():
             self._send(frame)
@@ -122,7 +122,7 @@ class Session:
         size, file = candidate.seen.size, candidate.file
         return size if file is None or is_opaque(candidate.seen.name, self._config.files.format) else max(0, size - file.done)
 
-    def _take(self, candidate: Candidate) -> None:
+    def _read_candidate(self, candidate: Candidate) -> None:
         """Read one file up to its current end."""
         seen = candidate.seen
         try:
@@ -137,8 +137,8 @@ class Session:
 
     def _try_later(self, name: str, error: OSError) -> None:
         now = time.monotonic()
-        self._later = {other: at for other, at in self._later.items() if at > now}
-        self._later[name] = now + limits.AGAIN_S
+        self._retry_at = {other: at for other, at in self._retry_at.items() if at > now}
+        self._retry_at[name] = now + limits.AGAIN_S
         self._connector.failures += 1
         LOG.warning("%s: %s: next attempt in %g s", name, (error.strerror or str(error)).lower(), limits.AGAIN_S)
 
@@ -147,7 +147,7 @@ class Session:
         status = source.status
         if (status.st_ino, status.st_mtime_ns) != (seen.inode, seen.changed_ns) and not self._config.files.grows:
             return None  # replaced since the scan: the next scan finds the new file
-        if file is not None and not self._goes_on(source, seen, file):
+        if file is not None and not self._continues(source, seen, file):
             return None if file.state is State.CHANGED else self._file(source, seen, None)
         if file is None:
             file = self._ledger.new_file(seen.name)
@@ -162,7 +162,7 @@ class Session:
             return None
         return file
 
-    def _goes_on(self, source: Source, seen: Seen, file: File) -> bool:
+    def _continues(self, source: Source, seen: Seen, file: File) -> bool:
         """True if the opened file continues the known one. Otherwise its ledger entry is deleted, or marks the change as logged."""
         status, files = source.status, self._config.files
         taken = file.state in (State.TAKEN, State.REFUSED, State.CHANGED)
@@ -198,7 +198,7 @@ class Session:
         sent = False
         blocks = source.rows(file.done, file.row)
         while (rows := self._next(blocks, file, piece)) is not None:
-            self._put_aside(rows.bad, file, piece)
+            self._quarantine(rows.bad, file, piece)
             for frame in self._builder.add(rows, topic, file.name, piece, source):
                 self._send(frame)
             sent = sent or bool(rows.values)
@@ -233,7 +233,7 @@ class Session:
             return rows
         return None
 
-    def _put_aside(self, bad: list[BadRow], file: File, piece: Piece) -> None:
+    def _quarantine(self, bad: list[BadRow], file: File, piece: Piece) -> None:
         """Quarantine rejected rows; they are on disk before any later row is sent."""
         for one in bad:
             size = one.size or len(one.data)
@@ -271,7 +271,7 @@ class Session:
             try:
                 receipt = self._producer.send_batch(frame.topic, frame.records, frame.place.encode(), outcome)
             except BufferFull:
-                self._news.wait(limits.WAIT_S)
+                self._outcome_event.wait(limits.WAIT_S)
                 continue
             if receipt.done() and receipt.error is not None:
                 raise receipt.error  # stop before sending frames whose progress would include this one
@@ -280,7 +280,7 @@ class Session:
     def heard(self, number: int, error: TuttiError | None, receipt: Receipt) -> None:
         """Receive the outcome of a frame, in an I/O thread of the client."""
         self._outcomes.append((error, number, receipt.count))
-        self._news.set()
+        self._outcome_event.set()
 
     def _drain(self) -> None:
         """Process outcomes.
@@ -288,7 +288,7 @@ class Session:
         Raises:
             TuttiError: a frame failed.
         """
-        self._news.clear()
+        self._outcome_event.clear()
         while self._outcomes:
             error, number, count = self._outcomes.popleft()
             if error is not None:
@@ -303,7 +303,7 @@ class Session:
                 self._connector.files += 1
                 self._after.add(file)
 
-    def _tidy(self) -> None:
+    def _write_settled(self) -> None:
         """Write settled pieces to the ledger, and carry out disposals."""
         self._ledger.write()
         self._after.carry_out()
@@ -315,11 +315,11 @@ class Session:
             now = time.monotonic()
             if now >= self._settle_at or not self._ended:
                 self._settle_at = now + limits.SETTLE_S
-                self._tidy()
+                self._write_settled()
             if now >= until or (self._more and not self._ended):
                 return
             if self._ended:
-                self._news.wait(min(limits.WAIT_S, until - now))
+                self._outcome_event.wait(min(limits.WAIT_S, until - now))
             else:
                 self._stop.wait(until - now)
 
@@ -327,4 +327,4 @@ class Session:
         """Deliver the sent records; the next instance reads again what is not delivered in time."""
         self._producer.flush(limits.DELIVERY_S)
         self._drain()
-        self._tidy()
+        self._write_settled()

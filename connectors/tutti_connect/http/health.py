@@ -36,7 +36,7 @@ class Health:
         self.frontier = 0
         self.message = "no gateway has been asked yet"
         self._reads = reads
-        self._over = threading.Event()
+        self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="health", daemon=True)
 
     @property
@@ -54,7 +54,7 @@ class Health:
             TuttiError: a needed gateway does not answer, or the gateway rejects the connector.
         """
         try:
-            self._look(None if needed else limits.LOOK_WAIT_S)
+            self._poll(None if needed else limits.LOOK_WAIT_S)
         except Unavailable as error:
             if needed:
                 raise
@@ -64,14 +64,14 @@ class Health:
 
     def stop(self) -> None:
         """Stop polling."""
-        self._over.set()
+        self._stopped.set()
         if self._thread.is_alive():
             self._thread.join(limits.LOOK_WAIT_S)
 
     def _run(self) -> None:
-        while not self._over.wait(limits.LOOK_S):
+        while not self._stopped.wait(limits.LOOK_S):
             try:
-                self._look(limits.LOOK_WAIT_S)
+                self._poll(limits.LOOK_WAIT_S)
             except TuttiError as error:
                 self.state, self.message = "unavailable", str(error)
             if self.busy:
@@ -79,7 +79,7 @@ class Health:
                 pa.default_memory_pool().release_unused()
                 malloc.give_back()
 
-    def _look(self, patience: float | None) -> None:
+    def _poll(self, patience: float | None) -> None:
         found = self._reads.frontier(patience=patience)
         self.state, self.frontier = found.state, max(self.frontier, found.offset)
         if not found.log:

@@ -26,12 +26,12 @@ class Metrics:
         self._service = service
         self.turned_away: Mapping[str, int] = {}
         self._registry = CollectorRegistry()
-        of: dict[str, Any] = {"registry": self._registry, "labelnames": ["connector"]}
+        options: dict[str, Any] = {"registry": self._registry, "labelnames": ["connector"]}
         name = service.name
-        self.records = Counter("tutti_http_records", "Records committed by this process.", **of).labels(name)
-        self.failures = Counter("tutti_http_failures", "Answers with status 500 or above.", **of).labels(name)
+        self.records = Counter("tutti_http_records", "Records committed by this process.", **options).labels(name)
+        self.failures = Counter("tutti_http_failures", "Answers with status 500 or above.", **options).labels(name)
         self.posts = Histogram(
-            "tutti_http_post_seconds", "Time to the answer of posts that wait for their outcome.", buckets=_SECONDS, **of
+            "tutti_http_post_seconds", "Time to the answer of posts that wait for their outcome.", buckets=_SECONDS, **options
         ).labels(name)
         self.answers = Counter(
             "tutti_http_answers", "Answers by operation and status.", ["connector", "operation", "status"], registry=self._registry

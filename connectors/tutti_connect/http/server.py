@@ -34,7 +34,7 @@ class Protocol(BoundedProtocol):
     """An HTTP connection with time limits for the request's head and for a peer that does not read."""
 
     wrong_port = "this port accepts records over HTTP/1.1; {spoken} needs a port of a gateway"
-    _stuck: asyncio.TimerHandle | None = None
+    _send_timer: asyncio.TimerHandle | None = None
 
     def patience_s(self) -> float:
         """Return the time limit for a request's head in seconds."""
@@ -54,13 +54,13 @@ class Protocol(BoundedProtocol):
     def pause_writing(self) -> None:
         """Start the time limit for a peer that does not read."""
         super().pause_writing()
-        self._stuck = self.loop.call_later(limits.SEND_S, self.transport.abort)
+        self._send_timer = self.loop.call_later(limits.SEND_S, self.transport.abort)
 
     def resume_writing(self) -> None:
         """Cancel the time limit: the peer reads again."""
-        if self._stuck is not None:
-            self._stuck.cancel()
-            self._stuck = None
+        if self._send_timer is not None:
+            self._send_timer.cancel()
+            self._send_timer = None
         super().resume_writing()
 
     def expired(self) -> None:
@@ -173,16 +173,16 @@ class Tls:
         self.context: ssl.SSLContext | None = None
         if certificate:
             check_certificate(certificate, key)
-            self._stamps = self._seen()
+            self._stamps = self._file_stamps()
             self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             self.context.minimum_version = ssl.TLSVersion.TLSv1_2
             self.context.load_cert_chain(certificate, key)
 
     def refresh(self) -> None:
         """Reload changed files for new connections; if they are unusable, keep the previous certificate."""
-        if self.context is None or self._seen() == self._stamps:
+        if self.context is None or self._file_stamps() == self._stamps:
             return
-        self._stamps = self._seen()
+        self._stamps = self._file_stamps()
         try:
             check_certificate(*self._files)
             self.context.load_cert_chain(*self._files)
@@ -192,5 +192,5 @@ class Tls:
         else:
             LOG.info("a new certificate was loaded from %s", self._files[0])
 
-    def _seen(self) -> tuple[object, ...]:
+    def _file_stamps(self) -> tuple[object, ...]:
         return tuple(stamp(file) for file in self._files)

@@ -69,27 +69,27 @@ class Service:
         if not self.health.ready and spool is None:
             raise Problem(503, self.health.message, committed="no")
         held = Held(self.intake, request.client.host if request.client else "")
-        began = time.monotonic()
+        started = time.monotonic()
         try:
             body = await self.intake.body(request, held)  # read before the slot is taken, so that a slow caller does not occupy one
-            with self._in_hand():
+            with self._in_progress():
                 records = await self._parsed(body, topic, content_type, plain, held)
                 del body
                 if wait:
-                    return _committed(records, await self._commit(records, named, _nobody), named)
+                    return _committed(records, await self._commit(records, named, _ignore), named)
                 if spool is not None:
                     return await self._spooled(spool, records, held)
-                return await self._begun(records, named, held)
+                return await self._started(records, named, held)
         except BaseException:
             held.release()
             raise
         finally:
             if wait:
                 held.release()
-                self.metrics.posts.observe(time.monotonic() - began)
+                self.metrics.posts.observe(time.monotonic() - started)
 
     @contextlib.contextmanager
-    def _in_hand(self) -> Iterator[None]:
+    def _in_progress(self) -> Iterator[None]:
         """Count a post with a complete body.
 
         Raises:
@@ -126,22 +126,22 @@ class Service:
             self.metrics.records.inc(records.count)
         return outcome
 
-    async def _begun(self, records: Records, named: tuple[str, int] | None, held: Held) -> Response:
+    async def _started(self, records: Records, named: tuple[str, int] | None, held: Held) -> Response:
         """Answer a post that does not wait: when it is sent, or at once if its outcome is known."""
         name = self.receipts.open()
         sent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def on_its_way() -> None:
+        def on_sent() -> None:
             if not sent.done():
                 sent.set_result(None)
 
-        task = asyncio.create_task(self._commit(records, named, on_its_way))
+        task = asyncio.create_task(self._commit(records, named, on_sent))
         self._tasks.add(task)
 
         def known(done: asyncio.Task[Outcome]) -> None:
             self._tasks.discard(done)
             held.release()
-            self.receipts.settle(name, _told(records, done, named))
+            self.receipts.settle(name, _receipt_fields(records, done, named))
 
         task.add_done_callback(known)
         either: set[asyncio.Future[Any]] = {task, sent}
@@ -275,7 +275,7 @@ class Service:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _nobody() -> None:
+def _ignore() -> None:
     """Ignore the notification."""
 
 
@@ -302,10 +302,10 @@ def _form(accept: str) -> queries.Form:
     Raises:
         Problem: 406: the caller accepts no supported format.
     """
-    taken = [one.partition(";")[0].strip().lower() for one in accept.split(",")]
-    if ARROW in taken:
+    accepted = [one.partition(";")[0].strip().lower() for one in accept.split(",")]
+    if ARROW in accepted:
         return "arrow"
-    if {NDJSON, JSON, "*/*", "application/*", ""} & set(taken):
+    if {NDJSON, JSON, "*/*", "application/*", ""} & set(accepted):
         return "json"
     raise Problem(406, f"Accept is {accept[:80]!r}: supported are {NDJSON} and {ARROW}")
 
@@ -330,7 +330,7 @@ def _committed(records: Records, outcome: Outcome, named: tuple[str, int] | None
     return _json(_fields(records, outcome, named))
 
 
-def _told(records: Records, done: asyncio.Task[Outcome], named: tuple[str, int] | None) -> dict[str, Any]:
+def _receipt_fields(records: Records, done: asyncio.Task[Outcome], named: tuple[str, int] | None) -> dict[str, Any]:
     """Return the outcome of a post that did not wait, as fields of its receipt."""
     if done.cancelled():
         return {"state": "failed", "status": 503, "message": "the process ended before the outcome", "committed": "unknown"}

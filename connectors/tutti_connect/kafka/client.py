@@ -65,16 +65,16 @@ def made(kind: Callable[[dict[str, Any]], Any], settings: dict[str, Any]) -> Any
 
 def explained(error: KafkaException, where: str, since: float | None = None) -> TuttiError:
     """Convert an error of Kafka's client; add the connection failures that the client logged after `since` (monotonic)."""
-    told: KafkaError = error.args[0]
-    if told.code() in NEVER:
-        return ConfigError(f"{where}: {told.str()}: choose a topic that exists and that this client may use")
-    return Unavailable(f"{where}: {told.str() if since is None else with_cause(told, since)}")
+    kafka_error: KafkaError = error.args[0]
+    if kafka_error.code() in NEVER:
+        return ConfigError(f"{where}: {kafka_error.str()}: choose a topic that exists and that this client may use")
+    return Unavailable(f"{where}: {kafka_error.str() if since is None else with_cause(kafka_error, since)}")
 
 
-def with_cause(told: KafkaError, since: float) -> str:
+def with_cause(kafka_error: KafkaError, since: float) -> str:
     """Return the text of an error; for a local error such as a timeout, add the logged cause of the connection failure."""
-    cause = CAUSE.heard(since) if told.code() < 0 else ""
-    return f"{told.str()}: {cause}" if cause else told.str()
+    cause = CAUSE.heard(since) if kafka_error.code() < 0 else ""
+    return f"{kafka_error.str()}: {cause}" if cause else kafka_error.str()
 
 
 @contextmanager
@@ -86,12 +86,12 @@ def asking(admin: Any, where: str) -> Iterator[None]:
         ConfigError: a retry does not help.
     """
     admin.poll(0)  # the client delivers its log lines during a poll
-    began = time.monotonic()
+    started = time.monotonic()
     try:
         yield
     except KafkaException as error:
         admin.poll(0)
-        raise explained(error, where, began) from error
+        raise explained(error, where, started) from error
 
 
 def end_of(admin: Any, one: TopicPartition, isolation: Any) -> int:
@@ -105,8 +105,8 @@ def end_of(admin: Any, one: TopicPartition, isolation: Any) -> int:
     deadline = time.monotonic() + limits.KAFKA_S
     while True:
         try:
-            asked = admin.list_offsets({one: LATEST}, isolation_level=isolation, request_timeout=limits.KAFKA_S)
-            return int(asked[one].result().offset)
+            results = admin.list_offsets({one: LATEST}, isolation_level=isolation, request_timeout=limits.KAFKA_S)
+            return int(results[one].result().offset)
         except KafkaException as error:
             if error.args[0].code() not in NO_LEADER or time.monotonic() > deadline:
                 raise

@@ -33,8 +33,8 @@ def kafka_in(path: str) -> int:
 
     url = config.gateways
     connector = Connector(config, KafkaSource(config), producer_opener(url), gateway_asker(url), progress_committer(url))
-    told = {"name": config.name, "topics": config.kafka.topics}
-    return run(connector, told, config.metrics, InflowMetrics(connector), insecure=config.insecure, file=path)
+    ready_fields = {"name": config.name, "topics": config.kafka.topics}
+    return run(connector, ready_fields, config.metrics, InflowMetrics(connector), insecure=config.insecure, file=path)
 
 
 @click.command("kafka-out")
@@ -60,8 +60,8 @@ def kafka_out(path: str) -> int:
     from tutti_connect.kafka.sink.connector import Outflow
 
     connector = Outflow(config, CommittedLog(config.gateways, config.topics), Sink(config))
-    told = {"name": config.name, "topics": config.topics, "position_topic": config.position_topic}
-    return run(connector, told, config.metrics, OutflowMetrics(connector), insecure=config.insecure, file=path)
+    ready_fields = {"name": config.name, "topics": config.topics, "position_topic": config.position_topic}
+    return run(connector, ready_fields, config.metrics, OutflowMetrics(connector), insecure=config.insecure, file=path)
 
 
 @contextmanager

@@ -57,20 +57,20 @@ class CommittedLog:
 def gateway_asker(url: str) -> Callable[[], object]:
     """Return a function that checks that a gateway answers."""
 
-    def asked() -> object:
+    def check() -> object:
         with Control(url, timeout=limits.KAFKA_S) as control:
             return control.welcome()
 
-    return asked
+    return check
 
 
 def producer_opener(url: str) -> Callable[[str, int], Producer]:
     """Return a function that opens producers for kafka-in; a full buffer raises an error instead of blocking."""
 
-    def opened(name: str, buffer_bytes: int) -> Producer:
+    def open_producer(name: str, buffer_bytes: int) -> Producer:
         return Producer(url, producer=name, buffer_bytes=buffer_bytes, on_full="raise", delivery_timeout=limits.DELIVERY_S)
 
-    return opened
+    return open_producer
 
 
 def progress_committer(url: str) -> Callable[[str, str, Callable[[bytes], bytes]], bytes]:

@@ -24,14 +24,14 @@ class Once(logging.Filter):
         """Start with no line seen."""
         super().__init__()
         self._clock = clock
-        self._said: dict[str, float] = {}
+        self._muted_until: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         """True if the line is new; lines that differ only in numbers are equal."""
         text, now = shape(record.getMessage()), self._clock()
-        if now < self._said.get(text, 0.0):
+        if now < self._muted_until.get(text, 0.0):
             return False
-        if len(self._said) >= limits.LINES_MAX:
-            self._said.clear()
-        self._said[text] = now + limits.SAME_LINE_S
+        if len(self._muted_until) >= limits.LINES_MAX:
+            self._muted_until.clear()
+        self._muted_until[text] = now + limits.SAME_LINE_S
         return True

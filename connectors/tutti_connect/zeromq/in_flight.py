@@ -37,7 +37,7 @@ class Mark(JsonProgress, frozen=True):
     count: int
 
 
-class _Held(NamedTuple):
+class _InFlight(NamedTuple):
     """Records in flight, and the record count of the run at their end."""
 
     part: Part
@@ -59,7 +59,7 @@ class Flow:
         self._refused: dict[str, str] = {}  # topic -> reason, until the log returns which of its records are committed
         self._removed = 0  # number of taken records of refused topics
         self._run = secrets.token_hex(8)
-        self._held: collections.deque[_Held] = collections.deque()
+        self._held: collections.deque[_InFlight] = collections.deque()
         self._held_bytes = 0
         self._taken = 0
         self._sent = 0  # number of held parts that are sent
@@ -70,7 +70,7 @@ class Flow:
         self._retry_at = 0.0
         self._waits = Doubling(limits.RETRY_S_MIN, limits.RETRY_S_MAX)
         self._trouble = ""
-        self._news = threading.Event()
+        self._outcome_event = threading.Event()
         self.records = self.failures = 0
 
     @property
@@ -94,13 +94,13 @@ class Flow:
         Raises:
             TuttiError: no gateway opens the producer.
         """
-        self._producer, _ = self._opened()
+        self._producer, _ = self._open_producer()
 
     def add(self, parts: list[Part]) -> None:
         """Add records to the buffer."""
         for part in parts:
             self._taken += part.records.num_rows
-            self._held.append(_Held(part, self._taken))
+            self._held.append(_InFlight(part, self._taken))
             self._held_bytes += part.size
 
     def tend(self, now: float) -> None:
@@ -109,9 +109,9 @@ class Flow:
         Raises:
             TuttiError: a retry does not help.
         """
-        self._news.clear()
+        self._outcome_event.clear()
         try:
-            self._settle()
+            self._process_outcomes()
             if self._producer is None:
                 self._reopen(now)
             self._push()
@@ -122,7 +122,7 @@ class Flow:
 
     def wait(self, seconds: float) -> None:
         """Wait for an outcome, at most `seconds`."""
-        self._news.wait(seconds)
+        self._outcome_event.wait(seconds)
 
     def close(self, seconds: float) -> int:
         """Deliver the held records within `seconds`, and return the number of records that are not known to be committed.
@@ -141,7 +141,7 @@ class Flow:
             self._pool.shutdown(wait=True)
         return sum(held.part.records.num_rows for held in self._held)
 
-    def _settle(self) -> None:
+    def _process_outcomes(self) -> None:
         while self._outcomes:
             producer, error, end = self._outcomes.popleft()
             if producer is not self._producer:
@@ -163,7 +163,7 @@ class Flow:
     def _reopen(self, now: float) -> None:
         if self._opening is None:
             if now >= self._retry_at:
-                self._opening = self._pool.submit(self._opened)
+                self._opening = self._pool.submit(self._open_producer)
         elif self._opening.done():
             opening, self._opening = self._opening, None
             self._producer, end = opening.result()
@@ -181,7 +181,7 @@ class Flow:
             self._removed += sum(part.records.num_rows for part in parts)
         self._refused.clear()
 
-    def _opened(self) -> tuple[Producer, int]:
+    def _open_producer(self) -> tuple[Producer, int]:
         """Open a producer with a new epoch, and return it with the number of committed records of this run."""
         producer = Producer(
             self._config.gateways,
@@ -222,11 +222,11 @@ class Flow:
             if trouble != self._trouble:
                 LOG.warning("%s: restarts after the last committed record: %s", self._config.name, trouble)
             self._trouble = trouble
-        left, self._producer = self._producer, None
-        if left is not None:
-            self._pool.submit(left.close)
+        old, self._producer = self._producer, None
+        if old is not None:
+            self._pool.submit(old.close)
 
     def heard(self, producer: Producer, end: int, error: TuttiError | None, _receipt: Receipt) -> None:
         """Receive the outcome of one frame, in an I/O thread of the client."""
         self._outcomes.append((producer, error, end))
-        self._news.set()
+        self._outcome_event.set()

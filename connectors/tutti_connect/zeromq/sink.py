@@ -71,10 +71,10 @@ class Publisher:
                 self.told["bound"] = addresses
                 ready()
                 while not stop.is_set():
-                    self._hear(socket, 0)
+                    self._read_subscriptions(socket, 0)
                     if target.nobody == "wait" and not self.subscriptions:
                         self._save(reader)
-                        self._hear(socket, int(limits.POLL_S * 1000))
+                        self._read_subscriptions(socket, int(limits.POLL_S * 1000))
                         continue
                     try:
                         batch = reader.poll(limits.POLL_S)
@@ -139,7 +139,7 @@ class Publisher:
         LOG.warning("%s: %s: continues after the deleted records", self.config.name, error)
         return self._reader("earliest")
 
-    def _hear(self, socket: Socket, wait_ms: int) -> None:
+    def _read_subscriptions(self, socket: Socket, wait_ms: int) -> None:
         """Read subscription messages; the number is limited so that records continue under a flood."""
         for _ in range(limits.HEARD_A_TURN):
             if not socket.poll(wait_ms):
@@ -152,10 +152,10 @@ class Publisher:
         """Publish all records of a batch; return False if stopped before its end."""
         for number, (offset, message) in enumerate(self._messages(batch)):
             if number % limits.HEAR_RECORDS == 0:
-                self._hear(socket, 0)
+                self._read_subscriptions(socket, 0)
             wait_ms = 1
             while not self._sent(socket, message):  # wait for a slow subscriber, or for the first one
-                self._hear(socket, wait_ms)
+                self._read_subscriptions(socket, wait_ms)
                 wait_ms = min(2 * wait_ms, limits.SLOW_MS_MAX)
                 if stop.is_set():
                     return False
@@ -187,10 +187,10 @@ class Publisher:
                 told["null"] = null
             if headers:
                 told["headers"] = [[header["key"], _text(header["value"])] for header in headers]
-            self._note(topic, offset)
+            self._remember(topic, offset)
             yield offset, [topic.encode(), key or b"", value or b"", orjson.dumps(told)]
 
-    def _note(self, topic: str, offset: int) -> None:
+    def _remember(self, topic: str, offset: int) -> None:
         """Remember the last offset of a topic. A topic that is no longer remembered has no record after `_since`."""
         self._previous.pop(topic, None)
         self._previous[topic] = offset  # reinserted at the end, so that the order is by offset

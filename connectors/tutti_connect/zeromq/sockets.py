@@ -51,13 +51,13 @@ def opened(
         socket.set(zmq.HEARTBEAT_IVL, 2000)
         socket.set(zmq.HEARTBEAT_TIMEOUT, 10_000)
         if curve.certificate:
-            _lock(socket, curve, stack)
+            _require_keys(socket, curve, stack)
         addresses: list[str] = []
         for endpoint in bind:
-            _use(socket.bind, endpoint, "bind")
+            _attach(socket.bind, endpoint, "bind")
             addresses.append(_last(socket))
         for endpoint in connect:
-            _use(socket.connect, endpoint, "connect")
+            _attach(socket.connect, endpoint, "connect")
         yield socket, addresses
 
 
@@ -67,7 +67,7 @@ def _last(socket: Socket) -> str:
     return _MAPPED.sub(r"\1", said.rstrip(b"\0").decode())
 
 
-def _use(act: Callable[[str], object], endpoint: str, key: str) -> None:
+def _attach(act: Callable[[str], object], endpoint: str, key: str) -> None:
     try:
         act(endpoint)
     except zmq.ZMQError as error:
@@ -75,7 +75,7 @@ def _use(act: Callable[[str], object], endpoint: str, key: str) -> None:
         raise ConfigError(f"zeromq.{key}: {endpoint} cannot be used ({reason}): choose another one") from error
 
 
-def _lock(socket: Socket, curve: Curve, stack: contextlib.ExitStack) -> None:
+def _require_keys(socket: Socket, curve: Curve, stack: contextlib.ExitStack) -> None:
     """Require CURVE keys on the socket."""
     public, secret = _keys("certificate", curve.certificate)
     if secret is None:
@@ -89,10 +89,10 @@ def _lock(socket: Socket, curve: Curve, stack: contextlib.ExitStack) -> None:
         raise ConfigError(
             f"curve.clients: {curve.clients} is not a directory: give the one with the public keys of the peers that may connect"
         )
-    door = ThreadAuthenticator(socket.context)
-    door.start()
-    stack.callback(door.stop)
-    door.configure_curve(domain="*", location=curve.clients)
+    authenticator = ThreadAuthenticator(socket.context)
+    authenticator.start()
+    stack.callback(authenticator.stop)
+    authenticator.configure_curve(domain="*", location=curve.clients)
     socket.set(zmq.CURVE_SERVER, 1)
 
 

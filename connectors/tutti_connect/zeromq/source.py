@@ -57,7 +57,7 @@ class Connector:
         source = self.config.zeromq
         pull = source.socket == "pull"
         self.flow.open()
-        patience_s = 0.0  # after an error nothing more can be delivered
+        drain_s = 0.0  # after an error nothing more can be delivered
         try:
             kind = zmq.PULL if pull else zmq.SUB
             with opened(kind, source.bind, source.connect, self.config.curve, source.high_water_mark) as (socket, addresses):
@@ -68,11 +68,11 @@ class Connector:
                 while not stop.is_set():
                     self._turn(socket, pull=pull)
                 self._drain(socket)
-            patience_s = limits.DELIVERY_S
+            drain_s = limits.DELIVERY_S
         finally:
-            left = self.flow.close(patience_s)
-            if left:
-                LOG.error("%s: %d records that were taken are not known to be in the log", self.config.name, left)
+            undelivered = self.flow.close(drain_s)
+            if undelivered:
+                LOG.error("%s: %d records that were taken are not known to be in the log", self.config.name, undelivered)
 
     def _turn(self, socket: Socket, *, pull: bool) -> None:
         self.flow.tend(time.monotonic())
@@ -82,9 +82,9 @@ class Connector:
             return
         if not socket.poll(int(limits.TURN_S * 1000)):
             return
-        messages = self._taken(socket)
+        messages = self._receive(socket)
         if room:
-            self._take(messages)
+            self._process(messages)
             self._dropping = False
             return
         self.dropped += len(messages)
@@ -92,7 +92,7 @@ class Connector:
             LOG.warning("%s: the buffer is full: messages are dropped and counted", self.config.name)
         self._dropping = True
 
-    def _taken(self, socket: Socket) -> list[Message]:
+    def _receive(self, socket: Socket) -> list[Message]:
         """Read the available messages, within the limits of a turn."""
         messages: list[Message] = []
         size = 0
@@ -107,7 +107,7 @@ class Connector:
         self.bytes += size
         return messages
 
-    def _take(self, messages: list[Message]) -> None:
+    def _process(self, messages: list[Message]) -> None:
         parts, bad = self._sorter.sorted(messages)
         self._quarantine(bad)
         self.flow.add(parts)
@@ -132,7 +132,7 @@ class Connector:
         """Read the messages that ZeroMQ has buffered, within a time limit."""
         deadline = time.monotonic() + limits.DRAIN_S
         while time.monotonic() < deadline and self.flow.room and socket.poll(int(limits.TURN_S * 1000)):
-            self._take(self._taken(socket))
+            self._process(self._receive(socket))
 
 
 def _shown(message: Message) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class SpooledFlow:
         self._held: collections.deque[Part] = collections.deque()
         self._producer: Producer | None = None
         self._taken = self._committed = 0
-        self._looking = threading.Lock()
+        self._count_lock = threading.Lock()
         self._last: Receipt | None = None
 
     @property
@@ -71,7 +71,7 @@ class SpooledFlow:
     @property
     def records(self) -> int:
         """Return the number of records committed by this instance, after those of earlier runs. The value never decreases."""
-        with self._looking:
+        with self._count_lock:
             self._committed = max(self._committed, self._taken - self.waiting)
             return self._committed
 
@@ -110,7 +110,7 @@ class SpooledFlow:
         Raises:
             TuttiError: the error that ended the producer.
         """
-        self._settle()
+        self._process_outcomes()
         while self._held and self._producer is not None:
             part = self._held[0]
             outcome = None if part.topic in self._known else partial(self.heard, part.topic)
@@ -127,7 +127,7 @@ class SpooledFlow:
         """Receive the outcome of the first records of a topic, in an I/O thread of the client."""
         self._outcomes.append((topic, error))
 
-    def _settle(self) -> None:
+    def _process_outcomes(self) -> None:
         while self._outcomes:
             topic, error = self._outcomes.popleft()
             if error is None:

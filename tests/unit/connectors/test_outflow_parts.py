@@ -30,7 +30,7 @@ def test_the_same_line_passes_once_a_while(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(limits, "LINES_MAX", 2)
     for number in range(10):
         once.filter(line(msg=f"FAIL {'x' * number}"))
-    assert len(once._said) <= 2
+    assert len(once._muted_until) <= 2
 
 
 def test_records_become_messages() -> None:

@@ -208,7 +208,7 @@ def test_topics_that_are_refused_go_to_quarantine_and_the_others_continue(
     topics = [log.chance.choice(["yes", "no", "other", "never"]) for _ in range(100)]
     sent = [[topic.encode(), b"skipped", b"%s %d" % (topic.encode(), number)] for number, topic in enumerate(topics)]
     for start in range(0, 100, 10):
-        connector._take(sent[start : start + 10])
+        connector._process(sent[start : start + 10])
         log.newest.turn()
     deadline = time.monotonic() + 60
     while connector.flow.waiting:
@@ -516,13 +516,13 @@ def test_a_flood_of_subscriptions_holds_nothing_up_and_takes_no_memory(tmp_path:
     (tmp_path / "out.toml").write_text(OUT)
     publisher = Publisher(load_outflow(str(tmp_path / "out.toml")))
     socket: Any = FakeSocket([[b"\1%d" % number] for number in range(3 * limits.HEARD_A_TURN)])
-    publisher._hear(socket, 0)
+    publisher._read_subscriptions(socket, 0)
     assert (len(socket.messages), publisher.subscriptions) == (2 * limits.HEARD_A_TURN, limits.HEARD_A_TURN)
     socket.messages = [[b"\0%d" % number] for number in range(limits.HEARD_A_TURN)]
-    publisher._hear(socket, 0)
+    publisher._read_subscriptions(socket, 0)
     assert publisher.subscriptions == 0
     socket.messages = [[b"\0"], [b"anything else"], [b"\1"]]
-    publisher._hear(socket, 0)
+    publisher._read_subscriptions(socket, 0)
     assert publisher.subscriptions == 1
 
 

@@ -80,19 +80,19 @@ class Known:
         ]
         if not new:
             return
-        there = {seen.name: _identity(seen) for seen in found}
-        left = {_identity(file): file for file in by_name.values() if there.get(file.name) != _identity(file)}
+        existing = {seen.name: _identity(seen) for seen in found}
+        unmatched = {_identity(file): file for file in by_name.values() if existing.get(file.name) != _identity(file)}
         for seen in new:
-            file = left.get(_identity(seen))
+            file = unmatched.get(_identity(seen))
             if file is None or not self._holds(seen, file):
                 continue
             LOG.warning("%s was renamed to %s: its copied rows are not copied again", file.name, seen.name)
-            del left[_identity(seen)]
+            del unmatched[_identity(seen)]
             if by_name.get(file.name) is file:
                 del by_name[file.name]
             if (before := by_name.get(seen.name)) is not None:  # the rename replaced that file
                 self._gone([before] if before.state is State.OPEN else [])
-                left.pop(_identity(before), None)
+                unmatched.pop(_identity(before), None)
                 self._ledger.forget(before)
             by_name[seen.name] = file
             file.name = seen.name
@@ -124,8 +124,8 @@ class Known:
 
     def _growing(self, found: list[Seen]) -> list[Candidate]:
         by_inode = {file.inode: file for file in self._ledger.files.values()}
-        there = {seen.inode for seen in found}
-        left = {file.name: file for file in self._ledger.files.values() if file.inode not in there}
+        existing = {seen.inode for seen in found}
+        unmatched = {file.name: file for file in self._ledger.files.values() if file.inode not in existing}
         taken: set[int] = set()
         chosen: list[Candidate] = []
         new: list[Candidate] = []
@@ -135,16 +135,16 @@ class Known:
                 continue  # another name of the same file
             file = by_inode.get(seen.inode)
             if file is None:
-                before = left.get(seen.name)
+                before = unmatched.get(seen.name)
                 if not seen.wanted:
                     continue
                 if before is not None and before.state is State.OPEN and seen.inode not in put_off:
                     # The previous file of this name may have been renamed during the scan: its end comes first.
                     self._put_off.add(seen.inode)
-                    del left[seen.name]
+                    del unmatched[seen.name]
                     continue
                 # A file that was rewritten under the name of a deleted one may continue it.
-                new.append(Candidate(seen, left.pop(seen.name, None)))
+                new.append(Candidate(seen, unmatched.pop(seen.name, None)))
                 taken.add(seen.inode)
                 continue
             taken.add(seen.inode)
@@ -154,7 +154,7 @@ class Known:
                 self._ledger.put(file)
             if self.looked.get(file.id) != (seen.size, seen.changed_ns):
                 chosen.append(Candidate(seen, file))
-        self._gone(file for file in left.values() if file.state is State.OPEN)
+        self._gone(file for file in unmatched.values() if file.state is State.OPEN)
         # Files that are known longer come first, so that a rotated log ends before its successor starts.
         chosen.sort(key=lambda one: one.file.id if one.file is not None else 0)
         new.sort(key=lambda one: (one.seen.changed_ns, one.seen.name.encode()))

@@ -126,12 +126,12 @@ class Directory:
                 if not name.isprintable():  # includes names that are not UTF-8
                     self.strange.add(f"{before}{_shown(name)}: its name has unprintable characters")
                     continue
-                wanted = bool(topic) and self._wants(name)
-                if not topic and self._wants(name):
+                wanted = bool(topic) and self._is_wanted(name)
+                if not topic and self._is_wanted(name):
                     self.strange.add(_BESIDE)
                 yield Seen(before + name, topic, status.st_ino, status.st_size, status.st_mtime_ns, wanted)
 
-    def _wants(self, name: str) -> bool:
+    def _is_wanted(self, name: str) -> bool:
         shown = (self._hidden or not name.startswith(".")) and not name.startswith(ASIDE)
         return shown and self._pattern.match(name) is not None
 

@@ -102,27 +102,29 @@ class Ledger:
         self._files: dict[int, File | None] = {}
         self._pieces: dict[int, Piece | None] = {}
         try:
-            self._base = sqlite3.connect(self._path, timeout=limits.LEDGER_WAIT_S, isolation_level=None, check_same_thread=False)
+            self._database = sqlite3.connect(
+                self._path, timeout=limits.LEDGER_WAIT_S, isolation_level=None, check_same_thread=False
+            )
         except sqlite3.OperationalError as error:
             raise ConfigError(
                 f"state {directory}: {self._path}: {error}: check that it is a file, and its owner and mode"
             ) from error
         try:
             with self._explained():
-                self._log_ahead()
-                self._base.execute("PRAGMA synchronous=FULL")  # a committed transaction is on disk
-                self._made("growing" if grows else "complete")
+                self._set_write_ahead()
+                self._database.execute("PRAGMA synchronous=FULL")  # a committed transaction is on disk
+                self._create("growing" if grows else "complete")
                 self.id = str(self._meta("id"))
         except BaseException:
-            self._base.close()
+            self._database.close()
             raise
 
-    def _log_ahead(self) -> None:
+    def _set_write_ahead(self) -> None:
         """Set write-ahead logging; retry, because SQLite reports a lock by another process here without waiting."""
         deadline = time.monotonic() + limits.LEDGER_WAIT_S
         while True:
             try:
-                self._base.execute("PRAGMA journal_mode=WAL")
+                self._database.execute("PRAGMA journal_mode=WAL")
             except sqlite3.OperationalError as error:
                 if not _is_busy(error) or time.monotonic() >= deadline:
                     raise
@@ -130,15 +132,15 @@ class Ledger:
             else:
                 return
 
-    def _made(self, kind: str) -> None:
+    def _create(self, kind: str) -> None:
         with self._transaction():
-            version = self._base.execute("PRAGMA user_version").fetchone()[0]
+            version = self._database.execute("PRAGMA user_version").fetchone()[0]
             if version == 0:
                 for statement in _TABLES.split(";"):
-                    self._base.execute(statement)
+                    self._database.execute(statement)
                 first = {"id": secrets.token_hex(8), "kind": kind, "epoch": 0, "piece": 0, "file": 0, "sent": 0}
-                self._base.executemany("INSERT INTO meta VALUES (?, ?)", first.items())
-                self._base.execute(f"PRAGMA user_version = {_VERSION}")
+                self._database.executemany("INSERT INTO meta VALUES (?, ?)", first.items())
+                self._database.execute(f"PRAGMA user_version = {_VERSION}")
         if version > _VERSION:
             raise WrongDirectory(f"{self._path} has version {version}, but this release supports {_VERSION}: use a newer release")
         if self._meta("kind") != kind:
@@ -166,12 +168,12 @@ class Ledger:
                         f"{self._path}: a newer instance of the connector has taken over, or the ledger was used with another log: "
                         "run one instance of that name"
                     )
-                self._base.execute("UPDATE meta SET value = ? WHERE name = 'epoch'", (epoch,))
+                self._database.execute("UPDATE meta SET value = ? WHERE name = 'epoch'", (epoch,))
             self._epoch = epoch
             self._files, self._pieces = {}, {}
-            rows = self._base.execute("SELECT * FROM files ORDER BY id")
+            rows = self._database.execute("SELECT * FROM files ORDER BY id")
             self.files = {row[0]: _file_of(*row) for row in rows}
-            rows = self._base.execute("SELECT * FROM pieces ORDER BY number")
+            rows = self._database.execute("SELECT * FROM pieces ORDER BY number")
             pieces = [_piece_of(*row) for row in rows]
         for piece in pieces:
             self._settle_old(piece, place)
@@ -268,31 +270,35 @@ class Ledger:
         with self._explained(), self._transaction():
             if int(self._meta("epoch")) != self._epoch:
                 raise Fenced(f"{self._path}: a newer instance of the connector has taken over: run one instance of that name")
-            self._base.executemany("DELETE FROM files WHERE id = ?", [(key,) for key, file in files.items() if file is None])
-            self._base.executemany("INSERT OR REPLACE INTO files VALUES (?,?,?,?,?,?,?,?,?,?)", _rows(files.values(), _file_row))
-            self._base.executemany("DELETE FROM pieces WHERE number = ?", [(key,) for key, one in pieces.items() if one is None])
-            self._base.executemany("INSERT OR REPLACE INTO pieces VALUES (?,?,?,?,?,?,?,?)", _rows(pieces.values(), _piece_row))
+            self._database.executemany("DELETE FROM files WHERE id = ?", [(key,) for key, file in files.items() if file is None])
+            self._database.executemany(
+                "INSERT OR REPLACE INTO files VALUES (?,?,?,?,?,?,?,?,?,?)", _rows(files.values(), _file_row)
+            )
+            self._database.executemany(
+                "DELETE FROM pieces WHERE number = ?", [(key,) for key, one in pieces.items() if one is None]
+            )
+            self._database.executemany("INSERT OR REPLACE INTO pieces VALUES (?,?,?,?,?,?,?,?)", _rows(pieces.values(), _piece_row))
             numbers = [(self._next_file, "file"), (self._next_piece, "piece"), (self._sent, "sent")]
-            self._base.executemany("UPDATE meta SET value = ? WHERE name = ?", numbers)
+            self._database.executemany("UPDATE meta SET value = ? WHERE name = ?", numbers)
         self._files, self._pieces = {}, {}
 
     def close(self) -> None:
         """Close the file."""
-        self._base.close()
+        self._database.close()
 
     def _meta(self, name: str) -> str | int:
-        found: str | int = self._base.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()[0]
+        found: str | int = self._database.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()[0]
         return found
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        self._base.execute("BEGIN IMMEDIATE")
+        self._database.execute("BEGIN IMMEDIATE")
         try:
             yield
-            self._base.execute("COMMIT")
+            self._database.execute("COMMIT")
         except BaseException:
-            if self._base.in_transaction:  # after most disk errors SQLite has already rolled back
-                self._base.execute("ROLLBACK")
+            if self._database.in_transaction:  # after most disk errors SQLite has already rolled back
+                self._database.execute("ROLLBACK")
             raise
 
     @contextmanager

@@ -219,17 +219,17 @@ def _exact(column: pa.Array[Any]) -> list[Any]:
     if kind != column.type:
         plain = column.cast(kind)
     values: list[Any] = plain.to_pylist()
-    return values if finite else [_named(value) for value in values]
+    return values if finite else [_with_float_names(value) for value in values]
 
 
-def _named(value: Any) -> Any:
+def _with_float_names(value: Any) -> Any:
     """Return a value with the floats that JSON lacks replaced by names."""
     if isinstance(value, float):
         return value if math.isfinite(value) else _NAMES_OF_FLOATS.get(value, "NaN")
     if isinstance(value, dict):
-        return {name: _named(one) for name, one in value.items()}
+        return {name: _with_float_names(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
-        return [_named(one) for one in value]
+        return [_with_float_names(one) for one in value]
     return value
 
 

@@ -157,7 +157,7 @@ def _plain(value: object) -> object:
     return str(value)
 
 
-class _Made:
+class _RowsBuilder:
     """Rows during their collection."""
 
     def __init__(self) -> None:
@@ -195,18 +195,18 @@ class PlainLines:
         count, end = len(lines), ends[-1] if ends else at
         if max(map(len, lines), default=0) <= limits.RECORD_BYTES_MAX:
             return Rows(list(lines), [None] * count, [NOW] * count, ends, numbers, [], end, row + count)
-        made, begin = _Made(), at
+        builder, begin = _RowsBuilder(), at
         for line, behind, number in zip(lines, ends, numbers, strict=True):
             if len(line) > limits.RECORD_BYTES_MAX:
-                made.bad.append(BadRow(number, begin, line, _too_large(len(line))))
+                builder.bad.append(BadRow(number, begin, line, _too_large(len(line))))
             else:
-                made.values.append(line)
-                made.keys.append(None)
-                made.times.append(NOW)
-                made.ends.append(behind)
-                made.numbers.append(number)
+                builder.values.append(line)
+                builder.keys.append(None)
+                builder.times.append(NOW)
+                builder.ends.append(behind)
+                builder.numbers.append(number)
             begin = behind
-        return made.rows(end, row + count)
+        return builder.rows(end, row + count)
 
 
 def _too_large(size: int) -> str:
@@ -228,7 +228,7 @@ class JsonLines:
         """Parse as `Form` requires."""
         whole, lines, ends = _lines(data, at, final=final)
         recoded = self._encoding != "utf-8" or not _is_utf8(whole)
-        made, begin = _Made(), at
+        builder, begin = _RowsBuilder(), at
         for number, (line, end) in enumerate(zip(lines, ends, strict=True), row + 1):
             text = line.strip()
             if text:
@@ -237,15 +237,15 @@ class JsonLines:
                         text = text.decode(self._encoding).encode()
                     key, value, stamp = self._record(text)
                 except ValueError as error:
-                    made.bad.append(BadRow(number, begin, line, _said(error)))
+                    builder.bad.append(BadRow(number, begin, line, _reason(error)))
                 else:
-                    made.values.append(value)
-                    made.keys.append(key)
-                    made.times.append(stamp)
-                    made.ends.append(end)
-                    made.numbers.append(number)
+                    builder.values.append(value)
+                    builder.keys.append(key)
+                    builder.times.append(stamp)
+                    builder.ends.append(end)
+                    builder.numbers.append(number)
             begin = end
-        return made.rows(ends[-1] if ends else at, row + len(lines))
+        return builder.rows(ends[-1] if ends else at, row + len(lines))
 
     def _record(self, text: bytes) -> Record:
         picker = self._picker
@@ -292,7 +292,7 @@ def _is_utf8(data: bytes) -> bool:
     return True
 
 
-def _said(error: ValueError) -> str:
+def _reason(error: ValueError) -> str:
     """Return the reason of a rejected row."""
     return _NOT_TEXT if isinstance(error, UnicodeError) else str(error)
 
@@ -308,35 +308,35 @@ class CsvRows:
         """Parse as `Form` requires."""
         whole, lines, ends = _lines(data, at, final=final)
         texts = decoded(whole, lines, self._encoding)
-        made, begins = _Made(), [at, *ends]
+        builder, begins = _RowsBuilder(), [at, *ends]
         first = 0  # first line of the next row
         while first < len(texts):
             reader = csv.reader(islice(texts, first, None), delimiter=self._delimiter, strict=True)
-            begun = first
+            row_start = first
             try:
                 for fields in reader:
-                    begin, first = first, begun + reader.line_num
+                    begin, first = first, row_start + reader.line_num
                     if not fields:
                         continue
                     try:
                         key, value, stamp = self._record(fields)
                     except (ValueError, TypeError) as error:  # orjson raises TypeError for invalid text
-                        reason = _said(error) if isinstance(error, ValueError) else _NOT_TEXT
-                        made.bad.append(BadRow(row + begin + 1, begins[begin], b"\n".join(lines[begin:first]), reason))
+                        reason = _reason(error) if isinstance(error, ValueError) else _NOT_TEXT
+                        builder.bad.append(BadRow(row + begin + 1, begins[begin], b"\n".join(lines[begin:first]), reason))
                         continue
-                    made.values.append(value)
-                    made.keys.append(key)
-                    made.times.append(stamp)
-                    made.ends.append(begins[first])
-                    made.numbers.append(row + first)
+                    builder.values.append(value)
+                    builder.keys.append(key)
+                    builder.times.append(stamp)
+                    builder.ends.append(begins[first])
+                    builder.numbers.append(row + first)
             except csv.Error as error:
-                if begun + reader.line_num == len(texts) and not final and _is_open(error):
+                if row_start + reader.line_num == len(texts) and not final and _is_open(error):
                     break  # the row continues in the next block
                 # Reject only the first line: the intended end of an open quote is unknown.
                 reason = f"it is not valid CSV ({error}): check for an unclosed quote"
-                made.bad.append(BadRow(row + first + 1, begins[first], lines[first], reason))
+                builder.bad.append(BadRow(row + first + 1, begins[first], lines[first], reason))
                 first += 1
-        return made.rows(begins[first], row + first)
+        return builder.rows(begins[first], row + first)
 
     def _record(self, fields: list[str]) -> Record:
         if len(fields) != len(self._names):

@@ -27,7 +27,7 @@ def description() -> bytes:
     paths: dict[str, dict[str, Any]] = {}
     for operation in OPERATIONS:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation)
-    told = {
+    document = {
         "openapi": "3.1.0",
         "info": {
             "title": "Tutti over HTTP",
@@ -37,7 +37,7 @@ def description() -> bytes:
         "paths": paths,
         "components": {"schemas": schemas(), "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
     }
-    return orjson.dumps(told)
+    return orjson.dumps(document)
 
 
 def schemas() -> dict[str, Any]:
@@ -74,18 +74,21 @@ def _operation(operation: Operation) -> dict[str, Any]:
     answers = {str(status): _answer(operation, status, about) for status, about in operation.answers.items()}
     if not operation.open:
         answers |= {str(status): _answer(operation, status, about) for status, about in ALWAYS.items()}
-    told: dict[str, Any] = {"summary": operation.summary, "operationId": operation.handler, "responses": answers}
+    document: dict[str, Any] = {"summary": operation.summary, "operationId": operation.handler, "responses": answers}
     if operation.about:
-        told["description"] = operation.about
+        document["description"] = operation.about
     if operation.parameters:
-        told["parameters"] = [
+        document["parameters"] = [
             {"name": one.name, "in": one.where, "description": one.about, "schema": one.schema, "required": one.required}
             for one in operation.parameters
         ]
     if operation.bodies:
-        told["requestBody"] = {"required": True, "content": {kind: {"schema": schema} for kind, schema in operation.bodies.items()}}
-    told["security"] = [{}] if operation.open else [{"token": []}, {}]
-    return told
+        document["requestBody"] = {
+            "required": True,
+            "content": {kind: {"schema": schema} for kind, schema in operation.bodies.items()},
+        }
+    document["security"] = [{}] if operation.open else [{"token": []}, {}]
+    return document
 
 
 def _answer(operation: Operation, status: int, about: str) -> dict[str, Any]:

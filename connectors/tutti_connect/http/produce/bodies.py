@@ -277,26 +277,26 @@ def _contradiction(number: int, field: str, message: str) -> Problem:
 
 def digest(topic: str, batch: pa.RecordBatch) -> bytes:
     """Return the digest of topic, keys, values and headers, independent of the memory layout of the columns."""
-    made = blake2b(topic.encode(), digest_size=8)
+    hasher = blake2b(topic.encode(), digest_size=8)
     for name in ("key", "value"):
-        _take_in(made, batch.column(name))
+        _hash_column(hasher, batch.column(name))
     headers = batch.column("headers")
     if headers.null_count < len(headers):
         lengths = pc.fill_null(pc.list_value_length(headers), -1).to_numpy(zero_copy_only=False)
-        made.update(lengths.astype(np.int32).tobytes())
+        hasher.update(lengths.astype(np.int32).tobytes())
         entries: Any = pc.list_flatten(headers)
-        _take_in(made, entries.field(0).cast(_BINARY))
-        _take_in(made, entries.field(1))
-    return made.digest()
+        _hash_column(hasher, entries.field(0).cast(_BINARY))
+        _hash_column(hasher, entries.field(1))
+    return hasher.digest()
 
 
-def _take_in(made: Any, column: Any) -> None:
+def _hash_column(hasher: Any, column: Any) -> None:
     lengths: Any = pc.binary_length(column)
     if column.null_count:
         empty: Any = b""
         lengths, column = pc.fill_null(lengths, -1), pc.fill_null(column, empty)
-    made.update(lengths.to_numpy(zero_copy_only=False).astype(np.int32).tobytes())
+    hasher.update(lengths.to_numpy(zero_copy_only=False).astype(np.int32).tobytes())
     offsets = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
     data = column.buffers()[2]
     if data is not None:
-        made.update(memoryview(data)[offsets[0] : offsets[-1]])
+        hasher.update(memoryview(data)[offsets[0] : offsets[-1]])

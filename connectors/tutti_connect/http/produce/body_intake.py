@@ -37,7 +37,7 @@ class Held:
         """
         more = max(0, to - self.bytes)
         if not self._intake.make_room(more, self):
-            raise _no_room()
+            raise _budget_exhausted()
         self._intake.held += more
         self.bytes += more
 
@@ -88,7 +88,7 @@ class Intake:
             raise _too_large(f"{length} bytes")
         parts = bytearray()
         try:
-            async with self._patience(held):
+            async with self._time_limit(held):
                 async for part in request.stream():
                     if len(parts) + len(part) > limits.BODY_BYTES_MAX:
                         break
@@ -98,7 +98,7 @@ class Intake:
                     return bytes(parts)
         except TimeoutError:
             if held.dropped:
-                raise _no_room() from None
+                raise _budget_exhausted() from None
             message = f"the body did not arrive within {limits.BODY_S:g} s ({len(parts)} bytes did)"
             raise Problem(408, message, committed="no", close=True) from None
         held.release()
@@ -107,7 +107,7 @@ class Intake:
         raise _too_large(f"more than {limits.BODY_BYTES_MAX} bytes")
 
     @contextlib.asynccontextmanager
-    async def _patience(self, held: Held) -> AsyncIterator[None]:
+    async def _time_limit(self, held: Held) -> AsyncIterator[None]:
         """Limit the time of a body, and end early if it is dropped."""
         async with asyncio.timeout(limits.BODY_S) as timeout:
             self._coming[held] = timeout
@@ -128,7 +128,7 @@ class Intake:
                         return
 
 
-def _no_room() -> Problem:
+def _budget_exhausted() -> Problem:
     return Problem(429, "the memory budget for posts is used up: retry later", committed="no", close=True)
 
 

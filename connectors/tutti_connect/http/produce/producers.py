@@ -70,8 +70,8 @@ class Producers:
         self._named: OrderedDict[str, Named] = OrderedDict()
         self._openers = ThreadPoolExecutor(limits.OPENERS, "producer-opener")
         self._searchers = ThreadPoolExecutor(limits.SEARCHERS, "searcher")
-        self._nameless: Producer | None = None
-        self._nameless_lock = asyncio.Lock()
+        self._anonymous: Producer | None = None
+        self._anonymous_lock = asyncio.Lock()
 
     @property
     def opened(self) -> int:
@@ -91,7 +91,7 @@ class Producers:
             TuttiError: the records are not committed, or their outcome is unknown.
         """
         for last in (False, False, True):
-            producer = self._nameless or await self._open_nameless()
+            producer = self._anonymous or await self._open_anonymous()
             try:
                 receipt = await self._deliver(producer, records, None, sent)
             except Aborted:
@@ -99,27 +99,27 @@ class Producers:
                     raise
                 continue  # the record is in no log, and the producer continues
             except TuttiError:
-                await self._leave_ended(producer)
+                await self._replace_ended(producer)
                 raise
             return Outcome(known_offset(receipt.offset))
         raise AssertionError("the last try returns or raises")
 
-    async def _open_nameless(self) -> Producer:
-        async with self._nameless_lock:
-            if self._nameless is None:
+    async def _open_anonymous(self) -> Producer:
+        async with self._anonymous_lock:
+            if self._anonymous is None:
                 make = partial(self._make, None, limits.BUFFER_BYTES)
-                self._nameless = await self._in_thread(self._openers, make)
-            return self._nameless
+                self._anonymous = await self._in_thread(self._openers, make)
+            return self._anonymous
 
-    async def _leave_ended(self, producer: Producer) -> None:
+    async def _replace_ended(self, producer: Producer) -> None:
         """Replace a producer that has ended: its state was deleted, or its token was rejected for a while."""
         try:
             await self._in_thread(self._openers, partial(producer.resume, 0.0))
         except Unavailable:
             return  # the producer is still reconnecting
         except TuttiError:
-            if self._nameless is producer:
-                self._nameless = None
+            if self._anonymous is producer:
+                self._anonymous = None
                 self._openers.submit(_close, producer)
 
     # Posts with a producer name: exactly once.
@@ -131,12 +131,12 @@ class Producers:
             Problem: 409: a gap, or other records in the log at these sequences; 429: too many posts wait.
             TuttiError: the outcome is unknown: the same post may be repeated, here or at another process.
         """
-        named = self._take(producer)
+        named = self._named_producer(producer)
         named.waiting += 1
         try:
             async with named.lock:
                 async with asyncio.timeout(limits.POST_S):
-                    return await self._tried(named, first, records, sent)
+                    return await self._post_with_retries(named, first, records, sent)
         except TimeoutError:
             raise Unknown(f"producer {producer} did not get an outcome within {limits.POST_S:g} s") from None
         finally:
@@ -148,7 +148,7 @@ class Producers:
         Raises:
             TuttiError: no gateway answers.
         """
-        named = self._take(producer)
+        named = self._named_producer(producer)
         named.waiting += 1
         try:
             async with named.lock:
@@ -158,11 +158,11 @@ class Producers:
         finally:
             named.waiting -= 1
 
-    def _take(self, producer: str) -> Named:
+    def _named_producer(self, producer: str) -> Named:
         name = f"{self._prefix}.{producer}"
         named = self._named.get(name)
         if named is None:
-            self._make_room()
+            self._close_idle()
             named = self._named[name] = Named(name)
         self._named.move_to_end(name)
         if named.waiting >= limits.WAITING_A_PRODUCER_MAX:
@@ -171,7 +171,7 @@ class Producers:
             )
         return named
 
-    def _make_room(self) -> None:
+    def _close_idle(self) -> None:
         while len(self._named) >= limits.PRODUCERS_OPEN_MAX:
             idle = next((named for named in self._named.values() if not named.waiting), None)
             if idle is None:
@@ -180,10 +180,10 @@ class Producers:
             if idle.producer is not None:
                 self._openers.submit(_close, idle.producer)
 
-    async def _tried(self, named: Named, first: int, records: Records, sent: Sent) -> Outcome:
+    async def _post_with_retries(self, named: Named, first: int, records: Records, sent: Sent) -> Outcome:
         digest = records.digest()
         delay = 0.0
-        fresh = doubt = False
+        fresh = uncertain = False
         for left in reversed(range(limits.TRIES_MAX)):
             try:
                 if named.producer is None:
@@ -191,17 +191,17 @@ class Producers:
                     fresh = True
                 verdict, post = named.history.judge(first, records.count, digest)
                 if verdict is Verdict.NEXT:
-                    doubt = False  # the epoch started with the current state: nothing sent earlier can still commit
+                    uncertain = False  # the epoch started with the current state: nothing sent earlier can still commit
                     return await self._sent_next(named, first, records, digest, sent)
                 if not fresh:
                     # Another process may have posted since, or the producer's state was deleted: only a new epoch returns the
                     # current state.
                     await self._leave(named)
                     continue
-                return await self._answered(named, verdict, post, first, records)
+                return await self._answer_repeat(named, verdict, post, first, records)
             except TuttiError as error:
-                doubt = doubt or isinstance(error, Unknown | Fenced)
-                if not (doubt or isinstance(error, Aborted)):
+                uncertain = uncertain or isinstance(error, Unknown | Fenced)
+                if not (uncertain or isinstance(error, Aborted)):
                     raise
                 # The next epoch finds out the outcome: it starts after everything before it is decided.
                 if not left or not isinstance(error, _AGAIN):
@@ -226,7 +226,7 @@ class Producers:
         history.committed(records.count, digest, -1 if offset is None else offset)
         return Outcome(offset)
 
-    async def _answered(self, named: Named, verdict: Verdict, post: Post | None, first: int, records: Records) -> Outcome:
+    async def _answer_repeat(self, named: Named, verdict: Verdict, post: Post | None, first: int, records: Records) -> Outcome:
         """Answer a post that is not the next one."""
         history, last = named.history, first + records.count - 1
         told = f"records {first} to {last}" if records.count > 1 else f"record {first}"
@@ -255,7 +255,7 @@ class Producers:
         producer = await self._in_thread(self._openers, partial(self._make, named.name, limits.PRODUCER_BUFFER_BYTES))
         try:
             resumed = await self._in_thread(self._openers, partial(producer.resume, limits.CONNECT_S))
-            named.history = _newer(named.history, History.decode(resumed.sequence, resumed.progress, named.name))
+            named.history = _longer_history(named.history, History.decode(resumed.sequence, resumed.progress, named.name))
         except FormatError as error:
             self._openers.submit(_close, producer)
             raise Problem(409, str(error), conflict="foreign") from error
@@ -309,15 +309,15 @@ class Producers:
     def close(self) -> None:
         """Deliver the records in flight, within the delivery timeout, and end. Blocks."""
         producers = [named.producer for named in self._named.values() if named.producer is not None]
-        if self._nameless is not None:
-            producers.append(self._nameless)
+        if self._anonymous is not None:
+            producers.append(self._anonymous)
         for producer in producers:
             self._openers.submit(_close, producer)
         self._openers.shutdown(wait=True)
         self._searchers.shutdown(wait=True)
 
 
-def _newer(before: History, now: History) -> History:
+def _longer_history(before: History, now: History) -> History:
     """Return the local history if no other process has posted since: it holds more posts than the log's progress.
 
     A producer whose state was deleted starts a new numbering, so the local history is then invalid.
@@ -336,12 +336,12 @@ def _newer(before: History, now: History) -> History:
 def hand_over(producer: Producer, records: Records, progress: bytes | None, told: OnDelivery) -> Receipt:
     """Send a post as a frame. A single record may share its frame with others, which is faster."""
     if records.count == 1:
-        value, key, time_us, headers = _alone(records.batch)
+        value, key, time_us, headers = _single_record(records.batch)
         return producer.send(records.topic, value, key, time_us, headers, progress, told)
     return producer.send_batch(records.topic, records.batch, progress, told)
 
 
-def _alone(batch: pa.RecordBatch) -> tuple[Any, Any, Any, Any]:
+def _single_record(batch: pa.RecordBatch) -> tuple[Any, Any, Any, Any]:
     """Return value, key, time and headers of a single record, as `send` takes them."""
     key, value, time_us, headers = (column[0] for column in batch.columns)
     pairs = [(one["key"], one["value"]) for one in headers.as_py() or ()]

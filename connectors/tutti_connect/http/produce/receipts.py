@@ -41,7 +41,7 @@ class Receipts:
             raise Problem(
                 429, f"{len(self._pending)} posts wait for their outcome: retry later, or post with wait=true", committed="no"
             )
-        self._make_room()
+        self._evict()
         name = secrets.token_hex(16)
         self._pending[name] = None
         return name
@@ -64,7 +64,7 @@ class Receipts:
             self._spooled.remove(name)
         else:
             return
-        self._make_room()
+        self._evict()
         self._known[name] = (self._clock(), outcome)
 
     def look(self, name: str) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class Receipts:
             )
         return {"id": name, **found[1]}
 
-    def _make_room(self) -> None:
+    def _evict(self) -> None:
         while self._known and len(self._pending) + len(self._known) >= limits.RECEIPTS_MAX:
             self._known.popitem(last=False)
 

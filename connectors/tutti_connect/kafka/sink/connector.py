@@ -107,12 +107,12 @@ class Outflow:
         self._log, self._sink, self._clock = log, sink, clock
         self._uuid = ""
         self._reading: Reading | None = None
-        self._left: pa.RecordBatch | None = None  # rest of the last batch, in no transaction yet
-        self._most = config.transaction.records
+        self._rest: pa.RecordBatch | None = None  # rest of the last batch, in no transaction yet
+        self._records_max = config.transaction.records
         self._taken = 0  # number of records in the open transaction
         self._suspect = -1  # a record below this offset is rejected by Kafka
         self._refused: NotTaken | None = None  # why Kafka rejects the next record, which was alone in its transaction
-        self._moved_at = self._look_at = 0.0
+        self._moved_at = self._update_at = 0.0
         self._waits = Doubling(limits.RETRY_S_MIN, limits.AWAY_S_MAX)
         self._trouble = ""
 
@@ -135,7 +135,7 @@ class Outflow:
                         if not told:
                             ready()
                             told = True
-                    self._turn(stop)
+                    self._step(stop)
                 except NotTaken as error:
                     self._narrow(error)
                 except (Unavailable, Full, OSError) as error:
@@ -143,7 +143,7 @@ class Outflow:
                         raise
                     self._fail(error, stop)
         finally:
-            self._let_go()
+            self._release()
 
     # -- beginning
 
@@ -154,7 +154,7 @@ class Outflow:
         if position is not None:
             check_same_log(position, uuid, self.config.name, self.config.position_topic)
         self._uuid = uuid
-        following = self._beginning(position, start, end)
+        following = self._start_offset(position, start, end)
         self._sink.begin()
         self._sink.commit(uuid, following, stop)  # readers of the position see this instance as its owner
         self.next, self._moved_at = following, self._clock()
@@ -162,7 +162,7 @@ class Outflow:
         if not self._trouble:
             LOG.info("%s: starts at offset %d of log %s, which has %d to %d", self.config.name, following, uuid, start, end)
 
-    def _beginning(self, position: Position | None, start: int, end: int) -> int:
+    def _start_offset(self, position: Position | None, start: int, end: int) -> int:
         if position is None:
             return start if self.config.start == "earliest" else end
         following = position.next
@@ -177,19 +177,19 @@ class Outflow:
         LOG.warning("%s: %s were deleted before they were sent; continues at %d", self.config.name, what, start)
         return start
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         """Release the producer and the reader; `_open` starts again."""
         self.flowing, self._taken = False, 0
         self._sink.give_up()
-        reading, self._reading, self._left = self._reading, None, None
+        reading, self._reading, self._rest = self._reading, None, None
         if reading is not None:
             reading.close()
 
     # -- one transaction
 
-    def _turn(self, stop: threading.Event) -> None:
+    def _step(self, stop: threading.Event) -> None:
         """Process one transaction, if records arrive within the wait."""
-        self._look()
+        self._update_frontier()
         batch = self._next(limits.LOOK_S)
         if batch is None:
             # Records of other topics were skipped. The position moves, so that retention may delete them without loss.
@@ -199,41 +199,41 @@ class Outflow:
             return
         self._sink.begin()
         until = self._clock() + self.config.transaction.wait_ms / 1000
-        room = self.config.transaction.bytes
+        bytes_left = self.config.transaction.bytes
         while batch is not None:
-            taken, size = self._cut(batch, self._most - self._taken, room)
+            taken, size = self._split(batch, self._records_max - self._taken, bytes_left)
             if taken.num_rows == 0:
                 break
             self._add(taken)
-            room -= size
-            left = until - self._clock()
-            full = self._taken >= self._most or room <= 0 or self._left is not None
+            bytes_left -= size
+            remaining = until - self._clock()
+            full = self._taken >= self._records_max or bytes_left <= 0 or self._rest is not None
             alone = taken.num_rows == 1 and size > self._sink.batch_bytes
-            if full or alone or left <= 0 or stop.is_set():
+            if full or alone or remaining <= 0 or stop.is_set():
                 break
-            batch = self._next(left)
+            batch = self._next(remaining)
         self._commit(stop)
 
-    def _look(self) -> None:
+    def _update_frontier(self) -> None:
         """Update the frontier for the metrics; ignore unreachable gateways."""
         now = self._clock()
-        if now >= self._look_at:
-            self._look_at = now + limits.LOOK_S
+        if now >= self._update_at:
+            self._update_at = now + limits.LOOK_S
             with contextlib.suppress(Unavailable):
                 self.frontier = max(self.frontier, self._log.span()[2])
 
     @property
     def _position(self) -> int:
         """Return the offset after all records taken from the log so far."""
-        if self._left is not None:
-            return int(self._left.column("offset")[0].as_py())
+        if self._rest is not None:
+            return int(self._rest.column("offset")[0].as_py())
         return self._reading.position if self._reading is not None else self.next
 
     def _next(self, timeout: float) -> pa.RecordBatch | None:
         """Return the rest of the last batch, or the next one."""
-        left, self._left = self._left, None
-        if left is not None:
-            return left
+        remaining, self._rest = self._rest, None
+        if remaining is not None:
+            return remaining
         try:
             if self._reading is None:
                 self._reading = self._log.read(self._uuid, self.next)
@@ -241,7 +241,7 @@ class Outflow:
         except OffsetOutOfRange as error:
             raise Unavailable(f"the log was truncated while it was read: {error}") from error  # `_open` reports the lost records
 
-    def _cut(self, batch: pa.RecordBatch, records: int, room: int) -> tuple[pa.RecordBatch, int]:
+    def _split(self, batch: pa.RecordBatch, records: int, bytes_left: int) -> tuple[pa.RecordBatch, int]:
         """Split a batch at the limit of the transaction, which takes at least one record; keep the rest.
 
         A record that may be too large for Kafka gets its own transaction, so that a rejection identifies it.
@@ -249,11 +249,11 @@ class Outflow:
         each = sizes(batch)
         ends = np.cumsum(each)
         large = np.flatnonzero(each > self._sink.batch_bytes)[:1]
-        rows = int(min(records, np.searchsorted(ends, room, "right"), *large))
+        rows = int(min(records, np.searchsorted(ends, bytes_left, "right"), *large))
         if self._taken == 0:
             rows = max(1, rows)
         if rows < batch.num_rows:
-            self._left = batch.slice(rows)
+            self._rest = batch.slice(rows)
             batch = batch.slice(0, rows)
         return batch, int(ends[rows - 1]) if rows else 0
 
@@ -264,7 +264,7 @@ class Outflow:
             (record,) = records
             if isinstance(self._refused, TopicNotTaken):
                 raise self._undeliverable(record, self._refused)
-            self._set_aside(record, str(self._refused))
+            self._quarantine(record, str(self._refused))
             self._refused, self._suspect = None, -1
             return
         self._taken += len(records)
@@ -274,7 +274,7 @@ class Outflow:
             except TopicNotTaken as error:
                 raise self._undeliverable(records[first], error) from error
             for record, reason in self._sink.add(target, records[first:last]):
-                self._set_aside(record, reason)
+                self._quarantine(record, reason)
                 self._taken -= 1
 
     def _undeliverable(self, record: Outgoing, error: TopicNotTaken) -> ConfigError:
@@ -285,7 +285,7 @@ class Outflow:
             f"one (kafka.names), or list the topics to copy without this one (topics)"
         )
 
-    def _set_aside(self, record: Outgoing, reason: str) -> None:
+    def _quarantine(self, record: Outgoing, reason: str) -> None:
         if self.quarantine.put(f"{record.topic}-{record.offset}", [self._uuid], reason, record.told(self._uuid)):
             LOG.warning("%s: offset %d of topic %s: quarantined: %s", self.config.name, record.offset, record.topic, reason)
 
@@ -298,7 +298,7 @@ class Outflow:
         self.transactions += 1
         self._taken = 0
         if following >= self._suspect:
-            self._most = self.config.transaction.records
+            self._records_max = self.config.transaction.records
         if self._trouble:
             LOG.info("%s: continues; Kafka has the log up to offset %d", self.config.name, following)
         self._trouble = ""
@@ -320,8 +320,8 @@ class Outflow:
         if self._taken == 1:
             self._refused = error
         self._suspect = max(self._suspect, self._position)
-        self._most = max(1, self._taken // 2)
-        self._let_go()
+        self._records_max = max(1, self._taken // 2)
+        self._release()
 
     def _fail(self, error: Exception, stop: threading.Event) -> None:
         """Release everything, and wait before the restart."""
@@ -331,7 +331,7 @@ class Outflow:
             LOG.warning("%s: restarts at offset %d: %s", self.config.name, self.next, text)
         self._trouble = text
         self.failures += 1
-        self._let_go()
+        self._release()
         stop.wait(self._waits.next_s())
 
 

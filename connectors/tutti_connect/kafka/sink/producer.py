@@ -96,9 +96,9 @@ class Sink:
         self._admin = made(AdminClient, other)
         self._producer: Any = None
         self.batch_bytes = int(self._settings["batch.size"])
-        self._there: set[str] = set()
+        self._existing: set[str] = set()
         self._claimed = False
-        self._asked_at = 0.0  # start time of the current request (monotonic)
+        self._request_at = 0.0  # start time of the current request (monotonic)
 
     def open(self) -> Position | None:
         """Fence the previous producer of the id, and return the position: no older transaction is undecided afterwards.
@@ -109,17 +109,17 @@ class Sink:
             ConfigError, FormatError: the position topic is not usable.
         """
         self.give_up()
-        self._ask()
+        self._start_request()
         try:
             if self._claimed:  # never recreate a topic that was deleted meanwhile
-                there = self._described(self._position_topic) is not None
+                there = self._description_of(self._position_topic) is not None
                 # check before the newer instance is fenced
                 self._check_own(self._read(IsolationLevel.READ_COMMITTED) if there else None)
             self._ensure_position_topic()
             self._producer = made(Producer, {**self._settings, "batch.size": self.batch_bytes})
             self._producer.init_transactions(limits.KAFKA_S)
         except KafkaException as error:
-            raise self._away(error) from error
+            raise self._unreachable(error) from error
         position = self._read(IsolationLevel.READ_UNCOMMITTED)
         if self._claimed:
             self._check_own(position)
@@ -133,26 +133,26 @@ class Sink:
             Again: Kafka does not answer, or needs smaller batches, which require a new producer.
         """
         target = self._kafka.topic or self._kafka.names.get(topic, topic)
-        if target not in self._there:
+        if target not in self._existing:
             if target == self._position_topic:
                 raise TopicNotTaken(f"topic {target} holds the connector's position")
             if target in INTERNAL_TOPICS:
                 raise TopicNotTaken(f"topic {target} is reserved for Kafka")
-            self._ask()
+            self._start_request()
             try:
                 self._ensure(target)
-                most = int(self._told_of(target)["max.message.bytes"].value) - limits.BATCH_OVERHEAD_BYTES
+                bytes_max = int(self._configuration_of(target)["max.message.bytes"].value) - limits.BATCH_OVERHEAD_BYTES
             except KafkaException as error:
-                told: KafkaError = error.args[0]
-                if told.code() in _NEVER_WRITTEN:
-                    raise TopicNotTaken(f"{self._where}, topic {target}: {told.str()}") from error
-                raise self._away(error, f", topic {target}") from error
-            if len(self._there) >= limits.TARGETS_MAX:
-                self._there.clear()
-            if most < self.batch_bytes:
-                self.batch_bytes = max(1, most)
-                raise Again(f"{self._where}: topic {target} accepts batches of {most} bytes: batches are smaller from now on")
-            self._there.add(target)
+                kafka_error: KafkaError = error.args[0]
+                if kafka_error.code() in _NEVER_WRITTEN:
+                    raise TopicNotTaken(f"{self._where}, topic {target}: {kafka_error.str()}") from error
+                raise self._unreachable(error, f", topic {target}") from error
+            if len(self._existing) >= limits.TARGETS_MAX:
+                self._existing.clear()
+            if bytes_max < self.batch_bytes:
+                self.batch_bytes = max(1, bytes_max)
+                raise Again(f"{self._where}: topic {target} accepts batches of {bytes_max} bytes: batches are smaller from now on")
+            self._existing.add(target)
         return target
 
     def begin(self) -> None:
@@ -192,9 +192,9 @@ class Sink:
             Again: the transaction is not known to be committed.
             Fenced: the transaction is not committed: another instance has taken over.
         """
-        self._ask()
+        self._start_request()
         value = Position(log, following, self.instance).encode()
-        began, told, end_at = time.monotonic(), False, 0.0
+        began, kafka_error, end_at = time.monotonic(), False, 0.0
         try:
             self._producer.produce(self._position_topic, value, self._name, 0)
         except (KafkaException, BufferError) as error:
@@ -208,67 +208,67 @@ class Sink:
                 now = time.monotonic()
                 end_at = end_at or (now + limits.END_S if stop.is_set() else 0.0)
                 if end_at and now >= end_at:
-                    raise Again(f"{self._where}: {self._told(error.args[0])}") from error
-                if not told and now >= began + limits.TELL_S:
-                    LOG.warning("%s: waiting for the commit of a transaction: %s", self._where, self._told(error.args[0]))
-                    told = True
+                    raise Again(f"{self._where}: {self._text_of(error.args[0])}") from error
+                if not kafka_error and now >= began + limits.TELL_S:
+                    LOG.warning("%s: waiting for the commit of a transaction: %s", self._where, self._text_of(error.args[0]))
+                    kafka_error = True
             else:
                 self._claimed = True
-                if told:
+                if kafka_error:
                     LOG.info("%s: the transaction is committed after %.0f s", self._where, time.monotonic() - began)
                 return
 
     def give_up(self) -> None:
         """Abandon the producer and its records; the next producer of the id aborts the transaction."""
         producer, self._producer = self._producer, None
-        self._there.clear()
+        self._existing.clear()
         if producer is not None:
             with contextlib.suppress(KafkaException):  # raised by a fenced producer
                 producer.purge()
 
     # -- what went wrong
 
-    def _ask(self) -> None:
+    def _start_request(self) -> None:
         """Note the start of a request: later log lines of Kafka's client explain its failure."""
-        self._hear()
-        self._asked_at = time.monotonic()
+        self._poll_clients()
+        self._request_at = time.monotonic()
 
-    def _hear(self) -> None:
+    def _poll_clients(self) -> None:
         for client in (self._admin, self._producer):
             if client is not None:
                 _poll(client)  # a poll delivers the log lines of the client
 
-    def _told(self, error: KafkaError) -> str:
+    def _text_of(self, error: KafkaError) -> str:
         """Return the text of an error, with its cause if known."""
-        self._hear()
-        return with_cause(error, self._asked_at)
+        self._poll_clients()
+        return with_cause(error, self._request_at)
 
-    def _away(self, error: KafkaException, what: str = "") -> TuttiError:
-        told: KafkaError = error.args[0]
-        if told.code() in NEVER:
+    def _unreachable(self, error: KafkaException, what: str = "") -> TuttiError:
+        kafka_error: KafkaError = error.args[0]
+        if kafka_error.code() in NEVER:
             return explained(error, f"{self._where}{what}")
-        return Again(f"{self._where}{what}: {self._told(told)}")
+        return Again(f"{self._where}{what}: {self._text_of(kafka_error)}")
 
     def _failed(self, error: Exception) -> TuttiError:
         """Convert the error that ended the transaction; the next producer aborts it."""
         if not isinstance(error, KafkaException):
             return Again(f"{self._where}: {error}")
-        told: KafkaError = error.args[0]
-        if told.code() in _OF_A_TOPIC:
-            return TopicNotTaken(f"{self._where}: {told.str()}")
-        if told.code() in _NO_RIGHT:
+        kafka_error: KafkaError = error.args[0]
+        if kafka_error.code() in _OF_A_TOPIC:
+            return TopicNotTaken(f"{self._where}: {kafka_error.str()}")
+        if kafka_error.code() in _NO_RIGHT:
             return explained(error, self._where)
-        if told.code() in _OF_A_RECORD:
-            return NotTaken(told.str())
-        return Again(f"{self._where}: {self._told(told)}")
+        if kafka_error.code() in _OF_A_RECORD:
+            return NotTaken(kafka_error.str())
+        return Again(f"{self._where}: {self._text_of(kafka_error)}")
 
     def _reason(self, error: Exception) -> Exception:
         """Return why nothing can be added: after a failed transaction, only the commit returns the cause."""
         if isinstance(error, KafkaException) and error.args[0].code() in {KafkaError._STATE, KafkaError._FATAL}:
             try:
                 self._producer.commit_transaction(limits.COMMIT_S)
-            except KafkaException as told:
-                return told
+            except KafkaException as kafka_error:
+                return kafka_error
         return error
 
     def _check_own(self, position: Position | None) -> None:
@@ -297,7 +297,7 @@ class Sink:
         Raises:
             TopicNotTaken: the topic does not exist and is not created, or is internal to Kafka.
         """
-        there = self._described(target)
+        there = self._description_of(target)
         if there is not None and there.is_internal:
             raise TopicNotTaken(f"topic {target} is reserved for Kafka")
         if there is not None:
@@ -306,25 +306,25 @@ class Sink:
             raise TopicNotTaken(
                 f"{self._where} has no topic {target!r}: create it, or let the connector create missing topics (kafka.partitions)"
             )
-        self._make(NewTopic(target, self._kafka.partitions, -1))
+        self._create(NewTopic(target, self._kafka.partitions, -1))
         LOG.info("%s: created topic %s with %d partitions", self._where, target, self._kafka.partitions)
 
     def _ensure_position_topic(self) -> None:
         name = self._position_topic
         try:
-            if self._described(name) is None:
-                self._make(NewTopic(name, 1, -1, config=_POSITION_SETTINGS))
+            if self._description_of(name) is None:
+                self._create(NewTopic(name, 1, -1, config=_POSITION_SETTINGS))
                 LOG.info("%s: created topic %s for the position", self._where, name)
-            policy = self._told_of(name)["cleanup.policy"].value
+            policy = self._configuration_of(name)["cleanup.policy"].value
         except KafkaException as error:
-            raise self._away(error, f", position topic {name}") from error
+            raise self._unreachable(error, f", position topic {name}") from error
         if policy != "compact":
             raise ConfigError(
                 f"{self._where}: topic {name}, which holds the position, has cleanup.policy={policy}, which would "
                 f"delete the position in time: set cleanup.policy=compact, or choose another one (kafka.position_topic)"
             )
 
-    def _told_of(self, name: str) -> Any:
+    def _configuration_of(self, name: str) -> Any:
         """Return the configuration of a topic; retry while some broker does not know a new topic."""
         asked, until = ConfigResource(ResourceType.TOPIC, name), time.monotonic() + limits.MADE_S
         while True:
@@ -335,7 +335,7 @@ class Sink:
                     raise
             time.sleep(limits.MADE_AGAIN_S)
 
-    def _described(self, name: str) -> Any:
+    def _description_of(self, name: str) -> Any:
         """Return Kafka's description of a topic, None if it does not exist."""
         try:
             asked = self._admin.describe_topics(TopicCollection([name]), request_timeout=limits.KAFKA_S)
@@ -345,7 +345,7 @@ class Sink:
                 return None
             raise
 
-    def _make(self, topic: Any) -> None:
+    def _create(self, topic: Any) -> None:
         try:
             for future in self._admin.create_topics([topic], request_timeout=limits.KAFKA_S).values():
                 future.result()
@@ -375,7 +375,7 @@ class Sink:
                     return position
                 back *= 16
         except KafkaException as error:
-            raise self._away(error, f", position topic {self._position_topic}") from error
+            raise self._unreachable(error, f", position topic {self._position_topic}") from error
         finally:
             consumer.close()
 

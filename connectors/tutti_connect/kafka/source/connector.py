@@ -99,9 +99,9 @@ class Connector:
         self._openings: dict[Key, Future[tuple[Producer, int, int]]] = {}
         self._pool = ThreadPoolExecutor(limits.OPENERS, "opener")
         self._checking: Future[dict[str, Source]] | None = None
-        self._moved = False
+        self._reassign = False
         self._paused: set[Key] = set()
-        self._report_at = self._look_at = self._check_at = 0.0
+        self._report_at = self._update_at = self._check_at = 0.0
         self._fatal: Exception | None = None
 
     def run(self, stop: threading.Event, ready: Callable[[], None]) -> None:
@@ -124,7 +124,7 @@ class Connector:
             self._kafka.subscribe(self._assigned, self._revoked, self._lost)
             ready()
             while not stop.is_set() and self._fatal is None:
-                self._turn()
+                self._step()
             if self._fatal is not None:
                 raise self._fatal
         finally:
@@ -162,7 +162,7 @@ class Connector:
         for topic, number in given:
             self.partitions[topic, number] = Partition(topic, number, self.config.topic or topic)
         LOG.info("%s: %d partitions are assigned to this instance", self.config.name, len(given))
-        self._moved = False
+        self._reassign = False
 
     def _revoked(self) -> None:
         wait(self._hand_over(), timeout=limits.HANDOVER_S)
@@ -181,7 +181,7 @@ class Connector:
 
     # One turn.
 
-    def _turn(self) -> None:
+    def _step(self) -> None:
         consumed = self._kafka.consume()
         for key, messages in _by_partition(consumed.messages, self.config.kafka.topics):
             if (partition := self._flowing(key)) is not None:
@@ -195,13 +195,13 @@ class Connector:
                 self._fail(partition, Unavailable(f"Kafka has no message at offset {partition.next}: {told}"))
         now = time.monotonic()
         for key, partition in list(self.partitions.items()):
-            self._tend(key, partition, now)
-        if self._moved:
+            self._advance(key, partition, now)
+        if self._reassign:
             self._assign()
         self._pause()
-        if now >= self._look_at:
-            self._look_at = now + limits.LOOK_S
-            self._look()
+        if now >= self._update_at:
+            self._update_at = now + limits.LOOK_S
+            self._update_highs()
         if now >= self._report_at:
             self._report_at = now + limits.REPORT_S
             self._report(wait=False)
@@ -223,9 +223,9 @@ class Connector:
                 try:
                     self._check_same(checking.result())
                 except ConfigError as other:
-                    self._end_by(other)
+                    self._set_fatal(other)
             elif isinstance(error, ConfigError):
-                self._end_by(error)  # the topic is gone
+                self._set_fatal(error)  # the topic is gone
 
     def _check_same(self, topics: Mapping[str, Source]) -> None:
         """Reject topics that were recreated since the start.
@@ -239,7 +239,7 @@ class Connector:
                     f"{name}: the topic, or the Kafka cluster, has changed since this instance started: restart the connector"
                 )
 
-    def _end_by(self, error: Exception) -> None:
+    def _set_fatal(self, error: Exception) -> None:
         """End with an error that a retry does not repair; the first one counts."""
         self._fatal = self._fatal or error
 
@@ -263,7 +263,7 @@ class Connector:
             return
         partition.take(cuts, offset_of(messages[-1]) + 1)
 
-    def _tend(self, key: Key, partition: Partition, now: float) -> None:
+    def _advance(self, key: Key, partition: Partition, now: float) -> None:
         """Open the partition when it is due, and hand waiting batches to its producer."""
         if partition.state is State.WAITING and partition.retry_at <= now:
             partition.turn(Turn.OPEN)
@@ -273,18 +273,18 @@ class Connector:
             error = opening.exception()
             if error is None:
                 partition.opened(*opening.result())
-                self._moved = True
+                self._reassign = True
                 self._report_at = now  # commit to Kafka's group at once: it alone has this position
             elif isinstance(error, TuttiError) and not isinstance(error, _NEVER):
                 self._fail(partition, error)
             else:
-                self._end_by(error if isinstance(error, Exception) else RuntimeError(str(error)))
+                self._set_fatal(error if isinstance(error, Exception) else RuntimeError(str(error)))
         elif partition.state is State.FLOWING:
             topic = self._topics[partition.topic]
             try:
                 partition.push(lambda following: Place(topic.cluster, topic.topic_id, following).encode())
             except UsageError as error:
-                self._end_by(error)
+                self._set_fatal(error)
             except TuttiError as error:
                 self._fail(partition, error)
 
@@ -297,7 +297,7 @@ class Connector:
             )
         if producer is not None:
             self._pool.submit(producer.close)
-        self._moved = True
+        self._reassign = True
 
     def _open(self, partition: Partition) -> tuple[Producer, int, int]:
         """Start an epoch, which fences the previous owner; return the producer, the next offset and the log's position."""
@@ -311,7 +311,7 @@ class Connector:
             place = Place.decode(progress, name)
             topic = self._topics[partition.topic]
             check_same(place, Place(topic.cluster, topic.topic_id, 0), name, partition.source)
-            return producer, self._still_there(partition, place), place.next
+            return producer, self._next_offset(partition, place), place.next
         except BaseException:
             producer.close()
             raise
@@ -326,7 +326,7 @@ class Connector:
         self._check_same(self._kafka.topics())
         return edges
 
-    def _still_there(self, partition: Partition, place: Place) -> int:
+    def _next_offset(self, partition: Partition, place: Place) -> int:
         """Return the offset to continue at, if Kafka still has it.
 
         Raises:
@@ -347,20 +347,20 @@ class Connector:
                 "between were deleted before they were copied, or Kafka lost its end. "
                 f'To continue with the existing messages, set lost = "skip" in [kafka]'
             )
-        there = low if following < low else high
+        resumed = low if following < low else high
         LOG.warning(
             "%s: Kafka has offsets %d to %d, but the log continues at %d: continues at %d",
             partition.source,
             low,
             high,
             following,
-            there,
+            resumed,
         )
-        return there
+        return resumed
 
     def _assign(self) -> None:
         """Set in Kafka's client which partitions are read, and from which offset: the only way in which offsets change."""
-        self._moved = False
+        self._reassign = False
         self._kafka.assign({key: one.next for key, one in self.partitions.items() if one.state is State.FLOWING})
         self._paused.clear()
 
@@ -373,7 +373,7 @@ class Connector:
             self._kafka.resume(key for key in less if key in self.partitions)
         self._paused = full
 
-    def _look(self) -> None:
+    def _update_highs(self) -> None:
         """Update the end offsets for the metrics: while the consumer is polled, it blocks requests of other threads."""
         for key, one in self.partitions.items():
             if one.state is State.FLOWING:

@@ -85,7 +85,7 @@ class KafkaSource:
         self._group = f"tutti-{config.name}"
         settings = settings_of(config.kafka.servers, config.kafka.settings, {**_FIXED, "group.id": self._group}, DEFAULTS)
         self._consumer = made(Consumer, settings)
-        self._asking = {key: value for key, value in settings.items() if key != "group.instance.id"}
+        self._request_settings = {key: value for key, value in settings.items() if key != "group.instance.id"}
         other = {key: value for key, value in settings.items() if key not in _OF_CONSUMERS}
         # Keep a reference: futures of an AdminClient without one never complete.
         self._admin = made(AdminClient, {**other, "error_cb": passed_by})
@@ -101,9 +101,9 @@ class KafkaSource:
         """
         with asking(self._admin, self._where):
             cluster = str(self._admin.describe_cluster(request_timeout=limits.KAFKA_S).result().cluster_id)
-            told = self._admin.describe_topics(TopicCollection(self._names), request_timeout=limits.KAFKA_S)
+            results = self._admin.describe_topics(TopicCollection(self._names), request_timeout=limits.KAFKA_S)
         found = {}
-        for name, future in told.items():
+        for name, future in results.items():
             with asking(self._admin, f"{self._where}, topic {name}"):
                 found[name] = Source(cluster, str(future.result().topic_id), name)
         return found
@@ -115,10 +115,10 @@ class KafkaSource:
             Unavailable, ConfigError: as in `topics`.
         """
         with asking(self._admin, _named(key)):
-            low, high = (self._edge(TopicPartition(*key), which) for which in (EARLIEST, LATEST))
+            low, high = (self._offset_at(TopicPartition(*key), which) for which in (EARLIEST, LATEST))
         return low, high
 
-    def _edge(self, one: TopicPartition, which: Any) -> int:
+    def _offset_at(self, one: TopicPartition, which: Any) -> int:
         """Ask through the admin client: the consumer does not answer this while it is polled."""
         return int(self._admin.list_offsets({one: which}, request_timeout=limits.KAFKA_S)[one].result().offset)
 
@@ -129,9 +129,9 @@ class KafkaSource:
             Unavailable, ConfigError: as in `topics`; or a partition has no leader.
         """
         with asking(self._admin, self._where):
-            told = self._admin.describe_topics(TopicCollection([topic]), request_timeout=limits.KAFKA_S)[topic].result()
+            results = self._admin.describe_topics(TopicCollection([topic]), request_timeout=limits.KAFKA_S)[topic].result()
         found = {}
-        for number in sorted(int(partition.id) for partition in told.partitions):
+        for number in sorted(int(partition.id) for partition in results.partitions):
             with asking(self._admin, f"{_named((topic, number))}, whose end is the start offset"):
                 found[number] = end_of(self._admin, TopicPartition(topic, number), IsolationLevel.READ_COMMITTED)
         return found
@@ -145,11 +145,11 @@ class KafkaSource:
             Unavailable, ConfigError: as in `topics`.
         """
         asked = [TopicPartition(*key) for key in keys]
-        consumer, deadline = made(Consumer, self._asking), time.monotonic() + limits.KAFKA_S
+        consumer, deadline = made(Consumer, self._request_settings), time.monotonic() + limits.KAFKA_S
         try:
             while True:
                 try:
-                    told = consumer.committed(asked, timeout=limits.KAFKA_S)
+                    results = consumer.committed(asked, timeout=limits.KAFKA_S)
                     break
                 except KafkaException as error:
                     if error.args[0].code() not in _NO_COORDINATOR or time.monotonic() > deadline:
@@ -157,7 +157,7 @@ class KafkaSource:
                 time.sleep(limits.LEADER_LOOK_S)
         finally:
             consumer.close()
-        return {(one.topic, one.partition): (max(-1, int(one.offset)), str(one.metadata or "")) for one in told}
+        return {(one.topic, one.partition): (max(-1, int(one.offset)), str(one.metadata or "")) for one in results}
 
     # -- the consumer
 
@@ -185,17 +185,17 @@ class KafkaSource:
             Unavailable, ConfigError: a retry does not help.
         """
         try:
-            got: list[Message] = self._consumer.consume(limits.MESSAGES_A_TURN, limits.TURN_S)
+            received: list[Message] = self._consumer.consume(limits.MESSAGES_A_TURN, limits.TURN_S)
         except KafkaException as error:
             raise explained(error, self._where) from error
-        if not any(map(Message.error, got)):
-            return Consumed(got, [], [])
-        consumed = Consumed([message for message in got if message.error() is None], [], [])
-        for message in got:
-            self._hear(message, consumed)
+        if not any(map(Message.error, received)):
+            return Consumed(received, [], [])
+        consumed = Consumed([message for message in received if message.error() is None], [], [])
+        for message in received:
+            self._process_error(message, consumed)
         return consumed
 
-    def _hear(self, message: Message, consumed: Consumed) -> None:
+    def _process_error(self, message: Message, consumed: Consumed) -> None:
         """Process an error message of Kafka: about a partition, a topic or the whole client."""
         error = message.error()
         if error is None:
@@ -233,9 +233,9 @@ class KafkaSource:
 
     def note(self, places: Mapping[Key, tuple[int, str]], *, wait: bool) -> None:
         """Commit offsets with metadata to Kafka's group."""
-        told = [TopicPartition(*key, offset, metadata) for key, (offset, metadata) in places.items()]
+        results = [TopicPartition(*key, offset, metadata) for key, (offset, metadata) in places.items()]
         try:
-            self._consumer.commit(offsets=told, asynchronous=not wait)
+            self._consumer.commit(offsets=results, asynchronous=not wait)
         except KafkaException as error:
             LOG.info("offsets were not committed to Kafka: %s", error.args[0].str())
 

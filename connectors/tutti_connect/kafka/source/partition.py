@@ -123,14 +123,14 @@ class Partition:
         self.failures += 1
         delay = (self._fenced if isinstance(error, Fenced) else self._waits).next_s()
         self.trouble, self.retry_at = f"{type(error).__name__}: {error}", now + delay
-        return self._left()
+        return self._take_producer()
 
     def taken(self) -> Producer | None:
         """Handle the assignment to another instance; return the producer, which may deliver its records."""
         self.turn(Turn.TAKEN)
-        return self._left()
+        return self._take_producer()
 
-    def _left(self) -> Producer | None:
+    def _take_producer(self) -> Producer | None:
         producer, self.producer = self.producer, None
         self._waiting.clear()
         return producer

@@ -100,7 +100,7 @@ def test_a_file_that_others_change_before_it_is_put_away(tmp_path: Path, what: s
     rig = rig_of(tmp_path, what, f'changed = "{changed}"')
     rig.write("a", b"1\n2\n")
     with rig.session() as (_, session):
-        session._round()
+        session._scan()
         rig.log.decide(len(rig.log.undecided))
         session._drain()
         if how == "touched":
@@ -111,7 +111,7 @@ def test_a_file_that_others_change_before_it_is_put_away(tmp_path: Path, what: s
             (rig.incoming / "a").unlink()
         else:
             change(rig, "replaced" if how == "again" else how, content)
-        session._tidy()
+        session._write_settled()
     count = sum(rig.turns(3).changed for _ in range(2))
     other = how not in ("again", "touched", "renamed", "gone")
     assert rig.log.values() == [b"1", b"2", *(content.split() if other and changed == "take" else [])]

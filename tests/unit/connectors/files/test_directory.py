@@ -64,7 +64,7 @@ def test_files_are_bounded_while_they_are_listed(tmp_path: Path, folder: str, mo
     rig = Rig(tmp_path, top="# no topic" if folder else "")
     directory = Directory(rig.config)
     looked: list[str] = []
-    monkeypatch.setattr(directory, "_wants", looked.append)
+    monkeypatch.setattr(directory, "_is_wanted", looked.append)
     for number in range(3):
         rig.write(f"{folder}{number}", b"")
     assert len(directory.look()) == 3
@@ -202,10 +202,10 @@ def test_a_log_that_is_cut_while_it_is_read_is_read_from_its_beginning(
 
         monkeypatch.setattr(session, "_send", slow)
         for _ in range(4):
-            session._round()
+            session._scan()
             rig.log.decide(len(rig.log.undecided))
             session._drain()
-            session._tidy()
+            session._write_settled()
     values = [value[5:-1] if form == "csv" else value for value in map(bytes, filter(None, rig.log.values()))]
     values = [value.strip(b'"') for value in values]
     assert [value for value in values if value.startswith(b"n")] == new
@@ -364,7 +364,7 @@ def test_who_was_taken_over_writes_nothing_more(tmp_path: Path) -> None:
         rig.turns()
         rig.write("a", b"1")
         with pytest.raises(Fenced):
-            old._round()
+            old._scan()
     rig.turns()
     assert rig.log.values() == [b"1"]
 
@@ -392,7 +392,7 @@ def test_a_directory_that_goes_away_is_waited_for(tmp_path: Path) -> None:
     with rig.session() as (_, session):
         shutil.move(rig.incoming, tmp_path / "away")
         with pytest.raises(Unavailable, match="no such file or directory"):
-            session._round()
+            session._scan()
     with pytest.raises(ConfigError, match="choose a readable directory"):
         Directory(rig.config).check()
     shutil.move(tmp_path / "away", rig.incoming)
