@@ -79,7 +79,7 @@ class Service:
                     return _committed(records, await self._commit(records, named, _ignore), named)
                 if spool is not None:
                     return await self._spooled(spool, records, held)
-                return await self._started(records, named, held)
+                return await self._answer_when_sent(records, named, held)
         except BaseException:
             held.release()
             raise
@@ -126,7 +126,7 @@ class Service:
             self.metrics.records.inc(records.count)
         return outcome
 
-    async def _started(self, records: Records, named: tuple[str, int] | None, held: Held) -> Response:
+    async def _answer_when_sent(self, records: Records, named: tuple[str, int] | None, held: Held) -> Response:
         """Answer a post that does not wait: when it is sent, or at once if its outcome is known."""
         name = self.receipts.open()
         sent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
