@@ -1,1 +1,1 @@
-"""Connectors: what brings records from elsewhere into the committed log, and out of it. Each has a room of its own."""
+"""Connectors that move records between the committed log and other systems. Each has its own package."""

@@ -1,4 +1,4 @@
-"""`tutti connect`: the connectors, each a command."""
+"""`tutti connect`: one subcommand for each connector."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tutti_connect.zeromq.command import zeromq_in, zeromq_out
 
 @click.group()
 def connect() -> None:
-    """Bring records into the log from elsewhere, and out of it."""
+    """Move records between the log and other systems."""
 
 
 for command in (files, http, kafka_in, kafka_out, zeromq_in, zeromq_out):

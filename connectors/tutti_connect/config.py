@@ -1,4 +1,4 @@
-"""What the files of all connectors have in common: checks that say where, what is wrong, and what to write."""
+"""Configuration checks that all connectors share. An error names the file, the problem and the remedy."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from tutti_connect import limits
 
 
 def example(*texts: str) -> Meta:
-    """Of a text that has to be there: what it may be, for `load_struct` to name where it is missing."""
+    """Return the metadata of a required text; `load_struct` lists the examples if the text is missing."""
     return Meta(min_length=1, extra_json_schema={"examples": list(texts)})
 
 
 def check_connector_name(path: str, name: str) -> None:
-    """Refuse a name that producers and readers could not begin with.
+    """Reject a connector name that cannot be the prefix of producer and reader names.
 
     Raises:
-        ConfigError: in `path`, what, what to do.
+        ConfigError: names `path`, the problem and the remedy.
     """
     if not is_name(name) or len(name) > limits.NAME_BYTES_MAX:
         raise ConfigError(f"{path}: name is {name!r}: use 1 to {limits.NAME_BYTES_MAX} letters, digits, '.', '_' and '-'")
 
 
 def check_topic(path: str, key: str, topic: str) -> None:
-    """Refuse what is no name of a topic.
+    """Reject an invalid topic name.
 
     Raises:
-        ConfigError: in `path`, what, what to do.
+        ConfigError: names `path`, the problem and the remedy.
     """
     if not is_name(topic):
         raise ConfigError(f"{path}: {key} is {topic!r}: use 1 to {NAME_BYTES_MAX} letters, digits, '.', '_' and '-'")
 
 
 def check_gateways(path: str, url: str) -> None:
-    """Refuse what is no address of gateways.
+    """Reject an invalid gateway URL.
 
     Raises:
-        ConfigError: in `path`, what, what to do.
+        ConfigError: names `path`, the problem and the remedy.
     """
     try:
         parse_url(url)
@@ -52,17 +52,17 @@ def check_gateways(path: str, url: str) -> None:
 
 
 def writable_directory(key: str, directory: str) -> Path:
-    """Return a directory that `key` of a configuration names, made where it is missing, after a file was made in it.
+    """Return the directory that configuration key `key` names, created if missing, after a trial write.
 
     Raises:
-        ConfigError: it cannot be made, or files cannot be made in it.
+        ConfigError: the directory cannot be created, or is not writable.
     """
     path = Path(directory)
     try:
         make_directory(path)
         with tempfile.TemporaryFile(dir=path):
-            pass  # at the start, rather than with the first record
+            pass  # fail at the start rather than at the first record
     except OSError as error:
-        advice = remedy(error, "name a directory that can be written")
+        advice = remedy(error, "choose a writable directory")
         raise ConfigError(f"{key} {directory}: {error.strerror}: {advice}") from error
     return path

@@ -1,8 +1,8 @@
-"""What cannot be brought across, in files.
+"""Quarantine: files for records and messages that cannot be delivered.
 
-`Quarantine`: one file a record, named by where it came from, so that a second time changes nothing. It keeps everything: where it
-is full the flow waits. `QuarantineLog`: many messages a file, for sources where any stranger can send garbage. It never holds the
-flow.
+`Quarantine` writes one file for each record. The file name identifies the record, so a second write changes nothing. No record is
+dropped: a full quarantine stops the connector. `QuarantineLog` writes many messages to a file, for sources that accept data from
+any peer. A full log never stops the connector; it drops and counts messages.
 """
 
 from __future__ import annotations
@@ -31,52 +31,52 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 class Full(TuttiError):
-    """There is no room for another record in quarantine: somebody has to look at those that are there."""
+    """The quarantine is full: an operator must move files away."""
 
 
 class Quarantine:
-    """A directory of records with the reason why each is there. One thread puts; `count` may be looked at by others."""
+    """A directory of quarantined records with reasons. One thread writes; other threads may read `count`."""
 
     def __init__(self, directory: str) -> None:
-        """Make it.
+        """Open the directory, and create it if missing.
 
         Raises:
-            ConfigError: it cannot be written.
+            ConfigError: the directory is not writable.
         """
         self._directory = writable_directory("quarantine", directory)
-        self.count, self._bytes = self._counted()
+        self.count, self._bytes = self._scan()
 
     def put(self, label: str, source: Sequence[str], reason: str, record: Mapping[str, Any]) -> bool:
-        """Keep a record; it is on the disk when this returns. False if it was there already.
+        """Write a record durably. Return False if the record was already there.
 
         Args:
-            label: where it came from, for the eye: source and place in it, as "orders-0-17". Same label and source: same record.
-            source: what tells that source from another one of the same name (ids, paths): not what changes with each start.
-            reason: why it is here.
-            record: all there is of it, for JSON; bytes by `as_base64`.
+            label: readable origin: source and position in it, such as "orders-0-17". Label and source identify the record.
+            source: stable identity of a source among those of the same name (ids, paths).
+            reason: why the record is quarantined.
+            record: all fields of the record, for JSON; bytes by `as_base64`.
 
         Raises:
-            Full: there is no room for another one.
-            OSError: the disk does not take it.
+            Full: the quarantine is full.
+            OSError: the disk write failed.
         """
         digest = hashlib.sha256("\0".join((label, *source)).encode()).hexdigest()[:12]
         path = self._directory / f"{_NOT_IN_NAMES.sub('_', label)[: limits.LABEL_CHARACTERS]}-{digest}.json"
         if path.exists():
             return False
         if self._full:
-            self.count, self._bytes = self._counted()  # somebody may have moved some away
+            self.count, self._bytes = self._scan()  # an operator may have moved files away
         if self._full:
             raise Full(
-                f"{label}: {self.count} records ({self._bytes} bytes) are in quarantine in {self._directory}, as many as can be: "
-                f"look at the reasons there, and move the files away"
+                f"{label}: {self.count} records ({self._bytes} bytes) are in quarantine in {self._directory}, which is the limit: "
+                f"check the reasons in the files, and move the files away"
             )
         data = orjson.dumps({"reason": reason, **record}, option=orjson.OPT_APPEND_NEWLINE)
-        half = path.with_suffix(".part")
-        with half.open("wb") as file:
+        partial = path.with_suffix(".part")
+        with partial.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        half.rename(path)
+        partial.rename(path)
         sync_directory(self._directory)
         self.count += 1
         self._bytes += len(data)
@@ -86,47 +86,47 @@ class Quarantine:
     def _full(self) -> bool:
         return self.count >= limits.QUARANTINED_MAX or self._bytes >= limits.QUARANTINED_BYTES_MAX
 
-    def _counted(self) -> tuple[int, int]:
-        """How many files there are, and their bytes."""
+    def _scan(self) -> tuple[int, int]:
+        """Return the number of files and their total size in bytes."""
         sizes = []
         for path in self._directory.glob("*.json"):
-            with contextlib.suppress(FileNotFoundError):  # moved away just now
+            with contextlib.suppress(FileNotFoundError):  # the file was moved away during the scan
                 sizes.append(path.stat().st_size)
         return len(sizes), sum(sizes)
 
 
 class QuarantineLog:
-    """A few files with messages that no log takes, and why. One thread appends; the figures may be read by others.
+    """A few files of messages that the log rejects, with reasons. One thread appends; other threads may read the counters.
 
-    Each line is a JSON object: `reason`, `time`, and what the connector gives. An operator may move or remove any file at any time.
-    Where all files are full, messages are dropped and counted.
+    Each line is a JSON object: `reason`, `time`, and the connector's fields. An operator may move or remove any file at any time.
+    If all files are full, messages are dropped and counted.
 
     Attributes:
-        dropped: messages that had no space, or that the disk did not take.
+        dropped: messages without space in the files, or with a failed disk write.
     """
 
     def __init__(self, directory: str, name: str, clock: Callable[[], float] = time.monotonic) -> None:
         """Create the directory, and continue the newest file of this name.
 
         Raises:
-            ConfigError: it cannot be written.
+            ConfigError: the directory is not writable.
         """
         self._directory, self._name, self._clock = writable_directory("quarantine", directory), name, clock
         self.dropped = 0
         self._messages = {path: path.read_bytes().count(b"\n") for path in self._files()}
         self._file = max(self._messages, default=None)
         if self._file is not None and not self._file.read_bytes().endswith(b"\n"):
-            self._file = None  # a crash cut its last line
-        self._look_at = self._tell_at = 0.0
-        self._untold = 0
+            self._file = None  # a crash left an incomplete last line
+        self._check_at = self._report_at = 0.0
+        self._unreported = 0
 
     @property
     def count(self) -> int:
-        """Messages in the files that are there."""
+        """Return the number of messages in the existing files."""
         return sum(count for path, count in list(self._messages.items()) if path.exists())
 
     def append(self, messages: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
-        """Keep messages, each a reason and what there is for JSON; at the return they are on the disk, or counted as dropped."""
+        """Append messages, each a reason and its JSON fields; on return they are on disk, or counted as dropped."""
         now, form = datetime.now(UTC).isoformat(timespec="milliseconds"), orjson.OPT_APPEND_NEWLINE
         lines = [orjson.dumps({"reason": reason, "time": now, **message}, option=form) for reason, message in messages]
         trouble, kept = "", 0
@@ -134,18 +134,18 @@ class QuarantineLog:
             while kept < len(lines) and (file := self._open_file()) is not None:
                 kept += self._write(file, lines[kept:])
         except OSError as error:
-            trouble = f"{error.strerror}: make space there"
-            self._look_at = self._clock() + limits.QUARANTINE_LOG_LOOK_S
+            trouble = f"{error.strerror}: free some space there"
+            self._check_at = self._clock() + limits.QUARANTINE_LOG_LOOK_S
         self.dropped += len(lines) - kept
-        self._untold += len(lines)
-        self._tell(messages[-1][0], trouble)
+        self._unreported += len(lines)
+        self._report(messages[-1][0], trouble)
 
     def _files(self) -> list[Path]:
         return list(self._directory.glob(f"{self._name}-{'[0-9]' * 8}T*.jsonl"))
 
     def _open_file(self) -> Path | None:
-        """The file that has space; None where as many are full as may be."""
-        if self._clock() < self._look_at:
+        """Return the file with free space, None if the limit of full files is reached."""
+        if self._clock() < self._check_at:
             return None
         file = self._file
         if file is not None and (not file.exists() or file.stat().st_size < limits.QUARANTINE_LOG_FILE_BYTES):
@@ -153,15 +153,15 @@ class QuarantineLog:
         files = self._files()
         self._messages = {path: count for path, count in self._messages.items() if path in files}
         if len(files) >= limits.QUARANTINE_LOG_FILES:
-            self._look_at = self._clock() + limits.QUARANTINE_LOG_LOOK_S
+            self._check_at = self._clock() + limits.QUARANTINE_LOG_LOOK_S
             return None
         self._file = self._directory / f"{self._name}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}.jsonl"
         return self._file
 
     def _write(self, file: Path, lines: Sequence[bytes]) -> int:
-        """Append the lines that the file has space for, one at least; how many they are."""
-        begun = file.stat().st_size if file.exists() else -1
-        size, count = max(begun, 0), 0
+        """Append lines up to the file's limit, at least one, and return their number."""
+        old_size = file.stat().st_size if file.exists() else -1
+        size, count = max(old_size, 0), 0
         while count < len(lines) and size < limits.QUARANTINE_LOG_FILE_BYTES:
             size += len(lines[count])
             count += 1
@@ -170,32 +170,32 @@ class QuarantineLog:
                 appended.write(b"".join(lines[:count]))
                 appended.flush()
                 os.fsync(appended.fileno())
-            if begun < 0:
+            if old_size < 0:
                 sync_directory(self._directory)
         except OSError:
             with contextlib.suppress(OSError):
-                os.truncate(file, max(begun, 0))  # half a line would spoil the next one
+                os.truncate(file, max(old_size, 0))  # an incomplete line would corrupt the next one
             raise
-        self._messages[file] = count + (self._messages.get(file, 0) if begun >= 0 else 0)
+        self._messages[file] = count + (self._messages.get(file, 0) if old_size >= 0 else 0)
         return count
 
-    def _tell(self, reason: str, trouble: str) -> None:
-        """Log how many there were, once a while: a stranger must not fill the log either."""
+    def _report(self, reason: str, trouble: str) -> None:
+        """Log the counts at most once in an interval: untrusted peers must not flood the log."""
         now = self._clock()
-        if now < self._tell_at:
+        if now < self._report_at:
             return
-        self._tell_at = now + limits.QUARANTINE_LOG_TELL_S
+        self._report_at = now + limits.QUARANTINE_LOG_TELL_S
         full = f"{limits.QUARANTINE_LOG_FILES} files of {limits.QUARANTINE_LOG_FILE_BYTES} bytes are full: move them away"
         lost = f"; {self.dropped} were dropped so far ({trouble or full})" if self.dropped else ""
         LOG.warning(
-            "%s: messages since the last such line that no log takes: %d, see %s%s; the last one: %s",
-            self._name, self._untold, self._directory, lost, reason,
+            "%s: rejected messages since the last report: %d, see %s%s; the last reason: %s",
+            self._name, self._unreported, self._directory, lost, reason,
         )  # fmt: skip
-        self._untold = 0
+        self._unreported = 0
 
 
 def as_base64(data: bytes | str | None) -> str | None:
-    """Bytes for JSON; null stays null."""
+    """Return bytes as base64 text for JSON; None stays None."""
     if data is None:
         return None
     return base64.b64encode(data.encode() if isinstance(data, str) else data).decode()

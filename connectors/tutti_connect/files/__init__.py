@@ -1,1 +1,1 @@
-"""Files of a directory into the committed log, each row once. Theory of operation and failure cases: NOTES.md."""
+"""Files connector: rows of files in a directory to the log, each row once. NOTES.md has theory of operation and failures."""

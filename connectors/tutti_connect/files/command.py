@@ -1,4 +1,4 @@
-"""`tutti connect files`: one instance of the connector, until it is told to end."""
+"""`tutti connect files`: runs one instance of the connector until SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import click
 
 
 @click.command("files")
-@click.option("--config", "path", required=True, metavar="FILE", help="Its TOML file; conf/connectors/files.toml is an example.")
+@click.option("--config", "path", required=True, metavar="FILE", help="The connector's TOML file; see conf/connectors/files.toml.")
 def files(path: str) -> int:
-    """Bring the files of a directory into the log: CSV, JSON lines, lines or Parquet, each row once, in order.
+    """Copy the files of a directory to the log: CSV, JSON lines, lines or Parquet, each row once, in order.
 
-    One line of JSON on standard output says that it is there; logs go to standard error. SIGTERM or Ctrl-C: what was sent is
-    delivered, and it ends. A second one of the same name takes over from the first. Exit codes as of all commands: 2 for what has
-    to be changed, 3 where no gateway answers.
+    One line of JSON on standard output reports the connector as ready; logs go to standard error. After SIGTERM or Ctrl-C, it
+    delivers the records that it has sent, and ends. A second instance of the same name takes over from the first. Exit codes: 2 for
+    a wrong configuration, 3 if no gateway answers.
     """
     from tutti.runtime.worker import run
     from tutti_connect.files.config import load_inflow
@@ -21,5 +21,5 @@ def files(path: str) -> int:
 
     config = load_inflow(path)
     connector = Connector(config)
-    told = {"name": config.name, "directory": config.files.directory}
-    return run(connector, told, config.metrics, Metrics(connector), insecure=config.insecure, file=path)
+    ready_fields = {"name": config.name, "directory": config.files.directory}
+    return run(connector, ready_fields, config.metrics, Metrics(connector), insecure=config.insecure, file=path)

@@ -1,4 +1,4 @@
-"""What a connector from files is told: a TOML file, checked as a gateway's is."""
+"""Configuration of the files connector: one TOML file."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ class Source(Struct, frozen=True):
     """Table [files].
 
     Attributes:
-        directory: where files appear.
-        format: of all of them; `.gz` at the end of a name, in upper or lower case, is decompressed (csv, jsonl, lines).
-        pattern: of names that are taken, as a shell has them.
-        grows: whether files are appended to for ever, as logs are; else each is complete when it appears.
-        order: of complete files that are found together: by name, or by time of their last change. Growing ones come in the order
-            in which they were first seen.
-        after: what becomes of a file when all of it is in the log.
-        done: directory for `after = "move"`.
-        changed: what to do where a file that was taken is another one later.
-        poll_ms: between two looks into the directory, at least.
-        quiet_ms: a file that does not grow is taken when it has not changed for so long.
-        encoding: of text.
+        directory: directory in which files appear.
+        format: format of all files; a name that ends in `.gz` (any case) is decompressed (csv, jsonl, lines).
+        pattern: shell pattern of the file names to copy.
+        grows: True if files are appended to without limit, as logs are; otherwise each file is complete when it appears.
+        order: order of complete files that are found together: by name, or by modification time. Growing files come in the order in
+            which the connector first found them.
+        after: action on a file that is completely in the log.
+        done: target directory for `after = "move"`.
+        changed: action on a file that changed after it was copied.
+        poll_ms: shortest time between two scans of the directory.
+        quiet_ms: a complete file is copied after it was unchanged for this time.
+        encoding: encoding of text files.
     """
 
     directory: Annotated[str, example("incoming/orders")]
@@ -47,13 +47,13 @@ class Source(Struct, frozen=True):
 
 
 class Columns(Struct, frozen=True):
-    """Table [record]: which columns (fields) of a row become what of a record.
+    """Table [record]: mapping of a row's columns (fields) to a record.
 
     Attributes:
-        key: the column that is the key; none without it.
-        value: the column that is the value; the whole row as JSON without it.
-        timestamp: the column that is the time; the present without it.
-        time: how that is written: ISO 8601 (UTC where it has no zone), or a number since 1970.
+        key: column of the key; by default no key.
+        value: column of the value; by default the whole row as JSON.
+        timestamp: column of the timestamp; by default the current time.
+        time: format of the timestamp: ISO 8601 (UTC without a zone), or a number since 1970.
     """
 
     key: str = ""
@@ -66,8 +66,8 @@ class Csv(Struct, frozen=True):
     """Table [csv].
 
     Attributes:
-        delimiter: between fields.
-        columns: names of the columns of files that have no header; the first row is the header without them.
+        delimiter: separator of the fields.
+        columns: column names for files without a header; by default the first row is the header.
     """
 
     delimiter: Annotated[str, Meta(min_length=1, max_length=1)] = ","
@@ -75,19 +75,19 @@ class Csv(Struct, frozen=True):
 
 
 class Inflow(Struct, frozen=True):
-    """From files into the log.
+    """Configuration of the files connector.
 
     Attributes:
-        name: the connector's, and its producer's in the log.
+        name: name of the connector and of its producer in the log.
         gateways: `tutti://HOST:PORT[,HOST:PORT...]`.
         files: the source.
-        state: directory of the ledger, which knows the files that were seen.
-        quarantine: directory for rows that no log takes.
-        topic: the topic of all records; without it files lie in subdirectories, which are named as their topics.
-        record: which columns become what.
-        csv: how CSV is written.
-        metrics: HOST:PORT of a page for Prometheus; none without it.
-        insecure: whether that page may be seen from beyond this host: there is no TLS, nor a token.
+        state: directory of the ledger, which records the known files.
+        quarantine: directory for rows that the log rejects.
+        topic: topic of all records; without it, each subdirectory holds the files of the topic of its name.
+        record: mapping of columns to a record.
+        csv: CSV dialect.
+        metrics: HOST:PORT of the Prometheus page; by default none.
+        insecure: True to allow other hosts to reach the metrics page, which has no TLS or token.
     """
 
     name: Annotated[str, example("orders")]
@@ -103,10 +103,10 @@ class Inflow(Struct, frozen=True):
 
 
 def load_inflow(path: str) -> Inflow:
-    """The configuration in a file.
+    """Load the configuration.
 
     Raises:
-        ConfigError: the file cannot be read, or is wrong: where, what, what to do.
+        ConfigError: the file is unreadable or wrong; names the place, the problem and the remedy.
     """
     config = load_struct(path, Inflow)
     check_connector_name(path, config.name)
@@ -120,28 +120,29 @@ def load_inflow(path: str) -> Inflow:
 
 
 def _wrong(config: Inflow) -> str:
-    """The first thing that does not go together; empty if all does."""
+    """Return the first contradiction in the configuration, "" if there is none."""
     files, record, csv = config.files, config.record, config.csv
     if "/" in files.pattern:
-        return f"files.pattern is {files.pattern!r}: it is of names alone; name the directory in files.directory"
+        return f"files.pattern is {files.pattern!r}: the pattern applies to names only; set the directory in files.directory"
     if files.grows and files.format == "parquet":
-        return 'files.grows is true and files.format is "parquet": a Parquet file is complete or none; leave grows out'
+        return 'files.grows is true and files.format is "parquet": a Parquet file cannot grow; remove grows'
     if files.grows and files.order != "name":
         return (
-            f'files.order is "{files.order}" and files.grows is true: those come in the order in which they appear; leave order out'
+            f'files.order is "{files.order}" and files.grows is true: '
+            "growing files come in the order in which they appear; remove order"
         )
     if files.grows and files.after != "keep":
-        return f'files.after is "{files.after}" and files.grows is true: a file that grows is never done; leave after out'
+        return f'files.after is "{files.after}" and files.grows is true: a growing file is never complete; remove after'
     if (files.after == "move") != bool(files.done):
         if files.done:
-            return f'files.done is {files.done!r} and files.after is "{files.after}": write after = "move", or leave done out'
-        return 'files.after is "move" and files.done is missing: name a directory on the same file system'
+            return f'files.done is {files.done!r} and files.after is "{files.after}": write after = "move", or remove done'
+        return 'files.after is "move", but files.done is missing: set a directory on the same file system'
     if files.format == "lines" and (record.key or record.value or record.timestamp):
-        return '[record] names columns and files.format is "lines": lines have none; use "csv" or "jsonl", or leave them out'
+        return '[record] names columns, but files.format is "lines", which has none; use "csv" or "jsonl", or remove the columns'
     if files.format != "csv" and csv != Csv():
-        return f'[csv] is set and files.format is "{files.format}": leave it out'
+        return f'[csv] is set, but files.format is "{files.format}": remove [csv]'
     if csv.delimiter in '"\r\n' or not csv.delimiter.isascii():
-        return f"csv.delimiter is {csv.delimiter!r}: use one ASCII character that is no quote and no end of a line"
+        return f"csv.delimiter is {csv.delimiter!r}: use one ASCII character other than a quote or a line break"
     return _wrong_columns(csv.columns, record)
 
 
@@ -149,12 +150,12 @@ def _wrong_columns(names: list[str], record: Columns) -> str:
     if not names:
         return ""
     if len(names) > limits.COLUMNS_MAX:
-        return f"csv.columns has {len(names)} names: at most {limits.COLUMNS_MAX} are taken"
+        return f"csv.columns has {len(names)} names: at most {limits.COLUMNS_MAX} are allowed"
     twice = [name for name in names if names.count(name) > 1]
     if twice:
-        return f"csv.columns has {twice[0]!r} twice: give one of them another name"
+        return f"csv.columns has {twice[0]!r} twice: rename one of them"
     for what in ("key", "value", "timestamp"):
         name = getattr(record, what)
         if name and name not in names:
-            return f"record.{what} is {name!r}, which is none of csv.columns: {', '.join(names)}"
+            return f"record.{what} is {name!r}, which is not in csv.columns: {', '.join(names)}"
     return ""

@@ -1,4 +1,4 @@
-"""From a directory of files into the log: sessions, one after another, until it is told to end."""
+"""Files connector: runs sessions, one after another, until SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -20,59 +20,59 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("tutti.files")
 
-#: What trying again cannot mend. A fenced one ends: who took over would be fenced in turn.
+#: Errors that a retry does not repair. A fenced instance ends: a restart would fence its successor in turn.
 _FINAL = (ConfigError, DirectoryRefused, Fenced, FormatError, InvariantViolated, UsageError)
 
 
 class Connector:
-    """Brings the files of a directory into the log, each row once, in order.
+    """Copies the files of a directory to the log, each row once, in order.
 
-    `run` belongs to one thread; the figures may be looked at by others (metrics).
+    One thread calls `run`; other threads may read the counters (metrics).
 
     Attributes:
-        records, bytes, files: committed, read (after decompression), taken whole, by this instance.
-        failures: times that it had to begin again, or a file could not be read.
-        changed: files that were another one than what was taken.
-        waiting: bytes in the directory that are not taken yet, as of the last look.
-        flowing: whether it sends; it waits to begin again otherwise.
+        records, bytes, files: committed records, bytes read (after decompression), and complete files of this instance.
+        failures: restarts, and files that could not be read.
+        changed: files that differ from the content that was copied.
+        waiting: bytes in the directory that are not copied yet, at the last scan.
+        flowing: True while a session runs; otherwise the connector waits for a restart.
     """
 
     def __init__(self, config: Inflow) -> None:
-        """Prepare.
+        """Check the directories.
 
         Raises:
-            ConfigError: the directory is not as it has to be, or the quarantine cannot be written.
+            ConfigError: the directory is unsuitable, or the quarantine directory is not writable.
         """
         self.config = config
         self.directory = Directory(config)
-        self.directory.check()  # before anything is made
+        self.directory.check()  # before anything is created
         self.quarantine = Quarantine(config.quarantine)
         self.records = self.bytes = self.files = self.failures = self.changed = self.waiting = 0
         self.flowing = False
         self._waits = Doubling(limits.RETRY_S_MIN, limits.RETRY_S_MAX)
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         self._trouble = ""
 
     def run(self, stop: threading.Event, ready: Callable[[], None]) -> None:
-        """Until `stop`, or something that trying again cannot mend.
+        """Run until `stop` is set, or until an error that a retry does not repair.
 
         Raises:
-            ConfigError: the state cannot be written.
-            Unavailable: at the start no gateway answered, or another process kept the ledger.
-            Fenced: another instance of the name has taken over.
-            TuttiError: ledger and log do not go together.
+            ConfigError: the state directory is not writable.
+            Unavailable: at the start no gateway answers, or another process holds the ledger.
+            Fenced: another instance of the same name has taken over.
+            TuttiError: the ledger and the log do not match.
         """
         config = self.config
         ledger = Ledger(config.state, config.name, grows=config.files.grows)
-        begun = False
+        started = False
         try:
             while not stop.is_set():
                 try:
                     session = Session(self, ledger, stop)
                     try:
-                        if not begun:
+                        if not started:
                             ready()
-                        begun = self.flowing = True
+                        started = self.flowing = True
                         session.run()
                     finally:
                         self.flowing = False
@@ -80,7 +80,7 @@ class Connector:
                 except _FINAL:
                     raise
                 except (TuttiError, OSError) as error:
-                    if not begun:
+                    if not started:
                         raise
                     self._fail(error)
                     stop.wait(self._waits.next_s())
@@ -88,19 +88,19 @@ class Connector:
             ledger.close()
 
     def well(self) -> None:
-        """Something was committed: the next failure is a new one."""
+        """Reset the retry delay after a commit."""
         self._waits.reset()
         self._trouble = ""
 
     def tell_strange(self) -> None:
-        """Tell of names that are passed by, each once."""
-        for strange in sorted(self.directory.strange - self._told):
-            LOG.warning("%s: it is passed by", strange)
-        self._told = set(self.directory.strange)
+        """Log each skipped name once."""
+        for strange in sorted(self.directory.strange - self._logged):
+            LOG.warning("%s: skipped", strange)
+        self._logged = set(self.directory.strange)
 
     def _fail(self, error: Exception) -> None:
         self.failures += 1
         trouble = f"{type(error).__name__}: {error}"
         if trouble != self._trouble:
-            LOG.warning("%s: begins again behind what is in the log: %s", self.config.name, trouble)
+            LOG.warning("%s: restarts after the last committed record: %s", self.config.name, trouble)
         self._trouble = trouble

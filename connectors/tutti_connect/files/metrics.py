@@ -1,4 +1,4 @@
-"""What the connector from files says of itself to Prometheus, collected when it is asked."""
+"""Prometheus metrics of the files connector, computed at each scrape."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
 
 _COUNTERS = (
     ("records", "Records committed by this instance."),
-    ("bytes", "Bytes read of files, after decompression; of Parquet, rows."),
-    ("files", "Files of which all is in the log."),
-    ("failures", "Times that it had to begin again, or that a file could not be read."),
-    ("changed", "Files that were found to be others than those that were taken."),
+    ("bytes", "Bytes read from files, after decompression; rows for Parquet."),
+    ("files", "Files that are completely in the log."),
+    ("failures", "Restarts, and files that could not be read."),
+    ("changed", "Files that differ from the content that was copied."),
 )
 
 
 class Metrics(Collector):
-    """Collector of one connector."""
+    """Metrics collector of one connector."""
 
     def __init__(self, connector: Connector) -> None:
-        """Look at it from another thread; nothing is changed."""
+        """Read the connector's counters from another thread."""
         self._connector = connector
 
     def collect(self) -> Iterator[Metric]:
-        """All families."""
+        """Yield all metric families."""
         one = self._connector
         labels = [one.config.name]
         for name, what in _COUNTERS:
@@ -36,8 +36,8 @@ class Metrics(Collector):
             counter.add_metric(labels, getattr(one, name))
             yield counter
         for name, what, value in (
-            ("lag_bytes", "Bytes in the directory that were not taken at the last look.", one.waiting),
-            ("flowing", "1 while it sends, 0 while it waits to begin again.", one.flowing),
+            ("lag_bytes", "Bytes in the directory that were not copied yet at the last scan.", one.waiting),
+            ("flowing", "1 while the connector sends, 0 while it waits for a restart.", one.flowing),
             ("quarantined", "Rows and files in quarantine.", one.quarantine.count),
         ):
             gauge = GaugeMetricFamily(f"tutti_files_{name}", what, labels=["connector"])

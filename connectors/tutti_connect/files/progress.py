@@ -1,4 +1,4 @@
-"""Where the connector has got to, as the progress of its producer says it in the log."""
+"""Position of the connector, committed to the log as its producer's progress."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ _NAME_CHARACTERS = 40
 
 
 class Place(JsonProgress, frozen=True):
-    """The place behind the last record of a frame; 250 bytes at most.
+    """Position after the last record of a frame; at most 250 bytes.
 
     Attributes:
         ledger: id of the ledger that numbers the pieces.
-        piece: the piece that the last record is of; all earlier ones are in the log, or in quarantine, as far as they go.
-        at: position behind that record in its file: bytes (after decompression), or rows of Parquet.
-        row: lines, or rows, up to there.
-        mark: tells whether the file still has what it had before `at`.
-        file: its name, or the end of it: for people.
+        piece: piece of the last record; all earlier pieces are in the log, or in quarantine.
+        at: position after that record in its file: bytes (after decompression), or rows of Parquet.
+        row: number of lines, or rows, up to that position.
+        mark: digest that identifies the file's content before `at`.
+        file: end of the file's name, for readers.
     """
 
     ledger: str
@@ -28,6 +28,6 @@ class Place(JsonProgress, frozen=True):
 
 
 def shortened(name: str) -> str:
-    """A file's name as a place has it: what is not printable ASCII takes more room, and is left out."""
+    """Return a file's name for a progress: characters other than printable ASCII are replaced, and the length is limited."""
     plain = "".join(letter if letter.isascii() and letter.isprintable() and letter not in '"\\' else "?" for letter in name)
     return plain if len(plain) <= _NAME_CHARACTERS else "..." + plain[-_NAME_CHARACTERS + 3 :]

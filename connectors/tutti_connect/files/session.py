@@ -1,4 +1,4 @@
-"""From one epoch of the producer to its end: files are looked for, read, and sent in order, and what came of it is noted."""
+"""One epoch of the producer: scans the directory, reads and sends files in order, and records the outcomes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LOG = logging.getLogger("tutti.files")
 
 
 class _Ended(NamedTuple):
-    """A piece that was read to its end; it is settled as soon as frame `last` is in the log. `sent`: it has records."""
+    """A piece that was read to its end; it is settled when frame `last` is committed. `sent`: True if it has records."""
 
     piece: Piece
     last: int
@@ -39,15 +39,15 @@ class _Ended(NamedTuple):
 
 
 class Session:
-    """Used by one thread; outcomes come in the producer's (`heard`)."""
+    """One session. One thread uses it; outcomes arrive in the producer's thread (`heard`)."""
 
     def __init__(self, connector: Connector, ledger: Ledger, stop: threading.Event) -> None:
-        """Begin an epoch of the producer, which fences an older instance, and learn where to go on.
+        """Start an epoch of the producer, which fences an older instance, and read the position.
 
         Raises:
             Unavailable: no gateway answers.
             Fenced: a newer instance has taken over.
-            FormatError, WrongDirectory: progress, or ledger, are not of this connector.
+            FormatError, WrongDirectory: the progress or the ledger is not from this connector.
         """
         self._connector, self._ledger, self._stop = connector, ledger, stop
         config = connector.config
@@ -71,59 +71,59 @@ class Session:
         self._builder = Builder(ledger.id)
         self._ended: collections.deque[_Ended] = collections.deque()
         self._outcomes: collections.deque[tuple[TuttiError | None, int, int]] = collections.deque()
-        self._news = threading.Event()
-        self._committed = 0  # frames
+        self._outcome_event = threading.Event()
+        self._committed = 0  # committed frames
         self._settle_at = 0.0
-        self._later: dict[str, float] = {}  # files that could not be read -> when they are tried again
-        self._more = False  # whether a file was left before its end, for others to have their turn
+        self._retry_at: dict[str, float] = {}  # files that could not be read -> time of the next attempt
+        self._more = False  # True if a growing file was left before its end, so that other files have their turn
 
     def run(self) -> None:
-        """Until it is to stop; what was taken is delivered then.
+        """Run until `stop` is set, and then deliver the sent records.
 
         Raises:
-            TuttiError: something failed: what is not in the log is to be read again, by another session.
+            TuttiError: a failure: another session reads the uncommitted rows again.
         """
         self._after.carry_out()
         while not self._stop.is_set():
-            began = time.monotonic()
-            self._round()
-            self._wait(began + max(self._config.files.poll_ms / 1000, self._looked_s / limits.LOOK_SHARE))
+            started = time.monotonic()
+            self._scan()
+            self._wait(started + max(self._config.files.poll_ms / 1000, self._scan_s / limits.LOOK_SHARE))
         self._finish()
 
     def close(self) -> None:
-        """Let go of the producer."""
+        """Close the producer."""
         self._producer.close()
 
-    def _round(self) -> None:
-        """Look into the directory, and take what is there."""
-        connector, began = self._connector, time.monotonic()
+    def _scan(self) -> None:
+        """Scan the directory, and read the files found."""
+        connector, started = self._connector, time.monotonic()
         found = connector.directory.look()
         connector.tell_strange()
         candidates = self._known.candidates(found)
         for file in self._known.renamed:
             self._after.add(file)
-        self._looked_s = time.monotonic() - began
+        self._scan_s = time.monotonic() - started
         connector.waiting = sum(map(self._left, candidates))
         self._more = False
-        # What was read of these is not settled yet: where they go on is known as soon as it is.
+        # Pieces of these files are not settled yet: the position to continue from is known only afterwards.
         busy = {ended.piece.file for ended in self._ended}
         for candidate in candidates:
             if self._stop.is_set():
                 return
             free = candidate.file is None or candidate.file.id not in busy
-            if free and self._later.get(candidate.seen.name, 0.0) <= began:
-                self._take(candidate)
+            if free and self._retry_at.get(candidate.seen.name, 0.0) <= started:
+                self._read_candidate(candidate)
                 connector.waiting = max(0, connector.waiting - self._left(candidate))
         for frame in self._builder.rest():
             self._send(frame)
 
     def _left(self, candidate: Candidate) -> int:
-        """Bytes of a file that are not taken yet; all of one where a place is none among its bytes."""
+        """Return the bytes of a file that are not copied yet; the whole size if positions do not map to bytes on disk."""
         size, file = candidate.seen.size, candidate.file
         return size if file is None or is_opaque(candidate.seen.name, self._config.files.format) else max(0, size - file.done)
 
-    def _take(self, candidate: Candidate) -> None:
-        """One file, as far as it goes now."""
+    def _read_candidate(self, candidate: Candidate) -> None:
+        """Read one file up to its current end."""
         seen = candidate.seen
         try:
             source = Source(str(self._connector.directory.root / seen.name), self._config)
@@ -137,17 +137,17 @@ class Session:
 
     def _try_later(self, name: str, error: OSError) -> None:
         now = time.monotonic()
-        self._later = {other: at for other, at in self._later.items() if at > now}
-        self._later[name] = now + limits.AGAIN_S
+        self._retry_at = {other: at for other, at in self._retry_at.items() if at > now}
+        self._retry_at[name] = now + limits.AGAIN_S
         self._connector.failures += 1
-        LOG.warning("%s: %s: it is tried again in %g s", name, (error.strerror or str(error)).lower(), limits.AGAIN_S)
+        LOG.warning("%s: %s: next attempt in %g s", name, (error.strerror or str(error)).lower(), limits.AGAIN_S)
 
     def _file(self, source: Source, seen: Seen, file: File | None) -> File | None:
-        """What the ledger is to have of a file that was opened; None if nothing of it is to be taken."""
+        """Return the ledger entry of an opened file, None if nothing is to be read from it."""
         status = source.status
         if (status.st_ino, status.st_mtime_ns) != (seen.inode, seen.changed_ns) and not self._config.files.grows:
-            return None  # it was replaced since the look: the next one sees what is there
-        if file is not None and not self._goes_on(source, seen, file):
+            return None  # replaced since the scan: the next scan finds the new file
+        if file is not None and not self._continues(source, seen, file):
             return None if file.state is State.CHANGED else self._file(source, seen, None)
         if file is None:
             file = self._ledger.new_file(seen.name)
@@ -162,19 +162,19 @@ class Session:
             return None
         return file
 
-    def _goes_on(self, source: Source, seen: Seen, file: File) -> bool:
-        """Whether it is the file that the ledger knows. If not, the ledger has forgotten that, or has noted that this was told."""
+    def _continues(self, source: Source, seen: Seen, file: File) -> bool:
+        """True if the opened file continues the known one. Otherwise its ledger entry is deleted, or marks the change as logged."""
         status, files = source.status, self._config.files
         taken = file.state in (State.TAKEN, State.REFUSED, State.CHANGED)
         if source.same_as_taken(file.done, file.mark) and not (
             taken and (file.size != status.st_size or file.state != State.TAKEN)
         ):
-            if taken:  # touched, or put back: what is in it is what was taken
+            if taken:  # touched, or moved back: the content is unchanged
                 file.inode, file.changed_ns = status.st_ino, status.st_mtime_ns
                 self._ledger.put(file)
             return True
         if file.state is State.REFUSED and not file.done:
-            self._ledger.forget(file)  # nothing of it is in the log
+            self._ledger.forget(file)  # none of it is in the log
             return False
         if file.done or taken:
             self._tell_changed(seen, file)
@@ -188,17 +188,17 @@ class Session:
     def _tell_changed(self, seen: Seen, file: File) -> None:
         self._connector.changed += 1
         grows, take = self._config.files.grows, self._config.files.changed == "take"
-        what = 'nothing more of it is taken; give it another name, or set changed = "take"'
+        what = 'no more of it is copied; rename it, or set changed = "take"'
         if grows or take:
             what = "it is read from its beginning"
-        LOG.warning("%s is another file than what is in the log up to row %d of it: %s", seen.name, file.row, what)
+        LOG.warning("%s differs from the content that is in the log up to row %d: %s", seen.name, file.row, what)
 
     def _read(self, source: Source, file: File, topic: str) -> None:
         piece = self._ledger.new_piece(file)
         sent = False
         blocks = source.rows(file.done, file.row)
         while (rows := self._next(blocks, file, piece)) is not None:
-            self._put_aside(rows.bad, file, piece)
+            self._quarantine(rows.bad, file, piece)
             for frame in self._builder.add(rows, topic, file.name, piece, source):
                 self._send(frame)
             sent = sent or bool(rows.values)
@@ -215,10 +215,10 @@ class Session:
             self._known.looked[file.id] = (status.st_size, status.st_mtime_ns)
             self._more = self._more or status.st_size - piece.at > limits.ROW_BYTES_MAX
         elif source.changed():
-            LOG.warning("%s was changed while it was read: write it elsewhere, and rename it when it is complete", file.name)
+            LOG.warning("%s changed while it was read: write files elsewhere, and rename them when they are complete", file.name)
 
     def _next(self, blocks: Iterator[Rows], file: File, piece: Piece) -> Rows | None:
-        """The next rows of a file; None at its end, and where it cannot be read on: what becomes of it then is in `piece.state`."""
+        """Return the next rows of a file, None at its end or after an error; `piece.state` is the state of the file then."""
         piece.state = State.OPEN
         try:
             rows = next(blocks, None)
@@ -233,8 +233,8 @@ class Session:
             return rows
         return None
 
-    def _put_aside(self, bad: list[BadRow], file: File, piece: Piece) -> None:
-        """Keep rows that no log takes; they are on the disk before anything behind them is sent."""
+    def _quarantine(self, bad: list[BadRow], file: File, piece: Piece) -> None:
+        """Quarantine rejected rows; they are on disk before any later row is sent."""
         for one in bad:
             size = one.size or len(one.data)
             told = {
@@ -250,45 +250,45 @@ class Session:
             self._ledger.put_piece(piece)
 
     def _refuse(self, file: File, piece: Piece, error: Unreadable) -> None:
-        """The rest of a file cannot be read: that is told, and the others go on."""
+        """Log and quarantine a file whose rest is unreadable; the other files continue."""
         told = {"file": file.name, "rows_taken": piece.row, "at": piece.at, "bytes": file.size}
         self._connector.quarantine.put(f"{file.name}-file", (self._ledger.id, str(file.id)), str(error), told)
-        LOG.warning("%s cannot be read behind row %d: %s", file.name, piece.row, error)
+        LOG.warning("%s is unreadable after row %d: %s", file.name, piece.row, error)
         piece.bad += 1
 
-    # What is on its way.
+    # Frames in flight.
 
     def _send(self, frame: Frame) -> None:
-        """Hand a frame to the producer, when there is room; not any more when it is to stop.
+        """Hand a frame to the producer when its buffer has space; stop waiting after `stop`.
 
         Raises:
             TuttiError: an earlier frame failed.
         """
-        self._ledger.write()  # first the plan, then what refers to it
+        self._ledger.write()  # the ledger must have the piece before a frame names it
         outcome = partial(self.heard, frame.number)
         while not self._stop.is_set():
             self._drain()
             try:
                 receipt = self._producer.send_batch(frame.topic, frame.records, frame.place.encode(), outcome)
             except BufferFull:
-                self._news.wait(limits.WAIT_S)
+                self._outcome_event.wait(limits.WAIT_S)
                 continue
             if receipt.done() and receipt.error is not None:
-                raise receipt.error  # before anything is sent whose place lies behind it
+                raise receipt.error  # stop before sending frames whose progress would include this one
             return
 
     def heard(self, number: int, error: TuttiError | None, receipt: Receipt) -> None:
-        """The outcome of a frame, in an I/O thread of the client."""
+        """Receive the outcome of a frame, in an I/O thread of the client."""
         self._outcomes.append((error, number, receipt.count))
-        self._news.set()
+        self._outcome_event.set()
 
     def _drain(self) -> None:
-        """Note outcomes.
+        """Process outcomes.
 
         Raises:
             TuttiError: a frame failed.
         """
-        self._news.clear()
+        self._outcome_event.clear()
         while self._outcomes:
             error, number, count = self._outcomes.popleft()
             if error is not None:
@@ -303,28 +303,28 @@ class Session:
                 self._connector.files += 1
                 self._after.add(file)
 
-    def _tidy(self) -> None:
-        """Write what was settled, and do what comes after."""
+    def _write_settled(self) -> None:
+        """Write settled pieces to the ledger, and carry out disposals."""
         self._ledger.write()
         self._after.carry_out()
 
     def _wait(self, until: float) -> None:
-        """Until it is time to look again."""
+        """Wait until the next scan is due."""
         while not self._stop.is_set():
             self._drain()
             now = time.monotonic()
             if now >= self._settle_at or not self._ended:
                 self._settle_at = now + limits.SETTLE_S
-                self._tidy()
+                self._write_settled()
             if now >= until or (self._more and not self._ended):
                 return
             if self._ended:
-                self._news.wait(min(limits.WAIT_S, until - now))
+                self._outcome_event.wait(min(limits.WAIT_S, until - now))
             else:
                 self._stop.wait(until - now)
 
     def _finish(self) -> None:
-        """Deliver what was sent; what is not delivered in time is read again by the next instance."""
+        """Deliver the sent records; the next instance reads again what is not delivered in time."""
         self._producer.flush(limits.DELIVERY_S)
         self._drain()
-        self._tidy()
+        self._write_settled()

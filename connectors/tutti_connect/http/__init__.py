@@ -1,1 +1,1 @@
-"""HTTP beside the gateways: posts into the log, reads out of it (docs/how-to/http.md)."""
+"""HTTP connector: posts records to the log, and serves reads of the log (docs/how-to/http.md)."""

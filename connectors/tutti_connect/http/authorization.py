@@ -1,4 +1,4 @@
-"""Who may do what: bearer tokens, by a file of the form that gateways take (docs/how-to/security.md)."""
+"""Authorization of HTTP requests by bearer tokens, from the same token file as gateways use (docs/how-to/security.md)."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _BEARER = "bearer"
 
 
 class Guard:
-    """Knows who asks. `tokens`: None where everybody may do everything."""
+    """Authorizes requests. `tokens` is None if every caller may do everything."""
 
     def __init__(self, path: str, name: str) -> None:
-        """Read the file of tokens; none if `path` is empty. `name` is the connector's.
+        """Read the token file; `path` is "" for none. `name` is the name of the connector.
 
         Raises:
-            ConfigError: it cannot be read, or something in it is wrong.
+            ConfigError: the file is unreadable or invalid.
         """
         self.tokens = Tokens(path) if path else None
         self._name = name
         self._told = ""
 
     def look(self) -> None:
-        """See whether the file has changed, and tell in the log where it cannot be read any more; called once in a while."""
+        """Reload a changed token file, and log failures; called periodically."""
         if self.tokens is None:
             return
         self.tokens.refresh()
@@ -37,23 +37,23 @@ class Guard:
         if self._told and self._told != told:
             LOG.error("%s", self._told)
         elif told and not self._told:
-            LOG.info("the file of tokens was read")
+            LOG.info("the token file was read")
 
     @property
     def trouble(self) -> str:
-        """Why the file of tokens could not be read again, empty if it could; what was read before holds."""
+        """Return why the token file could not be reloaded, "" if it could; the last valid content stays in use."""
         return self.tokens.trouble if self.tokens is not None else ""
 
     @property
     def refused(self) -> Mapping[str, int]:
-        """How often somebody was refused, by why."""
+        """Return the number of rejected requests by reason."""
         return self.tokens.refused if self.tokens is not None else {}
 
     def known(self, request: Request) -> Access:
-        """Who asks.
+        """Return the access rights of the caller.
 
         Raises:
-            Problem: 401: nobody is known by what came.
+            Problem: 401: the request has no valid token.
         """
         if self.tokens is None:
             return ANYBODY
@@ -61,11 +61,11 @@ class Guard:
         try:
             return self.tokens.who(token.strip() if kind.lower() == _BEARER else None)
         except NotAllowed as error:
-            told = str(error) if token else "a token is wanted here: send the header Authorization: Bearer TOKEN"
+            told = str(error) if token else "a token is required: send the header Authorization: Bearer TOKEN"
             raise Problem(401, told, close=True) from error
 
     def produce(self, request: Request, topic: str, producer: str | None) -> None:
-        """Refuse who may not write to a topic, or under a producer's name.
+        """Reject a caller that may not write to a topic, or under a producer name.
 
         Raises:
             Problem: 401, 403.
@@ -76,7 +76,7 @@ class Guard:
             self._check(lambda: access.require_producer(f"{self._name}.{producer}"))
 
     def resume(self, request: Request, producer: str) -> None:
-        """Refuse who may not write under a producer's name.
+        """Reject a caller that may not write under a producer name.
 
         Raises:
             Problem: 401, 403.
@@ -85,7 +85,7 @@ class Guard:
         self._check(lambda: access.require_producer(f"{self._name}.{producer}"))
 
     def read(self, request: Request, topics: Iterable[str] | None) -> Callable[[], bool]:
-        """Refuse who may not read topics (None: all); what is returned says whether they still may.
+        """Reject a caller that may not read topics (None: all); return a function that checks the rights again.
 
         Raises:
             Problem: 401, 403.

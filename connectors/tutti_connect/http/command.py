@@ -1,4 +1,4 @@
-"""`tutti connect http`: one process of the connector, until it is told to end."""
+"""`tutti connect http`: runs one process of the connector until SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import click
 
 
 @click.command("http")
-@click.option("--config", "path", required=True, metavar="FILE", help="Its TOML file; conf/connectors/http.toml is an example.")
+@click.option("--config", "path", required=True, metavar="FILE", help="The connector's TOML file; see conf/connectors/http.toml.")
 def http(path: str) -> int:
-    """Take records over HTTP into the log, and give them out.
+    """Accept records over HTTP for the log, and serve reads of the log.
 
-    Several of them with one configuration serve the same producers. One line of JSON on standard output says that it is there, and
-    its address; logs go to standard error. SIGTERM or Ctrl-C: what was taken is delivered, and it ends. Exit codes as of all
-    commands: 2 for what has to be changed, 3 where no gateway answers at the start.
+    Several processes with one configuration serve the same producers. One line of JSON on standard output reports the connector as
+    ready, with its address; logs go to standard error. After SIGTERM or Ctrl-C, it delivers the records that it has accepted, and
+    ends. Exit codes: 2 for a wrong configuration, 3 if no gateway answers at the start.
     """
     from tutti.runtime.worker import run
     from tutti_connect.http.config import load_http

@@ -1,4 +1,4 @@
-"""What the HTTP connector is told: a TOML file, checked as a gateway's is."""
+"""Configuration of the HTTP connector: one TOML file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Tls(Struct, frozen=True):
     """Table [tls].
 
     Attributes:
-        certificate, key: files, PEM; both, or none.
+        certificate, key: PEM files; both or neither.
     """
 
     certificate: str = ""
@@ -24,16 +24,16 @@ class Tls(Struct, frozen=True):
 
 
 class Http(Struct, frozen=True):
-    """HTTP into the log and out of it.
+    """Configuration of the HTTP connector.
 
     Attributes:
-        name: the connector's: producers in the log begin with it. Processes of one name serve the same producers.
+        name: name of the connector, and prefix of its producers' names in the log. Processes of one name serve the same producers.
         gateways: `tutti://HOST:PORT[,HOST:PORT...]`.
         listen: HOST:PORT.
-        tls: its certificate.
-        spool: directory on this host for posts that do not wait; none without it. Of one process.
-        tokens: file of the tokens that are taken; without it everybody may do everything.
-        insecure: whether it listens beyond this host without TLS and tokens.
+        tls: TLS certificate.
+        spool: directory on this host for posts that do not wait; by default none. Each process needs its own.
+        tokens: token file; by default every caller may do everything.
+        insecure: True to allow other hosts to reach the port without TLS and tokens.
     """
 
     name: Annotated[str, example("web")]
@@ -46,15 +46,15 @@ class Http(Struct, frozen=True):
 
     @property
     def address(self) -> Address:
-        """Host and port to listen on."""
+        """Return the host and port to listen on."""
         return parse_host_port(self.listen, port_min=0)
 
 
 def load_http(path: str) -> Http:
-    """The configuration in a file.
+    """Load the configuration.
 
     Raises:
-        ConfigError: the file cannot be read, or is wrong: where, what, what to do.
+        ConfigError: the file is unreadable or wrong; names the place, the problem and the remedy.
     """
     config = load_struct(path, Http)
     check_connector_name(path, config.name)
@@ -64,10 +64,10 @@ def load_http(path: str) -> Http:
     except UsageError as error:
         raise ConfigError(f"{path}: listen: {error}") from None
     if bool(config.tls.certificate) != bool(config.tls.key):
-        raise ConfigError(f"{path}: tls has a certificate or a key alone: name both files, or none")
+        raise ConfigError(f"{path}: tls needs both a certificate and a key: set both files, or neither")
     if not (config.insecure or is_loopback(address.host)) and not (config.tls.certificate and config.tokens):
         raise ConfigError(
-            f"{path}: listen is {config.listen!r}, which others can reach, and without [tls] and tokens anybody there may write: "
-            "set both, listen on 127.0.0.1, or say insecure = true"
+            f"{path}: listen is {config.listen!r}, which other hosts can reach, and without [tls] and tokens any of them may "
+            "write: set both, listen on 127.0.0.1, or set insecure = true"
         )
     return config

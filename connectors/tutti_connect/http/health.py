@@ -1,5 +1,6 @@
-"""How the group is: looked at once a second, so that posts are refused at once while nobody could commit them. And the process
-itself: what large bodies and pages took goes back to the system after a busy second.
+"""Health of the group, polled once a second, so that posts fail at once while nothing can commit.
+
+The same thread returns freed memory to the system after large bodies and pages.
 """
 
 from __future__ import annotations
@@ -19,58 +20,58 @@ _READY = "primary"
 
 
 class Health:
-    """Looks in a thread of its own.
+    """Polls the group in its own thread.
 
     Attributes:
-        state: of the best gateway that answered: primary, minority, joining, halted; "unavailable" when none did.
-        frontier: how far the log is committed, as far as it was seen.
-        message: why nothing can be committed now, empty if nothing is known that stands against it.
-        busy: set by who took much memory.
+        state: state of the best gateway that answered: primary, minority, joining, halted; "unavailable" if none did.
+        frontier: highest known frontier of the log.
+        message: why nothing can be committed now, "" if no reason is known.
+        busy: set by operations that used much memory.
     """
 
     def __init__(self, reads: Reads) -> None:
-        """Nothing is known yet."""
+        """Start without any knowledge of the group."""
         self.busy = False
         self.state = "unknown"
         self.frontier = 0
-        self.message = "the gateways were not asked yet"
+        self.message = "no gateway has been asked yet"
         self._reads = reads
-        self._over = threading.Event()
+        self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="health", daemon=True)
 
     @property
     def ready(self) -> bool:
-        """Whether a post can be committed, as far as is known."""
+        """True if a post can be committed, as far as known."""
         return not self.message
 
     def start(self, *, needed: bool) -> None:
-        """Look at once; then again and again.
+        """Poll once now, and then periodically.
 
         Args:
-            needed: whether a gateway has to answer; without it, what comes meanwhile goes into a spool.
+            needed: True if a gateway must answer; otherwise posts go to a spool until one does.
 
         Raises:
-            TuttiError: no gateway answers where one is needed, or it does not let the connector look.
+            TuttiError: a needed gateway does not answer, or the gateway rejects the connector.
         """
         try:
-            self._look(None if needed else limits.LOOK_WAIT_S)
+            self._poll(None if needed else limits.LOOK_WAIT_S)
         except Unavailable as error:
             if needed:
                 raise
             self.state, self.message = "unavailable", str(error)
-            LOG.warning("no gateway answers, posts go into the spool: %s", error)
+            LOG.warning("no gateway answers; posts go to the spool: %s", error)
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more."""
-        self._over.set()
+        """Stop polling."""
+        self._stopped.set()
         if self._thread.is_alive():
             self._thread.join(limits.LOOK_WAIT_S)
 
     def _run(self) -> None:
-        while not self._over.wait(limits.LOOK_S):
+        while not self._stopped.wait(limits.LOOK_S):
             try:
-                self._look(limits.LOOK_WAIT_S)
+                self._poll(limits.LOOK_WAIT_S)
             except TuttiError as error:
                 self.state, self.message = "unavailable", str(error)
             if self.busy:
@@ -78,12 +79,14 @@ class Health:
                 pa.default_memory_pool().release_unused()
                 malloc.give_back()
 
-    def _look(self, patience: float | None) -> None:
+    def _poll(self, patience: float | None) -> None:
         found = self._reads.frontier(patience=patience)
         self.state, self.frontier = found.state, max(self.frontier, found.offset)
         if not found.log:
-            self.message = "the group is not founded yet: `tutti members` says who is missing"
+            self.message = "the group is not founded yet: `tutti members` shows the missing gateways"
         elif found.state != _READY:
-            self.message = f"the gateways that answer are no majority of the group (state {found.state}): nothing can be committed"
+            self.message = (
+                f"the gateways that answer are not a majority of the group (state {found.state}): nothing can be committed"
+            )
         else:
             self.message = ""

@@ -1,71 +1,72 @@
-"""Every bound of the HTTP connector. Bytes, seconds, records."""
+"""Limits of the HTTP connector. Bytes, seconds, records."""
 
 from __future__ import annotations
 
 from tutti import limits
 
 # Connections
-CONNECTIONS_MAX = 1024  # for one more the one that waits longest without a request gives way
+CONNECTIONS_MAX = 1024  # one more connection closes the one that has waited longest without a request
 HEADER_BYTES_MAX = 16 * limits.KIB
-HEAD_S = 10.0  # for a request's head, from the connection or the end of the answer before
-BODY_S = 30.0  # for its body
-SEND_S = 30.0  # that the other side may take nothing of an answer before it is cut
-LINGER_S, LINGER_BYTES_MAX = 2.0, 64 * limits.MIB  # a body that is too large is read on to let its answer be heard
-STOP_S = 10  # for what is under way when it is told to end
+HEAD_S = 10.0  # for a request's head, after the connection or the previous answer
+BODY_S = 30.0  # for a request's body
+SEND_S = 30.0  # before a connection whose peer reads nothing of an answer is closed
+# reading of the rest of a body that is too large, so that the peer receives the answer
+LINGER_S, LINGER_BYTES_MAX = 2.0, 64 * limits.MIB
+STOP_S = 10  # for requests in progress at the end
 
 # Posts
-BODY_BYTES_MAX = 16 * limits.MIB  # of JSON; what it becomes has the bounds of a frame
+BODY_BYTES_MAX = 16 * limits.MIB  # of a JSON body; the converted frame has the limits of a frame
 RAW_BYTES_MAX = limits.RAW_BYTES_MAX  # of an Arrow stream, decompressed
 FRAME_BYTES_MAX = limits.BODY_BYTES_MAX
 RECORDS_A_POST_MAX = 65_536
 ARROW_BATCHES_MAX = 1024  # of one stream
-BODIES_BYTES_MAX = 128 * limits.MIB  # of all requests, as far as they came
-LOOP_BYTES_MAX = 256 * limits.KIB  # a larger body is parsed in a thread of its own: others are answered meanwhile
+BODIES_BYTES_MAX = 128 * limits.MIB  # received bytes of all requests in progress
+LOOP_BYTES_MAX = 256 * limits.KIB  # a larger body is parsed in a thread, so that other requests are answered meanwhile
 PARSERS = 2
-POSTS_MAX = 256  # in hand at a time, with whole bodies
-BUFFER_BYTES = 64 * limits.MIB  # of the producer of posts without a name
+POSTS_MAX = 256  # in progress at a time, with complete bodies
+BUFFER_BYTES = 64 * limits.MIB  # of the producer for posts without a producer name
 DELIVERY_S = 10.0  # for a post's outcome
-POST_S = 25.0  # to find it out with new epochs
-TRIES_MAX = 8  # epochs that a post begins, where other processes begin theirs
-FENCED_S_MIN, FENCED_S_MAX = 0.05, 1.0  # before it takes the producer back; doubled
-CONNECT_S = 5.0  # for a producer to begin
+POST_S = 25.0  # to find out the outcome with new epochs
+TRIES_MAX = 8  # epochs that a post starts in competition with other processes
+FENCED_S_MIN, FENCED_S_MAX = 0.05, 1.0  # before the next epoch of a fenced producer; doubles
+CONNECT_S = 5.0  # for a producer to connect
 
 # Producers by name
 PRODUCERS_OPEN_MAX = 64  # each has a connection and a buffer
-PRODUCER_BUFFER_BYTES = 2 * FRAME_BYTES_MAX  # one post at a time
-OPENERS = 8  # threads that open and close them
-WAITING_A_PRODUCER_MAX = 16  # posts that wait for those before them
-PRODUCER_NAME_BYTES_MAX = 140  # behind the connector's
-SEQUENCE_MAX = 2**53  # what JSON's numbers carry everywhere
-POSTS_REMEMBERED = 1024  # of one producer, to answer a repeat
-SEARCH_S = 5.0  # for a repeated post that is not remembered, in the log
+PRODUCER_BUFFER_BYTES = 2 * FRAME_BYTES_MAX  # holds one post at a time
+OPENERS = 8  # threads that open and close producers
+WAITING_A_PRODUCER_MAX = 16  # posts that wait for earlier posts of their producer
+PRODUCER_NAME_BYTES_MAX = 140  # after the connector's name and a dot
+SEQUENCE_MAX = 2**53  # largest integer that all JSON implementations represent exactly
+POSTS_REMEMBERED = 1024  # of one producer, to answer repeated posts
+SEARCH_S = 5.0  # for a search in the log for a repeated post that is not remembered
 SEARCHERS = 2
 
 # Spool
-SPOOLERS = 16  # posts that wait for its disk at a time
-SPOOL_S = 10.0  # for its disk
+SPOOLERS = 16  # posts that wait for the spool's disk at a time
+SPOOL_S = 10.0  # for the spool's disk
 
 # Receipts of posts that do not wait
 RECEIPTS_MAX = 10_000
-RECEIPT_S = 900.0  # after the outcome
+RECEIPT_S = 900.0  # after the outcome is known
 
 # Reads
 PAGE_RECORDS, PAGE_RECORDS_MAX = 1_000, 10_000
-PAGE_BYTES_MAX = 8 * limits.MIB  # of the answer; one record more fits in any case
-PAGE_S = 5.0  # for looking through records that are not wanted
-PAGE_ROWS = 1_000  # looked at together
-READERS = 8  # pages made at a time
-READS_WAITING_MAX = 64  # and that wait for that
-STREAMS_MAX = 32  # each has a thread and up to one batch of the log
-STREAM_ROWS = 256  # sent together
+PAGE_BYTES_MAX = 8 * limits.MIB  # of an answer; one more record always fits
+PAGE_S = 5.0  # for scanning records that do not match
+PAGE_ROWS = 1_000  # scanned in one step
+READERS = 8  # pages computed at a time
+READS_WAITING_MAX = 64  # requests that wait for a reader thread
+STREAMS_MAX = 32  # each uses a thread and up to one batch of the log
+STREAM_ROWS = 256  # sent in one write
 STREAM_POLL_S = 1.0
 HEARTBEAT_S = 10.0
 READ_S = 10.0  # for a gateway to answer
 
 # Health
-ARENAS_MAX = 2  # of the allocator: each thread else keeps freed memory of its own
-LOOK_S = 1.0  # between two looks at the group
+ARENAS_MAX = 2  # of the allocator: otherwise each thread keeps freed memory
+LOOK_S = 1.0  # between two polls of the group
 LOOK_WAIT_S = 3.0
-CERTIFICATE_LOOK_S = 10.0  # between two looks whether the certificate is a new one
+CERTIFICATE_LOOK_S = 10.0  # between two checks for a renewed certificate
 
-RETRY_AFTER_S = 1  # told to who is to come again
+RETRY_AFTER_S = 1  # value of the Retry-After header

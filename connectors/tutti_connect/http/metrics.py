@@ -1,4 +1,4 @@
-"""What the connector says of itself to Prometheus."""
+"""Prometheus metrics of the HTTP connector."""
 
 from __future__ import annotations
 
@@ -15,50 +15,52 @@ _SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0, 25.0)
 
 
 class Metrics:
-    """Counts what happens, and looks at the rest when it is asked.
+    """Counts events, and computes the other metrics at each scrape.
 
     Attributes:
-        turned_away: that of the port's connections (`tutti.runtime.http_server`), once it is served.
+        turned_away: counters of rejected connections (`tutti.runtime.http_server`), set when the port is served.
     """
 
     def __init__(self, service: Service) -> None:
-        """Nothing has happened."""
+        """Start with all counters at zero."""
         self._service = service
         self.turned_away: Mapping[str, int] = {}
         self._registry = CollectorRegistry()
-        of: dict[str, Any] = {"registry": self._registry, "labelnames": ["connector"]}
+        options: dict[str, Any] = {"registry": self._registry, "labelnames": ["connector"]}
         name = service.name
-        self.records = Counter("tutti_http_records", "Records committed by this process.", **of).labels(name)
-        self.failures = Counter("tutti_http_failures", "Answers of 500 and above.", **of).labels(name)
-        self.posts = Histogram("tutti_http_post_seconds", "Posts that wait, to their answer.", buckets=_SECONDS, **of).labels(name)
+        self.records = Counter("tutti_http_records", "Records committed by this process.", **options).labels(name)
+        self.failures = Counter("tutti_http_failures", "Answers with status 500 or above.", **options).labels(name)
+        self.posts = Histogram(
+            "tutti_http_post_seconds", "Time to the answer of posts that wait for their outcome.", buckets=_SECONDS, **options
+        ).labels(name)
         self.answers = Counter(
             "tutti_http_answers", "Answers by operation and status.", ["connector", "operation", "status"], registry=self._registry
         )
         self._registry.register(self)
 
     def answered(self, operation: str, status: int) -> None:
-        """One request was answered."""
+        """Count one answered request."""
         self.answers.labels(self._service.name, operation, str(status)).inc()
         if status >= 500:
             self.failures.inc()
 
     def page(self) -> bytes:
-        """All families."""
+        """Return all metric families in Prometheus text format."""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """What is looked at."""
+        """Yield the metrics that are computed at each scrape."""
         service = self._service
         gauges = {
-            "posts": (service.posts, "Posts in hand."),
-            "body_bytes": (service.intake.held, "Bytes of posts whose outcome is not known."),
-            "receipts_pending": (service.receipts.pending, "Posts that do not wait, without an outcome."),
-            "producers": (service.producers.opened, "Producers by name that are open."),
-            "streams": (service.streams.open, "Streams that are open."),
+            "posts": (service.posts, "Posts in progress."),
+            "body_bytes": (service.intake.held, "Bytes of posts with unknown outcome."),
+            "receipts_pending": (service.receipts.pending, "Posts with wait=false that have no outcome yet."),
+            "producers": (service.producers.opened, "Open producers with a name."),
+            "streams": (service.streams.open, "Open streams."),
             "ready": (float(service.health.ready), "1 while posts can be committed."),
             "tokens_trouble": (
                 float(bool(service.guard.trouble)),
-                "1 while the file of tokens cannot be read: what it said holds.",
+                "1 while the token file cannot be read; the last valid content stays in use.",
             ),
         }
         for name, (value, about) in gauges.items():
@@ -66,8 +68,8 @@ class Metrics:
             family.add_metric([service.name], value)
             yield family
         counters = {
-            "repeated": (service.producers.repeated, "Posts that had been committed before."),
-            "taken_back": (service.producers.taken_back, "Times that another process had taken a producer."),
+            "repeated": (service.producers.repeated, "Repeated posts that were already committed."),
+            "taken_back": (service.producers.taken_back, "Times that a producer was taken back from another process."),
         }
         for name, (value, about) in counters.items():
             counter = CounterMetricFamily(f"tutti_http_{name}", about, labels=["connector"])
@@ -76,11 +78,11 @@ class Metrics:
         for name, about, label, counts in (
             (
                 "turned_away",
-                "Connections closed without an operation's answer: by the refusal, or crowded.",
+                "Connections closed without an operation's answer, by reason.",
                 "why",
                 self.turned_away,
             ),
-            ("tokens_refused", "Times that somebody was refused by a token, or the lack of one.", "reason", service.guard.refused),
+            ("tokens_refused", "Requests rejected for a wrong or missing token.", "reason", service.guard.refused),
         ):
             counter = CounterMetricFamily(f"tutti_http_{name}", about, labels=["connector", label])
             for why, count in dict(counts).items():

@@ -1,4 +1,4 @@
-"""The listening port: connections with bounds, TLS, the event loop, the life of the process."""
+"""HTTP server of the connector: bounded connections, TLS, event loop, process life cycle."""
 
 from __future__ import annotations
 
@@ -31,69 +31,69 @@ LOG = logging.getLogger("tutti.http")
 
 
 class Protocol(BoundedProtocol):
-    """A connection: its head has its time, the request bounds itself, and who takes nothing of an answer is cut."""
+    """An HTTP connection with time limits for the request's head and for a peer that does not read."""
 
-    wrong_port = "this port takes records over HTTP/1.1; {spoken} belongs to a gateway's own ports"
-    _stuck: asyncio.TimerHandle | None = None
+    wrong_port = "this port accepts records over HTTP/1.1; {spoken} needs a port of a gateway"
+    _send_timer: asyncio.TimerHandle | None = None
 
     def patience_s(self) -> float:
-        """Seconds for a head."""
+        """Return the time limit for a request's head in seconds."""
         return limits.HEAD_S
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone."""
+        """Handle the end of the connection."""
         self.resume_writing()
         super().connection_lost(exc)
 
     def handle_events(self) -> None:
-        """What the bytes say."""
+        """Handle parsed events."""
         super().handle_events()
         if not self.answered:
-            self.disarm()  # the head is there: what follows has times of its own
+            self.disarm()  # the head is complete; the rest of the request has its own time limits
 
     def pause_writing(self) -> None:
-        """The other side takes nothing more at this moment."""
+        """Start the time limit for a peer that does not read."""
         super().pause_writing()
-        self._stuck = self.loop.call_later(limits.SEND_S, self.transport.abort)
+        self._send_timer = self.loop.call_later(limits.SEND_S, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """It takes what there is."""
-        if self._stuck is not None:
-            self._stuck.cancel()
-            self._stuck = None
+        """Cancel the time limit: the peer reads again."""
+        if self._send_timer is not None:
+            self._send_timer.cancel()
+            self._send_timer = None
         super().resume_writing()
 
     def expired(self) -> None:
-        """The head did not come in its time: who has begun one is told so."""
+        """Handle a late head: answer a request that has started, and close an idle connection."""
         if self._begun and not self.transport.is_closing() and not self.transport.get_write_buffer_size():
-            self.refuse(HTTPStatus.REQUEST_TIMEOUT, f"the head of the request was not there within {limits.HEAD_S:g} s")
+            self.refuse(HTTPStatus.REQUEST_TIMEOUT, f"the head of the request did not arrive within {limits.HEAD_S:g} s")
         else:
             self.transport.abort()
 
 
 class Connector:
-    """The process: `run` serves until it is told to end."""
+    """The connector process: `run` serves until SIGTERM or Ctrl-C."""
 
     def __init__(self, config: Http) -> None:
-        """Listen; nothing is answered yet.
+        """Bind the port; answer nothing yet.
 
         Raises:
-            ConfigError: the address cannot be listened on, or a file of keys or tokens is none.
+            ConfigError: the address cannot be bound, or a key or token file is invalid.
         """
         self.config = config
         self._guard = Guard(config.tokens, config.name)
         self._listener = _listen(config)
         self._tls = Tls(config.tls.certificate, config.tls.key)
-        # It warns of each request that is none: strangers would fill the log.
+        # Uvicorn warns about each invalid request, so untrusted peers could flood the log.
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
 
     @property
     def address(self) -> str:
-        """Where it listens, as a URL."""
+        """Return the URL of the bound address."""
         return f"http{'s' if self._tls.context else ''}://{Address(*self._listener.getsockname()[:2])}"
 
     def run(self, stop: threading.Event, ready: Callable[[], None]) -> None:
-        """As `tutti.runtime.worker.Worker`.
+        """Serve as `tutti.runtime.worker.Worker` requires.
 
         Raises:
             TuttiError: no gateway answers at the start, and there is no spool.
@@ -136,7 +136,7 @@ class Connector:
         await service.finish()
 
     def _watch(self, stop: threading.Event, server: Server, service: Service) -> None:
-        """Until it is told to end; meanwhile a certificate that is renewed is taken for new connections, and tokens that change."""
+        """Reload a renewed certificate and changed tokens for new connections, until the end."""
         while not stop.wait(limits.CERTIFICATE_LOOK_S):
             self._tls.refresh()
             self._guard.look()
@@ -148,47 +148,49 @@ def _listen(config: Http) -> socket.socket:
     host, port = config.address
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        listener = socket.socket(family, kind, protocol)  # named: asyncio else leaves TCP_NODELAY off, 40 ms an answer
+        # the explicit protocol lets asyncio set TCP_NODELAY, which saves 40 ms for each answer
+        listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(place)
     except OSError as error:
         raise Unavailable(
-            f"{config.listen} cannot be listened on: {error.strerror or error}; end what uses it, or give `listen` another port"
+            f"{config.listen} cannot be bound: {error.strerror or error}; "
+            "stop the process that uses it, or choose another port for `listen`"
         ) from error
     return listener
 
 
 class Tls:
-    """The certificate. `context`: for the port, None without one."""
+    """The TLS certificate. `context` is None without one."""
 
     def __init__(self, certificate: str, key: str) -> None:
         """Read both files.
 
         Raises:
-            ConfigError: they cannot be used.
+            ConfigError: the files are unusable.
         """
         self._files = certificate, key
         self.context: ssl.SSLContext | None = None
         if certificate:
             check_certificate(certificate, key)
-            self._stamps = self._seen()
+            self._stamps = self._file_stamps()
             self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             self.context.minimum_version = ssl.TLSVersion.TLSv1_2
             self.context.load_cert_chain(certificate, key)
 
     def refresh(self) -> None:
-        """Take files that have changed for new connections, if they can be used: else what was read before holds."""
-        if self.context is None or self._seen() == self._stamps:
+        """Reload changed files for new connections; if they are unusable, keep the previous certificate."""
+        if self.context is None or self._file_stamps() == self._stamps:
             return
-        self._stamps = self._seen()
+        self._stamps = self._file_stamps()
         try:
             check_certificate(*self._files)
             self.context.load_cert_chain(*self._files)
         except (ConfigError, OSError) as error:
-            LOG.error("the certificate that was read before still holds: %s", error)
+            LOG.error("the previous certificate stays in use: %s", error)
             self._stamps = ()
         else:
-            LOG.info("a new certificate was read from %s", self._files[0])
+            LOG.info("a new certificate was loaded from %s", self._files[0])
 
-    def _seen(self) -> tuple[object, ...]:
+    def _file_stamps(self) -> tuple[object, ...]:
         return tuple(stamp(file) for file in self._files)

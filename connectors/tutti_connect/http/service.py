@@ -1,4 +1,4 @@
-"""The answers. Each method answers one operation (`operations.py`); what blocks is done in threads."""
+"""Request handlers. Each method answers one operation (`operations.py`); blocking work runs in threads."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ Result = TypeVar("Result")
 
 
 class Service:
-    """Everything that requests share. Made in the event loop."""
+    """State shared by all requests. Created in the event loop."""
 
     def __init__(self, config: Http, guard: Guard, reads: Reads, health: Health, spool: Spool | None) -> None:
-        """Nothing is connected that was not before."""
+        """Take the parts; open no new connection."""
         self.name, self.guard, self.reads, self.health, self.spool = config.name, guard, reads, health, spool
         self._url = config.gateways
         self.producers = Producers(config.gateways, config.name, partial(queries.search, reads))
         self.intake, self.receipts, self.streams = Intake(), Receipts(time.monotonic), Streams()
         self.metrics = Metrics(self)
-        self.posts = 0  # in hand
+        self.posts = 0  # posts in progress
         self._reading = 0
         self._tasks: set[asyncio.Task[Any]] = set()
         self._parsers = ThreadPoolExecutor(limits.PARSERS, "parser")
@@ -69,34 +69,34 @@ class Service:
         if not self.health.ready and spool is None:
             raise Problem(503, self.health.message, committed="no")
         held = Held(self.intake, request.client.host if request.client else "")
-        began = time.monotonic()
+        started = time.monotonic()
         try:
-            body = await self.intake.body(request, held)  # a caller who is slow with it takes no place of others
-            with self._in_hand():
+            body = await self.intake.body(request, held)  # read before the slot is taken, so that a slow caller does not occupy one
+            with self._in_progress():
                 records = await self._parsed(body, topic, content_type, plain, held)
                 del body
                 if wait:
-                    return _committed(records, await self._commit(records, named, _nobody), named)
+                    return _committed(records, await self._commit(records, named, _ignore), named)
                 if spool is not None:
                     return await self._spooled(spool, records, held)
-                return await self._begun(records, named, held)
+                return await self._answer_when_sent(records, named, held)
         except BaseException:
             held.release()
             raise
         finally:
             if wait:
                 held.release()
-                self.metrics.posts.observe(time.monotonic() - began)
+                self.metrics.posts.observe(time.monotonic() - started)
 
     @contextlib.contextmanager
-    def _in_hand(self) -> Iterator[None]:
-        """Count a post whose body is whole.
+    def _in_progress(self) -> Iterator[None]:
+        """Count a post with a complete body.
 
         Raises:
-            Problem: 429: there are too many.
+            Problem: 429: too many posts are in progress.
         """
         if self.posts >= limits.POSTS_MAX:
-            raise Problem(429, f"{self.posts} posts are in hand: come again", committed="no")
+            raise Problem(429, f"{self.posts} posts are in progress: retry later", committed="no")
         self.posts += 1
         try:
             yield
@@ -119,29 +119,29 @@ class Service:
             else:
                 outcome = await self.producers.post_once(*named, records, sent)
         except Unavailable as error:
-            raise Problem(503, str(error), committed="no") from error  # others say `Unknown` once anything was sent
+            raise Problem(503, str(error), committed="no") from error  # after anything was sent, the error is `Unknown` instead
         if outcome.offset is not None:
-            self.reads.saw(outcome.offset + records.count)  # who reads here is shown no less
+            self.reads.saw(outcome.offset + records.count)  # later reads here show at least this offset
         if not outcome.repeated:
             self.metrics.records.inc(records.count)
         return outcome
 
-    async def _begun(self, records: Records, named: tuple[str, int] | None, held: Held) -> Response:
-        """A post that does not wait: answered when it is on its way, or at once when its outcome is known."""
+    async def _answer_when_sent(self, records: Records, named: tuple[str, int] | None, held: Held) -> Response:
+        """Answer a post that does not wait: when it is sent, or at once if its outcome is known."""
         name = self.receipts.open()
         sent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def on_its_way() -> None:
+        def on_sent() -> None:
             if not sent.done():
                 sent.set_result(None)
 
-        task = asyncio.create_task(self._commit(records, named, on_its_way))
+        task = asyncio.create_task(self._commit(records, named, on_sent))
         self._tasks.add(task)
 
         def known(done: asyncio.Task[Outcome]) -> None:
             self._tasks.discard(done)
             held.release()
-            self.receipts.settle(name, _told(records, done, named))
+            self.receipts.settle(name, _receipt_fields(records, done, named))
 
         task.add_done_callback(known)
         either: set[asyncio.Future[Any]] = {task, sent}
@@ -152,7 +152,7 @@ class Service:
         return _json(told, 202, {"location": f"/v1/receipts/{name}"})
 
     async def _spooled(self, spool: Spool, records: Records, held: Held) -> Response:
-        """A post that does not wait and is safe on the disk."""
+        """Answer a post that does not wait, after it is durable in the spool."""
         name = self.receipts.open_spooled()
 
         def known(outcome: Outcome | TuttiError) -> None:
@@ -166,7 +166,7 @@ class Service:
         try:
             await spool.post(records, known)
         except BaseException:
-            self.receipts.drop(name)  # nobody is told of it
+            self.receipts.drop(name)  # the caller does not know the receipt
             raise
         finally:
             held.release()
@@ -174,12 +174,12 @@ class Service:
         return _json(told, 202, {"location": f"/v1/receipts/{name}"})
 
     async def receipt(self, request: Request, _query: Query) -> Response:
-        """What became of a post."""
+        """Return the outcome of a post."""
         self.guard.known(request)
         return _json(self.receipts.look(request.path_params["id"]))
 
     async def producer(self, request: Request, _query: Query) -> Response:
-        """Where a producer goes on."""
+        """Return the sequence that a producer continues with."""
         name = request.path_params["producer"]
         producer_and_sequence({"tutti-producer": name, "tutti-sequence": "1"})
         self.guard.resume(request, name)
@@ -188,7 +188,7 @@ class Service:
     # Reads.
 
     async def records(self, request: Request, query: Query) -> Response:
-        """A page."""
+        """Return a page of records."""
         topics = topics_of(query)
         self.guard.read(request, topics)
         form = _form(request.headers.get("accept", "*/*"))
@@ -203,7 +203,7 @@ class Service:
         return Response(found.body, 200, headers, ARROW if form == "arrow" else NDJSON)
 
     async def stream(self, request: Request, query: Query) -> Response:
-        """Records as they commit."""
+        """Stream records as they commit."""
         topics = topics_of(query)
         still = self.guard.read(request, topics)
         self.health.busy = True
@@ -211,19 +211,19 @@ class Service:
         start: Bound = "latest" if "start" not in query else _given(query, "start")
         if last:
             if not ((last.isascii() and last.isdigit()) or last == "-1") or len(last) > 18:
-                raise Problem(400, f"Last-Event-ID is {last[:40]!r}: it is the offset of the last event")
+                raise Problem(400, f"Last-Event-ID is {last[:40]!r}: give the offset of the last event")
             start = int(last) + 1
         make = partial(Reader, self._url, topics, start, follow=True, connect_timeout=limits.READ_S)
         return await self.streams.begin(make, _key(query), still)
 
     async def topics(self, request: Request, _query: Query) -> Response:
-        """The topics that may be read."""
+        """List the topics that the caller may read."""
         mine = self.guard.known(request).may_read
         return Response(await self._read(partial(queries.topics, self.reads, mine)), 200, media_type=JSON)
 
     async def _read(self, act: Callable[[], Result]) -> Result:
         if self._reading >= limits.READERS + limits.READS_WAITING_MAX:
-            raise Problem(429, f"{self._reading} reads are in hand: come again")
+            raise Problem(429, f"{self._reading} reads are in progress: retry later")
         self._reading += 1
         self.health.busy = True
         try:
@@ -234,24 +234,24 @@ class Service:
     # About itself.
 
     async def openapi(self, _request: Request, _query: Query) -> Response:
-        """The description."""
+        """Return the OpenAPI description."""
         return Response(description(), 200, media_type=JSON)
 
     async def docs(self, _request: Request, _query: Query) -> Response:
-        """The description as a page."""
+        """Return the description as an HTML page."""
         return Response(docs_page.html(), 200, docs_page.HEADERS, "text/html")
 
     async def healthz(self, _request: Request, _query: Query) -> Response:
-        """It answers."""
+        """Report that the process answers."""
         return _json({"status": "ok"})
 
     async def readyz(self, _request: Request, _query: Query) -> Response:
-        """Whether posts can be committed."""
+        """Report whether posts can be committed."""
         told = {"ready": self.health.ready, "state": self.health.state, "message": self.health.message}
         return _json(told, 200 if self.health.ready else 503)
 
     async def metrics_page(self, request: Request, _query: Query) -> Response:
-        """For Prometheus."""
+        """Return the Prometheus metrics."""
         self.guard.known(request)
         return Response(self.metrics.page(), 200, media_type=METRICS)
 
@@ -261,11 +261,11 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(pool, act)
 
     def end(self) -> None:
-        """Have streams end; what was posted goes on."""
+        """End the streams; posts in progress continue."""
         self.streams.end()
 
     async def finish(self) -> None:
-        """Wait for posts that did not wait, within a bound; then let go of everything."""
+        """Wait for posts in progress, within a time limit, and then release everything."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=limits.STOP_S)
         await asyncio.to_thread(self.producers.close)
@@ -275,39 +275,39 @@ class Service:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _nobody() -> None:
-    """Nobody waits for it."""
+def _ignore() -> None:
+    """Ignore the notification."""
 
 
 def _content_type(request: Request, plain: bool) -> str:
-    """What the body is.
+    """Return the content type of the body.
 
     Raises:
-        Problem: 415: it is not taken.
+        Problem: 415: the content type is not supported.
     """
     found = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if found not in CONTENT_TYPES:
-        raise Problem(415, f"the content type {found[:80]!r} is not taken: use {', '.join(sorted(CONTENT_TYPES))}")
+        raise Problem(415, f"the content type {found[:80]!r} is not supported: use {', '.join(sorted(CONTENT_TYPES))}")
     coding = request.headers.get("content-encoding", "identity").lower()
     if coding != "identity":
-        raise Problem(415, f"the content encoding {coding[:40]!r} is not taken: send the body as it is")
+        raise Problem(415, f"the content encoding {coding[:40]!r} is not supported: send the body without one")
     if plain and found != NDJSON:
-        raise Problem(400, f"plain=true is for {NDJSON}: each line is a value")
+        raise Problem(400, f"plain=true needs {NDJSON}: each line is a value")
     return found
 
 
 def _form(accept: str) -> queries.Form:
-    """The form of a page.
+    """Return the format of a page.
 
     Raises:
-        Problem: 406: neither is accepted.
+        Problem: 406: the caller accepts no supported format.
     """
-    taken = [one.partition(";")[0].strip().lower() for one in accept.split(",")]
-    if ARROW in taken:
+    accepted = [one.partition(";")[0].strip().lower() for one in accept.split(",")]
+    if ARROW in accepted:
         return "arrow"
-    if {NDJSON, JSON, "*/*", "application/*", ""} & set(taken):
+    if {NDJSON, JSON, "*/*", "application/*", ""} & set(accepted):
         return "json"
-    raise Problem(406, f"Accept is {accept[:80]!r}: there are {NDJSON} and {ARROW}")
+    raise Problem(406, f"Accept is {accept[:80]!r}: supported are {NDJSON} and {ARROW}")
 
 
 def _given(query: Query, name: str) -> Bound:
@@ -330,8 +330,8 @@ def _committed(records: Records, outcome: Outcome, named: tuple[str, int] | None
     return _json(_fields(records, outcome, named))
 
 
-def _told(records: Records, done: asyncio.Task[Outcome], named: tuple[str, int] | None) -> dict[str, Any]:
-    """The outcome of a post that did not wait, as its receipt has it."""
+def _receipt_fields(records: Records, done: asyncio.Task[Outcome], named: tuple[str, int] | None) -> dict[str, Any]:
+    """Return the outcome of a post that did not wait, as fields of its receipt."""
     if done.cancelled():
         return {"state": "failed", "status": 503, "message": "the process ended before the outcome", "committed": "unknown"}
     error = done.exception()

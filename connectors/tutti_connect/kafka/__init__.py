@@ -1,1 +1,1 @@
-"""Kafka's topics into the committed log, each record once. Theory of operation and failure cases: NOTES.md."""
+"""Kafka connectors: topics to the log and back, each record once. NOTES.md has the theory of operation and the failure table."""

@@ -1,4 +1,4 @@
-"""What both directions ask of Kafka's client: settings, its words in the project's terms, its troubles told once."""
+"""Helpers around Kafka's client for both directions: settings, errors in the project's terms, throttled log lines."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tutti_connect.kafka.repeated_warnings import Once
 
 LOG = logging.getLogger("tutti.kafka")
 
-_OffsetSpec: Any = vars(kafka_admin)["OffsetSpec"]  # its types are not told
+_OffsetSpec: Any = vars(kafka_admin)["OffsetSpec"]  # the type stubs lack it
 EARLIEST, LATEST = _OffsetSpec.earliest(), _OffsetSpec.latest()
 
 NO_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}
-#: A topic that was just created has none for a moment.
+#: A new topic has no leader for a moment.
 NO_LEADER = {*NO_TOPIC, KafkaError._NOENT, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION}
-#: What trying again does not mend.
+#: Errors that a retry does not repair.
 NEVER = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
@@ -39,19 +39,19 @@ NEVER = {
 
 
 def settings_of(servers: str, given: Mapping[str, Any], fixed: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """For Kafka's client, checked.
+    """Return the checked settings for Kafka's client.
 
     Raises:
-        ConfigError: one is the connector's own.
+        ConfigError: a given setting is reserved for the connector.
     """
     own = {**fixed, "bootstrap.servers": servers}
     for name in given.keys() & own.keys():
-        raise ConfigError(f'kafka.settings: "{name}" is the connector\'s own ({own[name]!r}): leave it out')
+        raise ConfigError(f'kafka.settings: "{name}" is set by the connector ({own[name]!r}): remove it')
     return {**defaults, **given, **own, "logger": CLIENT_LOG}
 
 
 def made(kind: Callable[[dict[str, Any]], Any], settings: dict[str, Any]) -> Any:
-    """A client of Kafka.
+    """Return a Kafka client.
 
     Raises:
         ConfigError: a setting is wrong.
@@ -60,42 +60,44 @@ def made(kind: Callable[[dict[str, Any]], Any], settings: dict[str, Any]) -> Any
         return kind(settings)
     except (KafkaException, TypeError, ValueError) as error:
         reason = error.args[0].str() if isinstance(error, KafkaException) else str(error)
-        raise ConfigError(f"kafka.settings: {reason}: see librdkafka's list of settings") from error
+        raise ConfigError(f"kafka.settings: {reason}: see the settings of librdkafka") from error
 
 
 def explained(error: KafkaException, where: str, since: float | None = None) -> TuttiError:
-    """What Kafka's client raised, in the project's terms; with what it logged of its connections `since` then (monotonic)."""
-    told: KafkaError = error.args[0]
-    if told.code() in NEVER:
-        return ConfigError(f"{where}: {told.str()}: name a topic that is there, and that this client may use")
-    return Unavailable(f"{where}: {told.str() if since is None else with_cause(told, since)}")
+    """Convert an error of Kafka's client; add the connection failures that the client logged after `since` (monotonic)."""
+    kafka_error: KafkaError = error.args[0]
+    if kafka_error.code() in NEVER:
+        return ConfigError(f"{where}: {kafka_error.str()}: choose a topic that exists and that this client may use")
+    return Unavailable(f"{where}: {kafka_error.str() if since is None else with_cause(kafka_error, since)}")
 
 
-def with_cause(told: KafkaError, since: float) -> str:
-    """An error in words; where it is the client's own (as that it timed out), with why no connection was there, if it was heard."""
-    cause = CAUSE.heard(since) if told.code() < 0 else ""
-    return f"{told.str()}: {cause}" if cause else told.str()
+def with_cause(kafka_error: KafkaError, since: float) -> str:
+    """Return the text of an error; for a local error such as a timeout, add the logged cause of the connection failure."""
+    cause = CAUSE.heard(since) if kafka_error.code() < 0 else ""
+    return f"{kafka_error.str()}: {cause}" if cause else kafka_error.str()
 
 
 @contextmanager
 def asking(admin: Any, where: str) -> Iterator[None]:
-    """A block that asks Kafka.
+    """Convert errors of requests to Kafka in the block.
 
     Raises:
-        Unavailable: it does not answer, and why.
-        ConfigError: trying again does not mend it.
+        Unavailable: Kafka does not answer; names the cause.
+        ConfigError: a retry does not help.
     """
-    admin.poll(0)  # what it says of its connections is heard when it is polled
-    began = time.monotonic()
+    admin.poll(0)  # the client delivers its log lines during a poll
+    started = time.monotonic()
     try:
         yield
     except KafkaException as error:
         admin.poll(0)
-        raise explained(error, where, began) from error
+        raise explained(error, where, started) from error
 
 
 def end_of(admin: Any, one: TopicPartition, isolation: Any) -> int:
-    """The offset after the last message of a partition (READ_COMMITTED: before the first undecided one). Waits for its leader.
+    """Return the offset after the last message of a partition; wait for its leader.
+
+    With READ_COMMITTED, the offset is before the first undecided message.
 
     Raises:
         KafkaException: Kafka does not answer, or the partition has no leader for `KAFKA_S`.
@@ -103,8 +105,8 @@ def end_of(admin: Any, one: TopicPartition, isolation: Any) -> int:
     deadline = time.monotonic() + limits.KAFKA_S
     while True:
         try:
-            asked = admin.list_offsets({one: LATEST}, isolation_level=isolation, request_timeout=limits.KAFKA_S)
-            return int(asked[one].result().offset)
+            results = admin.list_offsets({one: LATEST}, isolation_level=isolation, request_timeout=limits.KAFKA_S)
+            return int(results[one].result().offset)
         except KafkaException as error:
             if error.args[0].code() not in NO_LEADER or time.monotonic() > deadline:
                 raise
@@ -112,27 +114,27 @@ def end_of(admin: Any, one: TopicPartition, isolation: Any) -> int:
 
 
 def passed_by(_error: KafkaError) -> None:
-    """For `error_cb`: Kafka's client logs its troubles itself, and each call says what has become of it."""
+    """Ignore an error callback (`error_cb`): the client also logs the error, and each call reports its own failure."""
 
 
 class Cause(logging.Filter):
-    """Lets all lines of Kafka's client pass, and keeps the last one that says why a connection failed."""
+    """Log filter that passes all lines of Kafka's client, and keeps the last connection failure."""
 
     _FAILED = re.compile(r"FAIL \[.*?\] (?:\[thrd:.*?\]: )?(.*)", re.DOTALL)
 
     def __init__(self) -> None:
-        """Nothing was heard yet."""
+        """Start without a failure."""
         super().__init__()
         self._last = -1.0, ""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Hear a line."""
+        """Keep the line if it reports a connection failure."""
         if found := self._FAILED.match(record.getMessage()):
             self._last = time.monotonic(), found[1]
         return True
 
     def heard(self, since: float) -> str:
-        """Why a connection failed `since` then (monotonic); empty where none did."""
+        """Return the last connection failure after `since` (monotonic), "" if there is none."""
         at, text = self._last
         return text if at >= since else ""
 

@@ -1,4 +1,4 @@
-"""`tutti connect kafka-in` and `kafka-out`: one instance of a connector, until it is told to end."""
+"""`tutti connect kafka-in` and `kafka-out`: run one instance of a connector until SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from tutti.errors import ConfigError
 
 
 @click.command("kafka-in")
-@click.option("--config", "path", required=True, metavar="FILE", help="Its TOML file; conf/connectors/kafka-in.toml is an example.")
+@click.option(
+    "--config", "path", required=True, metavar="FILE", help="The connector's TOML file; see conf/connectors/kafka-in.toml."
+)
 def kafka_in(path: str) -> int:
-    """Bring topics of Kafka into the log, each record once, in the order of each partition.
+    """Copy topics of Kafka to the log, each record once, in the order of each partition.
 
-    Several of them with one configuration share the partitions. One line of JSON on standard output says that it is there; logs go
-    to standard error. SIGTERM or Ctrl-C: what was taken is delivered, and it ends. Exit codes as of all commands: 2 for what has to
-    be changed, 3 where Kafka or the gateways do not answer at the start.
+    Several instances with one configuration share the partitions. One line of JSON on standard output reports the connector as
+    ready; logs go to standard error. After SIGTERM or Ctrl-C, it delivers the messages that it has taken, and ends. Exit codes: 2
+    for a wrong configuration, 3 if Kafka or the gateways do not answer at the start.
     """
     from tutti.runtime.worker import run
     from tutti_connect.kafka.config import load_inflow
@@ -31,21 +33,21 @@ def kafka_in(path: str) -> int:
 
     url = config.gateways
     connector = Connector(config, KafkaSource(config), producer_opener(url), gateway_asker(url), progress_committer(url))
-    told = {"name": config.name, "topics": config.kafka.topics}
-    return run(connector, told, config.metrics, InflowMetrics(connector), insecure=config.insecure, file=path)
+    ready_fields = {"name": config.name, "topics": config.kafka.topics}
+    return run(connector, ready_fields, config.metrics, InflowMetrics(connector), insecure=config.insecure, file=path)
 
 
 @click.command("kafka-out")
 @click.option(
-    "--config", "path", required=True, metavar="FILE", help="Its TOML file; conf/connectors/kafka-out.toml is an example."
+    "--config", "path", required=True, metavar="FILE", help="The connector's TOML file; see conf/connectors/kafka-out.toml."
 )
 def kafka_out(path: str) -> int:
-    """Bring the log, or topics of it, to Kafka, each record once, in the log's order.
+    """Copy the log, or some of its topics, to Kafka, each record once, in the log's order.
 
-    It writes in transactions that hold its position, too. One instance of a name runs: a second one takes over, and the first ends
-    with exit code 1. One line of JSON on standard output says that it is there; logs go to standard error. SIGTERM or Ctrl-C: what
-    was taken is committed, and it ends. Exit codes as of all commands: 2 for what has to be changed, 3 where Kafka or the gateways
-    do not answer at the start.
+    The connector writes transactions that also hold its position. One instance of a name runs: a second one takes over, and the
+    first ends with exit code 1. One line of JSON on standard output reports the connector as ready; logs go to standard error.
+    After SIGTERM or Ctrl-C, it commits the records that it has taken, and ends. Exit codes: 2 for a wrong configuration, 3 if Kafka
+    or the gateways do not answer at the start.
     """
     from tutti.runtime.worker import run
     from tutti_connect.kafka.config import load_outflow
@@ -58,13 +60,13 @@ def kafka_out(path: str) -> int:
     from tutti_connect.kafka.sink.connector import Outflow
 
     connector = Outflow(config, CommittedLog(config.gateways, config.topics), Sink(config))
-    told = {"name": config.name, "topics": config.topics, "position_topic": config.position_topic}
-    return run(connector, told, config.metrics, OutflowMetrics(connector), insecure=config.insecure, file=path)
+    ready_fields = {"name": config.name, "topics": config.topics, "position_topic": config.position_topic}
+    return run(connector, ready_fields, config.metrics, OutflowMetrics(connector), insecure=config.insecure, file=path)
 
 
 @contextmanager
 def _client() -> Iterator[None]:
-    """Say what to install where Kafka's client is not there."""
+    """Convert a failed import of Kafka's client to an error that names the package to install."""
     try:
         yield
     except ImportError as error:

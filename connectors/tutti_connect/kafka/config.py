@@ -1,4 +1,4 @@
-"""What the connectors from and to Kafka are told: a TOML file each, checked as a gateway's is."""
+"""Configuration of the Kafka connectors: one TOML file for each."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from tutti.toml.loader import load_struct
 from tutti_connect.config import check_connector_name, check_gateways, check_topic, example
 from tutti_connect.kafka import limits
 
-#: Topics that Kafka keeps for itself: a connector that creates one breaks the broker, and no client may write to them.
+#: Topics reserved for Kafka: creating one breaks the broker, and clients must not write to them.
 INTERNAL_TOPICS = frozenset(
     {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata", "__remote_log_metadata"}
 )
 
 
 class Source(Struct, frozen=True):
-    """Table [kafka].
+    """Table [kafka] of kafka-in.
 
     Attributes:
-        servers: `HOST:PORT[,HOST:PORT...]` to find Kafka by.
-        topics: their names.
-        start: where partitions start at the first start of a topic; one that is added later starts at its beginning.
-        lost: what to do where Kafka's retention has removed messages that the log has not.
-        settings: for Kafka's client (librdkafka), as `"security.protocol" = "SSL"`.
+        servers: bootstrap servers, `HOST:PORT[,HOST:PORT...]`.
+        topics: names of the topics.
+        start: first position at the first start of a topic; a partition added later starts at its beginning.
+        lost: reaction if Kafka's retention has deleted messages that are not in the log.
+        settings: settings of Kafka's client (librdkafka), as `"security.protocol" = "SSL"`.
     """
 
     servers: Annotated[str, example("127.0.0.1:9092")]
@@ -37,16 +37,16 @@ class Source(Struct, frozen=True):
 
 
 class Inflow(Struct, frozen=True):
-    """From Kafka into the log.
+    """Configuration of kafka-in, from Kafka to the log.
 
     Attributes:
-        name: the connector's: its instances share the partitions under it, and producers in the log begin with it.
+        name: name of the connector, shared by its instances, and prefix of its producers' names in the log.
         gateways: `tutti://HOST:PORT[,HOST:PORT...]`.
         kafka: the source.
-        topic: the topic of all records; each in the topic of its own name without it.
-        quarantine: directory for records that no log takes.
-        metrics: HOST:PORT of a page for Prometheus; none without it.
-        insecure: whether that page may be seen from beyond this host: there is no TLS, nor a token.
+        topic: topic of all records; by default each record goes to the topic of the same name.
+        quarantine: directory for records that the log rejects.
+        metrics: HOST:PORT of the Prometheus page; by default none.
+        insecure: True to allow other hosts to reach the metrics page, which has no TLS or token.
     """
 
     name: Annotated[str, example("orders")]
@@ -59,18 +59,18 @@ class Inflow(Struct, frozen=True):
 
 
 def load_inflow(path: str) -> Inflow:
-    """The configuration in a file.
+    """Load the configuration of kafka-in.
 
     Raises:
-        ConfigError: the file cannot be read, or is wrong: where, what, what to do.
+        ConfigError: the file is unreadable or wrong; names the place, the problem and the remedy.
     """
     config = load_struct(path, Inflow)
     check_connector_name(path, config.name)
     for topic in config.kafka.topics:
         if not is_name(topic):
-            raise ConfigError(f"{path}: kafka.topics has {topic!r}: name topics one by one, as Kafka does (patterns are not taken)")
+            raise ConfigError(f"{path}: kafka.topics has {topic!r}: list the topic names one by one (patterns are not supported)")
         if config.kafka.topics.count(topic) > 1:
-            raise ConfigError(f"{path}: kafka.topics has {topic!r} twice: name it once")
+            raise ConfigError(f"{path}: kafka.topics has {topic!r} twice: keep one")
     if config.topic:
         check_topic(path, "topic", config.topic)
     check_gateways(path, config.gateways)
@@ -78,11 +78,11 @@ def load_inflow(path: str) -> Inflow:
 
 
 class Transaction(Struct, frozen=True):
-    """Table [transaction]: how much goes into one. More is more a second, less is sooner.
+    """Table [transaction]: size of a transaction. Larger ones raise the throughput, smaller ones lower the latency.
 
     Attributes:
-        records, bytes: it is committed when it has so many.
-        wait_ms: and so long after its first record was there.
+        records, bytes: limits at which the transaction is committed.
+        wait_ms: longest time between its first record and the commit.
     """
 
     records: Annotated[int, Meta(ge=1, le=limits.TRANSACTION_RECORDS_MAX)] = limits.TRANSACTION_RECORDS
@@ -91,17 +91,18 @@ class Transaction(Struct, frozen=True):
 
 
 class Target(Struct, frozen=True):
-    """Table [kafka] of the way out.
+    """Table [kafka] of kafka-out.
 
     Attributes:
-        servers: `HOST:PORT[,HOST:PORT...]` to find Kafka by.
-        topic: the topic of all records; each goes to the topic of its own name without it.
-        names: of topics that are called something else in Kafka: name in the log -> name there.
-        order: "key": records of one key stay in order, those without one likewise; "total": all of a topic, in one partition.
-        partitions: of topics that are not there and are made; 0 makes none.
-        offset_header: of the header that says each record's offset in the log; none without it.
-        position_topic: where its position stands; `tutti.NAME.position` without it.
-        settings: for Kafka's client (librdkafka), as `"security.protocol" = "SSL"`.
+        servers: bootstrap servers, `HOST:PORT[,HOST:PORT...]`.
+        topic: topic of all records; by default each record goes to the topic of the same name.
+        names: topics with another name in Kafka: name in the log -> name in Kafka.
+        order: "key" keeps the order of records with equal keys, and of those without a key; "total" uses one partition for each
+            topic.
+        partitions: partition count of topics that the connector creates; 0 creates none.
+        offset_header: header with each record's offset in the log; by default none.
+        position_topic: topic with the connector's position; by default `tutti.NAME.position`.
+        settings: settings of Kafka's client (librdkafka), as `"security.protocol" = "SSL"`.
     """
 
     servers: Annotated[str, example("127.0.0.1:9092")]
@@ -115,19 +116,19 @@ class Target(Struct, frozen=True):
 
 
 class Outflow(Struct, frozen=True):
-    """From the log to Kafka.
+    """Configuration of kafka-out, from the log to Kafka.
 
     Attributes:
-        name: the connector's: its transactional id in Kafka and its position go by it.
+        name: name of the connector, used in its transactional id and position.
         gateways: `tutti://HOST:PORT[,HOST:PORT...]`.
         kafka: the target.
-        quarantine: directory for records that Kafka does not take.
-        topics: of the log; all without it.
-        start: where to begin when Kafka has no position.
-        lost: what to do where the log's retention has removed records that are not in Kafka.
-        metrics: HOST:PORT of a page for Prometheus; none without it.
-        insecure: whether that page may be seen from beyond this host: there is no TLS, nor a token.
-        transaction: how much goes into one.
+        quarantine: directory for records that Kafka rejects.
+        topics: topics of the log; by default all.
+        start: first position if Kafka has no position of the connector.
+        lost: reaction if the log's retention has deleted records that are not in Kafka.
+        metrics: HOST:PORT of the Prometheus page; by default none.
+        insecure: True to allow other hosts to reach the metrics page, which has no TLS or token.
+        transaction: size of a transaction.
     """
 
     name: Annotated[str, example("orders-out")]
@@ -143,15 +144,15 @@ class Outflow(Struct, frozen=True):
 
     @property
     def position_topic(self) -> str:
-        """Where its position stands in Kafka."""
+        """Return the topic in Kafka that holds the connector's position."""
         return self.kafka.position_topic or f"tutti.{self.name}.position"
 
 
 def load_outflow(path: str) -> Outflow:
-    """The configuration in a file.
+    """Load the configuration of kafka-out.
 
     Raises:
-        ConfigError: the file cannot be read, or is wrong: where, what, what to do.
+        ConfigError: the file is unreadable or wrong; names the place, the problem and the remedy.
     """
     config = load_struct(path, Outflow)
     check_connector_name(path, config.name)
@@ -165,27 +166,27 @@ def load_outflow(path: str) -> Outflow:
     for topic, name in kafka.names.items():
         _check_target(path, f"kafka.names.{topic}", name)
     if kafka.topic and kafka.names:
-        raise ConfigError(
-            f"{path}: kafka.topic and kafka.names: all records go to one topic, or some by names; leave one of them out"
-        )
+        raise ConfigError(f"{path}: kafka.topic and kafka.names exclude each other: remove one of them")
     if config.position_topic in {kafka.topic, *kafka.names.values()}:
-        raise ConfigError(f"{path}: kafka.position_topic is {config.position_topic!r}, which records go to: name one of its own")
+        raise ConfigError(
+            f"{path}: kafka.position_topic is {config.position_topic!r}, but records go to this topic: choose a separate topic"
+        )
     for topic in config.topics:
         target = kafka.topic or kafka.names.get(topic, topic)
         if target in INTERNAL_TOPICS or target == config.position_topic:
             raise ConfigError(
-                f"{path}: topics has {topic!r}, whose records would go to Kafka's topic {target!r}, which takes no records: leave "
-                f"it out, or map it to another topic (kafka.names)"
+                f"{path}: topics has {topic!r}, whose records would go to Kafka's topic {target!r}, which accepts no records: "
+                f"remove it, or map it to another topic (kafka.names)"
             )
     return config
 
 
 def _check_target(path: str, key: str, name: str) -> None:
-    """Refuse a topic of Kafka that the connector cannot write to.
+    """Reject a topic of Kafka that the connector cannot write to.
 
     Raises:
-        ConfigError: in `path`, what, what to do.
+        ConfigError: names `path`, the problem and the remedy.
     """
     check_topic(path, key, name)
     if name in INTERNAL_TOPICS:
-        raise ConfigError(f"{path}: {key} is {name!r}, a topic that Kafka keeps for itself: name another one")
+        raise ConfigError(f"{path}: {key} is {name!r}, a topic reserved for Kafka: choose another one")

@@ -1,4 +1,4 @@
-"""What may come between a record and Kafka, by what is done about it."""
+"""Errors of writing to Kafka, by the required reaction."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from tutti.errors import TuttiError, Unavailable
 
 
 class Again(Unavailable):
-    """Trying again mends it: Kafka is away, or a transaction was given up. What became of the last one is in Kafka."""
+    """A retry helps: Kafka is unreachable, or a transaction was abandoned. Kafka has the outcome of the last transaction."""
 
 
 class NotTaken(TuttiError):
-    """Kafka refuses a record of the transaction, which was taken back as a whole: it is not known which."""
+    """Kafka rejects an unknown record of the transaction, which was aborted as a whole."""
 
 
 class TopicNotTaken(NotTaken):
-    """Kafka refuses a topic: no record can go there until the operator changes something. The message is the reason."""
+    """Kafka rejects all records for a topic until the operator changes something. The message is the reason."""

@@ -1,4 +1,4 @@
-"""The gateways' side: the committed log for the way out, producers for the way in."""
+"""Clients of the gateways: the committed log for kafka-out, producers for kafka-in."""
 
 from __future__ import annotations
 
@@ -17,62 +17,62 @@ from tutti_connect.kafka.sink.messages import COLUMNS
 
 
 class CommittedLog:
-    """The log of a group of gateways, or some topics of it."""
+    """The log of a group, or some of its topics."""
 
     def __init__(self, url: str, topics: Sequence[str]) -> None:
-        """Prepare; nothing is connected yet. No topics are all."""
+        """Prepare; open no connection yet. An empty `topics` means all topics."""
         self._url, self._topics = url, list(topics) or None
         self._reads = Reads(url)
 
     def span(self) -> tuple[str, int, int]:
-        """Its uuid, the first offset that it holds, and where what is committed ends.
+        """Return the uuid, start offset and frontier of the log.
 
         Raises:
-            Unavailable: no gateway answers, or none can confirm where that is, or no log has begun.
+            Unavailable: no gateway answers, none can confirm its frontier, or no log has begun.
             Refused: the gateways have another log than before.
         """
         frontier = begun(self._reads, limits.KAFKA_S)
         if frontier.stale:
             raise Unavailable(
-                f"{self._url}: the log is committed up to {frontier.offset} at gateways that are cut off from a majority of their "
-                "group: others may have more"
+                f"{self._url}: the log is committed up to {frontier.offset} at gateways without a connection to a majority of "
+                "their group: other gateways may have more"
             )
         return frontier.log, frontier.start, frontier.offset
 
     def read(self, uuid: str, start: int) -> Reader:
-        """Follow it from an offset on.
+        """Return a reader that follows the log from an offset.
 
         Raises:
             Unavailable: no gateway answers.
-            OffsetOutOfRange: it begins behind that offset, or ends before it at the gateway that answers.
-            ConfigError: it is another log.
+            OffsetOutOfRange: the offset is before the start of the log, or after the frontier of the answering gateway.
+            ConfigError: the gateways have another log.
         """
         reader = Reader(self._url, self._topics, start=start, follow=True, columns=COLUMNS)
         if reader.log != uuid:
             reader.close()
-            raise ConfigError(f"{self._url}: its gateways have log {reader.log}, and had {uuid} before: start the connector again")
+            raise ConfigError(f"{self._url}: its gateways have log {reader.log}, but had {uuid} before: restart the connector")
         return reader
 
 
 def gateway_asker(url: str) -> Callable[[], object]:
-    """What asks a gateway who it is, for one that answers."""
+    """Return a function that checks that a gateway answers."""
 
-    def asked() -> object:
+    def check() -> object:
         with Control(url, timeout=limits.KAFKA_S) as control:
             return control.welcome()
 
-    return asked
+    return check
 
 
 def producer_opener(url: str) -> Callable[[str, int], Producer]:
-    """What opens producers for the way in: each says rather than waits when its buffer is full."""
+    """Return a function that opens producers for kafka-in; a full buffer raises an error instead of blocking."""
 
-    def opened(name: str, buffer_bytes: int) -> Producer:
+    def open_producer(name: str, buffer_bytes: int) -> Producer:
         return Producer(url, producer=name, buffer_bytes=buffer_bytes, on_full="raise", delivery_timeout=limits.DELIVERY_S)
 
-    return opened
+    return open_producer
 
 
 def progress_committer(url: str) -> Callable[[str, str, Callable[[bytes], bytes]], bytes]:
-    """What commits a producer's progress without a record (`tutti.transactions.commit_progress`)."""
+    """Return a function that commits a producer's progress without a record (`tutti.transactions.commit_progress`)."""
     return partial(commit_progress, url, connect_timeout=limits.KAFKA_S)

@@ -1,4 +1,4 @@
-"""What the connectors from and to Kafka say of themselves to Prometheus, collected when they are asked."""
+"""Prometheus metrics of the Kafka connectors, computed at each scrape."""
 
 from __future__ import annotations
 
@@ -18,19 +18,21 @@ _LABELS = ["connector", "topic", "partition"]
 
 
 class InflowMetrics(Collector):
-    """Collector of one connector from Kafka."""
+    """Metrics collector of kafka-in."""
 
     def __init__(self, connector: Connector) -> None:
-        """Look at it from another thread; nothing is changed."""
+        """Read the connector's counters from another thread."""
         self._connector = connector
 
     def collect(self) -> Iterator[Metric]:
-        """All families."""
+        """Yield all metric families."""
         records = CounterMetricFamily("tutti_kafka_in_records", "Records committed by this instance.", labels=_LABELS)
-        place = GaugeMetricFamily("tutti_kafka_in_offset", "Offset of Kafka up to which the log has the partition.", labels=_LABELS)
-        lag = GaugeMetricFamily("tutti_kafka_in_lag", "Messages of Kafka that are not in the log yet.", labels=_LABELS)
-        up = GaugeMetricFamily("tutti_kafka_in_flowing", "1 while the partition flows, 0 while it waits.", labels=_LABELS)
-        failures = CounterMetricFamily("tutti_kafka_in_failures", "Times that a partition had to begin again.", labels=_LABELS)
+        place = GaugeMetricFamily(
+            "tutti_kafka_in_offset", "Offset in Kafka up to which the partition is in the log.", labels=_LABELS
+        )
+        lag = GaugeMetricFamily("tutti_kafka_in_lag", "Messages in Kafka that are not in the log yet.", labels=_LABELS)
+        up = GaugeMetricFamily("tutti_kafka_in_flowing", "1 while the partition is copied, 0 while it waits.", labels=_LABELS)
+        failures = CounterMetricFamily("tutti_kafka_in_failures", "Restarts of the partition.", labels=_LABELS)
         name = self._connector.config.name
         for partition in list(self._connector.partitions.values()):
             labels = [name, partition.topic, str(partition.number)]
@@ -47,32 +49,32 @@ class InflowMetrics(Collector):
 
 
 class OutflowMetrics(Collector):
-    """Collector of one connector to Kafka."""
+    """Metrics collector of kafka-out."""
 
     def __init__(self, connector: Outflow) -> None:
-        """Look at it from another thread; nothing is changed."""
+        """Read the connector's counters from another thread."""
         self._connector = connector
 
     def collect(self) -> Iterator[Metric]:
-        """All families."""
+        """Yield all metric families."""
         one, labels = self._connector, _LABELS[:1]
         counters = {
             "records": ("Records committed by this instance.", one.records),
             "transactions": ("Transactions committed by this instance.", one.transactions),
-            "failures": ("Times that it had to begin again.", one.failures),
+            "failures": ("Restarts of the connector.", one.failures),
         }
         for name, (about, value) in counters.items():
             family = CounterMetricFamily(f"tutti_kafka_out_{name}", about, labels=labels)
             family.add_metric([one.config.name], value)
             yield family
         gauges: dict[str, tuple[str, float]] = {
-            "flowing": ("1 while it flows, 0 while it waits.", float(one.flowing)),
+            "flowing": ("1 while records are copied, 0 while the connector waits.", float(one.flowing)),
             "quarantined": ("Records in quarantine.", one.quarantine.count),
         }
         following, frontier = one.next, one.frontier
         if following >= 0:
-            gauges["offset"] = ("Offset of the log up to which Kafka has it.", following)
-            gauges["lag"] = ("Records of the log, of all topics, that were not looked at yet.", max(0, frontier - following))
+            gauges["offset"] = ("Offset up to which the log is in Kafka.", following)
+            gauges["lag"] = ("Records of the log, of all topics, that are not processed yet.", max(0, frontier - following))
         for name, (about, level) in gauges.items():
             gauge = GaugeMetricFamily(f"tutti_kafka_out_{name}", about, labels=labels)
             gauge.add_metric([one.config.name], level)

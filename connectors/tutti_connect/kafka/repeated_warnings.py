@@ -1,4 +1,4 @@
-"""The same trouble is told once, not each time that it is met again."""
+"""Suppression of repeated log lines."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ _VARYING = re.compile(r"\(.*\)|\d+")
 
 
 def shape(text: str) -> str:
-    """A line without what differs from time to time: numbers, and what stands in brackets."""
+    """Return a line without its variable parts: numbers, and text in parentheses."""
     return _VARYING.sub("", text)
 
 
 class Once(logging.Filter):
-    """Lets the same line pass once a while: Kafka's client says every second, of each broker, that it is away."""
+    """Log filter that passes equal lines once in an interval: Kafka's client repeats its warnings each second for each broker."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Nothing was said yet."""
+        """Start with no line seen."""
         super().__init__()
         self._clock = clock
-        self._said: dict[str, float] = {}
+        self._muted_until: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether it is new; what differs in numbers alone is not."""
+        """True if the line is new; lines that differ only in numbers are equal."""
         text, now = shape(record.getMessage()), self._clock()
-        if now < self._said.get(text, 0.0):
+        if now < self._muted_until.get(text, 0.0):
             return False
-        if len(self._said) >= limits.LINES_MAX:
-            self._said.clear()
-        self._said[text] = now + limits.SAME_LINE_S
+        if len(self._muted_until) >= limits.LINES_MAX:
+            self._muted_until.clear()
+        self._muted_until[text] = now + limits.SAME_LINE_S
         return True

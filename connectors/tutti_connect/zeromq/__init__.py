@@ -1,1 +1,1 @@
-"""ZeroMQ's messages into the log, and the log's records out to its subscribers. What can be lost, and where: NOTES.md."""
+"""ZeroMQ connectors: messages to the log, and records of the log to subscribers. NOTES.md describes possible losses."""

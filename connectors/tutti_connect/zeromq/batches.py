@@ -1,4 +1,4 @@
-"""From ZeroMQ's messages to record batches, one a topic, and which messages no log takes."""
+"""Conversion of ZeroMQ messages to record batches by topic, and detection of messages that the log rejects."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ _BINARY = pa.binary()
 
 
 class Bad(NamedTuple):
-    """A message that no log takes, and why."""
+    """A message that the log rejects, and the reason."""
 
     message: Message
     reason: str
 
 
 class Part(NamedTuple):
-    """Records of one topic for one frame; `size` is about what they take, bytes."""
+    """Records of one topic for one frame; `size` is their approximate size in bytes."""
 
     topic: str
     records: pa.RecordBatch
     size: int
 
 
-#: Takes a topic that the log refuses, the reason, and the records of it that are held: they do not go to the log.
+#: Called with a rejected topic, the reason, and its held records, which do not go to the log.
 OnRefused = Callable[[str, str, Sequence[Part]], None]
 
 
 class _Column:
-    """Records of one topic, as they are collected."""
+    """Columns of one topic's records, during collection."""
 
     __slots__ = ("keys", "sizes", "values")
 
@@ -51,10 +51,10 @@ class _Column:
 
 
 class Sorter:
-    """Knows what the frames of a message are, and which topics there were."""
+    """Maps the parts of a message to record fields, and tracks the topics."""
 
     def __init__(self, frames: Sequence[Role], topic: str) -> None:
-        """`topic` is that of all, where no frame is it."""
+        """Take the role of each message part; `topic` applies if no part has the role "topic"."""
         self._frames = tuple(frames)
         self._count = len(frames)
         self._topic_at, self._key_at, self._value_at = (
@@ -65,17 +65,17 @@ class Sorter:
         self._refused: dict[bytes, str] = {}  # topic -> reason
 
     def refuse(self, topic: str, reason: str) -> None:
-        """Make no more records of a topic that messages name."""
+        """Reject further messages of a topic."""
         self._topics.pop(topic.encode(), None)
         self._refused[topic.encode()] = reason
 
     def messages(self, part: Part) -> Iterator[Message]:
-        """The messages that became these records. Frames that are skipped are empty."""
+        """Yield the original messages of these records. Skipped parts are empty."""
         for row in part.records.to_pylist():
             yield [part.topic.encode() if role == "topic" else row.get(role) or b"" for role in self._frames]
 
     def sorted(self, messages: Sequence[Message]) -> tuple[list[Part], list[Bad]]:
-        """Messages in the order in which they came: each topic's records stay in it; the time is the present."""
+        """Convert messages in order of arrival, by topic; the timestamp is the current time."""
         columns: dict[str, _Column] = {}
         bad: list[Bad] = []
         for message in messages:
@@ -95,12 +95,12 @@ class Sorter:
 
     def _record(self, message: Message) -> tuple[str, bytes | None, bytes]:
         if len(message) != self._count:
-            raise ValueError(f"it has {len(message)} frames, and zeromq.frames names {self._count}")
+            raise ValueError(f"it has {len(message)} frames, but zeromq.frames names {self._count}")
         value = message[self._value_at]
         key = message[self._key_at] if self._key_at >= 0 else None
         size = len(value) + (len(key) if key else 0)
         if size > limits.RECORD_BYTES_MAX:
-            raise ValueError(f"key and value take {size} bytes; a record has at most {limits.RECORD_BYTES_MAX}")
+            raise ValueError(f"key and value take {size} bytes; the limit of a record is {limits.RECORD_BYTES_MAX}")
         if self._topic_at < 0:
             return self._fixed, key, value
         topic = self._topics.get(message[self._topic_at])
@@ -113,7 +113,7 @@ class Sorter:
         if not is_name(text):
             raise ValueError(f"its topic is {text[:60]!r}: a topic has 1 to {NAME_BYTES_MAX} letters, digits, '.', '_' and '-'")
         if len(self._topics) + len(self._refused) >= limits.TOPICS_MAX:
-            raise ValueError(f"its topic {text!r} is one more than {limits.TOPICS_MAX}, as many as messages may name")
+            raise ValueError(f"its topic {text!r} exceeds the limit of {limits.TOPICS_MAX} topics")
         self._topics[name] = text
         return text
 

@@ -1,4 +1,4 @@
-"""`tutti connect zeromq-in` and `zeromq-out`: one instance of each, until it is told to end."""
+"""`tutti connect zeromq-in` and `zeromq-out`: run one instance of a connector until SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tutti.errors import ConfigError
 
 @click.command("zeromq-in")
 @click.option(
-    "--config", "path", required=True, metavar="FILE", help="Its TOML file; conf/connectors/zeromq-in.toml is an example."
+    "--config", "path", required=True, metavar="FILE", help="The connector's TOML file; see conf/connectors/zeromq-in.toml."
 )
 def zeromq_in(path: str) -> int:
-    """Bring ZeroMQ's messages into the log, from PUSH or PUB sockets.
+    """Copy messages from ZeroMQ PUSH or PUB sockets to the log.
 
-    One line of JSON on standard output says that it is there, and what it is bound to; logs go to standard error. SIGTERM or
-    Ctrl-C: what was taken is delivered, and it ends. Exit codes as of all commands: 2 for what has to be changed, 3 where no
+    One line of JSON on standard output reports the connector as ready, with its bound addresses; logs go to standard error. After
+    SIGTERM or Ctrl-C, it delivers the messages that it has taken, and ends. Exit codes: 2 for a wrong configuration, 3 if no
     gateway answers.
     """
     from tutti_connect.zeromq.config import load_inflow
@@ -36,14 +36,13 @@ def zeromq_in(path: str) -> int:
 
 @click.command("zeromq-out")
 @click.option(
-    "--config", "path", required=True, metavar="FILE", help="Its TOML file; conf/connectors/zeromq-out.toml is an example."
+    "--config", "path", required=True, metavar="FILE", help="The connector's TOML file; see conf/connectors/zeromq-out.toml."
 )
 def zeromq_out(path: str) -> int:
-    """Publish the log's records to ZeroMQ's subscribers, in their one order.
+    """Publish the log's records to ZeroMQ subscribers, in total order.
 
-    One line of JSON on standard output says that it is there, and what it is bound to; logs go to standard error. SIGTERM or
-    Ctrl-C: it notes in the log how far it is, and ends. Exit codes as of all commands: 2 for what has to be changed, 3 where no
-    gateway answers.
+    One line of JSON on standard output reports the connector as ready, with its bound addresses; logs go to standard error. After
+    SIGTERM or Ctrl-C, it commits its offset to the log, and ends. Exit codes: 2 for a wrong configuration, 3 if no gateway answers.
     """
     from tutti_connect.zeromq.config import load_outflow
     from tutti_connect.zeromq.metrics import OutMetrics

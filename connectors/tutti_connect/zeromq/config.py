@@ -1,4 +1,4 @@
-"""What the connectors of ZeroMQ are told: a TOML file each, checked as a gateway's is."""
+"""Configuration of the ZeroMQ connectors: one TOML file for each."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ HighWaterMark = Annotated[int, Meta(ge=1, le=limits.HIGH_WATER_MARK_MAX)]
 
 
 class Curve(Struct, frozen=True):
-    """Table [curve]: encryption and authentication; none without it.
+    """Table [curve]: encryption and authentication; without it, neither.
 
     Attributes:
-        certificate: file of the own keys, public and secret, as ZeroMQ's tools make them (`NAME.key_secret`).
-        server: file of the public key of whoever is connected to.
-        clients: directory of public keys (`*.key`) of those who may connect here.
+        certificate: file with the connector's key pair, as ZeroMQ's tools create it (`NAME.key_secret`).
+        server: file with the public key of the peer, for `connect`.
+        clients: directory with the public keys (`*.key`) of the peers that may connect, for `bind`.
     """
 
     certificate: str = ""
@@ -34,11 +34,12 @@ class Source(Struct, frozen=True):
     """Table [zeromq] of zeromq-in.
 
     Attributes:
-        socket: "pull" takes from PUSH sockets and holds them back, "sub" from PUB sockets, which drop what it has no room for.
+        socket: "pull" reads from PUSH sockets, with back pressure; "sub" reads from PUB sockets, which drop messages under
+            overload.
         bind, connect: endpoints, as `tcp://127.0.0.1:5555`.
-        subscribe: prefixes of messages that a "sub" asks for; all without it.
-        frames: what the frames of a message are, one by one.
-        high_water_mark: messages that ZeroMQ holds for one connection.
+        subscribe: message prefixes for "sub"; by default all messages.
+        frames: role of each frame of a message.
+        high_water_mark: messages that ZeroMQ buffers for one connection.
     """
 
     socket: Annotated[Literal["pull", "sub"], Meta(extra_json_schema={"examples": ["pull"]})]
@@ -50,17 +51,17 @@ class Source(Struct, frozen=True):
 
 
 class Inflow(Struct, frozen=True):
-    """From ZeroMQ into the log.
+    """Configuration of zeromq-in, from ZeroMQ to the log.
 
     Attributes:
-        name: the connector's, and its producer's in the log.
+        name: name of the connector and of its producer in the log.
         gateways: `tutti://HOST:PORT[,HOST:PORT...]`.
         zeromq: the source.
-        quarantine: directory for messages that no log takes.
-        topic: of all records, where no frame names it.
-        spool: directory for what was taken and is not committed yet; memory without it.
-        metrics: HOST:PORT of a page for Prometheus; none without it.
-        insecure: whether others may reach what listens without [curve], and that page, which has no TLS, nor a token.
+        quarantine: directory for messages that the log rejects.
+        topic: topic of all records, if no frame has the role "topic".
+        spool: directory for messages that are taken but not committed; by default they are in memory.
+        metrics: HOST:PORT of the Prometheus page; by default none.
+        insecure: True to allow other hosts to reach sockets without [curve], and the metrics page, which has no TLS or token.
     """
 
     name: Annotated[str, example("quotes")]
@@ -79,9 +80,9 @@ class Target(Struct, frozen=True):
 
     Attributes:
         bind, connect: endpoints of the PUB socket.
-        nobody: what to do while nobody subscribes: wait, so that the records come later, or publish to nobody.
-        slow: what to do where a subscriber has no room: drop for that one, or wait for it, and let all others wait.
-        high_water_mark: messages that ZeroMQ holds for one subscriber.
+        nobody: without subscribers, "wait" for one, or "publish" and lose the records.
+        slow: for a slow subscriber, "drop" its messages, or "wait" for it and delay all others.
+        high_water_mark: messages that ZeroMQ buffers for one subscriber.
     """
 
     bind: list[str] = field(default_factory=list)
@@ -92,17 +93,17 @@ class Target(Struct, frozen=True):
 
 
 class Outflow(Struct, frozen=True):
-    """From the log to subscribers.
+    """Configuration of zeromq-out, from the log to subscribers.
 
     Attributes:
-        name: the connector's, and its reader's in the log.
+        name: name of the connector and of its reader in the log.
         gateways: `tutti://HOST:PORT[,HOST:PORT...]`.
         zeromq: the target.
-        topics: of the log; all without it.
-        start: where it begins that has not published under its name yet.
-        lost: what to do where retention has removed records that were not published.
-        metrics: HOST:PORT of a page for Prometheus; none without it.
-        insecure: whether others may reach what listens without [curve], and that page, which has no TLS, nor a token.
+        topics: topics of the log; by default all.
+        start: first position of a connector that has not published under its name yet.
+        lost: reaction if retention has deleted records before publication.
+        metrics: HOST:PORT of the Prometheus page; by default none.
+        insecure: True to allow other hosts to reach sockets without [curve], and the metrics page, which has no TLS or token.
     """
 
     name: Annotated[str, example("quotes-out")]
@@ -117,10 +118,10 @@ class Outflow(Struct, frozen=True):
 
 
 def load_inflow(path: str) -> Inflow:
-    """The configuration of zeromq-in in a file.
+    """Load the configuration of zeromq-in.
 
     Raises:
-        ConfigError: the file cannot be read, or is wrong: where, what, what to do.
+        ConfigError: the file is unreadable or wrong; names the place, the problem and the remedy.
     """
     config = load_struct(path, Inflow)
     check_connector_name(path, config.name)
@@ -128,24 +129,24 @@ def load_inflow(path: str) -> Inflow:
     frames = config.zeromq.frames
     _check_endpoints(path, config.zeromq.bind, config.zeromq.connect, config.curve, insecure=config.insecure)
     if config.zeromq.subscribe and config.zeromq.socket != "sub":
-        raise ConfigError(f'{path}: zeromq.subscribe is set and zeromq.socket is "{config.zeromq.socket}": leave it out')
+        raise ConfigError(f'{path}: zeromq.subscribe is set, but zeromq.socket is "{config.zeromq.socket}": remove it')
     for role in ("topic", "key", "value"):
         if frames.count(role) > 1:
-            raise ConfigError(f'{path}: zeromq.frames has "{role}" twice: one frame of a message is it')
+            raise ConfigError(f'{path}: zeromq.frames has "{role}" twice: keep one')
     if "value" not in frames:
         raise ConfigError(f'{path}: zeromq.frames has no "value": name the frame that is the value of a record')
     if "topic" not in frames:
         check_topic(path, "topic", config.topic)
     elif config.topic:
-        raise ConfigError(f'{path}: topic is {config.topic!r} and zeromq.frames has "topic": leave one of them out')
+        raise ConfigError(f'{path}: topic is {config.topic!r} and zeromq.frames has "topic": remove one of them')
     return config
 
 
 def load_outflow(path: str) -> Outflow:
-    """The configuration of zeromq-out in a file.
+    """Load the configuration of zeromq-out.
 
     Raises:
-        ConfigError: the file cannot be read, or is wrong: where, what, what to do.
+        ConfigError: the file is unreadable or wrong; names the place, the problem and the remedy.
     """
     config = load_struct(path, Outflow)
     check_connector_name(path, config.name)
@@ -162,29 +163,29 @@ def _check_endpoints(path: str, bind: list[str], connect: list[str], curve: Curv
     if not bind and not connect:
         raise ConfigError(f'{path}: zeromq.bind or zeromq.connect is missing: add one, for example bind = ["tcp://127.0.0.1:5555"]')
     if len(bind) + len(connect) > limits.ENDPOINTS_MAX:
-        raise ConfigError(f"{path}: zeromq names {len(bind) + len(connect)} endpoints: at most {limits.ENDPOINTS_MAX} are taken")
+        raise ConfigError(f"{path}: zeromq names {len(bind) + len(connect)} endpoints: at most {limits.ENDPOINTS_MAX} are allowed")
     for endpoint in (*bind, *connect):
         if not endpoint.startswith(("tcp://", "ipc://")):
-            raise ConfigError(f"{path}: {endpoint!r} is no endpoint: write tcp://HOST:PORT or ipc://PATH")
+            raise ConfigError(f"{path}: {endpoint!r} is not an endpoint: write tcp://HOST:PORT or ipc://PATH")
     if curve == Curve():
         opened = next((one for one in bind if one.startswith("tcp://") and not is_loopback(_host_of(one))), None)
         if opened is not None and not insecure:
             raise ConfigError(
-                f"{path}: zeromq.bind: others reach {opened}, and without [curve] anybody may send or read there: name keys, bind "
-                "to 127.0.0.1, or say insecure = true at the top of the file"
+                f"{path}: zeromq.bind: other hosts can reach {opened}, and without [curve] any of them may send or read: "
+                "add keys, bind to 127.0.0.1, or set insecure = true at the top of the file"
             )
         return
     if not curve.certificate:
-        raise ConfigError(f"{path}: curve.certificate is missing: name the file of this connector's own keys")
+        raise ConfigError(f"{path}: curve.certificate is missing: give the file of this connector's keys")
     for key, given, needed, what in (
         ("server", curve.server, connect, "connect"),
         ("clients", curve.clients, bind, "bind"),
     ):
         if bool(given) != bool(needed):
-            do = f"leave it out where nothing is in zeromq.{what}" if given else f"zeromq.{what} needs it"
+            do = f"remove it, because zeromq.{what} is empty" if given else f"zeromq.{what} needs it"
             raise ConfigError(f"{path}: curve.{key} is {given!r}: {do}")
 
 
 def _host_of(endpoint: str) -> str:
-    """The host of tcp://[SOURCE;]HOST:PORT; the name of an interface, or `*`, is one that others reach."""
+    """Return the host of tcp://[SOURCE;]HOST:PORT; an interface name, or `*`, counts as reachable from other hosts."""
     return endpoint.removeprefix("tcp://").rpartition(";")[2].rpartition(":")[0].removeprefix("[").removesuffix("]")

@@ -1,7 +1,7 @@
-"""What was taken and is not committed: held, sent, and sent again under a new epoch after a failure, each record once.
+"""Messages that are taken but not committed: each record is sent once, and resent after a failure under a new epoch.
 
-The place of a part, counted in this run, is its frame's progress. So after a failure the log tells what of it is committed, as long
-as this process lives. With a spool all of that is the producer's (`spooled.py`), and outlives the process.
+Each frame's progress is the record count of this run at its end. After a failure, the log therefore returns the number of committed
+records, as long as this process runs. With a spool, the producer does this, and records survive the process (`spooled.py`).
 """
 
 from __future__ import annotations
@@ -31,38 +31,38 @@ FINAL = (ConfigError, Fenced, FormatError, UsageError)
 
 
 class Mark(JsonProgress, frozen=True):
-    """How many records of a run of the connector are committed."""
+    """Number of committed records of a run of the connector."""
 
     run: str
     count: int
 
 
-class _Held(NamedTuple):
-    """A part, and how many records of the run there are up to its end."""
+class _InFlight(NamedTuple):
+    """Records in flight, and the record count of the run at their end."""
 
     part: Part
     end: int
 
 
 class Flow:
-    """Used by one thread; outcomes come in the producer's.
+    """In-memory flow. One thread uses it; outcomes arrive in the producer's thread.
 
     Attributes:
-        records: committed by this instance.
-        failures: times that it had to begin again.
+        records: records committed by this instance.
+        failures: number of restarts of the producer.
     """
 
     def __init__(self, config: Inflow, on_refused: OnRefused) -> None:
-        """Nothing is connected yet."""
+        """Prepare; open no connection yet."""
         self._config = config
         self._on_refused = on_refused
-        self._refused: dict[str, str] = {}  # topic -> reason, until it is known which of its records are in the log
-        self._removed = 0  # records of refused topics that were taken
+        self._refused: dict[str, str] = {}  # topic -> reason, until the log returns which of its records are committed
+        self._removed = 0  # number of taken records of refused topics
         self._run = secrets.token_hex(8)
-        self._held: collections.deque[_Held] = collections.deque()
+        self._held: collections.deque[_InFlight] = collections.deque()
         self._held_bytes = 0
         self._taken = 0
-        self._sent = 0  # of what is held
+        self._sent = 0  # number of held parts that are sent
         self._producer: Producer | None = None
         self._outcomes: collections.deque[tuple[Producer, TuttiError | None, int]] = collections.deque()
         self._pool = ThreadPoolExecutor(1, "opener")
@@ -70,48 +70,48 @@ class Flow:
         self._retry_at = 0.0
         self._waits = Doubling(limits.RETRY_S_MIN, limits.RETRY_S_MAX)
         self._trouble = ""
-        self._news = threading.Event()
+        self._outcome_event = threading.Event()
         self.records = self.failures = 0
 
     @property
     def flowing(self) -> bool:
-        """Whether it has a producer; it waits to begin again otherwise."""
+        """True if the flow has a producer; otherwise it waits to open one."""
         return self._producer is not None
 
     @property
     def waiting(self) -> int:
-        """Records that were taken and are not committed."""
+        """Return the number of records that are taken but not committed."""
         return self._taken - self._removed - self.records
 
     @property
     def room(self) -> bool:
-        """Whether more may be taken."""
+        """True if the buffer has free space."""
         return self._held_bytes < limits.HELD_BYTES_MAX
 
     def open(self) -> None:
-        """Connect, at the start.
+        """Connect for the first time.
 
         Raises:
-            TuttiError: no gateway lets it in.
+            TuttiError: no gateway opens the producer.
         """
-        self._producer, _ = self._opened()
+        self._producer, _ = self._open_producer()
 
     def add(self, parts: list[Part]) -> None:
-        """Take records over."""
+        """Add records to the buffer."""
         for part in parts:
             self._taken += part.records.num_rows
-            self._held.append(_Held(part, self._taken))
+            self._held.append(_InFlight(part, self._taken))
             self._held_bytes += part.size
 
     def tend(self, now: float) -> None:
-        """Note outcomes, open a producer where there is none, and send what it has room for.
+        """Process outcomes, open a producer if there is none, and send as much as its buffer takes.
 
         Raises:
-            TuttiError: what trying again cannot mend.
+            TuttiError: a retry does not help.
         """
-        self._news.clear()
+        self._outcome_event.clear()
         try:
-            self._settle()
+            self._process_outcomes()
             if self._producer is None:
                 self._reopen(now)
             self._push()
@@ -121,14 +121,14 @@ class Flow:
             self._fail(error, now)
 
     def wait(self, seconds: float) -> None:
-        """Until there is an outcome, or so long."""
-        self._news.wait(seconds)
+        """Wait for an outcome, at most `seconds`."""
+        self._outcome_event.wait(seconds)
 
     def close(self, seconds: float) -> int:
-        """Deliver what is held, for so long at most; how many records are left, in no log or not known to be.
+        """Deliver the held records within `seconds`, and return the number of records that are not known to be committed.
 
         Raises:
-            TuttiError: what trying again cannot mend.
+            TuttiError: a retry does not help.
         """
         deadline = time.monotonic() + seconds
         try:
@@ -141,7 +141,7 @@ class Flow:
             self._pool.shutdown(wait=True)
         return sum(held.part.records.num_rows for held in self._held)
 
-    def _settle(self) -> None:
+    def _process_outcomes(self) -> None:
         while self._outcomes:
             producer, error, end = self._outcomes.popleft()
             if producer is not self._producer:
@@ -153,7 +153,7 @@ class Flow:
             self._trouble = ""
 
     def _committed(self, end: int) -> None:
-        """All up to there is in the log."""
+        """Release all parts up to record count `end`, which are committed."""
         while self._held and self._held[0].end <= end:
             held = self._held.popleft()
             self._held_bytes -= held.part.size
@@ -163,7 +163,7 @@ class Flow:
     def _reopen(self, now: float) -> None:
         if self._opening is None:
             if now >= self._retry_at:
-                self._opening = self._pool.submit(self._opened)
+                self._opening = self._pool.submit(self._open_producer)
         elif self._opening.done():
             opening, self._opening = self._opening, None
             self._producer, end = opening.result()
@@ -172,7 +172,7 @@ class Flow:
             self._remove_refused()
 
     def _remove_refused(self) -> None:
-        """Give up the records of refused topics that are not in the log; the others continue."""
+        """Give up the uncommitted records of refused topics; the other topics continue."""
         for topic, reason in self._refused.items():
             parts = [held.part for held in self._held if held.part.topic == topic]
             self._on_refused(topic, reason, parts)
@@ -181,8 +181,8 @@ class Flow:
             self._removed += sum(part.records.num_rows for part in parts)
         self._refused.clear()
 
-    def _opened(self) -> tuple[Producer, int]:
-        """Begin an epoch; and how many records of this run are committed."""
+    def _open_producer(self) -> tuple[Producer, int]:
+        """Open a producer with a new epoch, and return it with the number of committed records of this run."""
         producer = Producer(
             self._config.gateways,
             producer=self._config.name,
@@ -208,25 +208,25 @@ class Flow:
             except BufferFull:
                 return
             if receipt.done() and receipt.error is not None:
-                raise receipt.error  # before anything is sent whose place lies behind it
+                raise receipt.error  # stop before sending frames whose progress would include this one
             self._sent += 1
 
     def _fail(self, error: TuttiError, now: float) -> None:
         self.failures += 1
         if isinstance(error, Refused) and error.topic and not self._config.topic:
-            self._refused[error.topic] = str(error)  # messages name topics: one that is refused must not hold up the others
+            self._refused[error.topic] = str(error)  # messages name the topics: a refused one must not block the others
             self._retry_at = now
         else:
             self._retry_at = now + self._waits.next_s()
             trouble = f"{type(error).__name__}: {error}"
             if trouble != self._trouble:
-                LOG.warning("%s: begins again behind what is in the log: %s", self._config.name, trouble)
+                LOG.warning("%s: restarts after the last committed record: %s", self._config.name, trouble)
             self._trouble = trouble
-        left, self._producer = self._producer, None
-        if left is not None:
-            self._pool.submit(left.close)
+        old, self._producer = self._producer, None
+        if old is not None:
+            self._pool.submit(old.close)
 
     def heard(self, producer: Producer, end: int, error: TuttiError | None, _receipt: Receipt) -> None:
-        """The outcome of one frame, in an I/O thread of the client."""
+        """Receive the outcome of one frame, in an I/O thread of the client."""
         self._outcomes.append((producer, error, end))
-        self._news.set()
+        self._outcome_event.set()

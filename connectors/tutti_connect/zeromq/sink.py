@@ -1,4 +1,4 @@
-"""From the log to subscribers of ZeroMQ: committed records in their one order."""
+"""Publisher of committed records to ZeroMQ subscribers, in total order."""
 
 from __future__ import annotations
 
@@ -28,34 +28,34 @@ _COLUMNS = ["offset", "topic", "key", "value", "timestamp", "headers"]
 
 
 class Publisher:
-    """Publishes the log. `run` belongs to one thread; the figures may be looked at by others (metrics).
+    """Publishes the log. One thread calls `run`; other threads may read the counters.
 
     Attributes:
-        records: published by this instance, whoever got them.
-        failures: times that no gateway answered, or that the reader had to begin again.
-        position: the offset behind the last record that was published.
-        subscriptions: how many prefixes somebody subscribes to: ZeroMQ tells each once, and when the last one is gone.
+        records: records published by this instance, with or without subscribers.
+        failures: failed requests to gateways, and restarts of the reader.
+        position: offset after the last published record.
+        subscriptions: number of subscribed prefixes; ZeroMQ reports the first and the last subscriber of each.
     """
 
     def __init__(self, config: Outflow) -> None:
-        """Prepare; nothing is connected yet."""
+        """Prepare; open no connection yet."""
         self.config = config
         self.records = self.failures = self.position = 0
         self.subscriptions = 0
         self.told: dict[str, object] = {}
-        self._since = 0  # all from there on was published, and none of it is of a topic that is not in `_previous`
+        self._since = 0  # everything from this offset was published, and none of it is of a topic missing in `_previous`
         self._previous: dict[str, int] = {}
         self._saved = -1
         self._save_at = 0.0
 
     def run(self, stop: threading.Event, ready: Callable[[], None]) -> None:
-        """Until `stop`, or something that trying again cannot mend.
+        """Run until `stop` is set, or until an error that a retry does not repair.
 
         Raises:
-            ConfigError: an endpoint or keys do not serve.
-            Unavailable: no gateway answered at the start.
-            OffsetOutOfRange: retention has removed what was not published.
-            Refused: another instance of the name is further.
+            ConfigError: an endpoint or a key is invalid.
+            Unavailable: no gateway answers at the start.
+            OffsetOutOfRange: retention has deleted unpublished records.
+            Refused: another instance of the same name is ahead.
         """
         target = self.config.zeromq
         if self.config.start == "latest":
@@ -71,10 +71,10 @@ class Publisher:
                 self.told["bound"] = addresses
                 ready()
                 while not stop.is_set():
-                    self._hear(socket, 0)
+                    self._read_subscriptions(socket, 0)
                     if target.nobody == "wait" and not self.subscriptions:
                         self._save(reader)
-                        self._hear(socket, int(limits.POLL_S * 1000))
+                        self._read_subscriptions(socket, int(limits.POLL_S * 1000))
                         continue
                     try:
                         batch = reader.poll(limits.POLL_S)
@@ -84,19 +84,19 @@ class Publisher:
                         continue
                     except Unavailable as error:
                         self.failures += 1
-                        LOG.warning("%s: %s: it looks on", self.config.name, error)
+                        LOG.warning("%s: %s: retrying", self.config.name, error)
                         continue
                     if batch is not None and not self._publish(socket, batch, stop):
-                        return  # what is saved is behind it: it comes again
+                        return  # the saved offset is before the batch, so a restart repeats it
                     self._save(reader, at_once=batch is None)
                 self._save(reader, at_once=True)
         finally:
             reader.close()
 
     def _resolve_latest(self, stop: threading.Event) -> None:
-        """Save the end of the log under the name, unless an offset is saved there: a restart skips no later record.
+        """Commit the end of the log as the reader's offset, unless one is committed: a restart then skips no later record.
 
-        Before its group is founded there is no log in which to save it. This instance waits for the log, and is not ready before.
+        Before the group is founded, there is no log. This instance waits for the log, and reports ready afterwards.
 
         Raises:
             Unavailable: no gateway answers.
@@ -105,12 +105,12 @@ class Publisher:
             awaited = False
             while not (frontier := progress.frontier()).log:
                 if not awaited:
-                    LOG.info("%s: waits for the log to begin", self.config.name)
+                    LOG.info("%s: waiting for the log to start", self.config.name)
                 awaited = True
                 if stop.wait(limits.BEGIN_LOOK_S):
                     return
             if self.config.name not in progress.readers():
-                # All records of a log that began after this start came after it, too.
+                # all records of a log that started after this instance are also new
                 progress.save_offset(self.config.name, frontier.start if awaited else frontier.offset)
 
     def _reader(self, start: str | None) -> Reader:
@@ -132,15 +132,15 @@ class Publisher:
         return reader
 
     def _skipped(self, error: OffsetOutOfRange) -> Reader:
-        """A reader behind what was removed, if that may be."""
+        """Open a reader after the deleted records, if the configuration allows it."""
         if self.config.lost == "fail":
             raise OffsetOutOfRange(f'{error}. To publish what is there, set lost = "skip" at the top of the file') from error
         self.failures += 1
-        LOG.warning("%s: %s: it goes on behind that", self.config.name, error)
+        LOG.warning("%s: %s: continues after the deleted records", self.config.name, error)
         return self._reader("earliest")
 
-    def _hear(self, socket: Socket, wait_ms: int) -> None:
-        """Who subscribes, and who does not any more; of a flood some, so that records go on."""
+    def _read_subscriptions(self, socket: Socket, wait_ms: int) -> None:
+        """Read subscription messages; the number is limited so that records continue under a flood."""
         for _ in range(limits.HEARD_A_TURN):
             if not socket.poll(wait_ms):
                 return
@@ -149,13 +149,13 @@ class Publisher:
             wait_ms = 0
 
     def _publish(self, socket: Socket, batch: pa.RecordBatch, stop: threading.Event) -> bool:
-        """All records of a batch; False if it is to stop before the end of it."""
+        """Publish all records of a batch; return False if stopped before its end."""
         for number, (offset, message) in enumerate(self._messages(batch)):
             if number % limits.HEAR_RECORDS == 0:
-                self._hear(socket, 0)
+                self._read_subscriptions(socket, 0)
             wait_ms = 1
-            while not self._sent(socket, message):  # a slow one, or anybody, is waited for
-                self._hear(socket, wait_ms)
+            while not self._sent(socket, message):  # wait for a slow subscriber, or for the first one
+                self._read_subscriptions(socket, wait_ms)
                 wait_ms = min(2 * wait_ms, limits.SLOW_MS_MAX)
                 if stop.is_set():
                     return False
@@ -173,13 +173,13 @@ class Publisher:
         return True
 
     def _messages(self, batch: pa.RecordBatch) -> Iterator[tuple[int, list[bytes]]]:
-        """Topic, key, value, and as JSON what else there is of each record."""
+        """Yield each record's offset and message: topic, key, value, and the other fields as JSON."""
         columns: list[Any] = [batch.column(name).to_pylist() for name in _COLUMNS]
         for offset, topic, key, value, stamp, headers in zip(*columns, strict=True):
             told: dict[str, Any] = {"offset": offset, "timestamp": _time(stamp)}
             previous = self._previous.get(topic)
             if previous is None:
-                told["since"] = self._since  # of this topic, none was there from there on
+                told["since"] = self._since  # no record of this topic exists between this offset and the current one
             else:
                 told["previous"] = previous
             null = [name for name, data in (("key", key), ("value", value)) if data is None]
@@ -187,18 +187,18 @@ class Publisher:
                 told["null"] = null
             if headers:
                 told["headers"] = [[header["key"], _text(header["value"])] for header in headers]
-            self._note(topic, offset)
+            self._remember(topic, offset)
             yield offset, [topic.encode(), key or b"", value or b"", orjson.dumps(told)]
 
-    def _note(self, topic: str, offset: int) -> None:
-        """Know the last offset of a topic. The oldest is forgotten for it: of no topic that is not known did any come since."""
+    def _remember(self, topic: str, offset: int) -> None:
+        """Remember the last offset of a topic. A topic that is no longer remembered has no record after `_since`."""
         self._previous.pop(topic, None)
-        self._previous[topic] = offset  # at the end: they are in the order of their offsets
+        self._previous[topic] = offset  # reinserted at the end, so that the order is by offset
         if len(self._previous) > limits.PREVIOUS_MAX:
             self._since = 1 + self._previous.pop(next(iter(self._previous)))
 
     def _save(self, reader: Reader, *, at_once: bool = False) -> None:
-        """Note in the log how far it is."""
+        """Commit the offset to the log."""
         now = time.monotonic()
         position = int(reader.position)
         if position == self._saved or (now < self._save_at and not at_once):
@@ -208,7 +208,7 @@ class Publisher:
             reader.save()
         except Unavailable as error:
             self.failures += 1
-            LOG.warning("%s: its position is not saved: %s", self.config.name, error)
+            LOG.warning("%s: its offset is not committed: %s", self.config.name, error)
             return
         self._saved = position
 
@@ -218,7 +218,7 @@ def _time(stamp: datetime) -> str:
 
 
 def _text(data: bytes | None) -> str | dict[str, str | None] | None:
-    """Bytes as text where they are UTF-8; else, so that no text stands for other bytes, as `{"base64": ...}`."""
+    """Return UTF-8 bytes as text, and other bytes as `{"base64": ...}` to keep them apart."""
     try:
         return None if data is None else data.decode()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Sockets as a configuration asks for them: bounds, keys, endpoints."""
+"""Creation of ZeroMQ sockets from a configuration: limits, keys, endpoints."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _MAPPED = re.compile(r"\[::ffff:([0-9.]+)\]")
 def opened(
     kind: int, bind: Sequence[str], connect: Sequence[str], curve: Curve, mark: int, linger_ms: int = 0
 ) -> Iterator[tuple[Socket, list[str]]]:
-    """A socket with its endpoints, and the addresses that it is bound to (port `*` takes a free one).
+    """Open a socket with its endpoints, and yield it with the bound addresses (port `*` binds a free port).
 
     Args:
-        kind: as `zmq.PULL`.
+        kind: socket type, such as `zmq.PULL`.
         bind, connect: endpoints.
         curve: keys, if any.
-        mark: messages that are held for one connection.
-        linger_ms: at the end, to send what is held.
+        mark: high-water mark of one connection, in messages.
+        linger_ms: time at the end to send buffered messages.
 
     Raises:
-        ConfigError: an endpoint cannot be used, or keys do not serve.
+        ConfigError: an endpoint or a key is invalid.
     """
     context: zmq.Context[Socket] = zmq.Context()
     with contextlib.ExitStack() as stack:
@@ -47,39 +47,39 @@ def opened(
         socket.set(zmq.SNDHWM, mark)
         socket.set(zmq.MAXMSGSIZE, limits.SUBSCRIPTION_BYTES_MAX if kind == zmq.XPUB else limits.MESSAGE_BYTES_MAX)
         socket.set(zmq.IPV6, 1)
-        # Who is gone without a word (a host, a cable) is noticed, and connected to anew.
+        # Detect peers that vanish without closing the connection (host or cable failure), and reconnect.
         socket.set(zmq.HEARTBEAT_IVL, 2000)
         socket.set(zmq.HEARTBEAT_TIMEOUT, 10_000)
         if curve.certificate:
-            _lock(socket, curve, stack)
+            _require_keys(socket, curve, stack)
         addresses: list[str] = []
         for endpoint in bind:
-            _use(socket.bind, endpoint, "bind")
+            _attach(socket.bind, endpoint, "bind")
             addresses.append(_last(socket))
         for endpoint in connect:
-            _use(socket.connect, endpoint, "connect")
+            _attach(socket.connect, endpoint, "connect")
         yield socket, addresses
 
 
 def _last(socket: Socket) -> str:
-    """What it was bound to last, as it is written: a socket that takes IPv6 too names an IPv4 address as one of those."""
+    """Return the last bound address; a dual-stack socket reports an IPv4 address in IPv6 form, which is converted back."""
     said: Any = socket.get(zmq.LAST_ENDPOINT)
     return _MAPPED.sub(r"\1", said.rstrip(b"\0").decode())
 
 
-def _use(act: Callable[[str], object], endpoint: str, key: str) -> None:
+def _attach(act: Callable[[str], object], endpoint: str, key: str) -> None:
     try:
         act(endpoint)
     except zmq.ZMQError as error:
         reason = zmq.strerror(error.errno or 0).lower()
-        raise ConfigError(f"zeromq.{key}: {endpoint} cannot be used ({reason}): name another one") from error
+        raise ConfigError(f"zeromq.{key}: {endpoint} cannot be used ({reason}): choose another one") from error
 
 
-def _lock(socket: Socket, curve: Curve, stack: contextlib.ExitStack) -> None:
-    """Only with keys from now on."""
+def _require_keys(socket: Socket, curve: Curve, stack: contextlib.ExitStack) -> None:
+    """Require CURVE keys on the socket."""
     public, secret = _keys("certificate", curve.certificate)
     if secret is None:
-        raise ConfigError(f"curve.certificate: {curve.certificate} has no secret key: name the file that ends in .key_secret")
+        raise ConfigError(f"curve.certificate: {curve.certificate} has no secret key: give the file that ends in .key_secret")
     socket.set(zmq.CURVE_PUBLICKEY, public)
     socket.set(zmq.CURVE_SECRETKEY, secret)
     if curve.server:
@@ -87,12 +87,12 @@ def _lock(socket: Socket, curve: Curve, stack: contextlib.ExitStack) -> None:
         return
     if not Path(curve.clients).is_dir():
         raise ConfigError(
-            f"curve.clients: {curve.clients} is no directory: name the one with the public keys of those who may connect"
+            f"curve.clients: {curve.clients} is not a directory: give the one with the public keys of the peers that may connect"
         )
-    door = ThreadAuthenticator(socket.context)
-    door.start()
-    stack.callback(door.stop)
-    door.configure_curve(domain="*", location=curve.clients)
+    authenticator = ThreadAuthenticator(socket.context)
+    authenticator.start()
+    stack.callback(authenticator.stop)
+    authenticator.configure_curve(domain="*", location=curve.clients)
     socket.set(zmq.CURVE_SERVER, 1)
 
 
@@ -100,4 +100,4 @@ def _keys(key: str, path: str) -> tuple[bytes, bytes | None]:
     try:
         return load_certificate(path)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"curve.{key}: {path}: {error}: name a file of keys as ZeroMQ's tools make them") from error
+        raise ConfigError(f"curve.{key}: {path}: {error}: give a key file created by ZeroMQ's tools") from error

@@ -1,4 +1,4 @@
-"""From ZeroMQ into the log: one thread takes messages from the socket as long as there is room for them."""
+"""ZeroMQ source: one thread reads messages from the socket while the buffer has free space."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ LOG = logging.getLogger("tutti.zeromq")
 
 
 class Connector:
-    """Brings messages into the log. `run` belongs to one thread; the figures may be looked at by others (metrics).
+    """Copies messages to the log. One thread calls `run`; other threads may read the counters.
 
     Attributes:
-        messages, bytes: taken from the socket by this instance.
-        dropped: of these, those that there was no room for ("sub" alone).
-        flow: what of them is on its way.
+        messages, bytes: read from the socket by this instance.
+        dropped: messages dropped because the buffer was full ("sub" only).
+        flow: messages in flight to the log.
     """
 
     def __init__(self, config: Inflow) -> None:
-        """Prepare; nothing is connected yet.
+        """Prepare; open no connection yet.
 
         Raises:
-            ConfigError: the quarantine cannot be written.
+            ConfigError: the quarantine directory is not writable.
         """
         self.config = config
         self.quarantine = QuarantineLog(config.quarantine, config.name)
@@ -47,17 +47,17 @@ class Connector:
         self._dropping = False
 
     def run(self, stop: threading.Event, ready: Callable[[], None]) -> None:
-        """Until `stop`, or something that trying again cannot mend.
+        """Run until `stop` is set, or until an error that a retry does not repair.
 
         Raises:
-            ConfigError: an endpoint or keys do not serve.
-            Unavailable: no gateway answered at the start.
-            Fenced: another instance of the name has taken over.
+            ConfigError: an endpoint or a key is invalid.
+            Unavailable: no gateway answers at the start.
+            Fenced: another instance of the same name has taken over.
         """
         source = self.config.zeromq
         pull = source.socket == "pull"
         self.flow.open()
-        patience_s = 0.0  # where it ends by an error, nothing more can be delivered
+        drain_s = 0.0  # after an error nothing more can be delivered
         try:
             kind = zmq.PULL if pull else zmq.SUB
             with opened(kind, source.bind, source.connect, self.config.curve, source.high_water_mark) as (socket, addresses):
@@ -68,32 +68,32 @@ class Connector:
                 while not stop.is_set():
                     self._turn(socket, pull=pull)
                 self._drain(socket)
-            patience_s = limits.DELIVERY_S
+            drain_s = limits.DELIVERY_S
         finally:
-            left = self.flow.close(patience_s)
-            if left:
-                LOG.error("%s: %d records that were taken are not in the log, or it is not known", self.config.name, left)
+            undelivered = self.flow.close(drain_s)
+            if undelivered:
+                LOG.error("%s: %d records that were taken are not known to be in the log", self.config.name, undelivered)
 
     def _turn(self, socket: Socket, *, pull: bool) -> None:
         self.flow.tend(time.monotonic())
         room = self.flow.room
         if pull and not room:
-            self.flow.wait(limits.TURN_S)  # ZeroMQ holds them back, and those who push with it
+            self.flow.wait(limits.TURN_S)  # ZeroMQ buffers the messages, and back pressure slows the PUSH peers
             return
         if not socket.poll(int(limits.TURN_S * 1000)):
             return
-        messages = self._taken(socket)
+        messages = self._receive(socket)
         if room:
-            self._take(messages)
+            self._process(messages)
             self._dropping = False
             return
         self.dropped += len(messages)
         if not self._dropping:
-            LOG.warning("%s: there is no room for what comes: it is dropped, and counted", self.config.name)
+            LOG.warning("%s: the buffer is full: messages are dropped and counted", self.config.name)
         self._dropping = True
 
-    def _taken(self, socket: Socket) -> list[Message]:
-        """What is there, within bounds."""
+    def _receive(self, socket: Socket) -> list[Message]:
+        """Read the available messages, within the limits of a turn."""
         messages: list[Message] = []
         size = 0
         while len(messages) < limits.MESSAGES_A_TURN and size < limits.BYTES_A_TURN:
@@ -107,21 +107,21 @@ class Connector:
         self.bytes += size
         return messages
 
-    def _take(self, messages: list[Message]) -> None:
+    def _process(self, messages: list[Message]) -> None:
         parts, bad = self._sorter.sorted(messages)
         self._quarantine(bad)
         self.flow.add(parts)
         self.flow.tend(time.monotonic())
 
     def _quarantine(self, bad: list[Bad]) -> None:
-        """Keep messages that no log takes. Any stranger can send them: they never hold the flow, and cost one write a turn."""
+        """Quarantine rejected messages. Untrusted peers can send them, so the cost is bounded: one write in a turn, no blocking."""
         if bad:
             self.quarantine.append([(one.reason, _shown(one.message)) for one in bad])
 
     def _refuse_topic(self, topic: str, reason: str, parts: Sequence[Part]) -> None:
-        """Quarantine what messages bring to a topic that the log refuses; the other topics continue."""
+        """Quarantine the records of a refused topic; the other topics continue."""
         LOG.warning(
-            "%s: messages to topic %s go to quarantine: %s. Once the log takes the topic, start the connector again",
+            "%s: messages to topic %s go to quarantine: %s. When the log accepts the topic, restart the connector",
             self.config.name, topic, reason,
         )  # fmt: skip
         self._sorter.refuse(topic, reason)
@@ -129,14 +129,14 @@ class Connector:
             self._quarantine([Bad(message, reason) for message in self._sorter.messages(part)])
 
     def _drain(self, socket: Socket) -> None:
-        """Take what ZeroMQ holds already, for a moment."""
+        """Read the messages that ZeroMQ has buffered, within a time limit."""
         deadline = time.monotonic() + limits.DRAIN_S
         while time.monotonic() < deadline and self.flow.room and socket.poll(int(limits.TURN_S * 1000)):
-            self._take(self._taken(socket))
+            self._process(self._receive(socket))
 
 
 def _shown(message: Message) -> dict[str, Any]:
-    """A message for quarantine: how many frames it has, and the first bytes of the first of them."""
+    """Return the quarantined form of a message: its number of frames, and the first bytes of the first ones."""
     frames = [
         {"bytes": len(frame), "base64": as_base64(frame[: limits.KEPT_BYTES_MAX])} for frame in message[: limits.KEPT_FRAMES_MAX]
     ]

@@ -1,4 +1,4 @@
-"""What was taken, handed to a producer with a spool: it commits then, whatever becomes of this process and of the gateways."""
+"""Flow through a producer with a spool: records survive a crash of this process and an outage of the gateways."""
 
 from __future__ import annotations
 
@@ -22,67 +22,69 @@ LOG = logging.getLogger("tutti.zeromq")
 
 
 class _NamedTopics(Producer):
-    """Messages name the topics: one that the token does not allow must not hold up the others."""
+    """A producer that dead-letters records of a topic that the token does not allow, so that other topics continue."""
 
     puts_denied_aside = True
 
 
 class SpooledFlow:
-    """As `Flow`, on a disk. What fails here is for somebody to look at: the spool stays as it is.
+    """On-disk variant of `Flow`. Its failures need an operator: the spool stays unchanged.
 
-    The first records of each topic have a callback. It reports a topic that the log refuses: its later records go to quarantine.
-    Those that were in the spool by then are in the spool's folder `refused`.
+    The first records of each topic have a delivery callback, which reports a refused topic: its later records go to quarantine. Its
+    records already in the spool go to the spool's folder `refused`.
     """
 
     failures = 0
 
     def __init__(self, config: Inflow, on_refused: OnRefused) -> None:
-        """Nothing is opened yet."""
+        """Prepare; open nothing yet."""
         self._config = config
         self._on_refused = on_refused
-        self._known: set[str] = set()  # topics of which records were committed, or have a callback
+        self._known: set[str] = set()  # topics with committed records, or with a pending callback
         self._outcomes: collections.deque[tuple[str, TuttiError | None]] = collections.deque()
         self._held: collections.deque[Part] = collections.deque()
         self._producer: Producer | None = None
         self._taken = self._committed = 0
-        self._looking = threading.Lock()
+        self._count_lock = threading.Lock()
         self._last: Receipt | None = None
 
     @property
     def flowing(self) -> bool:
-        """Whether it has a producer."""
+        """True if the flow has a producer."""
         return self._producer is not None
 
     @property
     def waiting(self) -> int:
-        """Records that are not committed, those of earlier runs too. Others may look: a part that is being handed over counts twice
-        then, and never not at all, as what is held is counted before what the producer has.
+        """Return the number of uncommitted records, including those of earlier runs.
+
+        Other threads may call this. During handover, a part counts twice and never zero times: held parts are counted before the
+        producer's.
         """
         held = sum(part.records.num_rows for part in list(self._held))
         return held + (len(self._producer) if self._producer is not None else 0)
 
     @property
     def spooled(self) -> int:
-        """How many of these are on the disk."""
+        """Return the number of uncommitted records that are on disk."""
         return self._producer.spool.records if self._producer is not None else 0
 
     @property
     def records(self) -> int:
-        """Committed by this instance: those of earlier ones go first. It never goes back, whatever counts twice for a moment."""
-        with self._looking:
+        """Return the number of records committed by this instance, after those of earlier runs. The value never decreases."""
+        with self._count_lock:
             self._committed = max(self._committed, self._taken - self.waiting)
             return self._committed
 
     @property
     def room(self) -> bool:
-        """Whether more may be taken."""
+        """True if no part waits for the producer."""
         return not self._held
 
     def open(self) -> None:
-        """Open the spool; no gateway is needed for that.
+        """Open the spool; this step needs no gateway.
 
         Raises:
-            TuttiError: the spool is another's, damaged, or used by another process.
+            TuttiError: the spool belongs to another producer, is corrupt, or is in use by another process.
         """
         config = self._config
         self._producer = (Producer if config.topic else _NamedTopics)(
@@ -95,20 +97,20 @@ class SpooledFlow:
         )
         earlier = self._producer.spool.earlier
         if earlier:
-            LOG.info("%s: the spool has %d records of earlier runs, which go first", config.name, earlier)
+            LOG.info("%s: the spool has %d records of earlier runs, which are sent first", config.name, earlier)
 
     def add(self, parts: list[Part]) -> None:
-        """Take records over."""
-        self._held.extend(parts)  # before they count as taken: what is not held any more is committed for who looks
+        """Add records to the buffer."""
+        self._held.extend(parts)  # extended before the count is raised: records count as committed when they are no longer held
         self._taken += sum(part.records.num_rows for part in parts)
 
     def tend(self, _now: float) -> None:
-        """Hand to the producer what it has room for.
+        """Hand to the producer as many records as its buffer takes.
 
         Raises:
-            TuttiError: the producer ended, and why.
+            TuttiError: the error that ended the producer.
         """
-        self._settle()
+        self._process_outcomes()
         while self._held and self._producer is not None:
             part = self._held[0]
             outcome = None if part.topic in self._known else partial(self.heard, part.topic)
@@ -117,15 +119,15 @@ class SpooledFlow:
             except BufferFull:
                 return
             if self._last.done() and isinstance(self._last.error, TooLarge):
-                raise self._last.error  # parts are cut so that none is
+                raise self._last.error  # parts are split so that none is too large
             self._known.add(part.topic)
             self._held.popleft()
 
     def heard(self, topic: str, error: TuttiError | None, _receipt: Receipt) -> None:
-        """The outcome of the first records of a topic, in an I/O thread of the client."""
+        """Receive the outcome of the first records of a topic, in an I/O thread of the client."""
         self._outcomes.append((topic, error))
 
-    def _settle(self) -> None:
+    def _process_outcomes(self) -> None:
         while self._outcomes:
             topic, error = self._outcomes.popleft()
             if error is None:
@@ -138,14 +140,14 @@ class SpooledFlow:
                 self._taken -= sum(part.records.num_rows for part in parts)
 
     def wait(self, seconds: float) -> None:
-        """For room, so long."""
+        """Wait for free space, `seconds` long."""
         time.sleep(seconds)
 
     def close(self, seconds: float) -> int:
-        """Hand over what is held, for so long at most; how many records are left that the spool had no room for.
+        """Hand over the held records within `seconds`, and return the number of records that did not fit in the spool.
 
         Raises:
-            TuttiError: the producer ended, and why.
+            TuttiError: the error that ended the producer.
         """
         deadline = time.monotonic() + seconds
         try:

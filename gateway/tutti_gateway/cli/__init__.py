@@ -1,1 +1,1 @@
-"""The commands of `tutti`. Each lives in a module of its own that is imported when it runs."""
+"""The commands of `tutti`. Each is a module of its own, imported when the command runs."""

@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 @click.argument("name", required=False)
 @click.option("--quick", is_flag=True, help="Smaller volumes, one round.")
 @click.option(
-    "--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Rounds of each figure; the median counts."
+    "--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Rounds for each figure; the median is reported."
 )
 @click.option(
     "--data",
     type=click.Path(file_okay=False, exists=True, path_type=Path),
     metavar="DIR",
-    help="Where the logs lie: the disk that is measured. [the directory for temporary files]",
+    help="Directory for the logs, on the disk to be measured. [default: the directory for temporary files]",
 )
 @json_option
 def bench(name: str | None, quick: bool, rounds: int, data: Path | None, as_json: bool) -> None:
     """Run a benchmark that needs no Spark.
 
-    Without a name, list them. They come with the source tree, whose `make bench` runs all of them, those with Spark too.
+    Without NAME, list the benchmarks. They are part of the source tree; `make bench` there also runs those with Spark.
     """
     known = _benchmarks()
     if name is None:
@@ -41,7 +41,7 @@ def bench(name: str | None, quick: bool, rounds: int, data: Path | None, as_json
             print(f"{each:<12} {benchmark.about}")
         return
     if name not in known:
-        raise UsageError(f"there is no benchmark {name!r} without Spark: there are {', '.join(known)}")
+        raise UsageError(f"unknown benchmark {name!r}; benchmarks without Spark: {', '.join(known)}")
     with tempfile.TemporaryDirectory(prefix="tutti-bench-", dir=data) as directory:
         figures = known[name].run(Path(directory), 1 if quick else rounds, quick)
     if as_json:
@@ -57,5 +57,5 @@ def _benchmarks() -> dict[str, Benchmark]:
     except ModuleNotFoundError as error:
         if error.name not in ("benchmarks", "benchmarks.registry"):
             raise
-        raise UsageError("the benchmarks are not part of the installed package: run this inside of the source tree") from None
+        raise UsageError("the benchmarks are not part of the installed package: run the command in the source tree") from None
     return {name: benchmark for name, benchmark in registry.BENCHMARKS.items() if not benchmark.needs_spark}

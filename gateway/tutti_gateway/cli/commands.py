@@ -1,4 +1,4 @@
-"""The commands of `tutti`: which commands there are, and how whatever goes wrong becomes one sentence and an exit code."""
+"""The command table of `tutti`, and the conversion of errors to one message and an exit code."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ import click
 from tutti.errors import TuttiError, UsageError
 from tutti_gateway.cli.lazy import LazyGroup, Place
 
-#: name -> where the command lives and its line in `tutti --help`; a module is imported when its command runs.
+#: name -> import path and summary in `tutti --help`; a module is imported only when its command runs.
 COMMANDS = {
-    "demo": Place("tutti_gateway.cli.demo.command:demo", "The main job on real input, start to end, and what was checked."),
-    "dev": Place("tutti_gateway.cli.group.dev:dev", "Run gateways g1..gN on this machine, for trying and for tests."),
+    "demo": Place("tutti_gateway.cli.demo.command:demo", "Run the main job on real input, and print the final checks."),
+    "dev": Place("tutti_gateway.cli.group.dev:dev", "Run gateways g1..gN on this machine, for trials and tests."),
     "serve": Place("tutti_gateway.cli.group.serve:serve", "Run one gateway."),
     "produce": Place("tutti_gateway.cli.records.produce:produce", "Send a file or standard input to a topic, record by record."),
-    "tail": Place("tutti_gateway.cli.records.tail:tail", "Print committed records, one a line."),
-    "status": Place("tutti_gateway.cli.group.status:status", "What a gateway says of itself."),
+    "tail": Place("tutti_gateway.cli.records.tail:tail", "Print committed records, one on each line."),
+    "status": Place("tutti_gateway.cli.group.status:status", "Show the state, view, frontier and lag of a gateway."),
     "members": Place("tutti_gateway.cli.group.members:members", "List, add, remove or replace gateways of the group."),
-    "leave": Place("tutti_gateway.cli.group.members:leave", "Take a gateway out of the view in order; its process ends."),
-    "roster": Place("tutti_gateway.cli.group.roster:roster", "Force the roster when a majority of the group is gone for good."),
-    "topics": Place("tutti_gateway.cli.group.status:topics", "Topics with their counts, bytes, first and last offset and time."),
-    "offsets": Place("tutti_gateway.cli.group.status:offsets", "The offset of a time."),
-    "queries": Place("tutti_gateway.cli.group.queries:queries", "Spark queries and named readers with position and lag."),
-    "producers": Place("tutti_gateway.cli.records.producers:producers", "List, fence or forget producers."),
-    "spool": Place("tutti_gateway.cli.records.spool:spool", "Show what a producer's spool holds, and check it."),
-    "log": Place("tutti_gateway.cli.log.log:log", "Look into a data directory or a recorded run, or repair."),
-    "replay": Place("tutti_gateway.cli.records.replay:replay", "Write a committed range to a file, gateways up or down."),
-    "archive": Place("tutti_gateway.cli.log.archive:archive", "Bring the log into an archive of Parquet files, and look at one."),
+    "leave": Place("tutti_gateway.cli.group.members:leave", "Remove a gateway from the view in order; its process ends."),
+    "roster": Place("tutti_gateway.cli.group.roster:roster", "Force the roster after permanent loss of a majority."),
+    "topics": Place("tutti_gateway.cli.group.status:topics", "List topics with counts, bytes, first and last offset and time."),
+    "offsets": Place("tutti_gateway.cli.group.status:offsets", "Show the first offset at or after a time."),
+    "queries": Place("tutti_gateway.cli.group.queries:queries", "List Spark queries and named readers with position and lag."),
+    "producers": Place("tutti_gateway.cli.records.producers:producers", "List producers, fence one, or delete its state."),
+    "spool": Place("tutti_gateway.cli.records.spool:spool", "Show and check the contents of a producer's spool."),
+    "log": Place("tutti_gateway.cli.log.log:log", "Verify, inspect, digest, repair or rerun a log."),
+    "replay": Place("tutti_gateway.cli.records.replay:replay", "Write a committed range to a file, with gateways up or down."),
+    "archive": Place("tutti_gateway.cli.log.archive:archive", "Copy the log to Parquet files; list or verify an archive."),
     "backfill": Place("tutti_spark.backfill.command:backfill", "Copy a range of the log into a table, each record exactly once."),
-    "connect": Place("tutti_connect.command:connect", "Bring records into the log from elsewhere, and out of it."),
-    "trace": Place("tutti_gateway.cli.group.trace:trace", "Follow one message through all gateways, in their logs."),
-    "keys": Place("tutti_gateway.cli.security.keys:keys", "Make and show the keys by which gateways know each other."),
-    "tokens": Place("tutti_gateway.cli.security.tokens:tokens", "Make, list and remove the tokens by which clients are let in."),
+    "connect": Place("tutti_connect.command:connect", "Move records between the log and other systems."),
+    "trace": Place("tutti_gateway.cli.group.trace:trace", "Follow one record through the logs of all gateways."),
+    "keys": Place("tutti_gateway.cli.security.keys:keys", "Create and show the keys that gateways use for authentication."),
+    "tokens": Place("tutti_gateway.cli.security.tokens:tokens", "Create, list and remove the tokens of clients."),
     "config": Place("tutti_gateway.cli.config:config", "Check a configuration file."),
-    "doctor": Place("tutti_gateway.cli.doctor.command:doctor", "Say what is wrong with this machine, and what to do."),
+    "doctor": Place("tutti_gateway.cli.doctor.command:doctor", "Check this machine, and report each problem with its remedy."),
     "bench": Place("tutti_gateway.cli.bench:bench", "Run a benchmark that needs no Spark."),
-    "completion": Place("tutti_gateway.cli.completion:completion", "Print what a shell needs to complete commands and options."),
+    "completion": Place("tutti_gateway.cli.completion:completion", "Print the shell script that completes commands and options."),
 }
 
-#: Set by the shell when it asks how a line may go on.
+#: The shell sets this variable when it asks for completions.
 COMPLETION_VARIABLE = "_TUTTI_COMPLETE"
 
 
 def version_text() -> str:
-    """The version of the installed distribution, "unknown" when it is not installed as one."""
+    """Return the version of the installed distribution, "unknown" if it is not installed."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -76,7 +76,7 @@ EXTRAS = {
 def tutti() -> None:
     """Tutti: atomic multicast as the front door of Spark.
 
-    Exit codes: 0 fine, 1 failed, 2 wrong use, 3 unavailable, 4 damage found.
+    Exit codes: 0 fine, 1 failed, 2 wrong use, 3 unavailable, 4 corruption found.
     """
 
 
@@ -87,9 +87,9 @@ def run(arguments: Sequence[str]) -> int:
         KeyboardInterrupt: Ctrl-C.
     """
     if sys.platform != "linux":
-        return _fail(f"Tutti runs on Linux, and this is {sys.platform}", 1)
+        return _fail(f"Tutti needs Linux; this system is {sys.platform}", 1)
     if sys.stdout is None:
-        return _fail("standard output is closed: let it go to a file, or to /dev/null where nobody reads it", 2)
+        return _fail("standard output is closed: redirect it to a file or to /dev/null", 2)
     try:
         code = _run(arguments)
         sys.stdout.flush()
@@ -105,7 +105,7 @@ def run(arguments: Sequence[str]) -> int:
     except click.Abort:
         raise KeyboardInterrupt from None
     except BrokenPipeError:
-        # Whoever read our output has enough (`tutti tail | head`); what is still buffered must not raise at exit.
+        # The reader of the pipe has closed it (`tutti tail | head`). The buffered rest must not raise at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
@@ -116,12 +116,12 @@ def run(arguments: Sequence[str]) -> int:
         if os.environ.get("TUTTI_TRACEBACK"):
             raise
         kind = type(error).__name__
-        return _fail(f"a defect in tutti, {kind}: {error} (TUTTI_TRACEBACK=1 in the environment shows where)", 1)
+        return _fail(f"a defect in tutti, {kind}: {error} (set TUTTI_TRACEBACK=1 to see the traceback)", 1)
     return code if isinstance(code, int) else 0
 
 
 def _run(arguments: Sequence[str]) -> object:
-    """What click's own `main` does, less what it would do about errors."""
+    """Run the command as click's own `main` does, without its error handling."""
     instruction = os.environ.get(COMPLETION_VARIABLE)
     if instruction:
         from click.shell_completion import shell_complete
@@ -133,21 +133,21 @@ def _run(arguments: Sequence[str]) -> object:
 
 
 def _check_text(arguments: Sequence[str]) -> None:
-    """Reject an argument that the system cannot take as a path, or that no message, file or line of output can hold.
+    """Reject an argument that cannot be a path, or cannot be written to a message, file or line of output.
 
     Python decodes bytes that are not UTF-8 to surrogates, which cannot be encoded again.
 
     Raises:
         UsageError: an argument holds a NUL, or bytes that are not UTF-8.
     """
-    for place, argument in enumerate(arguments, 1):
+    for position, argument in enumerate(arguments, 1):
         try:
-            wrong = "holds a NUL: leave it out" if b"\0" in argument.encode() else ""
+            wrong = "contains a NUL: remove it" if b"\0" in argument.encode() else ""
         except UnicodeEncodeError:
-            wrong = "is not UTF-8 text: convert it, and rename a file that has such a name"
+            wrong = "is not UTF-8 text: convert it, and rename any file with such a name"
         if wrong:
             shown = repr(argument)
-            raise UsageError(f"argument {place}, {shown if len(shown) <= 60 else shown[:57] + '...'}, {wrong}")
+            raise UsageError(f"argument {position}, {shown if len(shown) <= 60 else shown[:57] + '...'}, {wrong}")
 
 
 def _fail(message: str, code: int) -> int:

@@ -1,4 +1,4 @@
-"""`tutti completion`: what a shell needs to complete commands and options."""
+"""`tutti completion`: prints the shell script that completes commands and options."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from click.shell_completion import get_completion_class
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print what a shell needs to complete commands and options.
+    """Print the shell script that completes commands and options.
 
     \b
     bash: eval "$(tutti completion bash)"           in ~/.bashrc
@@ -20,5 +20,5 @@ def completion(shell: str) -> None:
 
     kind = get_completion_class(shell)
     if kind is None:
-        raise click.UsageError(f"there is no completion for {shell}")
+        raise click.UsageError(f"click has no completion for {shell}; use bash, zsh or fish")
     print(kind(tutti, {}, "tutti", COMPLETION_VARIABLE).source())

@@ -1,4 +1,4 @@
-"""`tutti config`: what is wrong with a configuration file."""
+"""`tutti config`: checks a configuration file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import click
 from tutti_gateway.cli.common.options import json_option
 from tutti_gateway.cli.common.output import print_json
 
-LOOK_UP_S_MAX = 5.0  # for the names of hosts
+RESOLVE_S_MAX = 5.0  # limit for resolving the host names in the file
 
 
 @click.group()
@@ -19,20 +19,20 @@ def config() -> None:
 @click.argument("file")
 @json_option
 def check(file: str, as_json: bool) -> int:
-    """Explain every mistake in FILE: where, what, what to do. Exit code 2 if there is any; advice alone is none."""
+    """Report every mistake in FILE: where, what, what to do. Exit code 2 if there is a mistake; advice alone exits with 0."""
     from tutti_gateway.config import advice, check_config, unknown_hosts
 
     config, mistakes = check_config(file)
-    advised = [*advice(config), *unknown_hosts(config, LOOK_UP_S_MAX)] if config is not None else []
+    advised = [*advice(config), *unknown_hosts(config, RESOLVE_S_MAX)] if config is not None else []
     if as_json:
-        told = {"mistakes": [one._asdict() for one in mistakes], "advice": [one._asdict() for one in advised]}
-        print_json({"file": file, "ok": not mistakes, **told})
+        found = {"mistakes": [one._asdict() for one in mistakes], "advice": [one._asdict() for one in advised]}
+        print_json({"file": file, "ok": not mistakes, **found})
     elif config is None:
         for mistake in mistakes:
             print(mistake.text(file))
     else:
-        places = f"clients at {config.client_address}, reads at {config.reads_address}, admin at {config.admin_address}"
-        print(f"{file}: good: gateway {config.name} of group {config.group.name}, {places}, data in {config.data}")
+        addresses = f"clients at {config.client_address}, reads at {config.reads_address}, admin at {config.admin_address}"
+        print(f"{file}: valid: gateway {config.name} of group {config.group.name}, {addresses}, data in {config.data}")
         for one in advised:
             print(f"advice: {one.text(file)}")
     return 2 if mistakes else 0

@@ -1,4 +1,4 @@
-"""A click group that imports a command when it is run, so that `tutti --help` starts in a blink."""
+"""Click group that imports a command only when it runs, so that `tutti --help` starts quickly."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from tutti_gateway.cli.common.interrupts import Loading
 
 
 class Place(NamedTuple):
-    """Where a command lives, as `module:attribute`, and what the list of commands says of it."""
+    """Import path of a command (`module:attribute`) and its summary in the command list."""
 
     target: str
     summary: str
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are named by their places."""
+    """Command group that maps command names to import paths."""
 
     def __init__(self, *arguments: Any, places: Mapping[str, Place], **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.places = places
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names, in the order of the table."""
+        """Return the command names, in the order of the table."""
         return list(self.places)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name, imported now; None if there is none."""
+        """Import and return the command of that name; None if there is no such command."""
         place = self.places.get(cmd_name)
         if place is None:
             return None
@@ -39,11 +39,11 @@ class LazyGroup(click.Group):
         with Loading():
             command = getattr(import_module(module), attribute)
         if not isinstance(command, click.Command):
-            raise TypeError(f"{place.target} is no command but {type(command).__name__}")
+            raise TypeError(f"{place.target} is a {type(command).__name__}, not a click command")
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click's, but a name that does not exist is answered with the nearest ones."""
+        """Resolve as click does; for an unknown name, suggest similar names."""
         name = args[0]
         if name not in self.places and not name.startswith("-"):
             near = difflib.get_close_matches(name, self.places, n=3)
@@ -52,6 +52,6 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of commands from the table, without importing any."""
+        """Write the command list from the table, without importing any command."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, place.summary) for name, place in self.places.items()])

@@ -1,4 +1,4 @@
-"""The entry of `tutti`. What it needs is loaded in `main`, so that a Ctrl-C meanwhile ends as one that comes later."""
+"""Entry point of `tutti`. Imports happen inside `main`, so that Ctrl-C during an import ends like a later one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 try:
     from tutti_gateway.cli.common.interrupts import EXIT_INTERRUPTED, INTERRUPTED, Loading, heed, heed_no_more
-except KeyboardInterrupt:  # what heeds it is not there yet
+except KeyboardInterrupt:  # the SIGINT handler is not installed yet
     os.write(2, b"interrupted\n")
     os._exit(130)
 
@@ -21,7 +21,7 @@ with Loading():
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `tutti ARGUMENTS` and return its exit code; errors are one line on stderr.
 
-    Without arguments they are those of the process, which is `tutti` then: it takes Ctrl-C, and ends when this returns.
+    Without arguments, use those of the process: `tutti` then owns the process, handles Ctrl-C, and ends after the return.
     """
     if arguments is not None:
         return _run(arguments)

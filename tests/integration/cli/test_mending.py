@@ -57,7 +57,7 @@ def test_what_rots_while_a_gateway_is_down_is_mended_when_it_is_back(group: Thre
     flip(directory, 0.3, header=header)
     damaged = shell("log", "verify", str(directory))
     assert damaged.code == 4
-    assert "in a group the gateway fetches it from another one while it runs" in damaged.err
+    assert "in a group, the running gateway fetches it from another gateway" in damaged.err
     assert tutti("produce", "--topic", "t", given=b"while it is down\n", url=group.url).code == 0
     group[name].start()
 

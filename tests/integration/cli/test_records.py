@@ -114,7 +114,7 @@ def test_a_part_is_chosen_by_start_end_count_and_last(running: House) -> None:
         (["--start", "-1"], 2, "error: "),
         (["--start", "soon"], 2, "'soon' is no place in the log"),
         (["--start", "2026-01-01T00:00:00"], 2, "has no zone"),
-        (["--last", "3", "--start", "0"], 2, "--last and --start both say where to begin"),
+        (["--last", "3", "--start", "0"], 2, "--last and --start both set the start"),
     ],
 )
 def test_a_wrong_range_is_one_sentence(running: House, options: list[str], code: int, message: str) -> None:
@@ -153,7 +153,7 @@ def test_follow_says_which_topic_it_waits_for_and_goes_on(running: House) -> Non
         assert follower.stdout is not None
         assert follower.stderr is not None
         said = follower.stderr.readline()
-        assert said.startswith("waiting for topic soon, which the log does not hold yet: it holds ")
+        assert said.startswith("waiting for topic soon, which is not in the log yet; the log has ")
         assert "there" in said
         assert tutti("produce", "--topic", "soon", given=b"come\n", url=running.url).code == 0
         assert follower.stdout.readline() == "come\n"
@@ -213,9 +213,9 @@ def test_a_replay_holds_the_same_records_whether_the_gateway_is_asked_or_its_fil
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        (["--out", "x.csv"], 2, "--out x.csv: the name ends in none of .parquet, .jsonl, .arrow"),
-        (["--out", "no/such/dir/x.jsonl"], 2, "there is no directory no/such/dir; make it first"),
-        (["--out", "x.jsonl", "--path", "."], 2, "--url and --path both say where to read: give one of them"),
+        (["--out", "x.csv"], 2, "--out x.csv: the name must end in one of .parquet, .jsonl, .arrow"),
+        (["--out", "no/such/dir/x.jsonl"], 2, "the directory no/such/dir does not exist; create it"),
+        (["--out", "x.jsonl", "--path", "."], 2, "--url and --path are both sources: give one of them"),
         (["--out", "x.jsonl", "--start", "5", "--end", "3"], 2, "error: "),
         (["--out", "x.jsonl", "--end", "9999999"], 2, "error: "),
     ],

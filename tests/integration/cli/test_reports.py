@@ -88,7 +88,7 @@ def test_a_log_is_verified_inspected_and_digested_while_it_is_written(running: H
     verified = tutti("log", "verify", directory, "--json").json
     assert (verified["ok"], verified["damage"], verified["gateway"]) == (True, [], "g1")
     assert verified["records"] >= 4
-    assert tutti("log", "verify", directory).lines[-1] == "good: no damage"
+    assert tutti("log", "verify", directory).lines[-1] == "good: no corruption"
     frames = [json.loads(line) for line in tutti("log", "inspect", directory, "--json").lines]
     assert [frame["position"] for frame in frames] == list(range(1, len(frames) + 1))
     assert [frame["kind"] for frame in frames[:2]] == ["ROSTER", "VIEW"]

@@ -116,16 +116,16 @@ def test_damage_is_found_named_and_cut_only_when_told_to(tmp_path: Path) -> None
     assert (looked.code, looked.json["offset"], looked.json["lost"], looked.json["cut"]) == (4, 100, 100, False)
     assert f"tutti log repair {data} --accept-loss-from 100" in tutti("log", "repair", str(data)).out
     summed = tutti("log", "digest", str(data))
-    assert (summed.code, "; the first 100 records of the range can be read\n" in summed.err) == (4, True)
+    assert (summed.code, "; the first 100 records of the range are readable\n" in summed.err) == (4, True)
     out = tmp_path / "out.jsonl"
     for topic in ([], ["--topic", "t"]):
         written = tutti("replay", "--path", str(data), *topic, "--out", str(out))
-        assert (written.code, out.exists(), "; all records below offset 100 can be read\n" in written.err) == (4, False, True)
+        assert (written.code, out.exists(), "; all records below offset 100 are readable\n" in written.err) == (4, False, True)
     assert tutti("replay", "--path", str(data), "--end", "100", "--out", str(out)).code == 0
     with serving(a_config(tmp_path, port)) as (_, told):
         shown = tutti("tail", url=told["url"])
         assert (shown.code, len(shown.lines)) == (4, 100)
-        assert shown.err.endswith("; all records below offset 100 can be read\n")
+        assert shown.err.endswith("; all records below offset 100 are readable\n")
         running = tutti("log", "repair", str(data), "--accept-loss-from", "100")
         assert (running.code, running.out) == (1, "")
     assert tutti("log", "repair", str(data), "--accept-loss-from", "50").code == 2
@@ -144,7 +144,7 @@ def test_a_killed_gateway_of_dev_comes_back_with_everything_acknowledged(tmp_pat
         until(lambda: tutti("tail", "--format", "value", url=running.url).lines == ["1", "2", "3"])
         assert running.pid != killed
         assert running.stop() == 0
-    assert "dev: g1 was killed by SIGKILL; it is started again in 0.2 s" in running.log.read_text()
+    assert "dev: g1 was killed by SIGKILL; it restarts in 0.2 s" in running.log.read_text()
 
 
 def test_dev_says_why_a_gateway_cannot_start(tmp_path: Path) -> None:

@@ -77,11 +77,11 @@ def test_topics_and_producers_count_the_ordered_log_alone(running: House) -> Non
 
 def test_options_that_do_not_go_together_are_told(running: House) -> None:
     for said, command in (
-        ("give --unordered, too", ["tail", "--origin", "g1"]),
+        ("needs --unordered: give both", ["tail", "--origin", "g1"]),
         ("name it with --origin", ["tail", "--unordered", "--start", "5"]),
         ("--last counts the records of one lane: name it", ["tail", "--unordered", "--last", "5"]),
         ("there is no lane of origin 'g9'", ["tail", "--unordered", "--origin", "g9"]),
-        ("leave it out, or --unordered", ["produce", "--topic", "t", "--unordered", "--producer", "p"]),
+        ("omit --producer or --unordered", ["produce", "--topic", "t", "--unordered", "--producer", "p"]),
     ):
         done = tutti(*command, given=b"x\n", url=running.url)
         assert done.code == 2, done

@@ -198,7 +198,7 @@ def test_it_goes_on_when_the_gateway_that_is_asked_dies(group: Three) -> None:
         assert (waiter.passed, waiter.error) == (end, None)
         assert receipt.processed_by("kept", WAIT_S) == end
         listed = tutti("queries", "--json", url=group.url)
-        assert listed.err.startswith(f"{killed} was not heard: ")
+        assert listed.err.startswith(f"{killed} did not answer: ")
         moving = next(line for line in listed.json if line["name"] == "moving")
         assert (moving["offset"], moving["lag_records"]) == (end, 0)
         assert moving["gateway"] in set(group.all) - {killed}

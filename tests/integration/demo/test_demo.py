@@ -92,7 +92,7 @@ def test_with_a_port_in_use(demo: Callable[..., Result]) -> None:
         other.listen()
         done = demo("--port", str(base))
     assert (done.code, done.out, done.err.count("\n")) == (3, "", 1)
-    assert f"the ports {base} to {base + 3} for gateway jfk, of which these are in use: {base + 2} (reads)" in done.err
+    assert f"the ports {base} to {base + 3} for gateway jfk; these are in use: {base + 2} (reads)" in done.err
 
 
 def test_with_a_full_disk(demo: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -100,7 +100,10 @@ def test_with_a_full_disk(demo: Callable[..., Result], monkeypatch: pytest.Monke
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     done = demo()
     assert (done.code, done.out) == (3, "")
-    assert done.err == (f"error: the demo needs 4096 MiB and {tmp_path} has 100 MiB free: make room, or name another --data\n")
+    assert done.err == (
+        f"error: the demo needs 4096 MiB and {tmp_path} has 100 MiB free: "
+        "free some space, or choose another directory with --data\n"
+    )
 
 
 def test_a_directory_that_is_no_demos_is_left_alone(demo: Callable[..., Result], tmp_path: Path) -> None:
@@ -109,7 +112,7 @@ def test_a_directory_that_is_no_demos_is_left_alone(demo: Callable[..., Result],
     mine.write_text("mine")
     done = demo()
     assert (done.code, done.out) == (2, "")
-    assert "is not empty and no demo's: name another directory with --data" in done.err
+    assert "holds files that are not from a demo: choose another directory with --data" in done.err
     assert mine.read_text() == "mine"
 
 
@@ -136,7 +139,7 @@ def test_a_second_demo_leaves_the_directory_of_a_running_one_alone(
         try:
             (directory / "logs").mkdir()
             done = demo()
-            said = f"error: another demo (process {holder.pid}) runs in {directory}; wait for it, or name another --data\n"
+            said = f"error: another demo (process {holder.pid}) runs in {directory}; wait for its end, or choose another --data\n"
             assert done == Result(3, "", said)
             assert (directory / "logs").is_dir()
             holder.kill()
@@ -182,7 +185,7 @@ def test_a_promise_that_did_not_hold_fails_and_leaves_everything(
     done = demo()
     assert done.code == 1
     assert done.out.startswith("NOT HELD  a promise: 3 of 4\n")
-    assert done.err == f"error: not every promise held; everything is left in {tmp_path / 'demo'}\n"
+    assert done.err == f"error: not every promise held; all files are kept in {tmp_path / 'demo'}\n"
     assert (tmp_path / "demo" / "logs").is_dir()
 
 
@@ -200,7 +203,7 @@ def test_a_process_that_fails_ends_the_run_with_its_last_words(
     monkeypatch.setattr(Demo, "run", fail)
     done = demo()
     assert done.code == 1
-    assert "error: gateway ended with 1 before its time; it said: error: no luck\n" in done.err
+    assert "error: gateway ended with 1 too early; its last output: error: no luck\n" in done.err
     assert f"the logs of each process are in {tmp_path / 'demo' / 'logs'}" in done.err
 
 
@@ -219,7 +222,7 @@ def test_no_process_outlives_the_household(tmp_path: Path) -> None:
 def test_what_does_not_happen_in_time_fails(tmp_path: Path) -> None:
     with Household(tmp_path) as house:
         process = house.start("sleeper", ["sleep", "100"])
-        with pytest.raises(Failed, match=r"sleeper did not end within 0 s; it said: nothing"):
+        with pytest.raises(Failed, match=r"sleeper did not end within 0 s; its last output: nothing"):
             process.finish(0.1)
         with pytest.raises(Failed, match=r"the moon did not happen within 0 s"):
             wait_until(lambda: False, 0.1, "the moon", [process])

@@ -209,7 +209,7 @@ def _what_is_told(place: Place, nowhere: Connected, lost: Connected, gone: Conne
     place.incoming.rename(place.root / "elsewhere")
     gone.start(wait=False)
     assert gone.wait() == 2
-    assert "name a directory that can be read" in gone.told()
+    assert "choose a readable directory" in gone.told()
     assert nowhere.wait() == 3
     assert "connection refused" in nowhere.told()
     for one in (nowhere, lost, gone):

@@ -156,7 +156,7 @@ def test_a_client_that_reconnects_before_the_first_record_misses_none(fronts: Fr
         ("POST", "/v1/topics/t/records?whait=false", {"content-type": JSON}, b"{}", 400, "'whait' is not known"),
         ("POST", "/v1/topics/t/records?wait=no", {"content-type": JSON}, b"{}", 400, "true or false"),
         ("POST", "/v1/topics/t/records?plain=true", {"content-type": JSON}, b"{}", 400, NDJSON),
-        ("POST", "/v1/topics/t/records", {"content-type": JSON, "tutti-producer": "p"}, b"{}", 400, "go together"),
+        ("POST", "/v1/topics/t/records", {"content-type": JSON, "tutti-producer": "p"}, b"{}", 400, "belong together"),
         (
             "POST",
             "/v1/topics/t/records",
@@ -187,7 +187,7 @@ def test_a_client_that_reconnects_before_the_first_record_misses_none(fronts: Fr
         ("POST", "/v1/topics/t/records", {"content-type": JSON}, b" " * ((16 << 20) + 1), 413, "16777216"),
         ("GET", "/v1/records?start=1e3", {}, b"", 400, "start"),
         ("GET", "/v1/records?start=99999999", {}, b"", 416, "beyond the frontier"),
-        ("GET", "/v1/records?start=99999999999999999999", {}, b"", 400, "no offset"),
+        ("GET", "/v1/records?start=99999999999999999999", {}, b"", 400, "exceeds the largest offset"),
         ("GET", "/v1/records?limit=0", {}, b"", 400, "from 1 to 10000"),
         ("GET", "/v1/records?key=%FF", {}, b"", 400, "key is not UTF-8"),
         ("GET", "/v1/records?topic=never-there", {}, b"", 400, "never-there"),

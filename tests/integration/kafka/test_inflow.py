@@ -143,7 +143,7 @@ def test_what_no_log_takes_is_kept_aside_and_the_rest_goes_on(kafka: str, group:
         assert [row["value"] for row in until_there(group.url, topic, 2, inflow)] == [b"before", b"behind"]
     (file,) = inflow.quarantine.iterdir()
     assert file.name.startswith(f"{topic}-0-1-")
-    assert f"a record has at most {limits.RECORD_BYTES_MAX}" in file.read_text()
+    assert f"the limit of a record is {limits.RECORD_BYTES_MAX}" in file.read_text()
 
 
 def test_what_kafka_removed_before_it_came_is_told(kafka: str, group: Three, tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_a_topic_that_was_made_anew_is_refused(kafka: str, group: Three, tmp_pat
     assert inflow.process is not None
     assert inflow.process.wait(WAIT_S) == 2
     inflow.end()
-    assert "was made since" in inflow.told()
+    assert "was created later" in inflow.told()
     assert f"tutti producers forget in.{topic}.0" in inflow.told()
     assert len(records(group.url, topic)) == 3
 
@@ -191,7 +191,7 @@ def test_a_topic_that_was_made_anew_is_refused(kafka: str, group: Three, tmp_pat
 def test_what_is_not_there_is_told(kafka: str, group: Three, tmp_path: Path) -> None:
     """Proves that a topic, a Kafka and gateways that are not there end the command with a sentence and its exit code."""
     for address, url, topic, code, told in (
-        (kafka, group.url, "nothing-here", 2, "name a topic that is there"),
+        (kafka, group.url, "nothing-here", 2, "choose a topic that exists"),
         ("127.0.0.1:1", group.url, "any", 3, "Connection refused"),
         (kafka, "tutti://127.0.0.1:1", new_topic(kafka), 3, "no gateway"),
     ):

@@ -92,7 +92,7 @@ def test_frames_of_a_message(group: Three, tmp_path: Path, peer: Peer) -> None:
     assert [(row["key"], row["value"]) for row in (first, second)] == [(b"key", b"1"), (b"", b"")]
     (file,) = (tmp_path / "q").iterdir()
     told = sorted(map(orjson.loads, file.read_bytes().splitlines()), key=lambda one: int(one["count"]))
-    assert told[0]["reason"] == "it has 2 frames, and zeromq.frames names 4"
+    assert told[0]["reason"] == "it has 2 frames, but zeromq.frames names 4"
     assert told[1]["reason"].startswith("its topic is 'x y'")
     assert told[0]["frames"][1] == {"bytes": 10, "base64": "dHdvIGZyYW1lcw=="}
 

@@ -133,7 +133,7 @@ def test_a_start_at_latest_before_the_log_begins_takes_all_that_comes_after_it(t
     try:
         group["g1"].start(wait=False)
         one = publisher(tmp_path, group.url, '["ol"]\nstart = "latest"').start(wait=False)
-        until(lambda: "waits for the log to begin" in one.told(), one.told)
+        until(lambda: "waiting for the log to start" in one.told(), one.told)
         for name in ("g2", "g3"):
             group[name].start(wait=False)
         one.wait_ready()

@@ -75,7 +75,7 @@ def test_a_full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = machine.disk_space(tmp_path)
     assert not found.good
     assert found.found == f"256.0 MiB free at {tmp_path}"
-    assert "refuses new ones below 256.0 MiB" in found.do
+    assert "rejects records below 256.0 MiB" in found.do
 
 
 def test_a_slow_disk_and_one_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_another_python_version_than_the_drivers(tmp_path: Path, monkeypatch: py
     other = "3.12.1" if sys.version_info[:2] != (3, 12) else "3.13.1"
     monkeypatch.setenv("PYSPARK_PYTHON", str(a_python(tmp_path, told() | {"python": other})))
     finding = spark.python_of_workers()
-    assert (finding.good, "driver and workers need one version" in finding.do) == (False, True)
+    assert (finding.good, "the driver and the workers need the same version" in finding.do) == (False, True)
 
 
 def test_another_spark_in_spark_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +239,7 @@ def test_settings_with_which_the_format_runs_elsewhere(tmp_path: Path, monkeypat
     assert (found.good, f"spark.pyspark.python is /opt/tutti/bin/python in {file}" in found.found) == (False, True)
     assert "pyspark_tutti.register(spark)" in found.do
     file.write_text("spark.python.unix.domain.socket.enabled = true\n")
-    assert spark.settings() == ("settings of Spark", True, "nothing stands in the way", "")
+    assert spark.settings() == ("settings of Spark", True, "no conflict", "")
     monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", str(Path(sys.executable).with_name("python3")))
     assert spark.settings().good
     monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", "jupyter")
@@ -303,7 +303,7 @@ def test_no_trial_without_java(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     wrong = [finding["subject"] for finding in json.loads(said.out)["findings"] if not finding["good"]]
     assert "java" in wrong
     assert "a trial of Spark" not in wrong
-    assert said.err == "a trial of Spark is left out: it needs java\n"
+    assert said.err == "the trial of Spark is skipped: it needs java\n"
 
 
 @pytest.mark.parametrize(
@@ -312,7 +312,7 @@ def test_no_trial_without_java(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
         ([told()], "the option gateways is missing", "", ""),
         ([told(), told(pyarrow="")], "the option gateways is missing", "", "pyarrow is missing"),
         ([told() | {"missing": ["streaming"]}], "the option gateways is missing", "", "it lacks streaming"),
-        ([told()], "[DATA_SOURCE_NOT_FOUND] tutti", "", "the format tutti is not found"),
+        ([told()], "[DATA_SOURCE_NOT_FOUND] tutti", "", "Spark does not find the format tutti"),
         ([], "", "Cannot run program", "on local[1]: Cannot run program"),
     ],
 )
@@ -330,7 +330,7 @@ def test_what_a_trial_tells(monkeypatch: pytest.MonkeyPatch, workers: list[Told]
 def test_a_cluster_is_tried_only_when_spark_is(capsys: pytest.CaptureFixture[str]) -> None:
     """Proves that a master without --spark is a mistake that is told."""
     assert main(["doctor", "--master", "spark://h:7077"]) == 2
-    assert "give --spark, too" in capsys.readouterr().err
+    assert "--master needs --spark: give both" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("_busy_disk_is_good")
@@ -344,7 +344,7 @@ def test_the_exit_code_says_whether_anything_is_wrong(
         port = other.getsockname()[1]
         assert main(["doctor", "--port", str(port), "--data", str(tmp_path)]) == 1
         lines = capsys.readouterr().out.splitlines()
-        assert lines[-1] == "1 of 11 is wrong: ports"
+        assert lines[-1] == "1 of 11 checks failed: ports"
         assert "       do: choose another base port, or stop that program" in lines
         assert main(["doctor", "--port", str(port), "--data", str(tmp_path), "--json"]) == 1
         told = json.loads(capsys.readouterr().out)
@@ -358,4 +358,4 @@ def test_a_trial_of_spark_from_outside_of_an_activated_environment(monkeypatch: 
     found = spark.trial()
     assert found.good, found
     host = socket.gethostname()
-    assert found.found == f"workers run {sys.executable} {sys.version.split()[0]} on {host}, and find the format tutti"
+    assert found.found == f"workers run {sys.executable} {sys.version.split()[0]} on {host}, and Spark finds the format tutti"

@@ -145,7 +145,7 @@ def test_one_of_three_that_left_is_not_started_again_and_the_others_go_on(start:
     dev.ready()
     os.kill(dev.starts()[0], signal.SIGTERM)
     assert dev.process.stderr is not None
-    assert "ended with exit code 0 and is not started again" in dev.process.stderr.readline()
+    assert "ended with exit code 0 and is not restarted" in dev.process.stderr.readline()
     time.sleep(0.3)
     assert len(dev.starts()) == 3
     assert sum(alive(pid) for pid in dev.starts()) == 2
@@ -155,12 +155,12 @@ def test_one_of_three_that_left_is_not_started_again_and_the_others_go_on(start:
 def test_an_even_number_of_gateways_is_warned_about(start: Callable[..., Dev], count: int, bear: str) -> None:
     dev = start("--gateways", str(count))
     dev.ready()
-    assert dev.stop() == (0, "", f"dev: {count} gateways bear {bear}: an odd number is the better one\n")
+    assert dev.stop() == (0, "", f"dev: {count} gateways tolerate {bear}: choose an odd number\n")
 
 
 def test_ports_that_do_not_exist_are_refused(start: Callable[..., Dev]) -> None:
     out, err = start("--gateways", "3", port=65_520).process.communicate(timeout=20)
-    assert (out, err) == ("", "error: --port 65520: the last of 3 gateways would have port 65540; take one up to 65532\n")
+    assert (out, err) == ("", "error: --port 65520: the last of 3 gateways would have port 65540; the limit is 65532\n")
 
 
 def founded(tmp_path: Path, start: Callable[..., Dev], count: str, port: int = 7400) -> None:
@@ -178,8 +178,8 @@ def test_another_number_of_gateways_than_a_log_was_founded_by_is_refused(start: 
     out, err = dev.process.communicate(timeout=20)
     assert (dev.process.returncode, out) == (2, "")
     assert err == (
-        f"error: {tmp_path} holds a group of 1 (g1), and 3 are asked for: members change through the log, with `tutti members add` "
-        "or `remove`; start it as it was, or name another --data\n"
+        f"error: {tmp_path} holds a group of 1 (g1), not 3: members change through the log, with `tutti members add` "
+        "or `remove`; start the group with its members, or choose another --data\n"
     )
     assert not (tmp_path / "g2.toml").exists()
     assert start("--gateways", "1").ready()["ready"] is True
@@ -190,8 +190,8 @@ def test_gateways_that_know_each_other_keep_their_ports(start: Callable[..., Dev
     out, err = start("--gateways", "3", port=7500).process.communicate(timeout=20)
     assert out == ""
     assert err == (
-        f"error: the gateways in {tmp_path} know each other at 127.0.0.1:7400, 127.0.0.1:7410, 127.0.0.1:7420: "
-        "start them with --port 7400, or name another --data\n"
+        f"error: the gateways in {tmp_path} have the addresses 127.0.0.1:7400, 127.0.0.1:7410, 127.0.0.1:7420: "
+        "start them with --port 7400, or choose another --data\n"
     )
     assert start("--gateways", "3").ready()["ready"] is True
 
@@ -241,7 +241,7 @@ def test_a_killed_gateway_is_started_again(start: Callable[..., Dev]) -> None:
     until(lambda: len(dev.starts()) == 3)
     code, out, err = dev.stop()
     assert (code, out) == (0, "")
-    assert "dev: g1 was killed by SIGKILL; it is started again in 0.1 s\n" in err
+    assert "dev: g1 was killed by SIGKILL; it restarts in 0.1 s\n" in err
     assert len(dev.starts()) == 3
 
 
@@ -335,7 +335,7 @@ def test_a_second_dev_is_refused_before_it_changes_what_the_first_starts_from(st
     written = (tmp_path / "g1.toml").read_text()
     second = start(port=7500)
     out, err = second.process.communicate(timeout=20)
-    said = f"error: {tmp_path} is in use by `tutti dev`, process {dev.process.pid}: stop it first, or name another --data\n"
+    said = f"error: {tmp_path} is in use by `tutti dev`, process {dev.process.pid}: stop it first, or choose another --data\n"
     assert (second.process.returncode, out, err) == (1, "", said)
     assert (tmp_path / "g1.toml").read_text() == written
     dev.stop()

@@ -145,7 +145,7 @@ def test_a_hostile_value_ends_with_an_error_of_its_own(
 def test_bytes_that_are_not_utf_8_are_refused_as_a_shell_passes_them() -> None:
     done = subprocess.run([sys.executable, "-m", "tutti_gateway", "tail", "--key", b"\xff"], capture_output=True, check=False)
     assert (done.returncode, done.stdout) == (2, b"")
-    assert done.stderr == b"error: argument 3, '\\udcff', is not UTF-8 text: convert it, and rename a file that has such a name\n"
+    assert done.stderr == b"error: argument 3, '\\udcff', is not UTF-8 text: convert it, and rename any file with such a name\n"
 
 
 NUMBERS = [

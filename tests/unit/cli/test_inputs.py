@@ -110,16 +110,16 @@ def test_text_that_is_the_key_is_its_bytes(keys: list[str], ascii_only: bool) ->
 @pytest.mark.parametrize(
     ("data", "form", "key", "kind", "message"),
     [
-        (b"a\n", "lines", "k", UsageError, r"--key k names a field, and lines have none"),
-        (b"{}\n{\n", "json", None, FormatError, r"line 2 of the input is no JSON \("),
+        (b"a\n", "lines", "k", UsageError, r"--key k names a field, but lines have no fields"),
+        (b"{}\n{\n", "json", None, FormatError, r"line 2 of the input is not valid JSON \("),
         (
             b"{}\n  x\n",
             "json",
             None,
             FormatError,
-            r"^line 2 of the input is no JSON \([\w ,]+, at column 3\): one JSON value a line",
+            r"^line 2 of the input is not valid JSON \([\w ,]+, at column 3\): write one JSON value on each line",
         ),
-        (b"{}\n\n3\n", "json", "k", FormatError, r"line 3 of the input is no JSON object, so it has no field 'k'"),
+        (b"{}\n\n3\n", "json", "k", FormatError, r"line 3 of the input is not a JSON object, so it has no field 'k'"),
         (
             b'{"k":1}\n{"k":1,"k":2}\n',
             "json",
@@ -129,28 +129,40 @@ def test_text_that_is_the_key_is_its_bytes(keys: list[str], ascii_only: bool) ->
         ),
         (b"1\n" + b"[" * 600 + b"]" * 600, "json", None, FormatError, r"line 2 of the input cannot be sent: .* nested too deeply"),
         (b'{}\n {"a":"\xff"}\n', "json", None, FormatError, r"line 2 of the input is not UTF-8 text \(byte 8 of it\)"),
-        (b'{"k":"\\ud800"}\n', "json", "k", FormatError, r"line 1 of the input is no JSON \(.* surrogate pair, at column 15\)"),
-        (b'{"k":NaN}\n', "json", None, FormatError, r"line 1 of the input is no JSON \(invalid character, at column 6\)"),
-        (b"a,b\n1,2\n1\n", "csv", None, FormatError, r"line 3 of the input has 1 field and the header 2: write one for each"),
-        (b"a,b\n1,2\n", "csv", "c", UsageError, r"--key c is no field of the input: the header names a, b"),
+        (
+            b'{"k":"\\ud800"}\n',
+            "json",
+            "k",
+            FormatError,
+            r"line 1 of the input is not valid JSON \(.* surrogate pair, at column 15\)",
+        ),
+        (b'{"k":NaN}\n', "json", None, FormatError, r"line 1 of the input is not valid JSON \(invalid character, at column 6\)"),
+        (
+            b"a,b\n1,2\n1\n",
+            "csv",
+            None,
+            FormatError,
+            r"line 3 of the input has 1 field, but the header has 2: write one field for each",
+        ),
+        (b"a,b\n1,2\n", "csv", "c", UsageError, r"--key c is not a field of the input: the header has a, b"),
         (b"a,a\n", "csv", None, FormatError, r"the header of the input names the field 'a' twice"),
-        (b'a\n"x"y\n', "csv", None, FormatError, r"line 2 of the input is no CSV \("),
-        (b'a\n1\n"open\n', "csv", None, FormatError, r"line 3 of the input is no CSV \("),
+        (b'a\n"x"y\n', "csv", None, FormatError, r"line 2 of the input is not valid CSV \("),
+        (b'a\n1\n"open\n', "csv", None, FormatError, r"line 3 of the input is not valid CSV \("),
         (
             b'a\n1\n\n"open\nb\nc\n',
             "csv",
             None,
             FormatError,
-            r"^the row that begins at line 4 of the input is, up to line 6, no CSV \(",
+            r"^the row from line 4 to line 6 of the input is not valid CSV \(",
         ),
         (
             b'a\n1\n"open\nb\n"c"\n',
             "csv",
             None,
             FormatError,
-            r"^the row that begins at line 3 of the input is, up to line 5, no CSV",
+            r"^the row from line 3 to line 5 of the input is not valid CSV",
         ),
-        (b'a,b\n"1\n2"\n', "csv", None, FormatError, r"line 2 of the input has 1 field and the header 2"),
+        (b'a,b\n"1\n2"\n', "csv", None, FormatError, r"line 2 of the input has 1 field, but the header has 2"),
         (b"a\n\xff\n", "csv", None, FormatError, r"line 2 of the input is not UTF-8"),
     ],
 )
@@ -162,13 +174,13 @@ def test_what_is_refused_names_the_line(data: bytes, form: str, key: str | None,
 @pytest.mark.parametrize("size", [60_000, inputs.BLOCK_BYTES, RECORD_BYTES_MAX * 2])
 def test_a_line_larger_than_a_record_is_refused_before_all_of_it_is_held(size: int) -> None:
     data = b"a\n" + b"x" * (RECORD_BYTES_MAX + 1) + b"\n"
-    with pytest.raises(FormatError, match=r"line 2 of the input is larger than a record may be \(4194304 bytes\)"):
+    with pytest.raises(FormatError, match=r"line 2 of the input exceeds the limit of 4194304 bytes"):
         records(data, "lines", size=size)
 
 
 def test_a_quote_that_is_open_over_more_than_a_record_is_named_where_it_begins() -> None:
     data = b'a\n1\n"open\n' + b"x,y\n" * (RECORD_BYTES_MAX // 3)
-    with pytest.raises(FormatError, match=r"the record at line 3 of the input is larger .*: close the quote that is open there"):
+    with pytest.raises(FormatError, match=r"the record at line 3 of the input exceeds .*: close the open quote"):
         records(data, "csv")
 
 
@@ -184,7 +196,7 @@ HALF = b"x" * (RECORD_BYTES_MAX // 2)
     ],
 )
 def test_a_record_that_grows_too_large_on_the_way_is_refused(data: bytes, form: str, key: str | None) -> None:
-    with pytest.raises(FormatError, match="the record at line 2 of the input is larger than a record may be"):
+    with pytest.raises(FormatError, match="the record at line 2 of the input exceeds the limit"):
         records(data, form, key)
 
 

@@ -22,8 +22,8 @@ def test_new_keys_are_those_of_a_group(tmp_path: Path, capsys: pytest.CaptureFix
     code, out, err = run(capsys, "new", "--out", str(tmp_path / "keys"), "jfk", "lga")
     assert (code, err) == (0, "")
     assert out.splitlines() == [
-        f"{tmp_path}/keys/jfk.secret  for the host of jfk alone",
-        f"{tmp_path}/keys/lga.secret  for the host of lga alone",
+        f"{tmp_path}/keys/jfk.secret  only for the host of jfk",
+        f"{tmp_path}/keys/lga.secret  only for the host of lga",
         f"{tmp_path}/keys/group.keys  for every host",
     ]
     for name in ("jfk", "lga"):
@@ -55,7 +55,7 @@ def test_a_directory_that_cannot_be_made_says_what_to_do(tmp_path: Path, capsys:
     (tmp_path / "file").touch()
     code, out, err = run(capsys, "new", "--out", str(tmp_path / "file" / "keys"), "jfk")
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "keys cannot be made there (not a directory): name a directory with --out in which files can be made" in err
+    assert "keys cannot be created there (not a directory): choose a writable directory with --out" in err
 
 
 def test_a_secret_is_never_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

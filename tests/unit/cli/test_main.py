@@ -88,7 +88,7 @@ def test_wrong_use_is_one_sentence_and_exit_code_2(
         (Damaged("frame 7"), 4, "error: frame 7\n"),
         (OSError(28, "No space left on device", "/x/y"), 1, "error: /x/y: no space left on device\n"),
         (PermissionError(13, "Permission denied", "/x"), 1, "error: /x: permission denied\n"),
-        (ZeroDivisionError("oops"), 1, "error: a defect in tutti, ZeroDivisionError: oops (TUTTI_TRACEBACK=1 in the environment"),
+        (ZeroDivisionError("oops"), 1, "error: a defect in tutti, ZeroDivisionError: oops (set TUTTI_TRACEBACK=1"),
         (KeyboardInterrupt(), 130, "interrupted\n"),
         (click.Abort(), 130, "interrupted\n"),
     ],
@@ -154,7 +154,7 @@ def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str])
 def test_elsewhere_than_on_linux_one_sentence_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     assert run("topics") == 1
-    assert capsys.readouterr().err == "error: Tutti runs on Linux, and this is darwin\n"
+    assert capsys.readouterr().err == "error: Tutti needs Linux; this system is darwin\n"
 
 
 #: What an installed `tutti` is.
@@ -228,9 +228,9 @@ def test_a_second_interrupt_ends_at_once_and_one_that_is_the_first_again_is_none
 @pytest.mark.parametrize(
     ("line", "code", "said"),
     [
-        ("topics --json >&-", 2, "error: standard output is closed: let it go to a file, or to /dev/null where nobody reads it\n"),
+        ("topics --json >&-", 2, "error: standard output is closed: redirect it to a file or to /dev/null\n"),
         ("serve --config x >&- <&-", 2, "error: standard output is closed"),
-        ("produce --topic q <&-", 2, "error: standard input is closed: name a FILE, or give the command something to read\n"),
+        ("produce --topic q <&-", 2, "error: standard input is closed: give a FILE, or connect standard input\n"),
         ("nonsense 2>&-", 2, ""),
         ("topics --url tutti://127.0.0.1:1 --json 2>&-", 3, ""),
         ("log verify . 2>&-", 2, ""),

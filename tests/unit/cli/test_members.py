@@ -132,19 +132,19 @@ def test_one_that_is_added_and_not_started_is_told_so_when_time_is_over(tutti: C
         done = tutti(gateway.url, "members", "add", "bos", "127.0.0.1:7440", "--timeout", "0.6")
         assert (done.code, done.out) == (3, "")
         assert done.err.splitlines()[-1] == (
-            "error: bos is in the roster and does not vote yet after 0.6 s (it is not heard of): start it, or see in its log what "
-            "keeps it away if it runs; it votes by itself when it has caught up"
+            "error: bos is in the roster and does not vote yet after 0.6 s (it is not reachable): start it, or, if it runs, see "
+            "its log for the reason; it votes without further action when it has caught up"
         )
         early = tutti(gateway.url, "members", "add", "bos", "127.0.0.1:7440", "--no-wait")
     assert early == Said(0, "", f"bos is in the roster\n{EVEN}\n{OPEN}\n")
 
 
 OPEN = (
-    "bos does not vote yet (it is not heard of): it does by itself when it has caught up; `tutti members` shows it as primary, "
-    "with votes yes, then"
+    "bos does not vote yet (it is not reachable): it votes when it has caught up; `tutti members` then shows it as primary, "
+    "with votes yes"
 )
 SPLIT = "a split into two halves stops both"
-EVEN = f"it names 4 gateways, an even number: {SPLIT}, and no more may fail than with 3; add one more for that"
+EVEN = f"the roster names 4 gateways, an even number: {SPLIT}, and it tolerates no more failures than 3; add one more gateway"
 
 
 def test_nothing_is_said_of_an_odd_number_of_gateways(tutti: Callable[..., Said]) -> None:
@@ -152,7 +152,7 @@ def test_nothing_is_said_of_an_odd_number_of_gateways(tutti: Callable[..., Said]
     group.after = [THREE]
     with FakeGateway(rule=group) as gateway:
         done = tutti(gateway.url, "members", "add", "ewr", "127.0.0.1:7430", "--no-wait")
-    assert done == Said(0, "", OPEN.replace("bos", "ewr is in the roster\newr", 1).replace("heard of", "heard of: off") + "\n")
+    assert done == Said(0, "", OPEN.replace("bos", "ewr is in the roster\newr", 1).replace("reachable", "reachable: off") + "\n")
 
 
 @pytest.mark.parametrize(("lag", "said"), [(1, "joining, lacks 1 position"), (2000, "joining, lacks 2,000 positions")])
@@ -165,7 +165,7 @@ def test_who_does_not_wait_for_a_new_disk_is_told_what_is_made_and_where_to_look
     assert (done.code, [one.change for one in group.asked]) == (0, ["replace"])
     told, left = done.err.splitlines()
     assert told == "the roster names the new disk of ewr"
-    assert left == OPEN.replace("bos", "ewr").replace("it is not heard of", said)
+    assert left == OPEN.replace("bos", "ewr").replace("it is not reachable", said)
     assert json.loads(done.out)["members"] == group.members
 
 
@@ -184,8 +184,8 @@ def test_what_the_gateway_knows_of_one_that_is_not_heard_of_is_said(tutti: Calla
     with FakeGateway(rule=group) as gateway:
         done = tutti(gateway.url, "members", "add", "bos", "127.0.0.1:7440", "--timeout", "0.6")
     assert done.err.splitlines()[-1] == (
-        "error: bos is in the roster and does not vote yet after 0.6 s (it is not heard of: its public key is not listed): start "
-        "it, or see to that if it runs; it votes by itself when it has caught up"
+        "error: bos is in the roster and does not vote yet after 0.6 s (it is not reachable: its public key is not listed): start "
+        "it, or, if it runs, resolve that; it votes without further action when it has caught up"
     )
 
 
@@ -202,7 +202,7 @@ def test_who_waits_no_longer_is_told_what_stays(tutti: Callable[..., Said], monk
     assert done.err.splitlines() == [
         "bos is in the roster",
         EVEN,
-        "bos stays in the roster, and votes by itself when it has caught up",
+        "bos stays in the roster, and votes when it has caught up",
         "interrupted",
     ]
 
@@ -217,7 +217,7 @@ def test_who_does_not_wait_for_a_change_is_told_that_it_may_come(
     with FakeGateway(rule=Group(*THREE)) as gateway:
         done = tutti(gateway.url, "members", "remove", "ewr")
     assert (done.code, done.out) == (130, "")
-    assert "remove ewr may still be made, `tutti members` shows it then" in done.err
+    assert "remove ewr may still take effect; check with `tutti members`" in done.err
 
 
 @pytest.mark.parametrize("address", ["bos", "127.0.0.1", "127.0.0.1:70000", "a b:7400"])
@@ -250,7 +250,7 @@ def test_a_disk_that_votes_needs_no_replacement(tutti: Callable[..., Said]) -> N
     group = Group(*THREE)
     with FakeGateway(rule=group) as gateway:
         done = tutti(gateway.url, "members", "replace", "lga")
-    assert done == Said(1, "", "error: lga votes with the disk that it has: there is nothing to replace\n")
+    assert done == Said(1, "", "error: lga votes with its current disk: there is nothing to replace\n")
     assert group.asked == []
 
 
@@ -268,7 +268,7 @@ def test_one_is_removed(tutti: Callable[..., Said]) -> None:
     group.after = [THREE[:2]]
     with FakeGateway(rule=group) as gateway:
         done = tutti(gateway.url, "members", "remove", "ewr", "--json")
-    assert (done.code, done.err) == (0, "ewr is no member any more; its process can be stopped\n")
+    assert (done.code, done.err) == (0, "ewr is removed from the group; stop its process\n")
     assert json.loads(done.out) == {"ok": True, "name": "ewr", "members": THREE[:2]}
     assert [(one.change, one.name) for one in group.asked] == [("remove", "ewr")]
 
@@ -294,7 +294,7 @@ def test_the_gateway_that_leaves_is_told_itself_and_waited_for(tutti: Callable[.
         assert asked.asked == []
         late = tutti(other.url, "leave", "lga", "--timeout", "0.6")
         assert late.code == 3
-        assert "lga was told to leave and still runs after 0.6 s; its log says what it waits for" in late.err
+        assert "lga still runs 0.6 s after the request to leave; see its log for the reason" in late.err
 
 
 def test_who_leaves_a_majority_behind_that_is_none_is_warned(tutti: Callable[..., Said]) -> None:
@@ -308,9 +308,9 @@ def test_who_leaves_a_majority_behind_that_is_none_is_warned(tutti: Callable[...
     assert done.err.splitlines()[0] == ONE_OF_THREE
 
 
-ONE_OF_THREE = "1 of 3 remains, which is no majority: the group takes nothing new until another one is there"
-IN_NO_VIEW = "whether a majority remains is not known: the gateway that was asked is in no view at this moment"
-APART = "whether a majority remains is not known: in the view, and not at work with it at this moment:"
+ONE_OF_THREE = "1 of 3 remains, which is not a majority: the group takes no records until another gateway returns"
+IN_NO_VIEW = "it is unknown whether a majority remains: the gateway that answers is not in a view at this moment"
+APART = "it is unknown whether a majority remains: in the view but not active at this moment:"
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def test_what_remains_is_told_of_the_view_and_not_of_who_is_heard_in_this_moment
 def test_one_that_is_not_heard_of_cannot_be_told_to_leave(tutti: Callable[..., Said]) -> None:
     with FakeGateway(rule=Group(*THREE)) as gateway:
         done = tutti(gateway.url, "leave", "ewr")
-    assert done == Said(1, "", "error: ewr is not heard of: it has left already, or it is down or cut off\n")
+    assert done == Said(1, "", "error: ewr is not reachable: it has left already, is down, or is disconnected\n")
 
 
 def test_what_is_waited_for_is_told_once_for_each_reason(

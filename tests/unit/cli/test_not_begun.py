@@ -101,7 +101,7 @@ def test_who_follows_waits_for_it_and_is_told_so(founding: ReadableGateway) -> N
     with subprocess.Popen([*TAIL, founding.url, "-f"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as tail:
         assert tail.stderr is not None
         assert tail.stdout is not None
-        said = "waiting for the log to begin, as the group is not founded yet: `tutti members` says who is missing\n"
+        said = "waiting for the log to start: the group is not founded yet; `tutti members` shows the missing gateways\n"
         assert tail.stderr.readline() == said
         founding.reads.log, founding.reads.state = LOG_UUID, "primary"
         founding.add(1)

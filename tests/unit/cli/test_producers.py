@@ -45,7 +45,7 @@ def test_a_gateway_that_lags_says_so_though_it_is_primary(capsys: pytest.Capture
         lagging.reads.confirms = False
         sequence, noted = listed(capsys, lagging)
     assert sequence == 3
-    assert "is primary (it cannot confirm its frontier with a majority): this is what it knew last" in noted
+    assert "is primary (it cannot confirm its frontier with a majority): the list may be out of date" in noted
 
 
 def test_a_gateway_whose_reads_port_does_not_answer_is_in_doubt(capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,4 +54,4 @@ def test_a_gateway_whose_reads_port_does_not_answer_is_in_doubt(capsys: pytest.C
         gateway.reads.stop()
         sequence, noted = listed(capsys, gateway)
     assert sequence == 3
-    assert "is primary (it is not known whether it lags: " in noted
+    assert "is primary (it is unknown whether the gateway lags: " in noted

@@ -35,18 +35,18 @@ def untouched() -> Iterator[str]:
     [
         (["--topic", "my topic"], "a\n", 2, "the topic name 'my topic' has ' ' in it"),
         (["--topic", "t", "--producer", "a b"], "a\n", 2, "the producer name 'a b' has ' ' in it"),
-        (["--topic", "t", "--key", "k"], "a\n", 2, "--key k names a field, and lines have none"),
-        (["--topic", "t", "--format", "csv", "--key", "k"], "a,b\n1,2\n", 2, "--key k is no field of the input"),
+        (["--topic", "t", "--key", "k"], "a\n", 2, "--key k names a field, but lines have no fields"),
+        (["--topic", "t", "--format", "csv", "--key", "k"], "a,b\n1,2\n", 2, "--key k is not a field of the input"),
         (["--topic", "t", "--format", "xml"], "a\n", 2, "'xml' is not one of 'lines', 'json', 'csv'"),
         (["--topic", "t", "--rate", "0"], "a\n", 2, "invalid value for '--rate'"),
         (["--topic", "t", "--speed", "1"], "a\n", 2, "no such option '--speed'"),
         (["--topic", "t", "/dev/null"], "a\n", 2, "unexpected extra argument"),
-        (["--topic", "t", "--format", "json"], "{bad\n", 1, "line 1 of the input is no JSON"),
-        (["--topic", "t", "--format", "json", "--key", "k"], "[1]\n", 1, "line 1 of the input is no JSON object"),
-        (["--topic", "t", "--format", "csv"], "a,b\n1\n", 1, "line 2 of the input has 1 field and the header 2"),
+        (["--topic", "t", "--format", "json"], "{bad\n", 1, "line 1 of the input is not valid JSON"),
+        (["--topic", "t", "--format", "json", "--key", "k"], "[1]\n", 1, "line 1 of the input is not a JSON object"),
+        (["--topic", "t", "--format", "csv"], "a,b\n1\n", 1, "line 2 of the input has 1 field, but the header has 2"),
         (["--topic", "t", "--format", "csv"], "a,a\n", 1, "names the field 'a' twice"),
-        (["--topic", "t", "--format", "csv"], 'a\n"open\n', 1, "line 2 of the input is no CSV"),
-        (["--topic", "t"], "x" * (RECORD_BYTES_MAX + 1), 1, "the record at line 1 of the input is larger than a record may be"),
+        (["--topic", "t", "--format", "csv"], 'a\n"open\n', 1, "line 2 of the input is not valid CSV"),
+        (["--topic", "t"], "x" * (RECORD_BYTES_MAX + 1), 1, "the record at line 1 of the input exceeds the limit"),
     ],
 )
 def test_input_that_is_refused(
@@ -57,7 +57,7 @@ def test_input_that_is_refused(
     assert main(["produce", "--url", untouched, *options, str(file)]) == code
     out, err = capsys.readouterr()
     assert said in err
-    none = "0 records committed to t before it stopped: mend the input and run it again\n"
+    none = "0 records committed to t before it stopped: correct the input and run it again\n"
     assert (out, err.startswith(none)) == ("", code == 1)
 
 
@@ -90,14 +90,14 @@ def test_a_file_without_records(untouched: str, tmp_path: Path, capsys: pytest.C
 def test_a_replay_into_a_directory_that_is_missing(untouched: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "no" / "dir" / "r.jsonl"
     assert main(["replay", "--url", untouched, "--out", str(out)]) == 2
-    said = f"error: --out {out}: there is no directory {out.parent}; make it first, or name another file\n"
+    said = f"error: --out {out}: the directory {out.parent} does not exist; create it, or choose another file\n"
     assert capsys.readouterr().err == said
 
 
 @pytest.mark.parametrize("name", ["r.jsonl", "r.parquet", "r.arrow"])
 def test_a_replay_into_a_directory_that_takes_no_file(untouched: str, capsys: pytest.CaptureFixture[str], name: str) -> None:
     assert main(["replay", "--url", untouched, "--out", f"/proc/{name}"]) == 2
-    said = f"error: --out /proc/{name} cannot be written (no such file or directory): name another file\n"
+    said = f"error: --out /proc/{name} cannot be written (no such file or directory): choose another file\n"
     assert capsys.readouterr().err == said
 
 
@@ -107,7 +107,7 @@ def test_a_replay_onto_a_full_disk_names_the_file_and_leaves_none(tmp_path: Path
 
     monkeypatch.setitem(replay._WRITERS, ".jsonl", lambda path: contextlib.nullcontext(full))
     out = tmp_path / "r.jsonl"
-    with pytest.raises(TuttiError) as error, replay._written(out) as write:
+    with pytest.raises(TuttiError) as error, replay._output_file(out) as write:
         write(pa.record_batch({"a": [1]}))
     assert str(error.value) == f"--out {out} cannot be written (no space left on device): free space on its file system"
     assert error.value.exit_code == 1
@@ -119,5 +119,5 @@ def test_a_directory_that_cannot_be_made_is_named_with_its_option(capsys: pytest
     assert main(["dev", "--data", place]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith(f"error: {place} cannot be made and written (")
-    assert err.endswith("): name another --data\n")
+    assert err.startswith(f"error: {place} cannot be created and written (")
+    assert err.endswith("): choose another --data\n")

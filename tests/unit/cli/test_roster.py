@@ -43,8 +43,8 @@ def test_who_remains_is_asked_and_who_is_left_out_is_told(capsys: pytest.Capture
     assert code == 0
     assert [one.names for one in group.asked] == [("jfk",)]
     assert stranger.asked == []
-    assert said.err.splitlines()[0] == "remain: jfk; left out for good: lga (silent), ewr (silent)"
-    assert said.err.splitlines()[-1] == "the group goes on with jfk; start no gateway that was left out: take its directory away"
+    assert said.err.splitlines()[0] == "remaining: jfk; permanently excluded: lga (silent), ewr (silent)"
+    assert said.err.splitlines()[-1] == "the group continues with jfk; never start an excluded gateway again: remove its directory"
     assert json.loads(said.out) == {"ok": True, "members": [member("jfk")]}
 
 
@@ -54,7 +54,7 @@ def test_nothing_is_forced_unconfirmed(capsys: pytest.CaptureFixture[str]) -> No
         group.members = three(gateway)
         code = main(["roster", "force", "--keep", "jfk", "--url", gateway.url])
     assert (code, group.asked) == (2, [])
-    assert capsys.readouterr().err.splitlines()[-1].startswith("error: forcing the roster has to be confirmed")
+    assert capsys.readouterr().err.splitlines()[-1].startswith("error: forcing the roster needs a confirmation")
 
 
 @pytest.mark.parametrize("keep", ["", ",", "jfk,bos"])
@@ -64,7 +64,7 @@ def test_names_that_are_none_are_refused(capsys: pytest.CaptureFixture[str], kee
         group.members = three(gateway)
         code = main(["roster", "force", "--keep", keep, "--yes", "--url", gateway.url])
     assert (code, group.asked) == (2, [])
-    said = f"error: --keep {keep!r}: name gateways of the group, of which there are jfk, lga, ewr\n"
+    said = f"error: --keep {keep!r}: name gateways of the group: jfk, lga, ewr\n"
     assert capsys.readouterr().err == said
 
 

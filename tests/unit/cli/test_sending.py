@@ -21,9 +21,9 @@ from tutti_gateway.cli.records.sending import InputChanged, Report, Sending
 from tutti_gateway.core import limits
 
 
-@pytest.mark.parametrize(("runs", "more"), [(8, ""), (9, " and 1 run more"), (11, " and 3 runs more")])
+@pytest.mark.parametrize(("runs", "more"), [(8, ""), (9, " and 1 range more"), (11, " and 3 ranges more")])
 def test_of_many_runs_of_records_the_first_are_named(runs: int, more: str) -> None:
-    said = sending._listed([(number * 10, number * 10 + 1) for number in range(1, runs + 1)])
+    said = sending._ranges_text([(number * 10, number * 10 + 1) for number in range(1, runs + 1)])
     assert said == "records 10-11, 20-21, 30-31, 40-41, 50-51, 60-61, 70-71, 80-81" + (more and f"{more} (--json has all)")
 
 
@@ -158,14 +158,14 @@ def test_a_changed_input_under_the_same_name_is_refused_before_anything_is_sent(
 
 def test_an_input_that_became_shorter_is_refused(house: House) -> None:
     house.run(letters(10))
-    with pytest.raises(InputChanged, match=r"the input has 4 records and 10 were committed by producer 'p' before"):
+    with pytest.raises(InputChanged, match=r"the input has 4 records, but 10 were committed earlier by producer 'p'"):
         house.run(letters(4))
 
 
 @pytest.mark.parametrize("progress", [b"", b"\xff", b"[]", b'{"program":"other"}', b'{"program":"tutti produce","count":2}'])
 def test_a_name_that_another_program_used_is_refused(house: House, progress: bytes) -> None:
     house.log.producers["p"] = (3, progress)
-    with pytest.raises(InputChanged, match=r"producer 'p' has sent 3 records by other means than `tutti produce`"):
+    with pytest.raises(InputChanged, match=r"producer 'p' has sent 3 records through another program than `tutti produce`"):
         house.run(letters(10))
 
 
@@ -237,9 +237,9 @@ def test_a_run_that_something_ends_tells_what_it_committed(
     assert main(options) == code
     out, err = capsys.readouterr()
     assert out == "first offset 0, last offset 9\n"
-    mend = "mend the input and " if isinstance(error, FormatError) else ""  # as it is it ends the next run, too
-    hint = f"{mend}run it again with the same --producer, which goes on"
-    hint = hint if name else f"another run sends them again: {mend}send the rest alone"
+    mend = "correct the input and " if isinstance(error, FormatError) else ""  # as it is it ends the next run, too
+    hint = f"{mend}run it again with the same --producer, which continues"
+    hint = hint if name else f"another run sends them again: {mend}send only the rest"
     assert err.startswith(f"10 records committed to t before it stopped: {hint}")
     assert err.endswith(said)
     house.log.producers.pop(None, None)  # a run without a name is a producer of its own
@@ -265,7 +265,7 @@ def test_what_is_not_known_of_a_run_is_told_too(house: House, monkeypatch: pytes
             run.send(Chunk([b"x"] * count, None))
         report = run.cut_short(1.0)
     assert (report.records, report.first, report.last, report.undecided) == (1, 0, 0, 2 + 3 + 5)
-    assert "1 record committed to t before it stopped; of 10 more it is not known: another run" in report.sentence()
+    assert "1 record committed to t before it stopped; the outcome of 10 more is unknown: another run" in report.sentence()
 
 
 def test_what_never_left_is_not_told_as_not_known(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,7 +355,7 @@ def test_no_more_batches_are_held_than_allowed(house: House, monkeypatch: pytest
     with Sending("tutti://x:1", "t", "p", settings="", rate=None) as run:
         for value in letters(10):
             run.send(Chunk([value], None))
-            assert len(run._held) <= 2
+            assert len(run._in_flight) <= 2
         assert run.finish().last == 9
 
 

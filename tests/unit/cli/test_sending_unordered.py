@@ -62,8 +62,8 @@ def test_a_run_of_unordered_records_tells_each_lane_and_what_is_not_known(monkey
     report = sending.cut_short(1.0)
     assert (report.records, report.undecided) == (12, 1)
     assert report.sentence().endswith(
-        "another run sends them again: send the rest alone, which is from record 14 of the input on, counted from 1; not known are "
-        "records 13-13, look for these first"
+        "another run sends them again: send only the rest, that is all from record 14 of the input, counted from 1; the outcome "
+        "of records 13-13 is unknown, check these first"
     )
     assert "lanes" not in Report("t", None, 1, 0, 0, 0, 1.0).fields()
 
@@ -100,7 +100,7 @@ def test_a_run_of_unordered_records_that_breaks_off_names_the_records_of_the_inp
             assert (told["records"], told["undecided"], told["undecided_records"]) == (6, 4, [[3, 6]])
             assert (told["uncommitted_records"], told["uncommitted_from"]) == ([[9, 10]], 13)
     assert (
-        "6 records committed to t before it stopped; of 4 more it is not known: another run sends them again: send the rest "
-        "alone, which is records 9-10 and from record 13 of the input on, counted from 1; not "
-        "known are records 3-6, look for these first\n"
+        "6 records committed to t before it stopped; the outcome of 4 more is unknown: another run sends them again: send only "
+        "the rest, that is records 9-10 and all from record 13 of the input, counted from 1; the "
+        "outcome of records 3-6 is unknown, check these first\n"
     ) in err

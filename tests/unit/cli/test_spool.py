@@ -32,7 +32,7 @@ def test_a_file_of_refused_records_that_cannot_be_read_is_damage(spool: str, cap
     told = json.loads(out)
     assert told["refused"] == 1
     assert [one["file"] for one in told["damage"]] == ["refused/a.arrow"]
-    assert error.startswith(f"error: {spool} is damaged in 1 place, first in refused/a.arrow")
+    assert error.startswith(f"error: {spool} is corrupt in 1 place, first in refused/a.arrow")
 
 
 def test_the_refused_records_that_can_be_read_are_shown(spool: str, capfdbinary: pytest.CaptureFixture[bytes]) -> None:

@@ -59,7 +59,7 @@ def test_a_token_that_is_removed_is_nobodys(path: Path, capsys: pytest.CaptureFi
         (["new", "two words", "--admin"], "has ' ' in it"),
         (["new", "feed", "--produce", "a b"], "--produce has 'a b'"),
         (["new", "feed", "--admin", "--expires", "soon"], "'soon' is no time"),
-        (["new", "taken", "--admin"], "has a token 'taken' already"),
+        (["new", "taken", "--admin"], "already has a token 'taken'"),
     ],
 )
 def test_what_is_wrong_is_said_and_nothing_is_written(
@@ -77,7 +77,7 @@ def test_a_file_that_cannot_be_written_says_what_to_do(path: Path, capsys: pytes
     path.parent.write_text("a file")
     code, out, err = run(capsys, "new", "feed", "--admin")
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "name a file that can be written with --file" in err
+    assert "choose a writable file with --file" in err
 
 
 def test_all_that_a_client_needs_is_one_file_that_its_user_alone_may_read(
@@ -97,11 +97,14 @@ def test_all_that_a_client_needs_is_one_file_that_its_user_alone_may_read(
     assert "BEGIN CERTIFICATE" in found.certificates
     before = path.read_bytes()
     for arguments, said in (
-        (("new", "b", "--admin", "--client", str(client), "--keys", str(keys)), "is there already"),
-        (("new", "b", "--admin", "--client", str(tmp_path / "b")), "belong together"),
-        (("new", "b", "--admin", "--keys", str(keys)), "belong together"),
+        (("new", "b", "--admin", "--client", str(client), "--keys", str(keys)), "already exists"),
+        (("new", "b", "--admin", "--client", str(tmp_path / "b")), "needs --keys group.keys"),
+        (("new", "b", "--admin", "--keys", str(keys)), "needs --keys group.keys"),
         (("new", "b", "--admin", "--client", str(tmp_path / "b"), "--keys", str(tmp_path / "jfk.secret")), "holds the secret key"),
-        (("new", "b", "--admin", "--client", str(tmp_path / "b"), "--keys", str(keys), "--ca", str(keys)), "holds no certificates"),
+        (
+            ("new", "b", "--admin", "--client", str(tmp_path / "b"), "--keys", str(keys), "--ca", str(keys)),
+            "must hold certificates only",
+        ),
     ):
         code, out, err = run(capsys, *arguments)
         assert (code, out) == (2, "")

@@ -138,13 +138,13 @@ def test_a_sequence_that_was_aborted_and_given_again_is_a_message_of_each_epoch(
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [
-        (("--offset", "26"), 1, "error: offset 26 is in none of these logs: were they written at level debug"),
+        (("--offset", "26"), 1, "error: offset 26 is in none of these logs: check that they were written at level debug"),
         (("--producer", "lga", "--sequence", "5"), 1, "error: message 5 of producer lga is in none of these logs"),
         (("--producer", "jfk", "--sequence", "5", "--epoch", "3"), 1, "error: message 5 of producer jfk in epoch 3 is in none of"),
-        (("--offset", "20", "--epoch", "1"), 2, "error: --epoch is the producer's: it goes with --producer and --sequence\n"),
-        ((), 2, "error: a message is named by --producer and --sequence, or by --offset\n"),
-        (("--producer", "jfk"), 2, "error: a message is named by --producer and --sequence, or by --offset\n"),
-        (("--producer", "jfk", "--sequence", "5", "--offset", "1"), 2, "error: a message is named by"),
+        (("--offset", "20", "--epoch", "1"), 2, "error: --epoch needs --producer and --sequence\n"),
+        ((), 2, "error: name the message: give --producer and --sequence, or --offset\n"),
+        (("--producer", "jfk"), 2, "error: name the message: give --producer and --sequence, or --offset\n"),
+        (("--producer", "jfk", "--sequence", "5", "--offset", "1"), 2, "error: name the message"),
     ],
 )
 def test_what_is_not_there_or_not_named_is_told(trace: Callable[..., Said], options: tuple[str, ...], code: int, said: str) -> None:
@@ -156,7 +156,7 @@ def test_what_is_not_there_or_not_named_is_told(trace: Callable[..., Said], opti
 @pytest.mark.parametrize("options", [("--offset", "26"), ("--producer", "lga", "--sequence", "5")])
 def test_who_looks_for_an_unordered_record_is_told_how(trace: Callable[..., Said], options: tuple[str, ...]) -> None:
     told = trace(*options)
-    assert (told.code, told.err.count("An unordered record is found with --lane")) == (1, 1)
+    assert (told.code, told.err.count("For an unordered record, give --lane")) == (1, 1)
     told = trace(*options, "--lane", "g1")
     assert (told.code, told.err.count("in lane g1 is in none of these logs"), "--lane" in told.err) == (1, 1, False)
 
@@ -229,14 +229,14 @@ def test_an_unordered_message_is_followed_in_its_lane_alone(
         (
             "g1",
             [
-                "own log alone, and these are logs of g2: add g1's log of that time, or name the lane in full",
+                "own log, and these are logs of g2: add g1's log of that time, or give the full name of the lane",
                 LANE,
                 ELSEWHERE,
             ],
         ),
-        ("g2", ["found in that gateway's own log alone: add g2's log of that time, or name the lane in full", LANE, ELSEWHERE]),
-        (f"3-{'c' * 32}", ["No line is of that lane: the lanes that these logs name are", LANE, ELSEWHERE]),
-        (ELSEWHERE, ["do they reach back so far?\n"]),
+        ("g2", ["needs that gateway's own log: add g2's log of that time, or give the full name of the lane", LANE, ELSEWHERE]),
+        (f"3-{'c' * 32}", ["No line belongs to that lane: these logs name the lanes", LANE, ELSEWHERE]),
+        (ELSEWHERE, ["cover the time of the record.\n"]),
     ],
 )
 def test_who_lacks_the_log_of_the_gateway_of_a_lane_is_asked_for_it(
@@ -255,7 +255,9 @@ def test_who_lacks_the_log_of_the_gateway_of_a_lane_is_asked_for_it(
 
 def test_who_names_a_lane_where_none_is_logged_is_told_so(trace: Callable[..., Said]) -> None:
     error = trace("--offset", "2", "--lane", "g3").err
-    assert "these are logs of g1, g2: add g3's log of that time, or name the lane in full; these logs name no lane" in error
+    assert (
+        "these are logs of g1, g2: add g3's log of that time, or give the full name of the lane; these logs name no lane" in error
+    )
 
 
 def test_a_file_without_lines_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

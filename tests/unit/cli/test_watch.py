@@ -94,7 +94,7 @@ def test_one_that_goes_away_is_told_at_once_and_how_it_was_when_it_was_heard_las
             one.stop()
             (jfk,) = seen(watching, lambda sights: sights[0].state == NO_ANSWER)
             one.start()
-            assert jfk.reason == "connection refused; it was primary when it was heard last"
+            assert jfk.reason == "connection refused; its last known state was primary"
             assert datetime.fromisoformat(str(jfk.heard)) <= before
             assert (jfk.gateway, jfk.frontier, jfk.view) == ("jfk", None, "")
         finally:
@@ -110,7 +110,7 @@ def test_one_whose_answer_is_late_is_told_before_its_time_is_over(monkeypatch: p
             seen(watching, lambda sights: [sight.state for sight in sights] == ["primary"])
             stands_still = True
             (found,) = seen(watching, lambda sights: sights[0].state == NO_ANSWER)
-            assert found.reason == ("it was asked, and has not answered for 0.5 s and more; it was primary when it was heard last")
+            assert found.reason == ("no answer for 0.5 s or more; its last known state was primary")
             assert found.heard is not None
         finally:
             watching.close()

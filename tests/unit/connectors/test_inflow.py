@@ -203,7 +203,7 @@ def test_a_topic_made_anew_while_it_runs_ends_it(tmp_path: Path, monkeypatch: py
             kafka.topic_id = "anew"
         return False
 
-    with pytest.raises(ConfigError, match="is another one than when this instance was started"):
+    with pytest.raises(ConfigError, match="has changed since this instance started"):
         run(connector, member, anew)
 
 
@@ -218,7 +218,7 @@ def test_a_topic_made_anew_is_told_before_its_offsets_are_believed(tmp_path: Pat
             kafka.topic_id, kafka.offsets, kafka.low, kafka.high_ = "anew", list(range(20, 25)), 20, 25
         return False
 
-    with pytest.raises(ConfigError, match="is another one than when this instance was started"):
+    with pytest.raises(ConfigError, match="has changed since this instance started"):
         run(connector, member, anew)
     assert log.records["in.t.0"] == list(range(10))
 

@@ -59,11 +59,13 @@ def test_a_place_comes_back_from_the_log() -> None:
     assert len(Place("x" * 22, "y" * 22, 2**63 - 1).encode()) <= 256
     with pytest.raises(FormatError, match="another `name`"):
         Place.decode(b"somebody else's", "p")
-    with pytest.raises(FormatError, match="is none of this connector"):
+    with pytest.raises(FormatError, match="is not from this connector"):
         Place.decode(place.encode()[:-1] + b',"another":1}', "p")
 
 
-@pytest.mark.parametrize(("now", "told"), [(Place("other", "t", 0), "this one is other"), (Place("c", "new", 0), "was made since")])
+@pytest.mark.parametrize(
+    ("now", "told"), [(Place("other", "t", 0), "this one is other"), (Place("c", "new", 0), "was created later")]
+)
 def test_another_topic_is_refused(now: Place, told: str) -> None:
     check_same(Place("c", "t", 9), Place("c", "t", 0), "p", "t[0]")
     with pytest.raises(ConfigError, match=told):
@@ -108,8 +110,8 @@ def test_times_are_taken_as_far_as_the_log_has_them() -> None:
     assert (bad, first, second, last) == ([], TIME_US_MIN, -2000, TIME_US_MAX // 1000 * 1000)
     assert before_us <= none <= time_ns() // 1000
     (early, late) = records_of(messages(*(Message(0, time=(1, time)) for time in (-62_135_596_800_001, 253_402_300_800_000))))[1]
-    assert "outside of the years 1 to 9999" in early.reason
-    assert "outside of the years 1 to 9999" in late.reason
+    assert "outside the years 1 to 9999" in early.reason
+    assert "outside the years 1 to 9999" in late.reason
 
 
 @pytest.mark.parametrize(

@@ -73,10 +73,10 @@ def test_topics_that_are_known_to_be_there_are_bounded(tmp_path: Path, monkeypat
     sink = Sink(configs.Outflow("o", "tutti://127.0.0.1:1", configs.Target(NOBODY), str(tmp_path)))
     asked: list[str] = []
     monkeypatch.setattr(sink, "_ensure", asked.append)
-    monkeypatch.setattr(sink, "_told_of", lambda _name: {"max.message.bytes": SimpleNamespace(value=2**30)})
+    monkeypatch.setattr(sink, "_configuration_of", lambda _name: {"max.message.bytes": SimpleNamespace(value=2**30)})
     for topic in "abbacca":
         assert sink.target_of(topic) == topic
-        assert len(sink._there) <= 2
+        assert len(sink._existing) <= 2
     assert asked == ["a", "b", "c", "a"]
 
 

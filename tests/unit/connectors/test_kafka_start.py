@@ -179,7 +179,7 @@ def test_a_topic_that_was_created_again_is_taken_from_its_beginning_once_that_is
     kafka.topic_id, kafka.offsets, kafka.high_ = "again", [0, 1], 2
     kafka.notes["t", 0] = (5, note_of(Place(CLUSTER, TOPIC, 5)))  # noted by an instance that was late
     connector, member = connector_of(tmp_path, kafka, log, start="latest")
-    with pytest.raises(ConfigError, match=r"was made since\. .* tutti producers forget in\.t\.0"):
+    with pytest.raises(ConfigError, match=r"was created later\. .* tutti producers forget in\.t\.0"):
         run(connector, member, lambda: False)
     del log.progress["in.t.0"]
     finish(tmp_path, kafka, log)
@@ -191,5 +191,5 @@ def test_a_topic_of_another_kafka_is_refused(tmp_path: Path) -> None:
     start_only(tmp_path, kafka, log)
     kafka.cluster = "other"
     connector, _ = connector_of(tmp_path, kafka, log, start="latest")
-    with pytest.raises(ConfigError, match=r"the Kafka with the id cluster, .* tutti producers forget in\.t\.start"):
+    with pytest.raises(ConfigError, match=r"the Kafka cluster with id cluster, .* tutti producers forget in\.t\.start"):
         connector.run(threading.Event(), lambda: None)

@@ -69,7 +69,7 @@ class FakeSink:
     def target_of(self, topic: str) -> str:
         self.kafka.trouble("target")
         if self.kafka.closed.get(topic) == "target":
-            raise TopicNotTaken(f"Kafka keeps topic {topic} for itself")
+            raise TopicNotTaken(f"topic {topic} is reserved for Kafka")
         return topic
 
     def begin(self) -> None:
@@ -328,7 +328,7 @@ def test_what_was_removed_before_it_was_sent_is_told(tmp_path: Path) -> None:
     log, kafka = FakeLog(50), Kafka()
     run(outflow_of(tmp_path, log, kafka), log)
     log.start, log.end = 60, 90
-    with pytest.raises(ConfigError, match=r"begins at offset 60, and Kafka has it up to 50: records 50 to 59 were removed"):
+    with pytest.raises(ConfigError, match=r"begins at offset 60, but Kafka has it up to 50: records 50 to 59 were deleted"):
         run(outflow_of(tmp_path, log, kafka), log)
     run(outflow_of(tmp_path, log, kafka, lost="skip"), log)
     assert [offset for _, offset in kafka.records] == [*range(50), *range(60, 90)]
@@ -343,7 +343,7 @@ def test_what_is_removed_while_it_is_read_is_told(tmp_path: Path) -> None:
 
     outflow = outflow_of(tmp_path, log, kafka)
     log.done = cut
-    with pytest.raises(ConfigError, match="records 50 to 69 were removed"):
+    with pytest.raises(ConfigError, match="records 50 to 69 were deleted"):
         outflow.run(threading.Event(), lambda: None)
 
 
@@ -351,7 +351,7 @@ def test_another_log_and_gateways_that_lag_behind(tmp_path: Path) -> None:
     log, kafka = FakeLog(50), Kafka()
     run(outflow_of(tmp_path, log, kafka), log)
     log.end = 40
-    with pytest.raises(Unavailable, match="ends at 40 at the gateways that answer, and Kafka has it up to 50"):
+    with pytest.raises(Unavailable, match="ends at 40 at the gateways that answer, but Kafka has it up to 50"):
         run(outflow_of(tmp_path, log, kafka), log)
     log.uuid = "cd" * 16
     with pytest.raises(ConfigError, match="give the connector another `name`"):
@@ -397,7 +397,7 @@ def test_a_trouble_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture
     kafka.trouble = trouble
     with caplog.at_level("INFO"):
         run(outflow_of(tmp_path, log, kafka), log)
-    told = [record.message for record in caplog.records if "begins again" in record.message or "goes on" in record.message]
+    told = [record.message for record in caplog.records if "restarts" in record.message or "continues" in record.message]
     assert len(told) == 3, told
     assert [offset for _, offset in kafka.records] == list(range(50))
 

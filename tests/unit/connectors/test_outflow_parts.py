@@ -30,7 +30,7 @@ def test_the_same_line_passes_once_a_while(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(limits, "LINES_MAX", 2)
     for number in range(10):
         once.filter(line(msg=f"FAIL {'x' * number}"))
-    assert len(once._said) <= 2
+    assert len(once._muted_until) <= 2
 
 
 def test_records_become_messages() -> None:
@@ -38,7 +38,7 @@ def test_records_become_messages() -> None:
     rows = batch([4, 5], times=[-1, 1_999])
     first, second = outgoing(rows, "at")
     assert (first.time_ms, second.time_ms) == (-1, 1)
-    assert "Kafka takes none before that" in first.reason
+    assert "Kafka rejects negative times" in first.reason
     assert (second.reason, second.headers) == ("", [("at", b"5")])
     assert [record.headers for record in outgoing(rows)] == [None, None]
     assert first.told(LOG)["value_base64"] == "AAAAAAAAAAAAAA=="
@@ -61,16 +61,16 @@ GOOD = 'name = "out"\ngateways = "tutti://127.0.0.1:7400"\nquarantine = "q"\n[ka
     [
         ('name = "out"', "gateways is missing"),
         (GOOD + 'order = "any"\n', '"key" or "total"'),
-        (GOOD + 'topic = "a"\nnames = { b = "c" }\n', "leave one of them out"),
-        (GOOD + 'topic = "tutti.out.position"\n', "name one of its own"),
+        (GOOD + 'topic = "a"\nnames = { b = "c" }\n', "remove one of them"),
+        (GOOD + 'topic = "tutti.out.position"\n', "choose a separate topic"),
         (GOOD + 'names = { b = "c d" }\n', "kafka.names.b is 'c d'"),
         (GOOD + 'position_topic = "c d"\n', "kafka.position_topic is 'c d'"),
         (GOOD + "[transaction]\nrecords = 0\n", "a whole number from 1 to 100000"),
         ('topics = ["a b"]\n' + GOOD, "topics has is 'a b'"),
         (GOOD.replace('"out"', '"a b"'), "name is 'a b'"),
-        (GOOD + 'topic = "__consumer_offsets"\n', "kafka.topic is '__consumer_offsets', a topic that Kafka keeps for itself"),
-        (GOOD + 'position_topic = "__transaction_state"\n', "kafka.position_topic is '__transaction_state', a topic that"),
-        (GOOD + 'names = { b = "__cluster_metadata" }\n', "kafka.names.b is '__cluster_metadata', a topic that"),
+        (GOOD + 'topic = "__consumer_offsets"\n', "kafka.topic is '__consumer_offsets', a topic reserved for Kafka"),
+        (GOOD + 'position_topic = "__transaction_state"\n', "kafka.position_topic is '__transaction_state', a topic reserved"),
+        (GOOD + 'names = { b = "__cluster_metadata" }\n', "kafka.names.b is '__cluster_metadata', a topic reserved"),
         ('topics = ["__share_group_state"]\n' + GOOD, "topics has '__share_group_state', whose records would go to"),
         ('topics = ["tutti.out.position"]\n' + GOOD, "topics has 'tutti.out.position', whose records would go to"),
     ],

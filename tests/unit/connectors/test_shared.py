@@ -63,9 +63,9 @@ def test_quarantine_is_bounded_and_sees_who_makes_room(tmp_path: Path, monkeypat
 
 def test_a_quarantine_that_cannot_be_written_is_told_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="name a directory that can be written"):
+    with pytest.raises(ConfigError, match="choose a writable directory"):
         Quarantine(str(tmp_path / "file"))
-    with pytest.raises(ConfigError, match="name a directory that can be written"):
+    with pytest.raises(ConfigError, match="choose a writable directory"):
         QuarantineLog(str(tmp_path / "file"), "a")
 
 
@@ -128,9 +128,9 @@ def test_a_disk_that_takes_no_message_is_counted_and_leaves_no_half_line(
     log.append([("wrong", {"number": 4})])
     assert (messages_of(tmp_path), log.count, log.dropped) == ([0, 4], 2, 3)
     first, second = (record.getMessage() for record in caplog.records)
-    assert "no log takes: 1, see" in first
-    assert "no log takes: 3, see" in second
-    assert "3 were dropped so far (No space left on device: make space there)" in second
+    assert "since the last report: 1, see" in first
+    assert "since the last report: 3, see" in second
+    assert "3 were dropped so far (No space left on device: free some space there)" in second
 
 
 @pytest.mark.parametrize(

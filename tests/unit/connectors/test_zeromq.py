@@ -46,7 +46,7 @@ def test_each_topic_keeps_its_order_and_what_is_no_record_is_named() -> None:
     assert [(part.topic, part.records.column("value").to_pylist()) for part in parts] == [("a", [b"1", b"3"]), ("b", [b"2"])]
     assert parts[0].records.column("key").to_pylist() == [b"k", b""]
     assert [one.reason.split(":")[0] for one in bad] == [
-        "it has 1 frames, and zeromq.frames names 3",
+        "it has 1 frames, but zeromq.frames names 3",
         "its topic is ''",
         "its topic is '\ufffd'",
         "its topic is '..'",
@@ -67,7 +67,7 @@ def test_parts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     assert "301 bytes" in bad[0].reason
     _, bad = Sorter(["topic", "value"], "").sorted([[b"%d" % number, b""] for number in (1, 2, 3, 1)])
-    assert ["one more than 2" in one.reason for one in bad] == [True]
+    assert ["exceeds the limit of 2" in one.reason for one in bad] == [True]
 
 
 class Log:
@@ -208,7 +208,7 @@ def test_topics_that_are_refused_go_to_quarantine_and_the_others_continue(
     topics = [log.chance.choice(["yes", "no", "other", "never"]) for _ in range(100)]
     sent = [[topic.encode(), b"skipped", b"%s %d" % (topic.encode(), number)] for number, topic in enumerate(topics)]
     for start in range(0, 100, 10):
-        connector._take(sent[start : start + 10])
+        connector._process(sent[start : start + 10])
         log.newest.turn()
     deadline = time.monotonic() + 60
     while connector.flow.waiting:
@@ -296,7 +296,7 @@ def test_garbage_fills_no_directory_and_holds_no_flow(tmp_path: Path, kind: str,
     files = list((tmp_path / "q").iterdir())
     assert len(files) == 3
     told = [orjson.loads(line) for file in sorted(files) for line in file.read_bytes().splitlines()]
-    assert (told[0]["reason"], told[0]["count"]) == ("it has 2 frames, and zeromq.frames names 1", 2)
+    assert (told[0]["reason"], told[0]["count"]) == ("it has 2 frames, but zeromq.frames names 1", 2)
     assert told[0]["frames"][0] == {"bytes": 1, "base64": "MA=="}
     assert [len(one["base64"]) for one in told[1]["frames"]] == [0, 0, 87384]
     registry = CollectorRegistry()
@@ -312,17 +312,17 @@ def test_garbage_fills_no_directory_and_holds_no_flow(tmp_path: Path, kind: str,
     [
         (IN.replace('"pull"', '"push"'), '"pull" or "sub"'),
         (IN.replace('bind = ["tcp://127.0.0.1:1"]', ""), "zeromq.bind or zeromq.connect is missing"),
-        (IN.replace("tcp://127.0.0.1:1", "localhost"), "'localhost' is no endpoint"),
-        (IN + 'subscribe = ["a"]', "leave it out"),
+        (IN.replace("tcp://127.0.0.1:1", "localhost"), "'localhost' is not an endpoint"),
+        (IN + 'subscribe = ["a"]', "remove it"),
         (IN + 'frames = ["vlue"]', 'it takes a list of some of "'),
         (IN + 'frames = ["key"]', 'has no "value"'),
         (IN + 'frames = ["value", "value"]', '"value" twice'),
-        (IN + 'frames = ["topic", "value"]', "leave one of them out"),
+        (IN + 'frames = ["topic", "value"]', "remove one of them"),
         (IN.replace('topic = "t"', ""), "topic is ''"),
         (IN + "high_water_mark = 0", "a whole number from 1"),
         (IN + '[curve]\nserver = "x"', "curve.certificate is missing"),
         (IN + '[curve]\ncertificate = "x"', "curve.clients is '': zeromq.bind needs it"),
-        (IN + '[curve]\ncertificate = "x"\nclients = "c"\nserver = "s"', "leave it out where nothing is in zeromq.connect"),
+        (IN + '[curve]\ncertificate = "x"\nclients = "c"\nserver = "s"', "remove it, because zeromq.connect is empty"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_told(tmp_path: Path, text: str, told: str) -> None:
@@ -337,7 +337,10 @@ def test_what_is_wrong_in_a_file_is_told(tmp_path: Path, text: str, told: str) -
     ("text", "told"),
     [
         (OUT.replace('["t"]', '["t", "t"]'), "topics has 't' twice"),
-        *((OUT.replace("127.0.0.1:1", host), "without [curve] anybody may") for host in ("*:1", "0.0.0.0:1", "[::]:1", "eth0:1")),
+        *(
+            (OUT.replace("127.0.0.1:1", host), "without [curve] any of them may")
+            for host in ("*:1", "0.0.0.0:1", "[::]:1", "eth0:1")
+        ),
         (OUT.replace('["t"]', '["a b"]'), "topics is 'a b'"),
         (OUT + 'slow = "stop"', '"drop" or "wait"'),
         (OUT.replace("bind", "connect") + '[curve]\ncertificate = "x"', "zeromq.connect needs it"),
@@ -513,13 +516,13 @@ def test_a_flood_of_subscriptions_holds_nothing_up_and_takes_no_memory(tmp_path:
     (tmp_path / "out.toml").write_text(OUT)
     publisher = Publisher(load_outflow(str(tmp_path / "out.toml")))
     socket: Any = FakeSocket([[b"\1%d" % number] for number in range(3 * limits.HEARD_A_TURN)])
-    publisher._hear(socket, 0)
+    publisher._read_subscriptions(socket, 0)
     assert (len(socket.messages), publisher.subscriptions) == (2 * limits.HEARD_A_TURN, limits.HEARD_A_TURN)
     socket.messages = [[b"\0%d" % number] for number in range(limits.HEARD_A_TURN)]
-    publisher._hear(socket, 0)
+    publisher._read_subscriptions(socket, 0)
     assert publisher.subscriptions == 0
     socket.messages = [[b"\0"], [b"anything else"], [b"\1"]]
-    publisher._hear(socket, 0)
+    publisher._read_subscriptions(socket, 0)
     assert publisher.subscriptions == 1
 
 

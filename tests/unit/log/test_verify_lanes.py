@@ -52,8 +52,8 @@ def test_all_lanes_are_checked(tmp_path: Path, own: LaneName, capsys: pytest.Cap
     assert [one.report.records for one in found if one.report is not None] == [14, 14]
     assert main(["log", "verify", str(tmp_path)]) == 0
     shown = capsys.readouterr().out.splitlines()
-    assert [line for line in shown if line.startswith("lane ")] == [f"lane {own.text}, the own one", f"lane {OTHER.text}"]
-    assert shown[-1] == "good: no damage"
+    assert [line for line in shown if line.startswith("lane ")] == [f"lane {own.text}, owned by this gateway", f"lane {OTHER.text}"]
+    assert shown[-1] == "good: no corruption"
 
 
 def test_all_that_is_told_of_a_lane_names_it_and_its_log_alike(
@@ -86,12 +86,12 @@ def test_a_damaged_lane_is_found_in_the_directory(
     path = lane_path(str(tmp_path), lane)
     flip(path, history, history.frames[6])
     assert verify(tmp_path).damage == []
-    advice = f"put an empty file {SUSPECT} into {path}: the next start looks at all of the lane at once"
+    advice = f"create an empty file {SUSPECT} in {path}: the next start checks the whole lane at once"
     for directory in (str(tmp_path), path):
         assert main(["log", "verify", directory]) == 4
         told = capsys.readouterr()
         assert "good" not in told.out
-        assert "DAMAGE: position 7" in told.out
+        assert "CORRUPT: position 7" in told.out
         assert "tutti log repair" not in told.err
         assert advice in told.err
     assert main(["log", "verify", str(tmp_path), "--json"]) == 4
@@ -128,7 +128,7 @@ def test_an_own_lane_that_is_gone_or_says_nothing_is_damage(
     assert (list(damaged), damaged[own.text].own, damaged[own.text].report) == ([own.text], True, None)
     assert main(["log", "verify", str(tmp_path)]) == 4
     told = capsys.readouterr().err
-    assert f"lane {own.text} is damaged" in told
+    assert f"lane {own.text} is corrupt" in told
     assert "tutti members remove" in told
 
 
@@ -148,9 +148,9 @@ def test_a_lane_that_cannot_be_looked_at_is_named(
     monkeypatch.setattr(module, "verify", refuse)
     assert main(["log", "verify", str(tmp_path)]) == 1
     told = capsys.readouterr()
-    assert "not looked at: it is not ours" in told.out
+    assert "not checked: it is not ours" in told.out
     assert "good" not in told.out
-    assert f"lane {OTHER.text} was not looked at" in told.err
+    assert f"lane {OTHER.text} was not checked" in told.err
 
 
 def test_a_lane_whose_making_was_cut_short_is_good(tmp_path: Path, own: LaneName, capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,4 +167,4 @@ def test_a_lane_whose_making_was_cut_short_is_good(tmp_path: Path, own: LaneName
         (made.text, [], ""),
     ]
     assert main(["log", "verify", str(tmp_path)]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "good: no damage"
+    assert capsys.readouterr().out.splitlines()[-1] == "good: no corruption"

@@ -1,1 +1,1 @@
-"""Discovery."""
+"""Discovery of files: directory scan, ledger of known files, fingerprints."""

@@ -1,4 +1,4 @@
-"""What of the directory is to be taken, by what the ledger knows of it."""
+"""Selection of the files to read, by comparison of the directory with the ledger."""
 
 from __future__ import annotations
 
@@ -23,29 +23,30 @@ LOG = logging.getLogger("tutti.files")
 
 
 class Candidate(NamedTuple):
-    """A file to look into, and what the ledger has of it, if anything."""
+    """A file to open, with its ledger entry if it has one."""
 
     seen: Seen
     file: File | None
 
 
 class Known:
-    """Compares what is seen with the ledger: complete files by their names, and renamed and growing ones by their inodes."""
+    """Compares a scan with the ledger: complete files by name, renamed and growing files by inode."""
 
     def __init__(self, config: Inflow, ledger: Ledger) -> None:
-        """Of one session; the ledger was taken over."""
+        """Prepare the comparison for one session, which owns the ledger."""
         self._root = Path(config.files.directory)
         self._form = config.files.format
         self._grows = config.files.grows
         self._quiet_ns = config.files.quiet_ms * 1_000_000
         self._ledger = ledger
-        self._watched: dict[str, tuple[int, int, int]] = {}  # name -> size, time of change, since when (monotonic) it is that
-        self.looked: dict[int, tuple[int, int]] = {}  # growing file -> size and time of change when it was read to its end
-        self.renamed: list[File] = []  # complete files that got another name since the look before
-        self._put_off: set[int] = set()  # new growing files whose names were others' at the look before
+        # name -> size, modification time, start of the unchanged period (monotonic)
+        self._watched: dict[str, tuple[int, int, int]] = {}
+        self.looked: dict[int, tuple[int, int]] = {}  # growing file -> size and modification time when it was last read to its end
+        self.renamed: list[File] = []  # complete files that were renamed since the previous scan
+        self._put_off: set[int] = set()  # inodes of new growing files whose names belonged to other files at the previous scan
 
     def candidates(self, found: list[Seen]) -> list[Candidate]:
-        """What is to be looked into, in order."""
+        """Return the files to open, in order."""
         chosen = self._growing(found) if self._grows else self._complete(found)
         self._bound(found)
         return chosen
@@ -72,26 +73,26 @@ class Known:
         return chosen
 
     def _rename(self, found: list[Seen], by_name: dict[str, File]) -> None:
-        """Give files of the ledger the names that they have now: a file that is renamed is no new one."""
+        """Update the ledger's names of renamed files: a renamed file is not a new one."""
         self.renamed = []
         new = [
             seen for seen in found if seen.wanted and (seen.name not in by_name or _identity(by_name[seen.name]) != _identity(seen))
         ]
         if not new:
             return
-        there = {seen.name: _identity(seen) for seen in found}
-        left = {_identity(file): file for file in by_name.values() if there.get(file.name) != _identity(file)}
+        existing = {seen.name: _identity(seen) for seen in found}
+        unmatched = {_identity(file): file for file in by_name.values() if existing.get(file.name) != _identity(file)}
         for seen in new:
-            file = left.get(_identity(seen))
+            file = unmatched.get(_identity(seen))
             if file is None or not self._holds(seen, file):
                 continue
-            LOG.warning("%s is called %s now: what was taken of it is not taken again", file.name, seen.name)
-            del left[_identity(seen)]
+            LOG.warning("%s was renamed to %s: its copied rows are not copied again", file.name, seen.name)
+            del unmatched[_identity(seen)]
             if by_name.get(file.name) is file:
                 del by_name[file.name]
-            if (before := by_name.get(seen.name)) is not None:  # it was renamed over that one
+            if (before := by_name.get(seen.name)) is not None:  # the rename replaced that file
                 self._gone([before] if before.state is State.OPEN else [])
-                left.pop(_identity(before), None)
+                unmatched.pop(_identity(before), None)
                 self._ledger.forget(before)
             by_name[seen.name] = file
             file.name = seen.name
@@ -99,7 +100,7 @@ class Known:
             self.renamed.append(file)
 
     def _holds(self, seen: Seen, file: File) -> bool:
-        """Whether it has what was taken: systems give the inodes of files that are gone to new ones."""
+        """True if the file has the content that was copied: file systems reuse inodes."""
         try:
             descriptor = os.open(self._root / seen.name, os.O_RDONLY)
         except OSError:
@@ -113,7 +114,7 @@ class Known:
             os.close(descriptor)
 
     def _is_quiet(self, seen: Seen, watched: dict[str, tuple[int, int, int]]) -> bool:
-        """Whether it was the same for long enough by this process's own clock: that of the files may be another one."""
+        """True if the file is unchanged for long enough by this process's clock, which may differ from the file system's."""
         now_ns = time.monotonic_ns()
         size, changed_ns, since_ns = watched.get(seen.name, (-1, -1, now_ns))
         if (size, changed_ns) != (seen.size, seen.changed_ns):
@@ -123,8 +124,8 @@ class Known:
 
     def _growing(self, found: list[Seen]) -> list[Candidate]:
         by_inode = {file.inode: file for file in self._ledger.files.values()}
-        there = {seen.inode for seen in found}
-        left = {file.name: file for file in self._ledger.files.values() if file.inode not in there}
+        existing = {seen.inode for seen in found}
+        unmatched = {file.name: file for file in self._ledger.files.values() if file.inode not in existing}
         taken: set[int] = set()
         chosen: list[Candidate] = []
         new: list[Candidate] = []
@@ -134,41 +135,41 @@ class Known:
                 continue  # another name of the same file
             file = by_inode.get(seen.inode)
             if file is None:
-                before = left.get(seen.name)
+                before = unmatched.get(seen.name)
                 if not seen.wanted:
                     continue
                 if before is not None and before.state is State.OPEN and seen.inode not in put_off:
-                    # The one before it may have got another name while names were listed: the end of that comes first.
+                    # The previous file of this name may have been renamed during the scan: its end comes first.
                     self._put_off.add(seen.inode)
-                    del left[seen.name]
+                    del unmatched[seen.name]
                     continue
-                # One that was written anew under the name of one that is gone may go on where that was.
-                new.append(Candidate(seen, left.pop(seen.name, None)))
+                # A file that was rewritten under the name of a deleted one may continue it.
+                new.append(Candidate(seen, unmatched.pop(seen.name, None)))
                 taken.add(seen.inode)
                 continue
             taken.add(seen.inode)
             if file.name != seen.name:
-                LOG.info("%s is called %s now: it goes on where it was", file.name, seen.name)
+                LOG.info("%s was renamed to %s: reading continues at its position", file.name, seen.name)
                 file.name = seen.name
                 self._ledger.put(file)
             if self.looked.get(file.id) != (seen.size, seen.changed_ns):
                 chosen.append(Candidate(seen, file))
-        self._gone(file for file in left.values() if file.state is State.OPEN)
-        # What is known for longer comes first, so that a log that was rotated ends before the one with its name begins.
+        self._gone(file for file in unmatched.values() if file.state is State.OPEN)
+        # Files that are known longer come first, so that a rotated log ends before its successor starts.
         chosen.sort(key=lambda one: one.file.id if one.file is not None else 0)
         new.sort(key=lambda one: (one.seen.changed_ns, one.seen.name.encode()))
         return chosen + new
 
     def _gone(self, files: Iterable[File]) -> None:
-        """Tell once of files that went before all of them was taken."""
+        """Log once each file that disappeared before it was completely copied."""
         for file in files:
             if file.done < file.size or not self._grows:
-                LOG.warning("%s is gone, and was in the log up to row %d: what came behind it was not taken", file.name, file.row)
+                LOG.warning("%s is gone, and is in the log up to row %d: its later rows were not copied", file.name, file.row)
             file.state = State.GONE
             self._ledger.put(file)
 
     def _bound(self, found: list[Seen]) -> None:
-        """Let the ledger forget those that are gone for longest, as far as it has to."""
+        """Delete the ledger's oldest entries of missing files, down to the limit."""
         more = len(self._ledger.files) - limits.FILES_MAX
         if more <= 0:
             return

@@ -1,4 +1,4 @@
-"""What is in the directory, and which of it is to be taken, in order."""
+"""Scan of the configured directory, with the order of the files."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tutti_connect.files import limits
 if TYPE_CHECKING:
     from tutti_connect.files.config import Inflow
 
-#: What names of files begin with that are put away at this moment: nobody takes them.
+#: Prefix of files during their disposal: connectors ignore these.
 ASIDE = ".tutti-"
 _GZIP = ".gz"
-_BESIDE = "a file beside the directories of topics; move it into that of its topic, or set topic"
+_BESIDE = "a file outside the topic directories; move it to the directory of its topic, or set topic"
 
 
 class Seen(NamedTuple):
-    """A file as it is in the directory now: its name below it, its topic, and what the system says of it."""
+    """A file in the directory at this moment: its path below the directory, its topic, and its stat fields."""
 
     name: str
     topic: str
@@ -36,51 +36,53 @@ class Seen(NamedTuple):
 
 
 class Directory:
-    """Looks into the directory of a configuration."""
+    """Scans the directory of a configuration."""
 
     def __init__(self, config: Inflow) -> None:
-        """Nothing is looked at yet."""
+        """Prepare; scan nothing yet."""
         self._config = config
         self.root = Path(config.files.directory)
         self._pattern = re.compile(fnmatch.translate(config.files.pattern))
         self._hidden = config.files.pattern.startswith(".")
-        self.strange: set[str] = set()  # names that are passed by, with the reason
+        self.strange: set[str] = set()  # skipped names, with the reason
 
     def check(self) -> None:
-        """See at the start that it is there, and that files can be moved where they are to be.
+        """Check at the start that the directory is readable, and that files can be moved to their target.
 
         Raises:
-            ConfigError: what is wrong, and what to do.
+            ConfigError: names the problem and the remedy.
         """
         files = self._config.files
         try:
             with os.scandir(self.root):
                 pass
             if files.after != "keep" and not os.access(self.root, os.W_OK | os.X_OK):
-                raise ConfigError(f'files.directory {self.root} cannot be changed, and after is "{files.after}": give the right to')
+                raise ConfigError(
+                    f'files.directory {self.root} is not writable, but after is "{files.after}": grant write permission'
+                )
             if files.done:
                 done = Path(files.done)
                 make_directory(done)
                 if done.stat().st_dev != self.root.stat().st_dev:
-                    raise ConfigError(f"files.done {done} is on another file system than {self.root}: name one on the same")
+                    raise ConfigError(
+                        f"files.done {done} is on another file system than {self.root}: choose a directory on the same one"
+                    )
                 if done.resolve() == self.root.resolve():
-                    raise ConfigError(f"files.done {done} is the directory itself: name another one")
+                    raise ConfigError(f"files.done {done} is the same directory: choose another one")
             for key, place in (("state", self._config.state), ("quarantine", self._config.quarantine)):
                 if self._is_looked_into(Path(place).resolve()):
-                    raise ConfigError(f"{key} {place} is where files are looked for: name a directory outside of {self.root}")
+                    raise ConfigError(f"{key} {place} is inside the scanned directories: choose a directory outside {self.root}")
         except OSError as error:
-            advice = "make it, or name a directory that can be read" + (
-                ", and one for done that can be written" if files.done else ""
-            )
+            advice = "create it, or choose a readable directory" + (", and a writable one for done" if files.done else "")
             raise ConfigError(
                 f"files.directory {error.filename}: {(error.strerror or str(error)).lower()}: {remedy(error, advice)}"
             ) from error
 
     def look(self) -> list[Seen]:
-        """Every file that is there, in the order in which they are to be taken; those that nobody wants last.
+        """Return all files in the directory in reading order, with unwanted ones last.
 
         Raises:
-            Unavailable: the directory cannot be read now.
+            Unavailable: the directory is unreadable at this moment.
         """
         self.strange = set()
         try:
@@ -88,7 +90,7 @@ class Directory:
         except OSError as error:
             raise Unavailable(f"{error.filename or self.root}: {(error.strerror or str(error)).lower()}") from error
         if len(found) > limits.FILES_MAX:
-            raise Unavailable(f"{self.root} has more than {limits.FILES_MAX} files, as many as are taken: move some away")
+            raise Unavailable(f"{self.root} has more than {limits.FILES_MAX} files, which is the limit: move some away")
         if self._config.files.order == "time":
             return sorted(found, key=lambda seen: (not seen.wanted, seen.changed_ns, seen.name.encode()))
         return sorted(found, key=lambda seen: (not seen.wanted, seen.name.encode()))
@@ -108,7 +110,7 @@ class Directory:
             names = [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
         done = Path(self._config.files.done).resolve() if self._config.files.done else None
         names = [name for name in names if (self.root / name).resolve() != done]
-        self.strange |= {f"{_shown(name)}/: is no name of a topic" for name in names if not is_name(name)}
+        self.strange |= {f"{_shown(name)}/: not a valid topic name" for name in names if not is_name(name)}
         return [name for name in names if is_name(name)]
 
     def _files(self, folder: Path, before: str, topic: str) -> Iterator[Seen]:
@@ -120,16 +122,16 @@ class Directory:
                         continue
                     status = entry.stat()
                 except FileNotFoundError:
-                    continue  # it went while it was looked at
-                if not name.isprintable():  # also what is not UTF-8
-                    self.strange.add(f"{before}{_shown(name)}: its name has characters that cannot be shown")
+                    continue  # deleted during the scan
+                if not name.isprintable():  # includes names that are not UTF-8
+                    self.strange.add(f"{before}{_shown(name)}: its name has unprintable characters")
                     continue
-                wanted = bool(topic) and self._wants(name)
-                if not topic and self._wants(name):
+                wanted = bool(topic) and self._is_wanted(name)
+                if not topic and self._is_wanted(name):
                     self.strange.add(_BESIDE)
                 yield Seen(before + name, topic, status.st_ino, status.st_size, status.st_mtime_ns, wanted)
 
-    def _wants(self, name: str) -> bool:
+    def _is_wanted(self, name: str) -> bool:
         shown = (self._hidden or not name.startswith(".")) and not name.startswith(ASIDE)
         return shown and self._pattern.match(name) is not None
 
@@ -139,5 +141,5 @@ def _shown(name: str) -> str:
 
 
 def is_opaque(name: str, form: str) -> bool:
-    """Whether a place in the file is no place among its bytes on the disk."""
+    """True if a position in the file does not map to a byte position on disk."""
     return form == "parquet" or name.lower().endswith(_GZIP)

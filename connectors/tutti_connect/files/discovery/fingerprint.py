@@ -1,4 +1,4 @@
-"""What tells whether a file still has what was read of it: a digest of its beginning and of what lies before a place."""
+"""Fingerprints of a file's content: a digest of its start and of the bytes before a position."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _MARK_BYTES = 8
 
 
 def mark_of(descriptor: int, at: int) -> str:
-    """The mark of what a file has now in its first `at` bytes.
+    """Return the fingerprint of the first `at` bytes of an open file.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     return _mark(lambda count, begin: os.pread(descriptor, count, begin), at)
 
 
 def _mark(read: Callable[[int, int], bytes], at: int) -> str:
-    """A digest of the first and the last bytes before `at`; `read` gives so many from a position."""
+    """Return a digest of the first and the last bytes before `at`; `read` returns `count` bytes from a position."""
     if not at:
         return ""
     digest = hashlib.blake2b(digest_size=_MARK_BYTES)
@@ -33,17 +33,17 @@ def _mark(read: Callable[[int, int], bytes], at: int) -> str:
 
 
 class Trail:
-    """The bytes of a file that were read, as far as marks need them.
+    """The bytes read from a file, as far as fingerprints need them.
 
-    Marks are made of these, never of what the file has by now: one that was cut and written anew meanwhile would be taken for the
-    one that was read.
+    Fingerprints are computed from the bytes read, never from the file's present content: a file that was truncated and rewritten
+    meanwhile would otherwise pass for the one that was read.
     """
 
     def __init__(self, descriptor: int, at: int) -> None:
-        """Of a file that is read from a position on.
+        """Start at a position of a file.
 
         Raises:
-            OSError: it cannot be read.
+            OSError: the file cannot be read.
         """
         self._descriptor = descriptor
         self._head = os.pread(descriptor, min(at, limits.WINDOW_BYTES), 0)
@@ -53,28 +53,28 @@ class Trail:
         self._last = at, _mark(self._bytes, at)
 
     def holds(self) -> bool:
-        """Whether the file still has what was read: a block that was read behind that is of the same file then.
+        """True if the file still has the bytes read, so that the next block belongs to the same content.
 
         Raises:
-            OSError: it cannot be read.
+            OSError: the file cannot be read.
         """
         return mark_of(self._descriptor, self._end) == _mark(self._bytes, self._end)
 
     def add(self, block: bytes) -> None:
-        """A block was read."""
+        """Add a block that was read."""
         self._head += block[: max(0, limits.WINDOW_BYTES - len(self._head))]
         self._kept += block
         self._end += len(block)
         if len(self._kept) > 2 * (limits.ROW_BYTES_MAX + limits.BLOCK_BYTES) + limits.WINDOW_BYTES:
-            self._drop(self._end - limits.BLOCK_BYTES)  # inside of a row that is too long
+            self._drop(self._end - limits.BLOCK_BYTES)  # inside a row above the size limit
 
     def behind(self, at: int) -> None:
-        """No place before `at` is asked for any more."""
+        """Release the bytes before `at`: no fingerprint is requested for earlier positions."""
         self._last = at, self.mark(at)
         self._drop(at)
 
     def mark(self, at: int) -> str:
-        """The mark of what was read up to `at`."""
+        """Return the fingerprint of the bytes read up to `at`."""
         return self._last[1] if at == self._last[0] else _mark(self._bytes, at)
 
     def _drop(self, at: int) -> None:

@@ -1,7 +1,7 @@
-"""The files that were seen, and the pieces of them in the order in which they go into the log: a SQLite file.
+"""SQLite ledger of the known files, and of their pieces in sending order.
 
-It is a plan, never the truth: which piece begins, and where those before it ended, is durable here *before* a frame that names the
-piece is sent, and the log's progress alone says how far that plan was carried out (`Ledger.begin`).
+The ledger is a plan; only the log decides. The start of a piece, and the ends of those before it, are durable here before a frame
+names the piece. The progress in the log then shows how much of the plan was carried out (`Ledger.begin`).
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ CREATE TABLE pieces (number INTEGER PRIMARY KEY, file INTEGER, ended INTEGER, at
 
 
 class State(StrEnum):
-    """What becomes of a file."""
+    """State of a file."""
 
-    OPEN = "open"  # there is, or may come, more of it
+    OPEN = "open"  # more of it remains, or may follow
     TAKEN = "taken"  # all of it is in the log, or in quarantine
-    REFUSED = "refused"  # the rest of it cannot be read
-    CHANGED = "changed"  # it is another one than what was taken, which was told
-    GONE = "gone"  # it was seen, and is not there any more
-    AWAY = "away"  # taken, and aside: it is deleted or moved, and its name is free
+    REFUSED = "refused"  # the rest of it is unreadable
+    CHANGED = "changed"  # differs from the copied content, which was logged
+    GONE = "gone"  # no longer in the directory
+    AWAY = "away"  # complete, and renamed for its disposal: its name is free
 
 
 @dataclass(slots=True)
@@ -50,13 +50,13 @@ class File:
     """One file.
 
     Attributes:
-        id: number in the ledger; never used again.
+        id: number in the ledger; never reused.
         name: path below the directory.
-        inode, size, changed_ns: as it was last seen, its size when it was taken.
-        done: position up to which it is in the log: bytes after decompression, or rows of Parquet.
-        row: lines, or rows, up to there.
-        mark: tells whether the file still has what it had before `done`.
-        bad: rows of it that are in quarantine.
+        inode, size, changed_ns: stat fields at the last scan; the size at the time of reading.
+        done: position up to which the file is in the log: bytes after decompression, or rows of Parquet.
+        row: number of lines, or rows, up to that position.
+        mark: fingerprint of the content before `done`.
+        bad: number of its rows in quarantine.
     """
 
     id: int
@@ -73,7 +73,7 @@ class File:
 
 @dataclass(slots=True)
 class Piece:
-    """Part of a file from where the file's `done` was to `at`, as soon as it has `ended`; `state`, `bad`: the file's then."""
+    """Part of a file, from the file's `done` to `at` after it has `ended`; `state` and `bad` then become the file's."""
 
     number: int
     file: int
@@ -86,15 +86,15 @@ class Piece:
 
 
 class Ledger:
-    """What stands in the ledger. `files` is all of it in memory; changes become durable by `write`. One thread uses it."""
+    """The ledger. `files` holds all entries in memory; `write` makes changes durable. One thread uses it."""
 
     def __init__(self, directory: str, name: str, *, grows: bool) -> None:
-        """Open or make it.
+        """Open the ledger, and create it if missing.
 
         Raises:
-            ConfigError: the directory cannot be written, or the ledger is of files that are read otherwise.
-            Unavailable: another process keeps it, or its disk takes nothing.
-            Damaged: the file is no ledger any more.
+            ConfigError: the directory is not writable, or the ledger is for files of the other kind.
+            Unavailable: another process holds the ledger, or a disk write failed.
+            Damaged: the file is not a ledger.
         """
         self._path = writable_directory("state", directory) / f"{name}.ledger"
         self.files: dict[int, File] = {}
@@ -102,27 +102,29 @@ class Ledger:
         self._files: dict[int, File | None] = {}
         self._pieces: dict[int, Piece | None] = {}
         try:
-            self._base = sqlite3.connect(self._path, timeout=limits.LEDGER_WAIT_S, isolation_level=None, check_same_thread=False)
+            self._database = sqlite3.connect(
+                self._path, timeout=limits.LEDGER_WAIT_S, isolation_level=None, check_same_thread=False
+            )
         except sqlite3.OperationalError as error:
             raise ConfigError(
-                f"state {directory}: {self._path}: {error}: check that it is a file, its owner and its mode"
+                f"state {directory}: {self._path}: {error}: check that it is a file, and its owner and mode"
             ) from error
         try:
             with self._explained():
-                self._log_ahead()
-                self._base.execute("PRAGMA synchronous=FULL")  # a transaction is on the disk when it is committed
-                self._made("growing" if grows else "complete")
+                self._set_write_ahead()
+                self._database.execute("PRAGMA synchronous=FULL")  # a committed transaction is on disk
+                self._create("growing" if grows else "complete")
                 self.id = str(self._meta("id"))
         except BaseException:
-            self._base.close()
+            self._database.close()
             raise
 
-    def _log_ahead(self) -> None:
-        """Have SQLite write ahead; of another process that keeps the file it tells at once here, and not after its timeout."""
+    def _set_write_ahead(self) -> None:
+        """Set write-ahead logging; retry, because SQLite reports a lock by another process here without waiting."""
         deadline = time.monotonic() + limits.LEDGER_WAIT_S
         while True:
             try:
-                self._base.execute("PRAGMA journal_mode=WAL")
+                self._database.execute("PRAGMA journal_mode=WAL")
             except sqlite3.OperationalError as error:
                 if not _is_busy(error) or time.monotonic() >= deadline:
                     raise
@@ -130,47 +132,48 @@ class Ledger:
             else:
                 return
 
-    def _made(self, kind: str) -> None:
+    def _create(self, kind: str) -> None:
         with self._transaction():
-            version = self._base.execute("PRAGMA user_version").fetchone()[0]
+            version = self._database.execute("PRAGMA user_version").fetchone()[0]
             if version == 0:
                 for statement in _TABLES.split(";"):
-                    self._base.execute(statement)
+                    self._database.execute(statement)
                 first = {"id": secrets.token_hex(8), "kind": kind, "epoch": 0, "piece": 0, "file": 0, "sent": 0}
-                self._base.executemany("INSERT INTO meta VALUES (?, ?)", first.items())
-                self._base.execute(f"PRAGMA user_version = {_VERSION}")
+                self._database.executemany("INSERT INTO meta VALUES (?, ?)", first.items())
+                self._database.execute(f"PRAGMA user_version = {_VERSION}")
         if version > _VERSION:
-            raise WrongDirectory(f"{self._path} has version {version}, and this release knows {_VERSION}: use the newer one")
+            raise WrongDirectory(f"{self._path} has version {version}, but this release supports {_VERSION}: use a newer release")
         if self._meta("kind") != kind:
             raise ConfigError(
-                f"{self._path} is of files that are {self._meta('kind')}, and these are {kind} (files.grows): "
+                f"{self._path} is for {self._meta('kind')} files, but these are {kind} (files.grows): "
                 f"give the connector another `name`"
             )
 
     def begin(self, place: Place | None, epoch: int, producer: str) -> None:
-        """Take the ledger over for an epoch of the producer, and learn from the log's progress what of it came about.
+        """Take over the ledger for an epoch of the producer, and apply the log's progress to it.
 
         Raises:
-            Fenced: a newer instance has it.
-            Unavailable: another process keeps it, or its disk takes nothing.
-            WrongDirectory: it is not the ledger that the log's progress is about.
+            Fenced: a newer instance has the ledger.
+            Unavailable: another process holds the ledger, or a disk write failed.
+            WrongDirectory: the log's progress is about another ledger.
         """
         with self._explained():
-            # First of all: no older instance writes in it any more, and what one did write is of frames that the log refuses.
+            # Take over first: no older instance can write afterwards, and its earlier entries belong to frames that the log
+            # rejects.
             with self._transaction():
                 self._next_file, self._next_piece, self._sent = (int(self._meta(name)) for name in ("file", "piece", "sent"))
                 self._check(place, producer)
                 if int(self._meta("epoch")) > epoch:
                     raise Fenced(
-                        f"{self._path}: a newer instance of the connector has taken over, or it was used with another log: "
-                        "let one of that name run"
+                        f"{self._path}: a newer instance of the connector has taken over, or the ledger was used with another log: "
+                        "run one instance of that name"
                     )
-                self._base.execute("UPDATE meta SET value = ? WHERE name = 'epoch'", (epoch,))
+                self._database.execute("UPDATE meta SET value = ? WHERE name = 'epoch'", (epoch,))
             self._epoch = epoch
             self._files, self._pieces = {}, {}
-            rows = self._base.execute("SELECT * FROM files ORDER BY id")
+            rows = self._database.execute("SELECT * FROM files ORDER BY id")
             self.files = {row[0]: _file_of(*row) for row in rows}
-            rows = self._base.execute("SELECT * FROM pieces ORDER BY number")
+            rows = self._database.execute("SELECT * FROM pieces ORDER BY number")
             pieces = [_piece_of(*row) for row in rows]
         for piece in pieces:
             self._settle_old(piece, place)
@@ -178,40 +181,40 @@ class Ledger:
 
     def _settle_old(self, piece: Piece, place: Place | None) -> None:
         if place is not None and piece.number < place.piece:
-            invariant(piece.ended, f"piece {piece.number} has no end, and the log has records of piece {place.piece}")
+            invariant(piece.ended, f"piece {piece.number} has no end, but the log has records of piece {place.piece}")
             self.settle(piece, sent=True)
         elif place is not None and piece.number == place.piece:
-            # Where it ended does not count: behind the last record may be what is to be looked at again.
+            # The recorded end does not count: rows after the last record must be read again.
             self.settle(Piece(piece.number, piece.file, True, place.at, place.row, place.mark, bad=piece.bad), sent=True)
         else:
             self._pieces[piece.number] = None
 
     def _check(self, place: Place | None, producer: str) -> None:
-        """Refuse a ledger that the log's progress is not about."""
+        """Reject a ledger that does not match the log's progress."""
         forget = (
-            f"or have the log forget the producer, tutti producers forget {producer}, and remove the ledger, to take in all again"
+            f"or, to copy all files again, remove the ledger and delete the producer's state: tutti producers forget {producer}"
         )
         if place is None:
             if self._sent:
                 raise WrongDirectory(
-                    f"{self._path} says that files are in the log, and the log knows nothing of producer {producer}: it is "
-                    f"another log, or the producer was forgotten. To take in all files again, remove the ledger; else name the "
-                    f"right gateways"
+                    f"{self._path} has files in the log, but the log has no producer {producer}: it is "
+                    f"another log, or the producer's state was deleted. To copy all files again, remove the ledger; otherwise "
+                    f"give the right gateways"
                 )
         elif place.ledger != self.id:
             raise WrongDirectory(
                 f"{self._path} is another ledger than the one that the log's progress is about (file {place.file}, row "
-                f"{place.row}): put that one back, {forget}"
+                f"{place.row}): restore the other one, {forget}"
             )
         elif not self._sent <= place.piece <= self._next_piece:
             age = "an older copy of the ledger" if place.piece > self._next_piece else "a newer ledger than the log"
             raise WrongDirectory(
-                f"{self._path} is {age}: it has pieces {self._sent} to {self._next_piece}, and the log has piece {place.piece} "
-                f"(file {place.file}): put the right one back, {forget}"
+                f"{self._path} is {age}: it has pieces {self._sent} to {self._next_piece}, but the log has piece {place.piece} "
+                f"(file {place.file}): restore the right one, {forget}"
             )
 
     def new_file(self, name: str) -> File:
-        """A file that was not known."""
+        """Add a new file."""
         self._next_file += 1
         file = File(self._next_file, name)
         self.files[file.id] = file
@@ -219,27 +222,27 @@ class Ledger:
         return file
 
     def put(self, file: File) -> None:
-        """Note what has changed of a file."""
+        """Record a change of a file."""
         self._files[file.id] = file
 
     def forget(self, file: File) -> None:
-        """Let go of a file."""
+        """Delete a file's entry."""
         self.files.pop(file.id, None)
         self._files[file.id] = None
 
     def new_piece(self, file: File) -> Piece:
-        """The next piece, which begins where the file is done."""
+        """Add the next piece of a file, which starts at the file's `done`."""
         self._next_piece += 1
         piece = Piece(self._next_piece, file.id, at=file.done, row=file.row, mark=file.mark, bad=file.bad)
         self.put_piece(piece)
         return piece
 
     def put_piece(self, piece: Piece) -> None:
-        """Note what has changed of a piece."""
+        """Record a change of a piece."""
         self._pieces[piece.number] = piece
 
     def settle(self, piece: Piece, *, sent: bool) -> File | None:
-        """A piece is in the log, or has nothing for it; `sent`: it had records. Its file, as it is now."""
+        """Settle a piece that is committed, or has no records (`sent` is False), and return its updated file."""
         self._pieces[piece.number] = None
         if sent:
             self._sent = max(self._sent, piece.number)
@@ -251,69 +254,71 @@ class Ledger:
 
     @property
     def pending(self) -> bool:
-        """Whether something waits for `write`."""
+        """True if changes wait for `write`."""
         return bool(self._files or self._pieces)
 
     def write(self) -> None:
-        """Make all that was noted durable, at once.
+        """Write all recorded changes durably in one transaction.
 
         Raises:
-            Fenced: a newer instance has it.
-            Unavailable: another process keeps it, or its disk takes nothing.
+            Fenced: a newer instance has the ledger.
+            Unavailable: another process holds the ledger, or a disk write failed.
         """
         if not self.pending:
             return
         files, pieces = self._files, self._pieces
         with self._explained(), self._transaction():
             if int(self._meta("epoch")) != self._epoch:
-                raise Fenced(f"{self._path}: a newer instance of the connector has taken over: let one of that name run")
-            self._base.executemany("DELETE FROM files WHERE id = ?", [(key,) for key, file in files.items() if file is None])
-            self._base.executemany("INSERT OR REPLACE INTO files VALUES (?,?,?,?,?,?,?,?,?,?)", _rows(files.values(), _file_row))
-            self._base.executemany("DELETE FROM pieces WHERE number = ?", [(key,) for key, one in pieces.items() if one is None])
-            self._base.executemany("INSERT OR REPLACE INTO pieces VALUES (?,?,?,?,?,?,?,?)", _rows(pieces.values(), _piece_row))
+                raise Fenced(f"{self._path}: a newer instance of the connector has taken over: run one instance of that name")
+            self._database.executemany("DELETE FROM files WHERE id = ?", [(key,) for key, file in files.items() if file is None])
+            self._database.executemany(
+                "INSERT OR REPLACE INTO files VALUES (?,?,?,?,?,?,?,?,?,?)", _rows(files.values(), _file_row)
+            )
+            self._database.executemany(
+                "DELETE FROM pieces WHERE number = ?", [(key,) for key, one in pieces.items() if one is None]
+            )
+            self._database.executemany("INSERT OR REPLACE INTO pieces VALUES (?,?,?,?,?,?,?,?)", _rows(pieces.values(), _piece_row))
             numbers = [(self._next_file, "file"), (self._next_piece, "piece"), (self._sent, "sent")]
-            self._base.executemany("UPDATE meta SET value = ? WHERE name = ?", numbers)
+            self._database.executemany("UPDATE meta SET value = ? WHERE name = ?", numbers)
         self._files, self._pieces = {}, {}
 
     def close(self) -> None:
-        """Let go of the file."""
-        self._base.close()
+        """Close the file."""
+        self._database.close()
 
     def _meta(self, name: str) -> str | int:
-        found: str | int = self._base.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()[0]
+        found: str | int = self._database.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()[0]
         return found
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        self._base.execute("BEGIN IMMEDIATE")
+        self._database.execute("BEGIN IMMEDIATE")
         try:
             yield
-            self._base.execute("COMMIT")
+            self._database.execute("COMMIT")
         except BaseException:
-            if self._base.in_transaction:  # SQLite has rolled back itself where the disk failed, mostly
-                self._base.execute("ROLLBACK")
+            if self._database.in_transaction:  # after most disk errors SQLite has already rolled back
+                self._database.execute("ROLLBACK")
             raise
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """SQLite's errors in the project's terms."""
+        """Convert SQLite's errors to the project's."""
         try:
             yield
         except sqlite3.OperationalError as error:
             if _is_busy(error):
                 raise Unavailable(
-                    f"{self._path}: another process has kept it for {limits.LEDGER_WAIT_S:g} s{self._holders()}: if it is "
-                    f"suspended, let it go on, or kill it"
+                    f"{self._path}: another process has held the ledger for {limits.LEDGER_WAIT_S:g} s{self._holders()}: if it is "
+                    f"suspended, resume or kill it"
                 ) from error
-            raise Unavailable(f"{self._path}: {error}: is its disk full, or read-only?") from error
+            raise Unavailable(f"{self._path}: {error}: check that its disk is neither full nor read-only") from error
         except (sqlite3.DatabaseError, TypeError, ValueError) as error:
-            raise Damaged(
-                f"{self._path} is no ledger any more ({error}): put a copy of it back that is as new as the log"
-            ) from error
+            raise Damaged(f"{self._path} is not a valid ledger ({error}): restore a copy that is as new as the log") from error
 
     def _holders(self) -> str:
-        """The processes that have locks on it, as words of a sentence; nothing where the kernel tells of none."""
-        # Never by fcntl: a file that is closed takes with it the locks that this process has by other descriptors.
+        """Return the processes that hold locks on the ledger, as part of a sentence; "" if the kernel reports none."""
+        # Do not use fcntl for this: closing a file drops the locks that this process holds through other descriptors.
         files: set[str] = set()
         pids: set[int] = set()
         for name in (self._path, f"{self._path}-shm"):
@@ -328,7 +333,7 @@ class Ledger:
 
 
 def _is_busy(error: sqlite3.OperationalError) -> bool:
-    """Whether another process has it; of one that stands still where it was the first to open it SQLite says PROTOCOL."""
+    """True if another process holds the ledger; SQLite reports PROTOCOL for a process that was suspended while opening it."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_PROTOCOL)
 
 

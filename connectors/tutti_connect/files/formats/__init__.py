@@ -1,1 +1,1 @@
-"""Formats."""
+"""File formats: rows of files, converted to record batches."""

@@ -1,4 +1,4 @@
-"""From rows of files to record batches, one a frame, each with the place behind its last record."""
+"""Conversion of rows to record batches, one for each frame, with the position after its last record."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BINARY = pa.binary()
 
 
 class Frame(NamedTuple):
-    """Records for one frame, of one topic; `number` counts frames of a session from 1."""
+    """Records of one topic for one frame; `number` counts the frames of a session from 1."""
 
     number: int
     topic: str
@@ -32,15 +32,15 @@ class Frame(NamedTuple):
 
 
 class Builder:
-    """Collects rows of one file after another, small files together, and cuts frames off."""
+    """Collects rows from successive files, small files together, and splits them into frames."""
 
     def __init__(self, ledger: str) -> None:
-        """`ledger` is the id for places."""
+        """Take the id of the ledger for positions."""
         self._ledger = ledger
         self._topic = ""
-        self._place: Place | None = None  # behind the last record that waits
+        self._place: Place | None = None  # after the last waiting record
         self._empty()
-        self.cut = 0  # frames that were cut off
+        self.cut = 0  # number of frames so far
 
     def _empty(self) -> None:
         self._values: list[bytes | None] = []
@@ -50,11 +50,11 @@ class Builder:
 
     @property
     def last(self) -> int:
-        """The number of the frame that has, or will have, the last record that was added; 0 if there is none."""
+        """Return the number of the frame of the last added record; 0 if there is none."""
         return self.cut + 1 if self._values else self.cut
 
     def add(self, rows: Rows, topic: str, name: str, piece: Piece, source: Source) -> Iterator[Frame]:
-        """Add the good rows of a piece; gives the frames that are full.
+        """Add the valid rows of a piece, and yield full frames.
 
         Raises:
             OSError: the file cannot be read.
@@ -73,7 +73,7 @@ class Builder:
             end = int(np.searchsorted(totals, done + limits.FRAME_BYTES - self._bytes, "right"))
             end = min(end, start + limits.FRAME_RECORDS - len(self._values))
             if end <= start and self._values:
-                yield from self.rest()  # the next record has no room beside those that wait
+                yield from self.rest()  # the next record does not fit into the present frame
                 continue
             end = max(end, start + 1)
             self._values += rows.values[start:end]
@@ -87,7 +87,7 @@ class Builder:
                 yield from self.rest()
 
     def rest(self) -> Iterator[Frame]:
-        """What waits, as a frame."""
+        """Yield the waiting records as a frame."""
         if not self._values or self._place is None:
             return
         records = pa.RecordBatch.from_arrays(
@@ -107,7 +107,7 @@ def _column(values: list[bytes | None]) -> pa.Array[Any]:
 
 
 def _times(times: list[int]) -> pa.Array[Any]:
-    """The column of times; those of records that have none are the present."""
+    """Return the timestamp column; records without a time get the present."""
     stamps = np.array(times, np.int64)
     stamps[stamps == NOW] = time.time_ns() // 1000
     return pa.array(stamps).cast(TIMESTAMP)

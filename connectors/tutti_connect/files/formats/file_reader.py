@@ -1,4 +1,4 @@
-"""One file, opened: its rows from a place on, block by block."""
+"""Reader of one open file: yields its rows from a position, block by block."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _WIDE = (b"\xff\xfe", b"\xfe\xff")
 
 
 class Source:
-    """A file that is read. A context manager; what the system says of it (`status`) is as it was when it was opened."""
+    """An open file. A context manager; `status` holds its stat fields at the time of opening."""
 
     def __init__(self, path: str, config: Inflow) -> None:
-        """Open it.
+        """Open the file.
 
         Raises:
-            OSError: it cannot be opened.
+            OSError: the file cannot be opened.
         """
         self._config = config
         self._form = config.files.format
@@ -43,10 +43,10 @@ class Source:
         self._whole = self._taken = ""
 
     def mark(self, at: int) -> str:
-        """What tells whether it still has what was read of it up to `at`; of gzip and Parquet, what it had when reading began.
+        """Return the fingerprint of the content read up to `at`; for gzip and Parquet, of the file at the start of reading.
 
         Raises:
-            OSError: it cannot be read.
+            OSError: the file cannot be read.
         """
         if self._trail is not None:
             return self._trail.mark(at)
@@ -56,21 +56,21 @@ class Source:
         return mark_of(self._file.fileno(), self.status.st_size if self._opaque and at else at)
 
     def same_as_taken(self, at: int, mark: str) -> bool:
-        """Whether it still has what `mark` was made of."""
+        """True if the file still has the content of fingerprint `mark`."""
         self._taken = mark
         return (self._opaque or self.status.st_size >= at) and self._mark_now(at) == mark
 
     def changed(self) -> bool:
-        """Whether it was written to since it was opened."""
+        """True if the file was written to since it was opened."""
         now = os.fstat(self._file.fileno())
         return (now.st_size, now.st_mtime_ns) != (self.status.st_size, self.status.st_mtime_ns)
 
     def rows(self, at: int, row: int) -> Iterator[Rows]:
-        """Rows from a place on, to where it ends now.
+        """Yield the rows from a position to the present end.
 
         Raises:
-            Unreadable: the rest of it makes no sense.
-            OSError: it cannot be read now.
+            Unreadable: the rest of the file is invalid.
+            OSError: the file cannot be read at this moment.
         """
         if self._form == "parquet":
             return self._parquet(at)
@@ -97,22 +97,25 @@ class Source:
             def read(count: int) -> bytes:
                 block = stream.read(count)
                 if not complete and not trail.holds():
-                    return b""  # it was cut: the next look tells; of a complete one that is told behind its end
+                    return b""  # truncated: the next scan reports it; a complete file is checked after its end
                 trail.add(block)
                 return block
 
             if not complete and at and at == begin and trail.mark(at) != self._taken:
-                return  # likewise
+                return  # truncated, as above
             for rows in text_rows(read, form, begin, lines, room, complete=complete):
                 yield rows
                 trail.behind(rows.at)
 
     def _begun(self, stream: IO[bytes]) -> tuple[int, int, Form | None]:
-        """Where its rows begin, how many lines stand before them, and how they are read; None if its header is not there yet."""
+        """Return the position of the first row, the number of lines before it, and the row parser.
+
+        The parser is None while the header is incomplete.
+        """
         config = self._config
         start = _read_some(stream.read, len(_BOM))
         if start[:2] in _WIDE and config.files.format != "lines":
-            raise Unreadable("it begins as UTF-16 does: convert it to UTF-8")
+            raise Unreadable("it starts with a UTF-16 byte order mark: convert it to UTF-8")
         if config.files.format == "lines":
             return 0, 0, PlainLines()
         encoding = config.files.encoding
@@ -131,7 +134,7 @@ class Source:
             found = header(data, encoding, config.csv.delimiter)
             if found is None and not block:
                 if data.strip() and not config.files.grows:
-                    raise Unreadable("its header has a quote that is not closed")
+                    raise Unreadable("its header has an unclosed quote")
                 return begin, 0, None
             if found is None and len(data) > limits.HEADER_BYTES_MAX:
                 raise Unreadable(f"it has no header in its first {limits.HEADER_BYTES_MAX} bytes")
@@ -147,23 +150,23 @@ class Source:
             yield from file.rows(at)
 
     def __enter__(self) -> Source:
-        """It is open."""
+        """Return the open file."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close it."""
+        """Close the file."""
         self._file.close()
 
 
 def text_rows(read: Callable[[int], bytes], form: Form, at: int, row: int, room: int | None, *, complete: bool) -> Iterator[Rows]:
-    """The rows of a stream that stands at position `at`, behind line `row`.
+    """Yield the rows of a stream at position `at`, after line `row`.
 
     Args:
-        read: up to so many bytes; none at its end.
-        form: how it is read.
-        at, row: where the stream stands.
-        room: bytes that are read at most; all without it.
-        complete: whether nothing comes behind its end, so that a last line without a newline is one.
+        read: returns up to the given number of bytes, none at the end.
+        form: parser of the rows.
+        at, row: position of the stream.
+        room: limit of the bytes read; None for no limit.
+        complete: True if nothing follows the end, so that a last line without a newline is a row.
     """
     held = b""
     while True:
@@ -180,9 +183,9 @@ def text_rows(read: Callable[[int], bytes], form: Form, at: int, row: int, room:
         if len(held) > limits.ROW_BYTES_MAX:
             line = _first_line(read, held, complete=complete)
             if line is None:
-                return  # the end of its line is not there yet
+                return  # the end of the line is not there yet
             kept, size, held = line
-            reason = f"its row does not end within {limits.ROW_BYTES_MAX} bytes; a record has at most {limits.RECORD_BYTES_MAX}"
+            reason = f"its row does not end within {limits.ROW_BYTES_MAX} bytes; the limit of a record is {limits.RECORD_BYTES_MAX}"
             bad = BadRow(row + 1, at, kept, reason, size)
             at, row = at + size, row + 1
             yield Rows([], [], [], [], [], [bad], at, row)
@@ -191,7 +194,7 @@ def text_rows(read: Callable[[int], bytes], form: Form, at: int, row: int, room:
 
 
 def _first_line(read: Callable[[int], bytes], held: bytes, *, complete: bool) -> tuple[bytes, int, bytes] | None:
-    """The beginning of the line that `held` begins with, its size and what is behind it; None if its end is not there yet."""
+    """Return the start of the first line in `held`, its size and the bytes after it; None if its end is not there yet."""
     kept, size = held[: limits.KEPT_BYTES_MAX], 0
     while (newline := held.find(b"\n")) < 0:
         size += len(held)
@@ -202,7 +205,7 @@ def _first_line(read: Callable[[int], bytes], held: bytes, *, complete: bool) ->
 
 
 def _read_some(read: Callable[[int], bytes], count: int) -> bytes:
-    """So many bytes, or all that there are."""
+    """Return `count` bytes, or all remaining ones."""
     data = b""
     while len(data) < count and (block := read(count - len(data))):
         data += block
@@ -210,23 +213,23 @@ def _read_some(read: Callable[[int], bytes], count: int) -> bytes:
 
 
 def _skip_to(stream: IO[bytes], at: int) -> None:
-    """Have it stand at a position; what is compressed is read from where it stands, or from its beginning."""
+    """Move the stream to a position; compressed streams are read forward, or from the start."""
     if stream.seek(at) < at:
-        raise Unreadable(f"it ends before byte {at}, up to where it was taken")
+        raise Unreadable(f"it ends before byte {at}, its last copied position")
 
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """What is wrong with the file itself, as `Unreadable`; what the system did not do now stays an `OSError`."""
+    """Convert errors of the file's content to `Unreadable`; other system errors stay `OSError`."""
     try:
         yield
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise Unreadable(f"it is no whole gzip file ({error})") from error
+        raise Unreadable(f"it is not a complete gzip file ({error})") from error
     except pa.ArrowException as error:
-        raise Unreadable(f"it is no Parquet file that can be read ({_line(error)})") from error
+        raise Unreadable(f"it is not a readable Parquet file ({_line(error)})") from error
     except OSError as error:
-        if error.errno is None:  # Arrow's, of what the file holds
-            raise Unreadable(f"it is no Parquet file that can be read ({_line(error)})") from error
+        if error.errno is None:  # Arrow raises it for invalid content
+            raise Unreadable(f"it is not a readable Parquet file ({_line(error)})") from error
         raise
 
 

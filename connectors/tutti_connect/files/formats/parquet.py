@@ -1,8 +1,8 @@
-"""From rows of Parquet files to records.
+"""Conversion of Parquet rows to records.
 
-Arrow's way to Python loses what Python has no type for: nanoseconds, a time of day beyond the day, INT96 outside of the years 1677
-to 2262 (it wraps around). JSON has no NaN and no infinity. So each value has one exact form here. A row with a value that has none
-goes to quarantine, with the column and the value.
+Arrow's conversion to Python loses values without a Python type: nanoseconds, a time of day beyond 24 h, and INT96 outside the years
+1677 to 2262, which wraps around. JSON has no NaN and no infinity. This module therefore defines one exact form for each value. A
+row with a value that has no exact form goes to quarantine, with the column and the value.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ if TYPE_CHECKING:
     from typing import IO
 
 _types = pa.types
-#: What Arrow raises where Python has no such value.
+#: Arrow raises these if Python has no such value.
 _NOT_HELD = (ValueError, OverflowError, TypeError, pa.ArrowException)
 _PER_S = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
 _DAY_S, _DAY_MS = 86_400, 86_400_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NAMES_OF_FLOATS = {math.inf: "Infinity", -math.inf: "-Infinity"}
 _INT64 = 1 << 64
-_NOT_IN_CALENDAR = "it is outside of the years 1 to 9999"
+_NOT_IN_CALENDAR = "it is outside the years 1 to 9999"
 
 
 class ParquetFile:
-    """A Parquet file whose schema was checked."""
+    """A Parquet file with a checked schema."""
 
     def __init__(self, file: IO[bytes], picker: Picker) -> None:
-        """Open it.
+        """Open the file.
 
         Raises:
-            Unreadable: its schema lacks a column, or has what has no one meaning as JSON.
-            pa.ArrowException, OSError: it is no Parquet file that can be read.
+            Unreadable: the schema lacks a column, or has a type without a unique JSON form.
+            pa.ArrowException, OSError: the file is not a readable Parquet file.
         """
         self._picker = picker
         self._table = pq.ParquetFile(file, pre_buffer=False)
@@ -53,17 +53,17 @@ class ParquetFile:
         _check_fields(list(schema), "")
         self._int96: list[str] = []
         if any(self._table.schema.column(number).physical_type == "INT96" for number in range(len(self._table.schema))):
-            # In nanoseconds INT96 wraps around; the same in seconds says how often.
+            # INT96 in nanoseconds wraps around; the same column in seconds gives the number of wraps.
             self._seconds = pq.ParquetFile(file, pre_buffer=False, coerce_int96_timestamp_unit="s")
             self._int96 = [
                 one.name for one, other in zip(schema, self._seconds.schema_arrow, strict=True) if one.type != other.type
             ]
             for name in self._int96:
                 if not _types.is_timestamp(schema.field(name).type):
-                    raise Unreadable(f"its column {name!r} has INT96 inside of {schema.field(name).type}: write it as TIMESTAMP")
+                    raise Unreadable(f"its column {name!r} has INT96 inside {schema.field(name).type}: write it as TIMESTAMP")
 
     def rows(self, at: int) -> Iterator[Rows]:
-        """The rows behind the first `at` ones."""
+        """Yield the rows after the first `at` ones."""
         begin = 0
         for group in range(self._table.metadata.num_row_groups):
             behind = begin + self._table.metadata.row_group(group).num_rows
@@ -77,7 +77,7 @@ class ParquetFile:
             begin = behind
 
     def _batches(self, group: int) -> Iterator[tuple[pa.RecordBatch, Mapping[str, pa.Array[Any]] | None]]:
-        """The batches of a row group, each with its columns of INT96 in seconds."""
+        """Yield the batches of a row group, each with its INT96 columns in seconds."""
         batches = self._table.iter_batches(limits.PARQUET_ROWS, row_groups=[group], use_threads=False)
         if not self._int96:
             yield from ((batch, None) for batch in batches)
@@ -85,12 +85,12 @@ class ParquetFile:
         seconds = self._seconds.iter_batches(limits.PARQUET_ROWS, row_groups=[group], columns=self._int96, use_threads=False)
         for batch, other in zip(batches, seconds, strict=True):
             if batch.num_rows != other.num_rows:
-                raise Unreadable(f"its columns of INT96 come in other batches than the others ({other.num_rows}, {batch.num_rows})")
+                raise Unreadable(f"its INT96 columns have other batch sizes than the rest ({other.num_rows}, {batch.num_rows})")
             yield batch, {name: other.column(name) for name in self._int96}
 
 
 def parquet_rows(batch: pa.RecordBatch, at: int, picker: Picker, int96_seconds: Mapping[str, pa.Array[Any]] | None = None) -> Rows:
-    """The rows of a batch that stands behind `at` rows of its file; `int96_seconds`: its columns of INT96, in seconds."""
+    """Convert a batch that follows `at` rows of its file; `int96_seconds` holds its INT96 columns in seconds."""
     names = batch.schema.names
     given = int96_seconds or {}
     columns = [
@@ -99,7 +99,7 @@ def parquet_rows(batch: pa.RecordBatch, at: int, picker: Picker, int96_seconds: 
     ]
     held = all(whole for _, whole in columns)
     encode = to_json_exactly if any(_written_otherwise(field.type) for field in batch.schema) else to_json
-    # A timestamp says its unit by its type, and comes as a datetime or ISO 8601.
+    # A timestamp column has its unit in its type, and arrives as a datetime or ISO 8601 text.
     form = "iso" if picker.timestamp in names and _types.is_timestamp(batch.schema.field(picker.timestamp).type) else picker.form
     values: list[bytes | None] = []
     keys: list[bytes | None] = []
@@ -124,9 +124,9 @@ def parquet_rows(batch: pa.RecordBatch, at: int, picker: Picker, int96_seconds: 
 
 
 class _NoValue(NamedTuple):
-    """Stands for a field with a value that has no exact form.
+    """Placeholder of a field whose value has no exact form.
 
-    `shown`: the field for quarantine, where such a value is the number or the bytes (base64) that the file has. `reason`: why.
+    `shown`: the field for quarantine, with the number or the bytes (base64) from the file. `reason`: why there is no exact form.
     """
 
     shown: object
@@ -134,7 +134,7 @@ class _NoValue(NamedTuple):
 
 
 def _values_of(column: pa.Array[Any]) -> tuple[list[Any], bool]:
-    """The values of a column, and whether all have an exact form: text that is none, or the year 20000, is a `_NoValue`."""
+    """Return the values of a column, and True if all have an exact form; others, such as the year 20000, become a `_NoValue`."""
     try:
         return _exact(column), True
     except _NOT_HELD:
@@ -148,22 +148,22 @@ def _value_of(one: pa.Array[Any]) -> object:
 
 
 def _shown(column: pa.Array[Any], reasons: list[str]) -> list[Any]:
-    """The values of a column, in their forms or as they are stored. `reasons` gets why each of the latter has no form."""
+    """Return the values of a column in exact or stored form; `reasons` collects why values have no exact form."""
     try:
         return _exact(column)
     except _NOT_HELD as error:
-        if len(column) > 1:  # halves: a list may have millions of values, and one without a form
+        if len(column) > 1:  # split in halves: a list may have millions of values, and a single inexact one
             half = len(column) // 2
             return _shown(column.slice(0, half), reasons) + _shown(column.slice(half), reasons)
         if column.null_count:
-            return [None]  # its type's dictionary has such a value
+            return [None]  # only the dictionary of its type has such a value
         if column.type.num_fields or isinstance(column, pa.ExtensionArray | pa.DictionaryArray):
             return [_shown_parts(column, reasons)]
         return [_stored(column, error, reasons)]
 
 
 def _shown_parts(one: pa.Array[Any], reasons: list[str]) -> object:
-    """One value that has others in it, as `_shown`."""
+    """Return one nested value, as `_shown` does."""
     kind: Any = one.type
     if isinstance(one, pa.ExtensionArray):
         return _shown(one.storage, reasons)[0]
@@ -179,7 +179,7 @@ def _shown_parts(one: pa.Array[Any], reasons: list[str]) -> object:
 
 
 def _stored(one: pa.Array[Any], error: Exception, reasons: list[str]) -> object:
-    """What the file has of a value without a form: the bytes of text in base64, or the number of a time."""
+    """Return the stored form of a value: the bytes of text in base64, or the number of a time."""
     kind = one.type
     if _types.is_string(kind) or _types.is_large_string(kind) or _types.is_string_view(kind):
         text = as_base64(bytes(one.cast(pa.large_binary())[0].as_py())) or ""
@@ -191,10 +191,10 @@ def _stored(one: pa.Array[Any], error: Exception, reasons: list[str]) -> object:
 
 
 def _check_row(row: Mapping[str, Any]) -> None:
-    """Refuse a row with a field that has no exact form.
+    """Reject a row with a field that has no exact form.
 
     Raises:
-        ValueError: which one, and why.
+        ValueError: names the field and the reason.
     """
     for name, value in row.items():
         if isinstance(value, _NoValue):
@@ -202,14 +202,14 @@ def _check_row(row: Mapping[str, Any]) -> None:
 
 
 class _Inexact(ValueError):
-    """A value that has no exact form; why."""
+    """A value without an exact form; the message is the reason."""
 
 
 def _exact(column: pa.Array[Any]) -> list[Any]:
-    """The values of a column.
+    """Return the values of a column in exact form.
 
     Raises:
-        _NOT_HELD: one of them has no exact form.
+        _NOT_HELD: a value has no exact form.
     """
     plain, finite = column, True
     for leaf in _leaves(column):
@@ -219,22 +219,22 @@ def _exact(column: pa.Array[Any]) -> list[Any]:
     if kind != column.type:
         plain = column.cast(kind)
     values: list[Any] = plain.to_pylist()
-    return values if finite else [_named(value) for value in values]
+    return values if finite else [_with_float_names(value) for value in values]
 
 
-def _named(value: Any) -> Any:
-    """A value whose floats that JSON lacks have names."""
+def _with_float_names(value: Any) -> Any:
+    """Return a value with the floats that JSON lacks replaced by names."""
     if isinstance(value, float):
         return value if math.isfinite(value) else _NAMES_OF_FLOATS.get(value, "NaN")
     if isinstance(value, dict):
-        return {name: _named(one) for name, one in value.items()}
+        return {name: _with_float_names(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
-        return [_named(one) for one in value]
+        return [_with_float_names(one) for one in value]
     return value
 
 
 def _leaves(column: pa.Array[Any]) -> Iterator[pa.Array[Any]]:
-    """The arrays of numbers, texts and bytes in a column."""
+    """Yield the arrays of numbers, texts and bytes in a column."""
     kind = column.type
     if isinstance(column, pa.ExtensionArray):
         yield from _leaves(column.storage)
@@ -252,19 +252,19 @@ def _leaves(column: pa.Array[Any]) -> Iterator[pa.Array[Any]]:
 
 
 def _check_leaf(leaf: pa.Array[Any]) -> None:
-    """Refuse what Arrow turns into another value without a word.
+    """Reject values that Arrow converts to another value without an error.
 
     Raises:
-        _Inexact: why.
+        _Inexact: names the reason.
     """
     kind: Any = leaf.type
     if _types.is_time(kind):
         low, high = _range(leaf, pa.int32() if _types.is_time32(kind) else pa.int64())
         if low < 0 or high >= _DAY_S * _PER_S[kind.unit]:
-            raise _Inexact("it is no time of a day")
+            raise _Inexact("it is not a time of day")
     elif _types.is_date64(kind):
         if any(number is not None and number % _DAY_MS for number in leaf.cast(pa.int64()).to_pylist()):
-            raise _Inexact("it is no whole day")
+            raise _Inexact("it is not a whole day")
     elif _types.is_timestamp(kind) and kind.unit == "ns" and kind.tz:
         _check_offsets(leaf)
 
@@ -276,20 +276,20 @@ def _range(leaf: pa.Array[Any], kind: pa.DataType) -> tuple[int, int]:
 
 
 def _check_offsets(leaf: pa.Array[Any]) -> None:
-    """Refuse nanoseconds whose text would be another time: Arrow cuts an offset of +00:19:32 to +0019."""
+    """Reject nanosecond times whose text would be wrong: Arrow truncates an offset of +00:19:32 to +0019."""
     low, high = _range(leaf, pa.int64())
     if min(low + _INT64 // 2, _INT64 // 2 - 1 - high) < _DAY_S * _PER_S["ns"]:
-        raise _Inexact("its time of day in its zone is outside of what 64 bits hold in nanoseconds")
+        raise _Inexact("its local time exceeds the range of 64-bit nanoseconds")
     times: Any = leaf
     local: Any = pc.local_timestamp(times)
     offsets: Any = pc.subtract(local.cast(pa.int64()), leaf.cast(pa.int64()))
     minute = 60 * _PER_S["ns"]
     if any(offset is not None and offset % minute for offset in pc.unique(offsets).to_pylist()):
-        raise _Inexact("its zone was no whole minutes from UTC then: write it in UTC")
+        raise _Inexact("the UTC offset of its zone was not in whole minutes then: write it in UTC")
 
 
 def _plain_type(kind: Any) -> Any:
-    """The type that a column is cast to, so that Python has all of its values: nanoseconds, which it has not, are text."""
+    """Return the type to which a column is cast, so that Python can hold all its values: nanoseconds become text."""
     if _types.is_timestamp(kind) and kind.unit == "ns":
         return pa.string()
     if _types.is_duration(kind) or (_types.is_time64(kind) and kind.unit == "ns"):
@@ -310,7 +310,7 @@ def _plain_type(kind: Any) -> Any:
 
 
 def _int96_texts(nanos: pa.Array[Any], seconds: pa.Array[Any]) -> tuple[list[Any], bool]:
-    """A column of INT96, which was read in nanoseconds modulo 2**64 and in whole seconds, as text; and whether all have one."""
+    """Return an INT96 column as text, and True if all values have an exact form; combine nanoseconds mod 2**64 and seconds."""
     found: list[Any] = []
     whole = True
     for wrapped, second in zip(nanos.cast(pa.int64()).to_pylist(), seconds.cast(pa.int64()).to_pylist(), strict=True):
@@ -330,7 +330,7 @@ def _int96_texts(nanos: pa.Array[Any], seconds: pa.Array[Any]) -> tuple[list[Any
 
 
 def _check_fields(fields: Sequence[pa.Field[Any]], parent: str) -> None:
-    """Refuse what has no one meaning as JSON; `parent` is the name of what the fields lie in."""
+    """Reject fields without a unique JSON form; `parent` is the name of the enclosing column."""
     names = [field.name for field in fields]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -341,7 +341,7 @@ def _check_fields(fields: Sequence[pa.Field[Any]], parent: str) -> None:
 
 def _check_type(kind: Any, name: str) -> None:
     if _types.is_timestamp(kind) and not _has_zone(kind):
-        raise Unreadable(f"its column {name!r} has the time zone {kind.tz!r}, which is not known here")
+        raise Unreadable(f"its column {name!r} has the time zone {kind.tz!r}, which is unknown on this host")
     if _types.is_dictionary(kind):
         _check_type(kind.value_type, name)
     elif _types.is_struct(kind):
@@ -352,7 +352,7 @@ def _check_type(kind: Any, name: str) -> None:
 
 
 def _has_zone(kind: Any) -> bool:
-    """Whether the time zone of a timestamp is one that is known here, if it has one."""
+    """True if the timestamp has no time zone, or one that this host knows."""
     try:
         pa.scalar(0, pa.int64()).cast(kind).as_py()
     except (LookupError, ValueError):
@@ -361,7 +361,7 @@ def _has_zone(kind: Any) -> bool:
 
 
 def _written_otherwise(kind: Any) -> bool:
-    """True if orjson writes another value: of a time of day (0.010 s becomes 0.10), or in a region's zone before 1972."""
+    """True if orjson writes another value: times of day (0.010 s becomes 0.10), or times in a regional zone before 1972."""
     if _types.is_timestamp(kind):
         return bool(kind.tz) and kind.tz != "UTC"
     if _types.is_dictionary(kind):

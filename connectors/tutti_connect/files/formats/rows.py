@@ -1,7 +1,7 @@
-"""From lines of text to rows: what is the key, the value and the time of a record, and which rows no log takes.
+"""Parsing of text lines to rows: key, value and time of a record, and rejected rows.
 
-What a row is, and whether it is a good one, follows from the file's bytes from its beginning on, never from where a block or a run
-ended: the same file gives the same records.
+The boundaries and the validity of rows depend only on the file's bytes from its start, never on the end of a block or a run: the
+same file gives the same records.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from tutti_connect.files import limits
 from tutti_connect.files.config import Columns, TimeForm
 from tutti_connect.files.formats.times import DIGITS_MAX, UNITS_US, time_us
 
-#: One field may fill a row; the module would refuse it at 128 KiB.
+#: One field may fill a row; the csv module's own limit is 128 KiB.
 csv.field_size_limit(limits.ROW_BYTES_MAX)
 
-#: In place of a time: the present, when the record is sent.
+#: Placeholder for the time at which the record is sent.
 NOW = TIME_US_MIN - 1
-_NOT_TEXT = "it is not text of the encoding that is configured"
+_NOT_TEXT = "it is not text in the configured encoding"
 Record = tuple[bytes | None, bytes | None, int]  # key, value, time
 
 
 class Unreadable(FormatError):
-    """The rest of a file cannot be read, whatever is tried."""
+    """The rest of a file is unreadable, and a retry does not help."""
 
 
 class BadRow(NamedTuple):
-    """A row that no log takes: its number (from 1), where it begins, its bytes as they stand there, and why.
+    """A rejected row: its number (from 1), its position, its bytes and the reason.
 
-    `size`: of the row, where `data` is only its beginning.
+    `size`: size of the row, if `data` is only its start.
     """
 
     row: int
@@ -49,10 +49,10 @@ class BadRow(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Rows that follow each other.
+    """Consecutive rows.
 
-    `values`, `keys`, `times` (us, or `NOW`): of the good ones; `ends`, `numbers`: the position behind each of them, and lines or
-    rows up to there. `at`, `row`: the same behind all that was looked at. `bad`: the others.
+    `values`, `keys`, `times` (us, or `NOW`): of the valid rows; `ends`, `numbers`: the position after each of them, and the number
+    of lines or rows up to it. `at`, `row`: the same for the end of all processed data. `bad`: the rejected rows.
     """
 
     values: list[bytes | None]
@@ -66,39 +66,39 @@ class Rows(NamedTuple):
 
 
 class Form(Protocol):
-    """How the text of a file is read."""
+    """Parser of a text format."""
 
     def parse(self, data: bytes, at: int, row: int, *, final: bool) -> Rows:
-        """The rows in `data`, which begins at position `at` behind line `row`; `final`: nothing comes behind it.
+        """Parse the rows in `data`, which starts at position `at` after line `row`; `final`: nothing follows.
 
-        Where it is not final, what may be an incomplete row is left: `Rows.at` is where to go on.
+        If not final, a possibly incomplete row is left over: `Rows.at` is the position to continue from.
         """
 
 
 class Picker:
-    """Takes key, value and time out of a row, by the names of their columns."""
+    """Extracts key, value and time from a row, by column name."""
 
     def __init__(self, columns: Columns) -> None:
-        """See `Columns`."""
+        """Take the mapping of columns."""
         self.key, self.value, self.timestamp = columns.key, columns.value, columns.timestamp
         self.form: TimeForm = columns.time
-        self.whole = not (columns.key or columns.value or columns.timestamp)  # a row is its record's value, and nothing else
+        self.whole = not (columns.key or columns.value or columns.timestamp)  # a row is its record's value, without key and time
 
     def check(self, names: list[str], what: str) -> None:
-        """Refuse columns that lack one that is asked for.
+        """Reject columns that lack a required one.
 
         Raises:
-            Unreadable: which one.
+            Unreadable: names the missing column.
         """
         for use, name in (("key", self.key), ("value", self.value), ("timestamp", self.timestamp)):
             if name and name not in names:
                 raise Unreadable(f"{what} has no column {name!r}, which record.{use} names: it has {', '.join(names)[:500]}")
 
     def pick(self, row: dict[str, Any], encoded: Callable[[], bytes], form: TimeForm | None = None) -> Record:
-        """Key, value and time of a row; `encoded` gives all of it as JSON. `form`: of its time, where the row's type says it.
+        """Return key, value and time of a row; `encoded` returns the row as JSON. `form` overrides the time format.
 
         Raises:
-            ValueError: the reason why it is no record.
+            ValueError: why the row is rejected.
         """
         key = _bytes_of(row.get(self.key)) if self.key else None
         if not self.value:
@@ -118,30 +118,30 @@ class Picker:
 
 
 def check_size(key: bytes | None, value: bytes | None) -> None:
-    """Refuse a record that is too large.
+    """Reject a record above the size limit.
 
     Raises:
-        ValueError: with its size.
+        ValueError: names the size.
     """
     size = len(value or b"") + len(key or b"")
     if size > limits.RECORD_BYTES_MAX:
-        raise ValueError(f"key and value take {size} bytes; a record has at most {limits.RECORD_BYTES_MAX}")
+        raise ValueError(f"key and value take {size} bytes; the limit of a record is {limits.RECORD_BYTES_MAX}")
 
 
 def _bytes_of(value: object) -> bytes | None:
-    """A field as bytes: text as it is, anything else as JSON."""
+    """Return a field as bytes: text unchanged, any other value as JSON."""
     if value is None or isinstance(value, bytes):
         return value
     return value.encode() if isinstance(value, str) else to_json_exactly(value)
 
 
 def to_json(value: object) -> bytes:
-    """As JSON: times ISO 8601, decimals as text, bytes as base64."""
+    """Encode as JSON: times in ISO 8601, decimals as text, bytes in base64."""
     return orjson.dumps(value, _plain)
 
 
 def to_json_exactly(value: object) -> bytes:
-    """The same of times that orjson writes wrong: it rounds an offset of +00:19:32, and drops zeros of a time of day (0.010 s)."""
+    """Encode as JSON, with exact times: orjson rounds an offset of +00:19:32, and drops zeros of a time of day (0.010 s)."""
     return orjson.dumps(value, _plain, orjson.OPT_PASSTHROUGH_DATETIME)
 
 
@@ -153,12 +153,12 @@ def _plain(value: object) -> object:
     if isinstance(value, date | time):
         return value.isoformat()
     if isinstance(value, Decimal):
-        return f"{value:f}"  # all digits, where `str` writes 1E-7
+        return f"{value:f}"  # keeps all digits; `str` writes 1E-7
     return str(value)
 
 
-class _Made:
-    """Rows as they are collected."""
+class _RowsBuilder:
+    """Rows during their collection."""
 
     def __init__(self) -> None:
         self.values: list[bytes | None] = []
@@ -173,7 +173,7 @@ class _Made:
 
 
 def _lines(data: bytes, at: int, *, final: bool) -> tuple[bytes, list[bytes], list[int]]:
-    """What is whole of it, its lines without their newlines, and the positions behind them."""
+    """Return the complete lines of `data`: their bytes, the lines without newlines, and the positions after them."""
     whole = data if final else data[: data.rfind(b"\n") + 1]
     lines = whole.split(b"\n")
     ends = list(accumulate((len(line) + 1 for line in lines), initial=at))[1:]
@@ -186,38 +186,38 @@ def _lines(data: bytes, at: int, *, final: bool) -> tuple[bytes, list[bytes], li
 
 
 class PlainLines:
-    """Each line is a value, as it is; its bytes need be no text."""
+    """Each line is a value, unchanged; its bytes need not be text."""
 
     def parse(self, data: bytes, at: int, row: int, *, final: bool) -> Rows:
-        """See `Form`."""
+        """Parse as `Form` requires."""
         _, lines, ends = _lines(data, at, final=final)
         numbers = list(range(row + 1, row + len(lines) + 1))
         count, end = len(lines), ends[-1] if ends else at
         if max(map(len, lines), default=0) <= limits.RECORD_BYTES_MAX:
             return Rows(list(lines), [None] * count, [NOW] * count, ends, numbers, [], end, row + count)
-        made, begin = _Made(), at
+        builder, begin = _RowsBuilder(), at
         for line, behind, number in zip(lines, ends, numbers, strict=True):
             if len(line) > limits.RECORD_BYTES_MAX:
-                made.bad.append(BadRow(number, begin, line, _too_large(len(line))))
+                builder.bad.append(BadRow(number, begin, line, _too_large(len(line))))
             else:
-                made.values.append(line)
-                made.keys.append(None)
-                made.times.append(NOW)
-                made.ends.append(behind)
-                made.numbers.append(number)
+                builder.values.append(line)
+                builder.keys.append(None)
+                builder.times.append(NOW)
+                builder.ends.append(behind)
+                builder.numbers.append(number)
             begin = behind
-        return made.rows(end, row + count)
+        return builder.rows(end, row + count)
 
 
 def _too_large(size: int) -> str:
-    return f"it takes {size} bytes; a record has at most {limits.RECORD_BYTES_MAX}"
+    return f"it takes {size} bytes; the limit of a record is {limits.RECORD_BYTES_MAX}"
 
 
 class JsonLines:
-    """Each line is a JSON value; blank ones are passed over."""
+    """Each line is a JSON value; blank lines are skipped."""
 
     def __init__(self, picker: Picker, encoding: str) -> None:
-        """Fields are taken out by `picker`."""
+        """Take the picker that extracts fields."""
         self._picker, self._encoding = picker, encoding
         names = (picker.key, picker.value, picker.timestamp)
         self._fields = JsonFields([name for name in names if name])
@@ -225,10 +225,10 @@ class JsonLines:
         self._unit_us = UNITS_US.get(picker.form, 0)
 
     def parse(self, data: bytes, at: int, row: int, *, final: bool) -> Rows:
-        """See `Form`."""
+        """Parse as `Form` requires."""
         whole, lines, ends = _lines(data, at, final=final)
         recoded = self._encoding != "utf-8" or not _is_utf8(whole)
-        made, begin = _Made(), at
+        builder, begin = _RowsBuilder(), at
         for number, (line, end) in enumerate(zip(lines, ends, strict=True), row + 1):
             text = line.strip()
             if text:
@@ -237,15 +237,15 @@ class JsonLines:
                         text = text.decode(self._encoding).encode()
                     key, value, stamp = self._record(text)
                 except ValueError as error:
-                    made.bad.append(BadRow(number, begin, line, _said(error)))
+                    builder.bad.append(BadRow(number, begin, line, _reason(error)))
                 else:
-                    made.values.append(value)
-                    made.keys.append(key)
-                    made.times.append(stamp)
-                    made.ends.append(end)
-                    made.numbers.append(number)
+                    builder.values.append(value)
+                    builder.keys.append(key)
+                    builder.times.append(stamp)
+                    builder.ends.append(end)
+                    builder.numbers.append(number)
             begin = end
-        return made.rows(ends[-1] if ends else at, row + len(lines))
+        return builder.rows(ends[-1] if ends else at, row + len(lines))
 
     def _record(self, text: bytes) -> Record:
         picker = self._picker
@@ -276,7 +276,7 @@ class JsonLines:
 
 
 def _number_or_text(field: bytes) -> object:
-    """A field of JSON that may be a time: a number as it is written, or text."""
+    """Return a JSON field as a candidate for a time: a number with all its digits, or text."""
     if field == b"null":
         return None
     if field[0] in b"-0123456789":
@@ -292,55 +292,55 @@ def _is_utf8(data: bytes) -> bool:
     return True
 
 
-def _said(error: ValueError) -> str:
-    """Why a row is bad, in words."""
+def _reason(error: ValueError) -> str:
+    """Return the reason of a rejected row."""
     return _NOT_TEXT if isinstance(error, UnicodeError) else str(error)
 
 
 class CsvRows:
-    """Rows of CSV, of the columns that are told. A quoted field may have newlines in it."""
+    """Rows of CSV with the given columns. A quoted field may contain newlines."""
 
     def __init__(self, picker: Picker, encoding: str, delimiter: str, names: list[str]) -> None:
-        """`names` are those of the columns."""
+        """Take the column names."""
         self._picker, self._encoding, self._delimiter, self._names = picker, encoding, delimiter, names
 
     def parse(self, data: bytes, at: int, row: int, *, final: bool) -> Rows:
-        """See `Form`."""
+        """Parse as `Form` requires."""
         whole, lines, ends = _lines(data, at, final=final)
         texts = decoded(whole, lines, self._encoding)
-        made, begins = _Made(), [at, *ends]
-        first = 0  # the line that the next row begins with
+        builder, begins = _RowsBuilder(), [at, *ends]
+        first = 0  # first line of the next row
         while first < len(texts):
             reader = csv.reader(islice(texts, first, None), delimiter=self._delimiter, strict=True)
-            begun = first
+            row_start = first
             try:
                 for fields in reader:
-                    begin, first = first, begun + reader.line_num
+                    begin, first = first, row_start + reader.line_num
                     if not fields:
                         continue
                     try:
                         key, value, stamp = self._record(fields)
-                    except (ValueError, TypeError) as error:  # orjson tells of what is no text by a TypeError
-                        reason = _said(error) if isinstance(error, ValueError) else _NOT_TEXT
-                        made.bad.append(BadRow(row + begin + 1, begins[begin], b"\n".join(lines[begin:first]), reason))
+                    except (ValueError, TypeError) as error:  # orjson raises TypeError for invalid text
+                        reason = _reason(error) if isinstance(error, ValueError) else _NOT_TEXT
+                        builder.bad.append(BadRow(row + begin + 1, begins[begin], b"\n".join(lines[begin:first]), reason))
                         continue
-                    made.values.append(value)
-                    made.keys.append(key)
-                    made.times.append(stamp)
-                    made.ends.append(begins[first])
-                    made.numbers.append(row + first)
+                    builder.values.append(value)
+                    builder.keys.append(key)
+                    builder.times.append(stamp)
+                    builder.ends.append(begins[first])
+                    builder.numbers.append(row + first)
             except csv.Error as error:
-                if begun + reader.line_num == len(texts) and not final and _is_open(error):
-                    break  # the row goes on in what comes
-                # The first line alone: of an open quote nobody knows how much it was to hold.
-                reason = f"it is no CSV ({error}): is a quote open there?"
-                made.bad.append(BadRow(row + first + 1, begins[first], lines[first], reason))
+                if row_start + reader.line_num == len(texts) and not final and _is_open(error):
+                    break  # the row continues in the next block
+                # Reject only the first line: the intended end of an open quote is unknown.
+                reason = f"it is not valid CSV ({error}): check for an unclosed quote"
+                builder.bad.append(BadRow(row + first + 1, begins[first], lines[first], reason))
                 first += 1
-        return made.rows(begins[first], row + first)
+        return builder.rows(begins[first], row + first)
 
     def _record(self, fields: list[str]) -> Record:
         if len(fields) != len(self._names):
-            raise ValueError(f"it has {len(fields)} fields, and there are {len(self._names)} columns")
+            raise ValueError(f"it has {len(fields)} fields, but there are {len(self._names)} columns")
         found = dict(zip(self._names, fields, strict=True))
         return self._picker.pick(found, lambda: orjson.dumps(found))
 
@@ -350,7 +350,7 @@ def _is_open(error: csv.Error) -> bool:
 
 
 def decoded(whole: bytes, lines: list[bytes], encoding: str) -> list[str]:
-    """Lines as text, each with its newline; what is no text is marked by what JSON does not take."""
+    """Decode lines, each with its newline; invalid bytes become surrogates, which JSON rejects."""
     try:
         texts = whole.decode(encoding).split("\n")
     except UnicodeDecodeError:
@@ -359,10 +359,10 @@ def decoded(whole: bytes, lines: list[bytes], encoding: str) -> list[str]:
 
 
 def header(data: bytes, encoding: str, delimiter: str) -> tuple[list[str], int, int] | None:
-    """The names in the first row that is not blank, the position behind it and its lines; None if it may be incomplete.
+    """Return the names in the first row that is not blank, the position after it and its line count; None if incomplete.
 
     Raises:
-        Unreadable: it is no header.
+        Unreadable: the row is not a valid header.
     """
     _, lines, ends = _lines(data, 0, final=False)
     texts = decoded(b"", lines, encoding) if not lines else decoded(b"\n".join(lines), lines, encoding)
@@ -374,17 +374,17 @@ def header(data: bytes, encoding: str, delimiter: str) -> tuple[list[str], int, 
                 return names, ends[reader.line_num - 1], reader.line_num
     except csv.Error as error:
         if not _is_open(error):
-            raise Unreadable(f"its first row is no CSV ({error})") from error
+            raise Unreadable(f"its first row is not valid CSV ({error})") from error
     return None
 
 
 def _check_header(names: list[str]) -> None:
     if len(names) > limits.COLUMNS_MAX:
-        raise Unreadable(f"its header has {len(names)} columns: at most {limits.COLUMNS_MAX} are taken")
+        raise Unreadable(f"its header has {len(names)} columns: at most {limits.COLUMNS_MAX} are allowed")
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise Unreadable(f"its header has the column {twice!r} twice")
     try:
         "".join(names).encode()
     except UnicodeEncodeError:
-        raise Unreadable("its header is not text of the encoding that is configured") from None
+        raise Unreadable("its header is not text in the configured encoding") from None

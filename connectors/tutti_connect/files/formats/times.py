@@ -1,4 +1,4 @@
-"""Times in files: ISO 8601 or numbers, as microseconds since 1970."""
+"""Parsing of times in files: ISO 8601 or numbers, to microseconds since 1970."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from tutti.data.frames.schema import TIME_US_MAX, TIME_US_MIN
 from tutti_connect.files.config import TimeForm
 
 UNITS_US = {"s": 1_000_000, "ms": 1000, "us": 1}
-DIGITS_MAX = 25  # of a number before its point: one with more is no time, whatever its unit
+DIGITS_MAX = 25  # of a number before its decimal point: a longer number is not a time in any unit
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
 
 
 def time_us(value: object, form: TimeForm, name: str) -> int:
-    """Microseconds since 1970.
+    """Convert a value to microseconds since 1970.
 
     Raises:
-        ValueError: it is no time, or none of the years 1 to 9999.
+        ValueError: the value is not a time in the years 1 to 9999.
     """
     if value is None:
-        raise ValueError(f"{name} is null, and has to be a time ({_FORMS[form]})")
+        raise ValueError(f"{name} is null, but must be a time ({_FORMS[form]})")
     try:
         if isinstance(value, datetime):
             stamp = value
         elif form == "iso":
-            stamp = datetime.fromisoformat(value)  # type: ignore[arg-type]  # what is no text is told below
+            stamp = datetime.fromisoformat(value)  # type: ignore[arg-type]  # a value that is not text raises below
         else:
             return _checked(_number_us(value, UNITS_US[form]), value, name)
         aware = stamp if stamp.tzinfo else stamp.replace(tzinfo=UTC)
@@ -36,7 +36,7 @@ def time_us(value: object, form: TimeForm, name: str) -> int:
     except (TypeError, ValueError, ArithmeticError) as error:
         if isinstance(error, _Range):
             raise
-        raise ValueError(f"{name} is {str(value)[:60]!r}, which is no time ({_FORMS[form]})") from error
+        raise ValueError(f"{name} is {str(value)[:60]!r}, which is not a time ({_FORMS[form]})") from error
 
 
 _FORMS = {
@@ -48,19 +48,19 @@ _FORMS = {
 
 
 class _Range(ValueError):
-    """A time that is one, and too early or too late."""
+    """A valid time that is too early or too late."""
 
 
 def _checked(stamp_us: int, value: object, name: str) -> int:
     if not TIME_US_MIN <= stamp_us <= TIME_US_MAX:
-        raise _Range(f"{name} is {str(value)[:60]!r}, which is outside of the years 1 to 9999")
+        raise _Range(f"{name} is {str(value)[:60]!r}, which is outside the years 1 to 9999")
     return stamp_us
 
 
 def _number_us(value: object, unit_us: int) -> int:
-    """A number of a unit in us: exact, and rounded to the nearest one if it has more digits.
+    """Convert a number of a unit to us, exactly, and rounded to the nearest one if it has more digits.
 
-    A float of 64 bits does not hold microseconds of every year, so none is multiplied: the digits that it is written with count.
+    A 64-bit float does not hold microseconds for every year, so the conversion uses its decimal digits.
     """
     if isinstance(value, int) and not isinstance(value, bool):
         return int(value) * unit_us

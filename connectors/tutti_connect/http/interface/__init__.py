@@ -1,1 +1,1 @@
-"""Interface."""
+"""HTTP interface: operations, request parsing, errors, description."""

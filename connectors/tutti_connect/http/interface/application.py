@@ -1,4 +1,4 @@
-"""From requests to answers: routes, options, and every error as JSON."""
+"""ASGI application: routes, option parsing, and JSON for every error."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def application(service: Service) -> ASGIApp:
-    """The application of a service."""
+    """Return the ASGI application of a service."""
 
     async def refused(request: Request, error: Exception) -> Response:
         problem = _of_starlette(request, error)
@@ -52,10 +52,10 @@ def _endpoint(service: Service, operation: Operation) -> Endpoint:
         except TuttiError as error:
             response = _answer(problem_of(error))
         except ClientDisconnect:
-            response = Response(status_code=400)  # nobody is there to read it
-        except Exception:  # whatever is wrong with one request is answered and counted, and ends no other
+            response = Response(status_code=400)  # the caller has disconnected
+        except Exception:  # a defect in one request is answered and counted, and must not end other requests
             LOG.exception("%s %s failed", request.method, operation.path)
-            response = _answer(Problem(500, "a defect in the connector: its log says more"))
+            response = _answer(Problem(500, "a defect in the connector: see its log"))
         service.metrics.answered(operation.handler, response.status_code)
         return response
 
@@ -63,7 +63,7 @@ def _endpoint(service: Service, operation: Operation) -> Endpoint:
 
 
 def _check_head(request: Request) -> None:
-    """Refuse a head that is too large: one that came at once was not cut by the parser's own bound.
+    """Reject a head above the size limit: the parser's own limit does not apply to a head that arrives in one read.
 
     Raises:
         Problem: 431.
@@ -71,7 +71,7 @@ def _check_head(request: Request) -> None:
     scope = request.scope
     size = len(scope["raw_path"]) + len(scope["query_string"]) + sum(len(name) + len(value) + 4 for name, value in scope["headers"])
     if size > limits.HEADER_BYTES_MAX:
-        raise Problem(431, f"the head of the request has {size} bytes: at most {limits.HEADER_BYTES_MAX} are taken", close=True)
+        raise Problem(431, f"the head of the request has {size} bytes: at most {limits.HEADER_BYTES_MAX} are allowed", close=True)
 
 
 def _answer(problem: Problem) -> Response:
@@ -81,8 +81,8 @@ def _answer(problem: Problem) -> Response:
 def _of_starlette(request: Request, error: Exception) -> Problem:
     status = error.status_code if isinstance(error, HTTPException) else 500
     if status == 404:
-        return Problem(404, f"there is no {request.scope['path'][:80]}; /docs says what there is")
+        return Problem(404, f"there is no {request.scope['path'][:80]}; see /docs for the operations")
     if status == 405:
         there = (error.headers or {}).get("Allow", "") if isinstance(error, HTTPException) else ""
-        return Problem(405, f"{request.method[:20]} is not taken here: {there}")
+        return Problem(405, f"{request.method[:20]} is not allowed here; allowed: {there}")
     return Problem(status, str(error))

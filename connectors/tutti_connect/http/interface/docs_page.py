@@ -1,4 +1,4 @@
-"""The page `/docs`: the table of operations for people. It needs nothing from elsewhere, and no script."""
+"""The page `/docs`: the table of operations as HTML, without scripts or external resources."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from html import escape
 from tutti_connect.http.interface.openapi import ALWAYS
 from tutti_connect.http.interface.operations import OPERATIONS, Operation
 
-#: Nothing but what is in the page may be loaded or run.
+#: The page may load and run nothing external.
 HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'",
     "x-content-type-options": "nosniff",
@@ -26,14 +26,14 @@ td:first-child { white-space: nowrap; font-family: ui-monospace, monospace } p {
 
 @functools.cache
 def html() -> bytes:
-    """The page."""
+    """Return the page."""
     body = "\n".join(part for operation in OPERATIONS for part in _section(operation))
     always = _table((str(status), about) for status, about in ALWAYS.items())
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Tutti over HTTP</title><style>{_STYLE}</style></head><body>
 <h1>Tutti over HTTP</h1>
-<p>Posts commit to one globally ordered log; reads give it back.
-The same for programs: <a href="/v1/openapi.json">/v1/openapi.json</a>.
+<p>Posts commit to one globally ordered log; reads return its records.
+Machine-readable form: <a href="/v1/openapi.json">/v1/openapi.json</a>.
 Errors are JSON: <code>error</code>, <code>message</code>, and <code>where</code> (record, line, column, field).</p>
 {body}
 <h2>Any request may be answered with</h2>

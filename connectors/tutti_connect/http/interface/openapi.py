@@ -1,4 +1,4 @@
-"""The description of the interface by OpenAPI 3.1, made from the table of operations and the types of records."""
+"""OpenAPI 3.1 description of the interface, generated from the table of operations and the record types."""
 
 from __future__ import annotations
 
@@ -11,46 +11,46 @@ import orjson
 from tutti_connect.http.interface.operations import OPERATIONS, Operation
 from tutti_connect.http.produce.bodies import JSON, Record
 
-#: What any request may be answered with.
+#: Answers that any request may get.
 ALWAYS = {
-    401: "A token is missing, or not known.",
-    403: "The token may not do this.",
-    408: "The request did not come in time.",
-    429: "More is under way than there is room for: come again after Retry-After.",
-    503: "No majority of the group answers: come again after Retry-After. `committed` says what is known of a post.",
+    401: "The token is missing or unknown.",
+    403: "The token does not allow this operation.",
+    408: "The request did not arrive in time.",
+    429: "Too many requests are in progress: retry after Retry-After.",
+    503: "No majority of the group answers: retry after Retry-After. `committed` gives the known outcome of a post.",
 }
 
 
 @functools.cache
 def description() -> bytes:
-    """All of it, as JSON."""
+    """Return the description as JSON."""
     paths: dict[str, dict[str, Any]] = {}
     for operation in OPERATIONS:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation)
-    told = {
+    document = {
         "openapi": "3.1.0",
         "info": {
             "title": "Tutti over HTTP",
             "version": "1",
-            "description": "Posts commit to one globally ordered log; reads give it back. Errors are JSON (Problem).",
+            "description": "Posts commit to one globally ordered log; reads return its records. Errors are JSON (Problem).",
         },
         "paths": paths,
         "components": {"schemas": schemas(), "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
     }
-    return orjson.dumps(told)
+    return orjson.dumps(document)
 
 
 def schemas() -> dict[str, Any]:
-    """The types, by name."""
+    """Return the schemas, by name."""
     (_, found) = msgspec.json.schema_components([Record], ref_template="#/components/schemas/{name}")
     text, number, nothing = {"type": "string"}, {"type": "integer"}, {"type": "null"}
     outcome = {
         "topic": text,
-        "offset": {"anyOf": [number, nothing], "description": "of the first record; null where only the place is not known"},
+        "offset": {"anyOf": [number, nothing], "description": "offset of the first record; null if only the offset is unknown"},
         "count": number,
         "producer": text,
         "sequence": number,
-        "repeated": {"type": "boolean", "description": "whether it had been committed before"},
+        "repeated": {"type": "boolean", "description": "true if the post was already committed"},
     }
     where = dict.fromkeys(("record", "line", "column"), number) | {"field": text}
     problem = {
@@ -74,18 +74,21 @@ def _operation(operation: Operation) -> dict[str, Any]:
     answers = {str(status): _answer(operation, status, about) for status, about in operation.answers.items()}
     if not operation.open:
         answers |= {str(status): _answer(operation, status, about) for status, about in ALWAYS.items()}
-    told: dict[str, Any] = {"summary": operation.summary, "operationId": operation.handler, "responses": answers}
+    document: dict[str, Any] = {"summary": operation.summary, "operationId": operation.handler, "responses": answers}
     if operation.about:
-        told["description"] = operation.about
+        document["description"] = operation.about
     if operation.parameters:
-        told["parameters"] = [
+        document["parameters"] = [
             {"name": one.name, "in": one.where, "description": one.about, "schema": one.schema, "required": one.required}
             for one in operation.parameters
         ]
     if operation.bodies:
-        told["requestBody"] = {"required": True, "content": {kind: {"schema": schema} for kind, schema in operation.bodies.items()}}
-    told["security"] = [{}] if operation.open else [{"token": []}, {}]
-    return told
+        document["requestBody"] = {
+            "required": True,
+            "content": {kind: {"schema": schema} for kind, schema in operation.bodies.items()},
+        }
+    document["security"] = [{}] if operation.open else [{"token": []}, {}]
+    return document
 
 
 def _answer(operation: Operation, status: int, about: str) -> dict[str, Any]:

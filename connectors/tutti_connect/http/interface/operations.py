@@ -1,4 +1,4 @@
-"""What can be asked, in one table: the application takes its routes from it, `/v1/openapi.json` and `/docs` what they say."""
+"""Table of the operations: source of the routes, of `/v1/openapi.json` and of `/docs`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PLACE: Schema = {"type": "string", "examples": ["0", "earliest", "latest", "202
 
 
 class Parameter(NamedTuple):
-    """What goes with a request; `where` is path, query or header."""
+    """A parameter of a request; `where` is path, query or header."""
 
     name: str
     where: str
@@ -29,18 +29,18 @@ class Parameter(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """One thing that can be asked.
+    """One operation.
 
     Attributes:
         method, path: of the request.
         handler: name of the method of `Service` that answers it.
-        summary, about: one line, and the rest.
-        parameters: those of the query are all that are taken.
-        bodies: content type -> schema of what is sent.
-        answers: status -> what it means; those that any request may get are left out.
-        media: content types of the good answer.
-        answer: schema of that, where it is JSON.
-        open: whether it is answered without a token.
+        summary, about: one line, and further description.
+        parameters: all accepted query parameters, and others.
+        bodies: content type -> schema of the request body.
+        answers: status -> meaning; answers that any request may get are omitted.
+        media: content types of the successful answer.
+        answer: schema of the successful answer, if JSON.
+        open: True if the operation needs no token.
     """
 
     method: str
@@ -61,25 +61,25 @@ def _ref(name: str) -> Schema:
 
 
 _TOPICS = Parameter(
-    "topic", "query", "Only records of this topic; several separated by commas. Without it all that the token may read.", _TEXT
+    "topic", "query", "Only records of this topic; separate several by commas. Default: all topics that the token may read.", _TEXT
 )
 _KEY = Parameter("key", "query", "Only records with this key (text).")
-_RECORD, _OUTCOME, _LINES = _ref("Record"), _ref("Outcome"), {"type": "string", "description": "one record a line"}
+_RECORD, _OUTCOME, _LINES = _ref("Record"), _ref("Outcome"), {"type": "string", "description": "one record on each line"}
 
 OPERATIONS = (
     Operation(
         "POST",
         "/v1/topics/{topic}/records",
         "post",
-        "Commit records, all of a post or none",
-        "The records get consecutive offsets, in the order of the body. With Tutti-Producer and Tutti-Sequence a post that is "
-        "repeated, at whichever process, commits nothing twice and is answered with the first result; without them a repeat is a "
+        "Commit records, all records of a post or none",
+        "The records get consecutive offsets, in the order of the body. With Tutti-Producer and Tutti-Sequence, a repeated post "
+        "commits nothing twice, at any process, and returns the first result; without them, a repeat is a "
         "new post.",
         (
-            Parameter("topic", "path", "Made when it is first used.", _TOPIC, True),
-            Parameter("wait", "query", "false: do not wait for the outcome; 202 with an id to ask for.", _FLAG),
+            Parameter("topic", "path", "Created at its first use.", _TOPIC, True),
+            Parameter("wait", "query", "false: do not wait for the outcome; the answer is 202 with the id of a receipt.", _FLAG),
             Parameter("plain", "query", f"true: each line of {NDJSON} is a value itself, byte for byte.", _FLAG),
-            Parameter("Tutti-Producer", "header", "Who posts: a name of the caller's choice.", _TEXT),
+            Parameter("Tutti-Producer", "header", "Name of the producer, chosen by the caller.", _TEXT),
             Parameter(
                 "Tutti-Sequence",
                 "header",
@@ -93,13 +93,13 @@ OPERATIONS = (
             ARROW: {"type": "string", "format": "binary"},
         },
         {
-            200: "They are committed: on the disk of every gateway of the view.",
-            202: "They are on their way.",
-            400: "A record cannot be one; nothing of the post is committed.",
-            409: "The sequence leaves a gap, or overlaps what is committed: `expected` is the next.",
-            413: "The body, a record or what they become is too large.",
-            415: "Another content type.",
-            422: "The gateways refuse it.",
+            200: "The records are committed: on the disk of every gateway of the view.",
+            202: "The records are accepted, and not committed yet.",
+            400: "A record is invalid; nothing of the post is committed.",
+            409: "The sequence leaves a gap, or overlaps committed records: `expected` is the next sequence.",
+            413: "The body, a record or the converted frame is too large.",
+            415: "The content type is not supported.",
+            422: "The gateways reject the post.",
         },
         answer=_OUTCOME,
     ),
@@ -107,18 +107,18 @@ OPERATIONS = (
         "GET",
         "/v1/receipts/{id}",
         "receipt",
-        "What became of a post that did not wait",
+        "The outcome of a post that did not wait",
         f"Kept in memory for {limits.RECEIPT_S:g} s after the outcome, by the process that took the post.",
-        (Parameter("id", "path", "As the post was answered.", _TEXT, True),),
-        answers={200: "What is known of it: pending, committed or failed.", 404: "This process knows nothing of it."},
+        (Parameter("id", "path", "Id from the answer to the post.", _TEXT, True),),
+        answers={200: "State of the post: pending, committed or failed.", 404: "This process has no such receipt."},
         answer=_ref("Receipt"),
     ),
     Operation(
         "GET",
         "/v1/producers/{producer}",
         "producer",
-        "The sequence that a producer's next post begins with",
-        "For who starts again. It begins an epoch of the producer.",
+        "The first sequence of a producer's next post",
+        "For a restarted caller. The request starts an epoch of the producer.",
         (Parameter("producer", "path", "As in Tutti-Producer.", _TEXT, True),),
         answers={200: "`expected` is the next sequence."},
     ),
@@ -127,20 +127,20 @@ OPERATIONS = (
         "/v1/records",
         "records",
         "Committed records of a range, in offset order",
-        "Where a page ends before the range does, Link (rel=next) and Tutti-Next say where to go on; a page may be empty.",
+        "If a page ends before the range, Link (rel=next) and Tutti-Next give the next start; a page may be empty.",
         (
             Parameter("start", "query", "First offset: a number, earliest (default), latest, or a time.", _PLACE),
-            Parameter("end", "query", "The offset to stop before; what is committed now by default.", _PLACE),
+            Parameter("end", "query", "Offset after the last record; default: the frontier.", _PLACE),
             _TOPICS,
             _KEY,
             Parameter(
                 "limit",
                 "query",
-                f"At most so many records ({limits.PAGE_RECORDS}).",
+                f"Maximum number of records (default {limits.PAGE_RECORDS}).",
                 {"type": "integer", "minimum": 1, "maximum": limits.PAGE_RECORDS_MAX},
             ),
         ),
-        answers={200: "A page.", 406: "Accept names neither.", 416: "The range lies outside of the log."},
+        answers={200: "A page.", 406: "Accept has no supported format.", 416: "The range is outside the log."},
         media=(NDJSON, ARROW),
     ),
     Operation(
@@ -148,29 +148,29 @@ OPERATIONS = (
         "/v1/records/stream",
         "stream",
         "Records as they commit, as server-sent events",
-        "The id of an event is the offset; Last-Event-ID continues after it. The first id is the one before the start.",
+        "The id of an event is the offset; Last-Event-ID continues after it. The first id is the offset before the start.",
         (
-            Parameter("start", "query", "First offset, as above; latest by default.", _PLACE),
+            Parameter("start", "query", "First offset, as in /v1/records; default: latest.", _PLACE),
             _TOPICS,
             _KEY,
-            Parameter("Last-Event-ID", "header", "Goes before `start`.", {"type": "integer", "minimum": -1}),
+            Parameter("Last-Event-ID", "header", "Takes precedence over `start`.", {"type": "integer", "minimum": -1}),
         ),
-        answers={200: "Events until the caller goes away.", 416: "The start lies outside of the log."},
+        answers={200: "Events until the caller disconnects.", 416: "The start is outside the log."},
         media=(EVENTS,),
     ),
     Operation(
-        "GET", "/v1/topics", "topics", "The topics that may be read", answers={200: "Topics with counts, offsets and times."}
+        "GET", "/v1/topics", "topics", "The topics that the token may read", answers={200: "Topics with counts, offsets and times."}
     ),
     Operation("GET", "/v1/openapi.json", "openapi", "This description", answers={200: "OpenAPI 3.1."}, open=True),
-    Operation("GET", "/docs", "docs", "This description, to be read", answers={200: "A page."}, media=("text/html",), open=True),
-    Operation("GET", "/healthz", "healthz", "Whether the process works", answers={200: "It does."}, open=True),
+    Operation("GET", "/docs", "docs", "This description as a page", answers={200: "A page."}, media=("text/html",), open=True),
+    Operation("GET", "/healthz", "healthz", "Whether the process answers", answers={200: "The process answers."}, open=True),
     Operation(
         "GET",
         "/readyz",
         "readyz",
         "Whether posts can be committed",
-        answers={200: "They can.", 503: "They cannot, and why."},
+        answers={200: "Posts can be committed.", 503: "Posts cannot be committed; the answer has the reason."},
         open=True,
     ),
-    Operation("GET", "/metrics", "metrics_page", "For Prometheus", answers={200: "All families."}, media=(METRICS,)),
+    Operation("GET", "/metrics", "metrics_page", "Metrics for Prometheus", answers={200: "All metric families."}, media=(METRICS,)),
 )

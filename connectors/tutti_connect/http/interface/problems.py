@@ -1,4 +1,4 @@
-"""What is answered when something is wrong: a status, and JSON that says what, where and what to do."""
+"""Error answers: a status, and JSON with the problem, its place and the remedy."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from tutti.errors import (
 )
 from tutti_connect.http import limits
 
-_SPOOL = "spool"  # of a spool and a log that do not belong together: which of its records are committed cannot be known
+_SPOOL = "spool"  # spool and log do not match, so it is unknown which of the spool's records are committed
 
 
 class Problem(Exception):
-    """An answer that is an error.
+    """An error answer.
 
     Attributes:
-        status: of HTTP.
-        message: for people.
-        fields: more of the JSON: `where` (record, line, column, field), `expected`, `conflict`, `committed`.
-        close: whether the connection ends with it, as the rest of the request is not read.
+        status: HTTP status.
+        message: text for people.
+        fields: further JSON fields: `where` (record, line, column, field), `expected`, `conflict`, `committed`.
+        close: True if the connection closes, because the rest of the request is not read.
     """
 
     def __init__(self, status: int, message: str, *, close: bool = False, **fields: Any) -> None:
@@ -40,11 +40,11 @@ class Problem(Exception):
         self.status, self.message, self.close, self.fields = HTTPStatus(status), message, close, fields
 
     def body(self) -> bytes:
-        """Its JSON."""
+        """Return the JSON body."""
         return orjson.dumps({"error": self.status.phrase, "message": self.message, **self.fields})
 
     def headers(self) -> dict[str, str]:
-        """What goes with it."""
+        """Return the headers of the answer."""
         found = {"connection": "close"} if self.close else {}
         if self.status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
             found["retry-after"] = str(limits.RETRY_AFTER_S)
@@ -54,18 +54,18 @@ class Problem(Exception):
 
 
 def problem_of(error: TuttiError) -> Problem:
-    """How an error of the client is answered. `committed` says what is known of a post: "no", or "unknown"."""
+    """Convert an error of the client library. `committed` is the known outcome of a post: "no", or "unknown"."""
     text = str(error)
     if isinstance(error, TooLarge):
         return Problem(413, text)
     if isinstance(error, BufferFull):
-        return Problem(429, f"more posts wait for the log than there is room for: {text}", committed="no")
+        return Problem(429, f"too many posts wait for the log: {text}", committed="no")
     if isinstance(error, Unknown | Fenced):
         return Problem(503, text, committed="unknown")
     if isinstance(error, Aborted):
         return Problem(503, text, committed="no")
     if isinstance(error, NotAllowed):
-        return Problem(503, f"the gateways do not let the connector do this: {text}", committed="no")
+        return Problem(503, f"the gateways do not allow the connector to do this: {text}", committed="no")
     if isinstance(error, Unavailable):
         return Problem(503, text)
     if isinstance(error, OffsetOutOfRange):

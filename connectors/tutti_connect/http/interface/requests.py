@@ -1,4 +1,4 @@
-"""What requests ask for, taken strictly: an unknown option is an error."""
+"""Strict parsing of request options: an unknown option is an error."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     from starlette.datastructures import Headers
 
 Query = Mapping[str, str]
-_NOT_UTF_8 = "\N{REPLACEMENT CHARACTER}"  # what the framework puts where bytes are none
+_NOT_UTF_8 = "\N{REPLACEMENT CHARACTER}"  # the framework's replacement for invalid bytes
 
 
 def query_of(pairs: Collection[tuple[str, str]], taken: Collection[str]) -> dict[str, str]:
-    """The options of a request.
+    """Return the query options of a request.
 
     Raises:
-        Problem: 400: one is not known, comes twice, or is not UTF-8.
+        Problem: 400: an option is unknown, repeated, or not UTF-8.
     """
     found: dict[str, str] = {}
     for name, value in pairs:
         if name not in taken:
-            raise Problem(400, f"option {name[:80]!r} is not known here: there are {', '.join(taken) or 'none'}")
+            raise Problem(400, f"option {name[:80]!r} is unknown: the options are {', '.join(taken) or 'none'}")
         if name in found:
-            raise Problem(400, f"option {name} comes twice")
+            raise Problem(400, f"option {name} is given twice")
         if _NOT_UTF_8 in value:
             raise Problem(400, f"option {name} is not UTF-8: {value[:80]!r}")
         found[name] = value
@@ -37,10 +37,10 @@ def query_of(pairs: Collection[tuple[str, str]], taken: Collection[str]) -> dict
 
 
 def flag(query: Query, name: str, default: bool) -> bool:
-    """True or false.
+    """Return a boolean option.
 
     Raises:
-        Problem: 400: neither.
+        Problem: 400: the value is neither true nor false.
     """
     value = query.get(name)
     if value not in (None, "true", "false"):
@@ -49,10 +49,10 @@ def flag(query: Query, name: str, default: bool) -> bool:
 
 
 def number(query: Query, name: str, default: int, most: int) -> int:
-    """A number from 1 on.
+    """Return a number option, from 1 to `most`.
 
     Raises:
-        Problem: 400: it is none.
+        Problem: 400: the value is not such a number.
     """
     value = query.get(name)
     if value is None:
@@ -63,10 +63,10 @@ def number(query: Query, name: str, default: int, most: int) -> int:
 
 
 def bound(query: Query, name: str) -> Bound | None:
-    """A place in the log; None where there is none.
+    """Return a position option, None if it is missing.
 
     Raises:
-        Problem: 400: it is no place.
+        Problem: 400: the value is not a position in the log.
     """
     if name not in query:
         return None
@@ -76,15 +76,15 @@ def bound(query: Query, name: str) -> Bound | None:
     except UsageError as error:
         raise Problem(400, f"{name}: {error}") from error
     if isinstance(found, int) and found >= 2**63:
-        raise Problem(400, f"{name} is {text[:40]}, which no offset can be")
+        raise Problem(400, f"{name} is {text[:40]}, which exceeds the largest offset")
     return found
 
 
 def topic_named(name: str) -> str:
-    """A topic.
+    """Return a valid topic name.
 
     Raises:
-        Problem: 400: no topic can have that name.
+        Problem: 400: the name is invalid.
     """
     try:
         return check_name("topic", name)
@@ -93,10 +93,10 @@ def topic_named(name: str) -> str:
 
 
 def topics_of(query: Query) -> tuple[str, ...] | None:
-    """The topics that are asked for; None is all.
+    """Return the requested topics, None for all.
 
     Raises:
-        Problem: 400: one cannot be a topic.
+        Problem: 400: a topic name is invalid.
     """
     if "topic" not in query:
         return None
@@ -104,34 +104,34 @@ def topics_of(query: Query) -> tuple[str, ...] | None:
 
 
 def single(headers: Headers, *names: str) -> dict[str, str]:
-    """Those of the headers that are there.
+    """Return the given headers that are present.
 
     Raises:
-        Problem: 400: one comes twice.
+        Problem: 400: a header is repeated.
     """
     for name in names:
         if len(headers.getlist(name)) > 1:
-            raise Problem(400, f"header {name.title()} comes {len(headers.getlist(name))} times: give it once")
+            raise Problem(400, f"header {name.title()} is given {len(headers.getlist(name))} times: give it once")
     return {name: headers[name] for name in names if name in headers}
 
 
 def producer_and_sequence(headers: Mapping[str, str]) -> tuple[str, int] | None:
-    """Who posts, and the sequence of the first record; None for a post without protection against a repeat.
+    """Return the producer name and the sequence of the first record; None for a post without protection against repeats.
 
     Raises:
-        Problem: 400: one is missing, or cannot be one.
+        Problem: 400: one of the headers is missing or invalid.
     """
     name, sequence = headers.get("tutti-producer"), headers.get("tutti-sequence")
     if name is None and sequence is None:
         return None
     if name is None or sequence is None:
-        raise Problem(400, "Tutti-Producer and Tutti-Sequence go together: give both, or none (then a repeat is a new post)")
+        raise Problem(400, "Tutti-Producer and Tutti-Sequence belong together: give both, or neither (then a repeat is a new post)")
     try:
         check_name("producer", name)
     except UsageError as error:
         raise Problem(400, f"Tutti-Producer: {error}") from error
     if len(name) > limits.PRODUCER_NAME_BYTES_MAX:
-        raise Problem(400, f"Tutti-Producer has {len(name)} characters; at most {limits.PRODUCER_NAME_BYTES_MAX} are taken")
+        raise Problem(400, f"Tutti-Producer has {len(name)} characters; at most {limits.PRODUCER_NAME_BYTES_MAX} are allowed")
     if not (sequence.isascii() and sequence.isdigit() and len(sequence) < 20 and 1 <= int(sequence) <= limits.SEQUENCE_MAX):
-        raise Problem(400, f"Tutti-Sequence is {sequence[:40]!r}: it is the number of the post's first record, from 1")
+        raise Problem(400, f"Tutti-Sequence is {sequence[:40]!r}: give the number of the post's first record, from 1")
     return name, int(sequence)

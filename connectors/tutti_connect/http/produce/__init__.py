@@ -1,1 +1,1 @@
-"""Produce."""
+"""Posts: body parsing, exactly-once producers, receipts, spool."""

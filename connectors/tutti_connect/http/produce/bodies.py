@@ -1,7 +1,7 @@
-"""From the body of a post to records: JSON, lines of JSON, lines that are values themselves, an Arrow stream.
+"""Parsing of post bodies to records: JSON, lines of JSON, lines as plain values, an Arrow stream.
 
-A post is taken as a whole or not at all: the first record that cannot be one is named, and nothing is sent. JSON is decoded in C
-into structs, and these become columns; only where something is wrong is each record looked at, to say where.
+A post is accepted as a whole or not at all: the error names the first invalid record. JSON is decoded in C to structs, which become
+columns. Only after an error is each record checked alone, to find its place.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Header(Struct, forbid_unknown_fields=True, gc=False):
 
 
 class Record(Struct, forbid_unknown_fields=True):
-    """A record as `tutti tail` prints it: `key` and `value` as text, or in base64. A value has to be there; it may be null."""
+    """A record in the format of `tutti tail`: `key` and `value` as text, or in base64. A value is required, and may be null."""
 
     key: str | None = None
     value: str | UnsetType | None = UNSET
@@ -53,38 +53,38 @@ class Record(Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """What a post brings. `batch`: columns key, value, timestamp, headers, as the log has them."""
+    """The records of a post. `batch` has the columns key, value, timestamp and headers, as in the log."""
 
     topic: str
     batch: pa.RecordBatch
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Return the number of records."""
         return int(self.batch.num_rows)
 
     def digest(self) -> bytes:
-        """Of topic and content: the same for a post that is repeated. Times are left out: the log may have given them."""
+        """Return the digest of topic and content, equal for a repeated post; times are excluded: the log may assign them."""
         return digest(self.topic, self.batch)
 
 
 _LINE = msgspec.json.Decoder(Record)
 _ONE_OR_MORE = msgspec.json.Decoder(list[Record] | Record)
 _VALUE = msgspec.json.Decoder(msgspec.Raw)
-_NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # the last: nested deeper than the decoder goes
+_NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # the last one: the nesting exceeds the decoder's limit
 
 
 def parse(topic: str, content_type: str, body: bytes, plain: bool) -> Records:
-    """The records of a body.
+    """Parse a body.
 
     Args:
-        topic: of all of them.
+        topic: topic of all records.
         content_type: one of `CONTENT_TYPES`.
-        body: whole.
-        plain: of NDJSON: each line is a value.
+        body: the complete body.
+        plain: for NDJSON: each line is a value.
 
     Raises:
-        Problem: 400 or 413, which names the record, the line, the column and the field as far as they are known.
+        Problem: 400 or 413; names the record, line, column and field as far as known.
     """
     try:
         if content_type == ARROW:
@@ -94,7 +94,7 @@ def parse(topic: str, content_type: str, body: bytes, plain: bool) -> Records:
         else:
             batch = _columns(_lines(body) if content_type == NDJSON else _json(body))
         if batch.num_rows > limits.RECORDS_A_POST_MAX:
-            raise Problem(413, f"the post has {batch.num_rows} records; at most {limits.RECORDS_A_POST_MAX} are taken: cut it")
+            raise Problem(413, f"the post has {batch.num_rows} records; at most {limits.RECORDS_A_POST_MAX} are allowed: split it")
         if not batch.num_rows:
             raise Problem(400, "the post has no records")
         return Records(topic, conform(batch, time.time_ns() // 1000).batch)
@@ -118,14 +118,14 @@ def _lines(body: bytes) -> list[Record]:
         found: list[Record] = _LINE.decode_lines(body)
     except _NO_JSON:
         found = []
-    # Two records in a line, or one over several, show by their number; empty lines too, which are none.
+    # Two records in a line, or one over several lines, change the count; empty lines change it too.
     if len(found) == body.count(b"\n") + (not body.endswith(b"\n")):
         return found
     return [_each(line, number, record, _LINE) for number, record, line in _numbered(body)]
 
 
 def _plain(body: bytes) -> pa.RecordBatch:
-    """Lines that are JSON, of any kind, as values: byte for byte, without the end of the line."""
+    """Return lines of JSON of any kind as values: byte for byte, without the line end."""
     _check_lines(body)
     lines = [line for _, _, line in _numbered(body)]
     try:
@@ -136,21 +136,21 @@ def _plain(body: bytes) -> pa.RecordBatch:
         for number, record, line in _numbered(body):
             _each(line, number, record, _VALUE)
     try:
-        body.decode()  # the decoder above passes over text that it does not take
+        body.decode()  # the decoder above accepts some invalid UTF-8
     except UnicodeDecodeError as error:
         raise _explained(error, body) from error
     return pa.RecordBatch.from_arrays([pa.array(lines, _BINARY)], names=["value"])
 
 
 def _check_lines(body: bytes) -> None:
-    """Refuse a body of too many lines before anything is made of each."""
+    """Reject a body with too many lines before they are split."""
     count = body.count(b"\n")
     if count > limits.RECORDS_A_POST_MAX:
-        raise Problem(413, f"the post has {count} lines; at most {limits.RECORDS_A_POST_MAX} records are taken: cut it")
+        raise Problem(413, f"the post has {count} lines; at most {limits.RECORDS_A_POST_MAX} records are allowed: split it")
 
 
 def _numbered(body: bytes) -> list[tuple[int, int, bytes]]:
-    """(number of the line, of the record, the line) of each line that is not empty; numbers begin with 1."""
+    """Return (line number, record number, line) of each line that is not empty; numbers start at 1."""
     lines = ((number, line.strip(b" \t\r")) for number, line in enumerate(body.split(b"\n"), 1))
     there = [(number, line) for number, line in lines if line]
     return [(number, record, line) for record, (number, line) in enumerate(there, 1)]
@@ -164,7 +164,7 @@ def _each(line: bytes, number: int, record: int, decoder: msgspec.json.Decoder[A
 
 
 def _explained(error: Exception, text: bytes, line: int = 0, record: int = 0) -> Problem:
-    """What is wrong with JSON, and where: line, column, record and field, as far as they are told."""
+    """Return the problem of invalid JSON with its place: line, column, record and field, as far as known."""
     told = str(error)
     where: dict[str, Any] = {"record": record} if record else {}
     if line:
@@ -180,11 +180,11 @@ def _explained(error: Exception, text: bytes, line: int = 0, record: int = 0) ->
         if path:
             where["field"] = path.lstrip(".")
         return Problem(400, f"{_place(where)}{_lowered(what)}", where=where)
-    if "truncated" in what and b"\\ud" in text.lower():  # what msgspec says of it
+    if "truncated" in what and b"\\ud" in text.lower():  # the decoder's own message for half of a surrogate pair
         what = "the JSON ends too early, or has half of a surrogate pair"
     at = error.start if isinstance(error, UnicodeDecodeError) else byte_of(told)
     if isinstance(error, UnicodeDecodeError):
-        # It is told within a text of the JSON, not within the body.
+        # The error's position is within a JSON text, not within the body.
         at = next((number for number in _not_utf8(text)), at)
         what = "the JSON is not UTF-8"
     if at is None:
@@ -214,7 +214,7 @@ def _place(where: dict[str, Any]) -> str:
 
 
 def _columns(records: Sequence[Record]) -> pa.RecordBatch:
-    """Records as columns; a record whose fields contradict each other is named."""
+    """Convert records to columns; a contradictory record is named in the error."""
     values: list[Any] = [record.value for record in records]
     coded = [record.value_base64 for record in records]
     if UNSET in values or any(one is not None for one in coded):
@@ -276,27 +276,27 @@ def _contradiction(number: int, field: str, message: str) -> Problem:
 
 
 def digest(topic: str, batch: pa.RecordBatch) -> bytes:
-    """Of topic, keys, values and headers, however the columns lie in memory."""
-    made = blake2b(topic.encode(), digest_size=8)
+    """Return the digest of topic, keys, values and headers, independent of the memory layout of the columns."""
+    hasher = blake2b(topic.encode(), digest_size=8)
     for name in ("key", "value"):
-        _take_in(made, batch.column(name))
+        _hash_column(hasher, batch.column(name))
     headers = batch.column("headers")
     if headers.null_count < len(headers):
         lengths = pc.fill_null(pc.list_value_length(headers), -1).to_numpy(zero_copy_only=False)
-        made.update(lengths.astype(np.int32).tobytes())
+        hasher.update(lengths.astype(np.int32).tobytes())
         entries: Any = pc.list_flatten(headers)
-        _take_in(made, entries.field(0).cast(_BINARY))
-        _take_in(made, entries.field(1))
-    return made.digest()
+        _hash_column(hasher, entries.field(0).cast(_BINARY))
+        _hash_column(hasher, entries.field(1))
+    return hasher.digest()
 
 
-def _take_in(made: Any, column: Any) -> None:
+def _hash_column(hasher: Any, column: Any) -> None:
     lengths: Any = pc.binary_length(column)
     if column.null_count:
         empty: Any = b""
         lengths, column = pc.fill_null(lengths, -1), pc.fill_null(column, empty)
-    made.update(lengths.to_numpy(zero_copy_only=False).astype(np.int32).tobytes())
+    hasher.update(lengths.to_numpy(zero_copy_only=False).astype(np.int32).tobytes())
     offsets = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
     data = column.buffers()[2]
     if data is not None:
-        made.update(memoryview(data)[offsets[0] : offsets[-1]])
+        hasher.update(memoryview(data)[offsets[0] : offsets[-1]])

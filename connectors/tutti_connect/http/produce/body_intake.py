@@ -1,4 +1,4 @@
-"""Bodies of requests: as many bytes as there is room for, in their time."""
+"""Reading of request bodies, within a memory budget and a time limit."""
 
 from __future__ import annotations
 
@@ -14,51 +14,51 @@ from tutti_connect.http.interface.problems import Problem
 
 
 class Held:
-    """Bytes that a post takes of the limit, until its outcome is known.
+    """Memory of a post within the budget, until its outcome is known.
 
     Attributes:
-        host: of the caller.
-        bytes: so many.
-        dropped: True if its body was given up to make room for others.
+        host: host of the caller.
+        bytes: size in bytes.
+        dropped: True if the body was dropped to free memory for others.
     """
 
     def __init__(self, intake: Intake, host: str = "") -> None:
-        """Nothing is taken yet."""
+        """Start with no memory."""
         self._intake = intake
         self.host = host
         self.bytes = 0
         self.dropped = False
 
     def grow(self, to: int) -> None:
-        """Take so many in all.
+        """Grow to `to` bytes in total.
 
         Raises:
-            Problem: 429: there is no room.
+            Problem: 429: the budget is used up.
         """
         more = max(0, to - self.bytes)
         if not self._intake.make_room(more, self):
-            raise _no_room()
+            raise _budget_exhausted()
         self._intake.held += more
         self.bytes += more
 
     def release(self) -> None:
-        """Give all back."""
+        """Return all memory to the budget."""
         self._intake.held -= self.bytes
         self.bytes = 0
 
 
 class Intake:
-    """Takes bodies in. `held`: bytes of all that are there."""
+    """Reads bodies. `held`: bytes of all bodies in memory."""
 
     def __init__(self) -> None:
-        """Nothing is there."""
+        """Start with no body."""
         self.held = 0
-        self._coming: dict[Held, asyncio.Timeout] = {}  # bodies that are not whole, the longest under way first
+        self._coming: dict[Held, asyncio.Timeout] = {}  # incomplete bodies, the oldest first
 
     def make_room(self, more: int, wanted: Held) -> bool:
-        """Drop bodies that are not whole until `more` bytes fit: the ones that take longest, of the host that has the most.
+        """Drop incomplete bodies until `more` bytes fit: the oldest ones of the host that uses most.
 
-        So bodies that never end keep nobody out. Return False if there is none to drop but that of `wanted` itself.
+        Bodies that never end therefore do not block others. Return False if only the body of `wanted` could be dropped.
         """
         while self.held + more > limits.BODIES_BYTES_MAX:
             of_hosts: Counter[str] = Counter()
@@ -76,11 +76,11 @@ class Intake:
         return True
 
     async def body(self, request: Request, held: Held) -> bytes:
-        """The body of a request, whole.
+        """Return the complete body of a request.
 
         Raises:
-            Problem: 408 when it does not come in time, 413 when it is too large, 429 when there is no room.
-            ClientDisconnect: the other side went away.
+            Problem: 408 if it does not arrive in time, 413 if it is too large, 429 if the budget is used up.
+            ClientDisconnect: the caller disconnected.
         """
         length = request.headers.get("content-length")
         if length is not None and int(length) > limits.BODY_BYTES_MAX:
@@ -88,7 +88,7 @@ class Intake:
             raise _too_large(f"{length} bytes")
         parts = bytearray()
         try:
-            async with self._patience(held):
+            async with self._time_limit(held):
                 async for part in request.stream():
                     if len(parts) + len(part) > limits.BODY_BYTES_MAX:
                         break
@@ -98,8 +98,8 @@ class Intake:
                     return bytes(parts)
         except TimeoutError:
             if held.dropped:
-                raise _no_room() from None
-            message = f"the body was not there within {limits.BODY_S:g} s ({len(parts)} bytes were)"
+                raise _budget_exhausted() from None
+            message = f"the body did not arrive within {limits.BODY_S:g} s ({len(parts)} bytes did)"
             raise Problem(408, message, committed="no", close=True) from None
         held.release()
         del parts
@@ -107,8 +107,8 @@ class Intake:
         raise _too_large(f"more than {limits.BODY_BYTES_MAX} bytes")
 
     @contextlib.asynccontextmanager
-    async def _patience(self, held: Held) -> AsyncIterator[None]:
-        """The time for a body, which ends early where it is dropped."""
+    async def _time_limit(self, held: Held) -> AsyncIterator[None]:
+        """Limit the time of a body, and end early if it is dropped."""
         async with asyncio.timeout(limits.BODY_S) as timeout:
             self._coming[held] = timeout
             try:
@@ -117,7 +117,7 @@ class Intake:
                 self._coming.pop(held, None)
 
     async def _linger(self, request: Request) -> None:
-        """Read on for a moment: who is cut off while it sends does not hear the answer."""
+        """Read on briefly: a caller that is disconnected while it sends does not receive the answer."""
         size = 0
         with contextlib.suppress(TimeoutError, RuntimeError):
             async with asyncio.timeout(limits.LINGER_S):
@@ -128,9 +128,11 @@ class Intake:
                         return
 
 
-def _no_room() -> Problem:
-    return Problem(429, "more posts are on their way than there is room for: come again", committed="no", close=True)
+def _budget_exhausted() -> Problem:
+    return Problem(429, "the memory budget for posts is used up: retry later", committed="no", close=True)
 
 
 def _too_large(what: str) -> Problem:
-    return Problem(413, f"the body has {what}; at most {limits.BODY_BYTES_MAX} are taken: cut the post", committed="no", close=True)
+    return Problem(
+        413, f"the body has {what}; at most {limits.BODY_BYTES_MAX} are allowed: split the post", committed="no", close=True
+    )

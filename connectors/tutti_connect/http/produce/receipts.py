@@ -1,4 +1,4 @@
-"""Receipts of posts that do not wait: what became of them, for who asks later. In memory alone: who needs more repeats the post."""
+"""Receipts of posts that do not wait: their outcomes, in memory only. If a receipt is lost, the caller repeats the post."""
 
 from __future__ import annotations
 
@@ -12,64 +12,66 @@ from tutti_connect.http.interface.problems import Problem
 
 
 class Receipts:
-    """A bounded table. Those whose outcome is known go first, when they are old or when there is no room.
+    """Bounded table of receipts. Receipts with an outcome are removed first, by age or when the table is full.
 
     Attributes:
-        pending: how many have no outcome yet, of posts that are in no spool.
+        pending: number of receipts without an outcome, of posts that are not in the spool.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """`clock` tells seconds that only grow."""
+        """Take a monotonic clock in seconds."""
         self._clock = clock
         self._pending: dict[str, None] = {}
-        self._spooled: set[str] = set()  # no outcome yet: as many as the spool holds at most, which has its bound
+        self._spooled: set[str] = set()  # no outcome yet; bounded by the spool's own size
         self._known: OrderedDict[str, tuple[float, dict[str, Any]]] = OrderedDict()
 
     @property
     def pending(self) -> int:
-        """How many have no outcome yet, of posts that are in no spool."""
+        """Return the number of receipts without an outcome, of posts that are not in the spool."""
         return len(self._pending)
 
     def open(self) -> str:
-        """A new one; its id.
+        """Create a receipt, and return its id.
 
         Raises:
-            Problem: 429: there is room for no more without an outcome.
+            Problem: 429: too many receipts have no outcome.
         """
         self._expire()
         if len(self._pending) >= limits.RECEIPTS_MAX:
-            raise Problem(429, f"{len(self._pending)} posts wait for their outcome: come again, or wait for it", committed="no")
-        self._make_room()
+            raise Problem(
+                429, f"{len(self._pending)} posts wait for their outcome: retry later, or post with wait=true", committed="no"
+            )
+        self._evict()
         name = secrets.token_hex(16)
         self._pending[name] = None
         return name
 
     def open_spooled(self) -> str:
-        """A new one, of a post that the spool keeps: there is room for it as long as there is room in there. Its id."""
+        """Create a receipt for a post in the spool, which bounds their number, and return its id."""
         name = secrets.token_hex(16)
         self._spooled.add(name)
         return name
 
     def drop(self, name: str) -> None:
-        """Let go of one that nobody was told of."""
+        """Remove a receipt that no caller knows."""
         self._spooled.discard(name)
 
     def settle(self, name: str, outcome: dict[str, Any]) -> None:
-        """Its outcome is known; of one that was let go nothing is kept."""
+        """Store the outcome of a receipt; ignore a removed one."""
         if name in self._pending:
             del self._pending[name]
         elif name in self._spooled:
             self._spooled.remove(name)
         else:
             return
-        self._make_room()
+        self._evict()
         self._known[name] = (self._clock(), outcome)
 
     def look(self, name: str) -> dict[str, Any]:
-        """What is known of one.
+        """Return the state of a receipt.
 
         Raises:
-            Problem: 404: nothing, which says nothing of the post.
+            Problem: 404: no such receipt, which gives no information about the post.
         """
         self._expire()
         if name in self._pending or name in self._spooled:
@@ -78,12 +80,12 @@ class Receipts:
         if found is None:
             raise Problem(
                 404,
-                "this process has no such receipt: another one took the post, this one was started since, or its outcome was kept "
-                f"for {limits.RECEIPT_S:g} s; a post with Tutti-Producer may be repeated, which tells",
+                "this process has no such receipt: another process took the post, this one has restarted, or the outcome "
+                f"expired after {limits.RECEIPT_S:g} s; repeat a post with Tutti-Producer to get its outcome",
             )
         return {"id": name, **found[1]}
 
-    def _make_room(self) -> None:
+    def _evict(self) -> None:
         while self._known and len(self._pending) + len(self._known) >= limits.RECEIPTS_MAX:
             self._known.popitem(last=False)
 

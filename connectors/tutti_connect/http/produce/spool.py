@@ -1,4 +1,4 @@
-"""Posts that do not wait, kept on this host's disk until they commit: they outlive the process, and a group without a majority."""
+"""Spool for posts that do not wait: on this host's disk until they commit, across restarts and outages of the group."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from tutti_connect.http.interface.problems import Problem
 from tutti_connect.http.produce.bodies import Records
 from tutti_connect.http.produce.producers import Outcome, hand_over, known_offset
 
-#: Of what ends the spool's producer: what is on the disk stays there, and commits when the next one is let in.
+#: Errors that end the spool's producer: its records stay on disk, and commit after the next start.
 STAYS = (Unknown, NotAllowed, Fenced)
 Known = Callable[[Outcome | TuttiError], None]
 
 
 class Spool:
-    """One directory, and the producer of the log whose records it keeps. Opened without a gateway."""
+    """One directory, and the producer whose records it keeps. Opening needs no gateway."""
 
     def __init__(self, directory: str, url: str, prefix: str) -> None:
-        """Open it, or make it; what an earlier process left in it goes out first.
+        """Open the spool, and create it if missing; records of an earlier process are sent first.
 
         Args:
-            directory: of this process alone.
-            url: of the gateways.
-            prefix: what the producer's name begins with.
+            directory: directory of this process only.
+            url: URL of the gateways.
+            prefix: prefix of the producer's name.
 
         Raises:
-            ConfigError: the directory cannot be used.
-            TuttiError: another process uses it, or what is in it is damaged.
+            ConfigError: the directory is unusable.
+            TuttiError: another process uses the spool, or its content is corrupt.
         """
         place = Path(directory)
         try:
@@ -47,7 +47,7 @@ class Spool:
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise ConfigError(
-                f"spool: {directory} cannot be used ({reason}): {remedy(error, 'name a directory that this process may write')}"
+                f"spool: {directory} cannot be used ({reason}): {remedy(error, 'choose a writable directory')}"
             ) from error
         self.producer = Producer(
             url,
@@ -60,17 +60,17 @@ class Spool:
         self._threads = ThreadPoolExecutor(limits.SPOOLERS, "spooler")
 
     async def post(self, records: Records, known: Known) -> None:
-        """Keep records on the disk; they will commit. `known` is called when their outcome is known, if this process lives then.
+        """Write records to the spool, which commits them later. `known` is called with the outcome if this process still runs.
 
         Raises:
-            Problem: 503: the disk did not take them in time; they may commit all the same.
-            TuttiError: they are not taken: too large, no room.
+            Problem: 503: the disk is too slow; the records may still commit.
+            TuttiError: the records are rejected: too large, or the spool is full.
         """
         loop = asyncio.get_running_loop()
 
         def told(error: TuttiError | None, receipt: Receipt) -> None:
             outcome = Outcome(known_offset(receipt.offset)) if error is None else error
-            with contextlib.suppress(RuntimeError):  # the loop has ended
+            with contextlib.suppress(RuntimeError):  # the event loop has ended
                 loop.call_soon_threadsafe(known, outcome)
 
         receipt = hand_over(self.producer, records, None, told)
@@ -80,14 +80,14 @@ class Spool:
             raise Problem(503, f"the disk of the spool took longer than {limits.SPOOL_S:g} s", committed="unknown") from error
 
     def close(self) -> None:
-        """Deliver what can be; the rest stays on the disk. Blocks."""
+        """Deliver as many records as possible; the rest stays on disk. Blocks."""
         with contextlib.suppress(TuttiError):
             self.producer.close()
         self._threads.shutdown(wait=False)
 
 
 def _name_in(place: Path, prefix: str) -> str:
-    """The producer's name: it stays with the directory, wherever that is moved."""
+    """Return the producer's name, which is stored in the directory, so that it survives a move."""
     make_directory(place)
     file = place / "producer"
     if not file.exists():

@@ -1,1 +1,1 @@
-"""Read."""
+"""Reads: pages of records, and streams."""

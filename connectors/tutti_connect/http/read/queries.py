@@ -1,4 +1,4 @@
-"""What is read out of the log: pages of records, one post by its sequence, topics. Blocks; each in a thread of its own."""
+"""Reads of the log: pages of records, a post by its sequence, topics. Blocking; each call runs in a thread."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COLUMNS = check_columns(None)
 
 
 class Question(NamedTuple):
-    """What a page is asked for. `topics`: None is all; `key`: None is any."""
+    """Query of a page. `topics`: None for all; `key`: None for any."""
 
     start: Bound
     end: Bound | None
@@ -35,7 +35,7 @@ class Question(NamedTuple):
 
 
 class Page(NamedTuple):
-    """An answer: its body, where the next page begins (None behind the last one), and where the range ends."""
+    """A page: its body, the start of the next page (None after the last one), and the end of the range."""
 
     body: bytes
     next: int | None
@@ -43,7 +43,7 @@ class Page(NamedTuple):
 
 
 def page(reads: Reads, question: Question) -> Page:
-    """Records of a range, up to the limit, the bytes of a page and the time for it; then it says where to go on.
+    """Return records of a range, within the limits of a page in records, bytes and time.
 
     Raises:
         TuttiError: as `Reads`.
@@ -52,7 +52,7 @@ def page(reads: Reads, question: Question) -> Page:
     start = place_of(reads, "start", question.start, frontier)
     end = frontier.offset if question.end is None else place_of(reads, "end", question.end, frontier)
     if end < start:
-        raise Problem(416, f"the range ends at offset {end}, before it begins at {start}")
+        raise Problem(416, f"the range ends at offset {end}, before its start {start}")
     deadline = time.monotonic() + limits.PAGE_S
     sink = _Arrow() if question.form == "arrow" else _Json()
     position = start
@@ -75,14 +75,14 @@ def _offset(batch: pa.RecordBatch, row: int) -> int:
 
 
 class _Json:
-    """Collects lines."""
+    """Collects JSON lines."""
 
     def __init__(self) -> None:
         self.count, self._bytes = 0, 0
         self._lines: list[bytes] = []
 
     def take(self, rows: pa.RecordBatch) -> int:
-        """Take rows until the page is full; how many."""
+        """Add rows until the page is full, and return their number."""
         before = self.count
         for line in json_lines(rows):
             if self.count and self._bytes + len(line) > limits.PAGE_BYTES_MAX:
@@ -96,7 +96,7 @@ class _Json:
 
 
 class _Arrow:
-    """Collects batches."""
+    """Collects Arrow batches."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -104,7 +104,7 @@ class _Arrow:
         self._writer = pa.ipc.new_stream(self._sink, schema_of(COLUMNS))
 
     def take(self, rows: pa.RecordBatch) -> int:
-        """As of lines: what does not fit is halved until it does."""
+        """Add rows until the page is full, halving a part that does not fit, and return their number."""
         taken = 0
         while taken < rows.num_rows:
             part = rows.slice(taken)
@@ -122,13 +122,13 @@ class _Arrow:
 
 
 def events(batch: pa.RecordBatch) -> bytes:
-    """Records as server-sent events, each with its offset as its id."""
+    """Return records as server-sent events; the id of an event is its offset."""
     offsets: list[Any] = batch.column("offset").to_pylist()
     return b"".join(b"id: %d\ndata: %b\n\n" % (offset, line) for offset, line in zip(offsets, json_lines(batch), strict=True))
 
 
 def topics(reads: Reads, mine: Any) -> bytes:
-    """The topics that somebody may read, as JSON."""
+    """Return the topics that `mine` accepts, as JSON."""
     found = [
         {
             "topic": topic.name,
@@ -146,10 +146,10 @@ def topics(reads: Reads, mine: Any) -> bytes:
 
 
 def search(reads: Reads, producer: str, history: History, first: int, records: Records) -> int | None:
-    """The offset of a post, by the producer's sequence; None if it was not found in time.
+    """Return the offset of a post by its sequence, None if it is not found in time.
 
     Raises:
-        Problem: 409: what was found is another post.
+        Problem: 409: another post has this sequence.
     """
     low, high = history.range_of(first)
     last = first + records.count - 1
@@ -164,14 +164,14 @@ def search(reads: Reads, producer: str, history: History, first: int, records: R
         end = min(offset + records.count, frontier.offset)
         found = [piece.batch for piece in reads.pieces(offset, end, None, None, left=lambda: limits.READ_S)]
     except TuttiError:
-        return None  # a gateway that does not answer, a log that was trimmed: it is not known here
+        return None  # a gateway that does not answer, or a trimmed log: the offset is unknown here
     rows = pa.Table.from_batches(found).combine_chunks().to_batches()[0]
     same = digest(records.topic, rows) == records.digest() and set(rows.column("topic").to_pylist()) == {records.topic}
     if not same or rows.column("sequence").to_pylist() != list(range(first, last + 1)):
         raise Problem(
             409,
-            f"the log has records {first} to {last} of this producer already, at offset {offset}, with other content; "
-            f"the next is expected to begin with {history.expected}",
+            f"the log already has records {first} to {last} of this producer, at offset {offset}, with other content; "
+            f"the next expected sequence is {history.expected}",
             conflict="different",
             expected=history.expected,
         )
@@ -181,10 +181,10 @@ def search(reads: Reads, producer: str, history: History, first: int, records: R
 def _offset_of(
     reads: Reads, producer: str, first: int, topics: list[str] | None, span: tuple[int, int], deadline: float
 ) -> int | None:
-    """Where a producer's record of a sequence lies, looked for until the deadline.
+    """Search the offset of a producer's record by its sequence, until the deadline.
 
-    Without `topics` it is looked for in all of them, and the last one counts: the span may hold those of earlier counts of the
-    producer, which was forgotten since.
+    Without `topics`, search all topics and use the last match: the span may hold records of the producer's earlier numbering,
+    before its state was deleted.
     """
     low, high = span
     if high <= low:

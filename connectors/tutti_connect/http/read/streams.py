@@ -1,4 +1,4 @@
-"""Server-sent events: records as they commit, to as many as there are places for, as fast as each takes them."""
+"""Server-sent events: committed records to a limited number of streams, each at the speed of its reader."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ Result = TypeVar("Result")
 
 
 class Streams:
-    """The places. Used in the event loop; each stream waits in a thread of its own."""
+    """The open streams. Used in the event loop; each stream waits in its own thread."""
 
     def __init__(self) -> None:
-        """None is open."""
+        """Start without streams."""
         self.open = 0
         self.ending = False
         self._threads = ThreadPoolExecutor(limits.STREAMS_MAX, "stream")
 
     async def begin(self, opened: Open, key: bytes | None, still: Callable[[], bool]) -> EventStream:
-        """A stream, once its reader stands; it ends when `still` says that its caller may not read any more.
+        """Open a stream after its reader is open; it ends when `still` returns that the caller may no longer read.
 
         Raises:
-            Problem: 429: all places are taken.
+            Problem: 429: the limit of streams is reached.
             TuttiError: as `Reader`.
         """
         if self.open >= limits.STREAMS_MAX:
-            raise Problem(429, f"all {limits.STREAMS_MAX} streams of this process are in use: come again, or to another process")
+            raise Problem(429, f"all {limits.STREAMS_MAX} streams of this process are in use: retry later, or at another process")
         self.open += 1
         try:
             return EventStream(self, await self.in_thread(opened), key, still)
@@ -53,35 +53,35 @@ class Streams:
             raise
 
     async def in_thread(self, act: Callable[[], Result]) -> Result:
-        """Do what blocks."""
+        """Run a blocking call in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, act)
 
     def end(self) -> None:
-        """Have all end: at their next look."""
+        """End all streams at their next poll."""
         self.ending = True
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 class EventStream(Response):
-    """One stream, as an answer. What waits for a slow reader is one batch: the next is asked for when it was taken.
+    """One stream, as an answer. One batch waits for a slow reader: the next one is polled after it was sent.
 
-    Who takes nothing is cut by the connection (`server.py`).
+    The connection closes if the peer reads nothing (`server.py`).
     """
 
     media_type = EVENTS
 
     def __init__(self, streams: Streams, reader: Reader, key: bytes | None, still: Callable[[], bool]) -> None:
-        """Nothing is sent yet."""
+        """Prepare; send nothing yet."""
         super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
         del self.headers["content-length"]
         self._streams, self._reader, self._key, self._still = streams, reader, key, still
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send until the other side goes away."""
+        """Send events until the caller disconnects."""
         gone = asyncio.ensure_future(_gone(receive))
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            with contextlib.suppress(RuntimeError):  # its threads have ended: so does it
+            with contextlib.suppress(RuntimeError):  # the thread pool has ended, so the stream ends
                 await self._follow(send, gone, scope["state"])
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
@@ -92,7 +92,7 @@ class EventStream(Response):
     async def _follow(self, send: Send, gone: asyncio.Future[None], state: Mapping[str, object]) -> None:
         poll = partial(self._reader.poll, limits.STREAM_POLL_S)
         sent = time.monotonic()
-        # With the id a client that loses the connection before the first record continues here, and not at a later "latest".
+        # With this id, a client that disconnects before the first record continues here, and not at a later "latest".
         await send(_part(b"retry: %d\nid: %d\n\n" % (int(limits.RETRY_AFTER_S * 1000), self._reader.position - 1)))
         while not (gone.done() or self._streams.ending) and self._still():
             try:
@@ -108,7 +108,7 @@ class EventStream(Response):
                 if rows.num_rows:
                     sent = time.monotonic()
                     await send(_part(events(rows)))
-            # A caller that has closed its side may be gone: writing shows it, so its place is not held for long.
+            # A caller that has closed its sending side may be gone: a write detects it early and frees the slot.
             silence_s = limits.STREAM_POLL_S if state[HALF_CLOSED] else limits.HEARTBEAT_S
             if time.monotonic() - sent >= silence_s:
                 sent = time.monotonic()
@@ -116,12 +116,12 @@ class EventStream(Response):
 
 
 def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Cut it into what is sent together."""
+    """Split a batch into parts that are sent in one write."""
     return (batch.slice(at, limits.STREAM_ROWS) for at in range(0, batch.num_rows, limits.STREAM_ROWS))
 
 
 def _heartbeat(position: int) -> bytes:
-    """A comment; and, as an event without data does by the standard, where to go on: what lies below was not wanted."""
+    """Return a comment with the position to continue from; by the standard, an event without data only sets the id."""
     return b": heartbeat\nid: %d\n\n" % (position - 1)
 
 

@@ -1,1 +1,1 @@
-"""Sink."""
+"""kafka-out: from the log to Kafka."""

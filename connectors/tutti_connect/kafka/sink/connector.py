@@ -1,6 +1,6 @@
-"""From the log to Kafka: records in the log's order, one transaction after another, each with the position behind it.
+"""kafka-out: copies records to Kafka in the log's order, in consecutive transactions that also hold the position.
 
-No Kafka and no gateway in here: `Sink` and `Log` are what is asked of them, so that tests play both.
+This module calls neither Kafka nor a gateway directly: `Sink` and `Log` are interfaces, which tests implement.
 """
 
 from __future__ import annotations
@@ -33,71 +33,71 @@ LOG = logging.getLogger("tutti.kafka")
 
 
 class Reading(Protocol):
-    """Committed records from an offset on, as `tutti.Reader` gives them."""
+    """Reader of committed records, such as `tutti.Reader`."""
 
     @property
     def position(self) -> int:
-        """All below it was given, or is of no topic that was asked for."""
+        """Return the offset below which all requested records were returned."""
 
     def poll(self, timeout: float) -> pa.RecordBatch | None:
-        """The next batch, or none within `timeout` seconds."""
+        """Return the next batch, None if none arrives within `timeout` seconds."""
 
     def close(self) -> None:
-        """Let go."""
+        """Close the reader."""
 
 
 class Log(Protocol):
     """The committed log."""
 
     def span(self) -> tuple[str, int, int]:
-        """Its uuid, the first offset that it holds, and where what is committed ends."""
+        """Return the uuid, start offset and frontier of the log."""
 
     def read(self, uuid: str, start: int) -> Reading:
-        """Follow it from an offset on, if it is that log still."""
+        """Return a reader from an offset, if the log is still the same."""
 
 
 class Sink(Protocol):
-    """Kafka, as `tutti_connect.kafka.sink.producer.Sink` has it: errors and meaning stand there."""
+    """Transactional writer to Kafka; `tutti_connect.kafka.sink.producer.Sink` documents the errors."""
 
     instance: str
     batch_bytes: int
 
     def open(self) -> Position | None:
-        """Fence the one before, learn the position."""
+        """Fence the previous instance, and return the position."""
 
     def target_of(self, topic: str) -> str:
-        """Where records of a topic go, which is there."""
+        """Return the topic in Kafka for a topic of the log; it exists on return."""
 
     def begin(self) -> None:
-        """Begin a transaction."""
+        """Start a transaction."""
 
     def add(self, target: str, records: list[Outgoing]) -> list[tuple[Outgoing, str]]:
-        """Add records; returns those that are refused at once."""
+        """Add records; return those rejected at once."""
 
     def commit(self, log: str, following: int, stop: threading.Event) -> None:
-        """Commit them and the position."""
+        """Commit the records and the position."""
 
     def give_up(self) -> None:
-        """Let go of the producer."""
+        """Abandon the producer."""
 
 
 class Outflow:
-    """Brings the log to Kafka, each record once, in the log's order. `run` belongs to one thread; figures may be read by others.
+    """Copies the log to Kafka, each record once, in the log's order. One thread calls `run`; other threads may read the counters.
 
     Attributes:
-        records: committed by this instance.
-        transactions: likewise.
-        failures: times that it had to begin again.
-        next: all below it is in Kafka, or in quarantine; -1 before it is known.
-        frontier: where what is committed in the log ends, as far as it was heard; -1 before.
-        flowing: whether it is between `open` and a failure.
+        records: records committed by this instance.
+        transactions: transactions committed by this instance.
+        failures: number of restarts.
+        next: every record below this offset is in Kafka, or in quarantine; -1 before it is known.
+        frontier: last known frontier of the log; -1 before the first answer.
+        flowing: True between `open` and a failure.
     """
 
     def __init__(self, config: configs.Outflow, log: Log, sink: Sink, clock: Callable[[], float] = time.monotonic) -> None:
-        """Prepare; nothing is asked yet.
+        """Prepare; send no request yet.
 
         Raises:
-            ConfigError: the quarantine cannot be written.
+            ConfigError: the quarantine directory is not writable.
         """
         self.config = config
         self.quarantine = Quarantine(config.quarantine)
@@ -107,22 +107,24 @@ class Outflow:
         self._log, self._sink, self._clock = log, sink, clock
         self._uuid = ""
         self._reading: Reading | None = None
-        self._left: pa.RecordBatch | None = None  # of the last batch, what was in no transaction yet
-        self._most = config.transaction.records
-        self._taken = 0  # records of the transaction that is open
-        self._suspect = -1  # below it is a record that Kafka refuses
-        self._refused: NotTaken | None = None  # why it refuses the next one, which was alone
-        self._moved_at = self._look_at = 0.0
+        self._rest: pa.RecordBatch | None = None  # rest of the last batch, in no transaction yet
+        self._records_max = config.transaction.records
+        self._taken = 0  # number of records in the open transaction
+        self._suspect = -1  # a record below this offset is rejected by Kafka
+        self._refused: NotTaken | None = None  # why Kafka rejects the next record, which was alone in its transaction
+        self._moved_at = self._update_at = 0.0
         self._waits = Doubling(limits.RETRY_S_MIN, limits.AWAY_S_MAX)
         self._trouble = ""
 
     def run(self, stop: threading.Event, ready: Callable[[], None]) -> None:
-        """Until `stop`, or something that trying again cannot mend; `ready` is called when Kafka and a gateway have answered.
+        """Run until `stop` is set, or until an error that a retry does not repair.
+
+        Call `ready` after Kafka and a gateway have answered.
 
         Raises:
             Fenced: another instance of this name has taken over.
-            ConfigError: the position is of another log, a topic of Kafka takes no record, records were removed before they went.
-            Unavailable: one of both did not answer at the start.
+            ConfigError: the position is of another log, a topic rejects all records, or retention has deleted unsent records.
+            Unavailable: Kafka or the gateways did not answer at the start.
         """
         told = False
         try:
@@ -133,7 +135,7 @@ class Outflow:
                         if not told:
                             ready()
                             told = True
-                    self._turn(stop)
+                    self._step(stop)
                 except NotTaken as error:
                     self._narrow(error)
                 except (Unavailable, Full, OSError) as error:
@@ -141,128 +143,128 @@ class Outflow:
                         raise
                     self._fail(error, stop)
         finally:
-            self._let_go()
+            self._release()
 
     # -- beginning
 
     def _open(self, stop: threading.Event) -> None:
-        """Take over from whoever was there before, and begin where Kafka's position is."""
+        """Take over from the previous instance, and start at the position in Kafka."""
         uuid, start, end = self._log.span()
         position = self._sink.open()
         if position is not None:
             check_same_log(position, uuid, self.config.name, self.config.position_topic)
         self._uuid = uuid
-        following = self._beginning(position, start, end)
+        following = self._start_offset(position, start, end)
         self._sink.begin()
-        self._sink.commit(uuid, following, stop)  # who reads it knows that this instance has it
+        self._sink.commit(uuid, following, stop)  # readers of the position see this instance as its owner
         self.next, self._moved_at = following, self._clock()
         self.flowing = True
         if not self._trouble:
-            LOG.info("%s: begins at offset %d of log %s, which has %d to %d", self.config.name, following, uuid, start, end)
+            LOG.info("%s: starts at offset %d of log %s, which has %d to %d", self.config.name, following, uuid, start, end)
 
-    def _beginning(self, position: Position | None, start: int, end: int) -> int:
+    def _start_offset(self, position: Position | None, start: int, end: int) -> int:
         if position is None:
             return start if self.config.start == "earliest" else end
         following = position.next
         if following > end:
-            # What was sent was committed, so the gateways that answer are not as far as others.
-            raise Unavailable(f"the log ends at {end} at the gateways that answer, and Kafka has it up to {following}")
+            # Only committed records were sent, so the gateways that answer lag.
+            raise Unavailable(f"the log ends at {end} at the gateways that answer, but Kafka has it up to {following}")
         if following >= start:
             return following
-        what = f"the log begins at offset {start}, and Kafka has it up to {following}: records {following} to {start - 1}"
+        what = f"the log begins at offset {start}, but Kafka has it up to {following}: records {following} to {start - 1}"
         if self.config.lost == "fail":
-            raise ConfigError(f'{what} were removed before they were sent. To go on behind them, set lost = "skip"')
-        LOG.warning("%s: %s were removed before they were sent; goes on at %d", self.config.name, what, start)
+            raise ConfigError(f'{what} were deleted before they were sent. To continue after them, set lost = "skip"')
+        LOG.warning("%s: %s were deleted before they were sent; continues at %d", self.config.name, what, start)
         return start
 
-    def _let_go(self) -> None:
-        """Of both sides: `_open` begins anew."""
+    def _release(self) -> None:
+        """Release the producer and the reader; `_open` starts again."""
         self.flowing, self._taken = False, 0
         self._sink.give_up()
-        reading, self._reading, self._left = self._reading, None, None
+        reading, self._reading, self._rest = self._reading, None, None
         if reading is not None:
             reading.close()
 
     # -- one transaction
 
-    def _turn(self, stop: threading.Event) -> None:
-        """One transaction, if there is something for it within a moment."""
-        self._look()
+    def _step(self, stop: threading.Event) -> None:
+        """Process one transaction, if records arrive within the wait."""
+        self._update_frontier()
         batch = self._next(limits.LOOK_S)
         if batch is None:
-            # Records of other topics went by: retention may remove them, and they are not lost.
+            # Records of other topics were skipped. The position moves, so that retention may delete them without loss.
             if self._position > self.next and self._clock() >= self._moved_at + limits.IDLE_S:
                 self._sink.begin()
                 self._commit(stop)
             return
         self._sink.begin()
         until = self._clock() + self.config.transaction.wait_ms / 1000
-        room = self.config.transaction.bytes
+        bytes_left = self.config.transaction.bytes
         while batch is not None:
-            taken, size = self._cut(batch, self._most - self._taken, room)
+            taken, size = self._split(batch, self._records_max - self._taken, bytes_left)
             if taken.num_rows == 0:
                 break
             self._add(taken)
-            room -= size
-            left = until - self._clock()
-            full = self._taken >= self._most or room <= 0 or self._left is not None
+            bytes_left -= size
+            remaining = until - self._clock()
+            full = self._taken >= self._records_max or bytes_left <= 0 or self._rest is not None
             alone = taken.num_rows == 1 and size > self._sink.batch_bytes
-            if full or alone or left <= 0 or stop.is_set():
+            if full or alone or remaining <= 0 or stop.is_set():
                 break
-            batch = self._next(left)
+            batch = self._next(remaining)
         self._commit(stop)
 
-    def _look(self) -> None:
-        """How far the log is, for the metrics: of no account where no gateway says it."""
+    def _update_frontier(self) -> None:
+        """Update the frontier for the metrics; ignore unreachable gateways."""
         now = self._clock()
-        if now >= self._look_at:
-            self._look_at = now + limits.LOOK_S
+        if now >= self._update_at:
+            self._update_at = now + limits.LOOK_S
             with contextlib.suppress(Unavailable):
                 self.frontier = max(self.frontier, self._log.span()[2])
 
     @property
     def _position(self) -> int:
-        """The offset behind all that was taken from the log so far."""
-        if self._left is not None:
-            return int(self._left.column("offset")[0].as_py())
+        """Return the offset after all records taken from the log so far."""
+        if self._rest is not None:
+            return int(self._rest.column("offset")[0].as_py())
         return self._reading.position if self._reading is not None else self.next
 
     def _next(self, timeout: float) -> pa.RecordBatch | None:
-        """What was left of the last batch, or the next one."""
-        left, self._left = self._left, None
-        if left is not None:
-            return left
+        """Return the rest of the last batch, or the next one."""
+        remaining, self._rest = self._rest, None
+        if remaining is not None:
+            return remaining
         try:
             if self._reading is None:
                 self._reading = self._log.read(self._uuid, self.next)
             return self._reading.poll(timeout)
         except OffsetOutOfRange as error:
-            raise Unavailable(f"the log was cut while it was read: {error}") from error  # `_open` says what is lost
+            raise Unavailable(f"the log was truncated while it was read: {error}") from error  # `_open` reports the lost records
 
-    def _cut(self, batch: pa.RecordBatch, records: int, room: int) -> tuple[pa.RecordBatch, int]:
-        """The beginning of a batch that a transaction has room for, one record at least if it is the first; the rest is left.
+    def _split(self, batch: pa.RecordBatch, records: int, bytes_left: int) -> tuple[pa.RecordBatch, int]:
+        """Split a batch at the limit of the transaction, which takes at least one record; keep the rest.
 
-        What may be too large for Kafka goes alone: if it is refused, it is known which record that was.
+        A record that may be too large for Kafka gets its own transaction, so that a rejection identifies it.
         """
         each = sizes(batch)
         ends = np.cumsum(each)
         large = np.flatnonzero(each > self._sink.batch_bytes)[:1]
-        rows = int(min(records, np.searchsorted(ends, room, "right"), *large))
+        rows = int(min(records, np.searchsorted(ends, bytes_left, "right"), *large))
         if self._taken == 0:
             rows = max(1, rows)
         if rows < batch.num_rows:
-            self._left = batch.slice(rows)
+            self._rest = batch.slice(rows)
             batch = batch.slice(0, rows)
         return batch, int(ends[rows - 1]) if rows else 0
 
     def _add(self, batch: pa.RecordBatch) -> None:
-        """Hand records to Kafka's client, topic by topic, as they follow each other."""
+        """Add records to the transaction, in runs of equal topic."""
         records = list(outgoing(batch, self.config.kafka.offset_header))
-        if self._refused is not None:  # the first of what is read again, one alone
+        if self._refused is not None:  # the first record that is read again, alone
             (record,) = records
             if isinstance(self._refused, TopicNotTaken):
                 raise self._undeliverable(record, self._refused)
-            self._set_aside(record, str(self._refused))
+            self._quarantine(record, str(self._refused))
             self._refused, self._suspect = None, -1
             return
         self._taken += len(records)
@@ -272,18 +274,18 @@ class Outflow:
             except TopicNotTaken as error:
                 raise self._undeliverable(records[first], error) from error
             for record, reason in self._sink.add(target, records[first:last]):
-                self._set_aside(record, reason)
+                self._quarantine(record, reason)
                 self._taken -= 1
 
     def _undeliverable(self, record: Outgoing, error: TopicNotTaken) -> ConfigError:
-        """What ends the connector where a topic takes no record: records after it would leave the log's order and the position."""
+        """Return the error for a topic that rejects all records: skipping them would break the log's order and the position."""
         return ConfigError(
-            f"{self.config.name}: the record at offset {record.offset} of topic {record.topic!r} cannot go to Kafka: {error}. "
-            f"Kafka has all records below offset {self.next}, and gets no others until this is changed: map the topic to another "
-            f"one (kafka.names), or name the topics that go to Kafka, without this one (topics)"
+            f"{self.config.name}: the record at offset {record.offset} of topic {record.topic!r} cannot be written to Kafka: "
+            f"{error}. Kafka has all records below offset {self.next}, and the connector stops here: map the topic to another "
+            f"one (kafka.names), or list the topics to copy without this one (topics)"
         )
 
-    def _set_aside(self, record: Outgoing, reason: str) -> None:
+    def _quarantine(self, record: Outgoing, reason: str) -> None:
         if self.quarantine.put(f"{record.topic}-{record.offset}", [self._uuid], reason, record.told(self._uuid)):
             LOG.warning("%s: offset %d of topic %s: quarantined: %s", self.config.name, record.offset, record.topic, reason)
 
@@ -296,45 +298,45 @@ class Outflow:
         self.transactions += 1
         self._taken = 0
         if following >= self._suspect:
-            self._most = self.config.transaction.records
+            self._records_max = self.config.transaction.records
         if self._trouble:
-            LOG.info("%s: goes on, Kafka has it up to offset %d", self.config.name, following)
+            LOG.info("%s: continues; Kafka has the log up to offset %d", self.config.name, following)
         self._trouble = ""
         self._waits.reset()
 
     # -- what goes wrong
 
     def _narrow(self, error: NotTaken) -> None:
-        """Some record of the transaction is refused: half as many until behind it, down to it alone, which is set aside.
+        """Halve the transactions up to a rejected record, down to that record alone, which is quarantined.
 
         Raises:
-            ConfigError: there was no record in it, only the position.
+            ConfigError: the transaction held no record, only the position.
         """
         if self._taken == 0:
             raise ConfigError(
-                f"{self.config.name}: topic {self.config.position_topic} does not take the connector's position: {error}: give "
-                f"this client the right to write there, or name another topic (kafka.position_topic)"
+                f"{self.config.name}: topic {self.config.position_topic} rejects the connector's position: {error}: give "
+                f"this client the right to write there, or choose another topic (kafka.position_topic)"
             ) from error
         if self._taken == 1:
             self._refused = error
         self._suspect = max(self._suspect, self._position)
-        self._most = max(1, self._taken // 2)
-        self._let_go()
+        self._records_max = max(1, self._taken // 2)
+        self._release()
 
     def _fail(self, error: Exception, stop: threading.Event) -> None:
-        """Let go of everything, and wait before it begins again."""
+        """Release everything, and wait before the restart."""
         self._refused = None
         text = f"{type(error).__name__}: {error}"
         if shape(text) != shape(self._trouble):
-            LOG.warning("%s: begins again behind offset %d: %s", self.config.name, self.next, text)
+            LOG.warning("%s: restarts at offset %d: %s", self.config.name, self.next, text)
         self._trouble = text
         self.failures += 1
-        self._let_go()
+        self._release()
         stop.wait(self._waits.next_s())
 
 
 def _runs(topics: pa.Array[Any]) -> list[tuple[int, int, str]]:
-    """Where records of one topic follow each other: first, last (exclusive), topic."""
+    """Return the runs of equal topic: first row, last row (exclusive), topic."""
     encoded = topics.dictionary_encode()
     indices = encoded.indices.to_numpy()
     names = encoded.dictionary.to_pylist()

@@ -1,4 +1,4 @@
-"""From record batches of the log to messages for Kafka; and which records Kafka takes in no case."""
+"""Conversion of log records to Kafka messages, and detection of records that Kafka always rejects."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pyarrow.compute as pc
 
 from tutti_connect.quarantine import as_base64
 
-#: What is read of the log.
+#: Columns read from the log.
 COLUMNS = ("offset", "topic", "key", "value", "timestamp", "headers")
-OVERHEAD_BYTES = 64  # of a message in Kafka's client, beside its bytes
+OVERHEAD_BYTES = 64  # memory overhead of a message in Kafka's client
 
 
 class Outgoing(NamedTuple):
-    """A record for Kafka: `time_ms` since 1970; `headers` with that of its offset, if one is asked for."""
+    """A record for Kafka: `time_ms` since 1970; `headers` include the offset header, if requested."""
 
     offset: int
     topic: str
@@ -28,11 +28,11 @@ class Outgoing(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """Why Kafka takes it in no case; empty for almost all."""
-        return f"its time is {self.time_ms} ms since 1970: Kafka takes none before that" if self.time_ms < 0 else ""
+        """Return why Kafka always rejects the record; "" for almost all records."""
+        return f"its time is {self.time_ms} ms since 1970: Kafka rejects negative times" if self.time_ms < 0 else ""
 
     def told(self, log: str) -> dict[str, Any]:
-        """All there is of it, for quarantine."""
+        """Return all fields of the record, for quarantine."""
         return {
             "log": log,
             "offset": self.offset,
@@ -45,18 +45,18 @@ class Outgoing(NamedTuple):
 
 
 def outgoing(batch: pa.RecordBatch, offset_header: str = "") -> Iterator[Outgoing]:
-    """The records of a batch that has `COLUMNS`. `offset_header` names the header that says a record's offset, in digits."""
+    """Return the records of a batch with `COLUMNS`. `offset_header` names the header for a record's offset, in digits."""
     offsets: list[int] = batch.column("offset").to_numpy().tolist()
-    # Kafka counts in ms; the ones cut off are the last ones, also before 1970.
+    # Kafka counts in ms: round down, also before 1970.
     times = np.floor_divide(batch.column("timestamp").cast(pa.int64()).to_numpy(), 1000).tolist()
     keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
     headers = _headers(batch.column("headers"), offsets, offset_header)
-    # In most batches there is one topic alone.
+    # Most batches have a single topic.
     return map(Outgoing, offsets, batch.column("topic").to_pylist(), keys, values, times, headers)
 
 
 def sizes(batch: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """About how many bytes each record takes in Kafka's client."""
+    """Return the approximate size in bytes of each record in Kafka's client."""
     total = np.full(batch.num_rows, OVERHEAD_BYTES, np.int64)
     for name in ("key", "value"):
         column: Any = batch.column(name)

@@ -1,4 +1,4 @@
-"""Where the way out has got to: what stands in Kafka beside the records, committed in one transaction with them."""
+"""Position of kafka-out, committed to Kafka in the same transaction as the records."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from tutti.errors import ConfigError, FormatError
 
 
 class Position(msgspec.Struct, frozen=True):
-    """Up to where Kafka has the log, and who wrote it.
+    """Offset up to which Kafka has the log, with its owner.
 
     Attributes:
         log: uuid of the log, hex.
-        next: the first offset that is not in Kafka; all below it are, or in quarantine, or of no topic that was asked for.
-        instance: of the connector, a random one: who finds another's in place of its own was taken over from.
+        next: first offset that is not processed; all records below it are in Kafka, in quarantine, or of a topic that is not
+            copied.
+        instance: random id of the connector instance. An instance that finds another id has been replaced.
     """
 
     log: str
@@ -21,7 +22,7 @@ class Position(msgspec.Struct, frozen=True):
     instance: str
 
     def encode(self) -> bytes:
-        """As the value of a message."""
+        """Return the position as the value of a message."""
         return _ENCODER.encode(self)
 
 
@@ -30,28 +31,28 @@ _DECODER = msgspec.json.Decoder(Position)
 
 
 def decode_position(value: bytes, topic: str) -> Position:
-    """The position in a message of `topic`.
+    """Decode the position in a message of `topic`.
 
     Raises:
-        FormatError: somebody else wrote there.
+        FormatError: another program wrote the message.
     """
     try:
         return _DECODER.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FormatError(
-            f"Kafka's topic {topic} has {value[:60]!r}, which is no position of this connector ({error}): name a topic of its own, "
-            f"kafka.position_topic"
+            f"Kafka's topic {topic} has {value[:60]!r}, which is not a position of this connector ({error}): "
+            f"choose a separate topic, kafka.position_topic"
         ) from error
 
 
 def check_same_log(position: Position, log: str, name: str, topic: str) -> None:
-    """Refuse to go on in another log at an offset of the first one.
+    """Reject a position of another log.
 
     Raises:
-        ConfigError: it is another one.
+        ConfigError: the position is of another log.
     """
     if position.log != log:
         raise ConfigError(
-            f"Kafka has the records of log {position.log} up to {position.next} by connector {name!r}, and the gateways have log "
-            f"{log}: to bring out this one, too, give the connector another `name` (its position is in Kafka's topic {topic})"
+            f"Kafka has the records of log {position.log} up to {position.next} by connector {name!r}, but the gateways have log "
+            f"{log}: to copy this log too, give the connector another `name` (its position is in Kafka's topic {topic})"
         )

@@ -1,1 +1,1 @@
-"""Source."""
+"""kafka-in: from Kafka to the log."""

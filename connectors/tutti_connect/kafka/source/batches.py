@@ -1,4 +1,4 @@
-"""From Kafka's messages to batches of records, column by column; and which of them no log takes."""
+"""Conversion of Kafka messages to record batches, and detection of messages that the log rejects."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 Headers = list[tuple[str, bytes | None]] | None
 _TIME_MS_MIN, _TIME_MS_MAX = TIME_US_MIN // 1000, TIME_US_MAX // 1000
-_NO_TIME_MS = -1  # as who sent it without a time may have it in Kafka
+_NO_TIME_MS = -1  # a producer may have sent the message without a time
 
 
 class Source(NamedTuple):
-    """Where records come from: Kafka's id, that of the topic, and its name."""
+    """Source of records: Kafka's cluster id, the topic id, and the topic name."""
 
     cluster: str
     topic_id: str
@@ -32,23 +32,23 @@ class Source(NamedTuple):
 
 
 class Poison(NamedTuple):
-    """A message that no log takes, and why."""
+    """A message that the log rejects, and the reason."""
 
     message: Message
     reason: str
 
     @property
     def place(self) -> str:
-        """Where it is in its topic: partition and offset."""
+        """Return the partition and offset of the message as text."""
         return f"{self.message.partition()}-{self.message.offset()}"
 
     def told(self, source: Source) -> dict[str, Any]:
-        """All there is of it, for quarantine."""
+        """Return all fields of the message, for quarantine."""
         message = self.message
         try:
             headers = [[name, as_base64(value)] for name, value in headers_of(message)]
         except UnicodeDecodeError:
-            headers = None  # no client of Python reads them
+            headers = None  # Python clients cannot read such headers
         return {
             "cluster": source.cluster,
             "topic": source.topic,
@@ -65,7 +65,7 @@ class Poison(NamedTuple):
 class Cut(NamedTuple):
     """Records for one frame.
 
-    `records`: columns key, value, timestamp and headers. `next`: the offset behind the last of them.
+    `records`: columns key, value, timestamp and headers. `next`: the offset after the last of them.
     """
 
     records: pa.RecordBatch
@@ -73,9 +73,9 @@ class Cut(NamedTuple):
 
 
 def records_of(messages: Sequence[Message]) -> tuple[list[Cut], list[Poison]]:
-    """Messages of one partition, in its order, as records for as many frames as they need; and those that no log takes.
+    """Convert messages of one partition, in order, to records for as many frames as needed, and rejected messages.
 
-    Column by column: a call a message and column is what costs here, and least of all as the class has it.
+    The conversion works by column with unbound methods, because the cost of one call for each message and column dominates.
     """
     kind = type(messages[0])
     headers, unread = _headers_of(messages)
@@ -95,15 +95,15 @@ def records_of(messages: Sequence[Message]) -> tuple[list[Cut], list[Poison]]:
     columns = [keys, values, pa.array(millis * 1000).cast(TIMESTAMP), _headers(headers, len(messages))]
     records = pa.RecordBatch.from_arrays(columns, names=["key", "value", "timestamp", "headers"])
     if poison:
-        good = np.flatnonzero(~bad)  # of whole numbers also where it has none
+        good = np.flatnonzero(~bad)  # an index array keeps its integer type also when empty
         return _cut(records.take(good), sizes[good], [messages[row] for row in good.tolist()]), poison
     return _cut(records, sizes, messages), poison
 
 
 def _reason(size: int, time_ms: int) -> str:
     if size > limits.RECORD_BYTES_MAX:
-        return f"key, value and headers take {size} bytes; a record has at most {limits.RECORD_BYTES_MAX}"
-    return f"its timestamp is {time_ms} ms since 1970, which is outside of the years 1 to 9999"
+        return f"key, value and headers take {size} bytes; the limit of a record is {limits.RECORD_BYTES_MAX}"
+    return f"its timestamp is {time_ms} ms since 1970, which is outside the years 1 to 9999"
 
 
 def _cut(records: pa.RecordBatch, sizes: Any, messages: Sequence[Message]) -> list[Cut]:
@@ -117,18 +117,18 @@ def _cut(records: pa.RecordBatch, sizes: Any, messages: Sequence[Message]) -> li
 
 
 def offset_of(message: Message) -> int:
-    """Its offset; every message that came from a broker has one."""
+    """Return the offset of a message; every message from a broker has one."""
     offset = message.offset()
     return -1 if offset is None else offset
 
 
 def headers_of(message: Message) -> list[tuple[str, bytes | None]]:
-    """Its headers; none and no list of them are the same."""
+    """Return the headers of a message, an empty list if it has none."""
     return cast("list[tuple[str, bytes | None]]", message.headers() or [])
 
 
 def _headers_of(messages: Sequence[Message]) -> tuple[list[Headers] | None, dict[int, str]]:
-    """The headers of each message, None where no message has any; and why those of some cannot be read, by row."""
+    """Return the headers of each message, None if no message has any; and the errors of unreadable headers, by row."""
     try:
         given: Any = list(map(type(messages[0]).headers, messages))
         return (given if any(given) else None), {}
@@ -146,7 +146,7 @@ def _headers_of(messages: Sequence[Message]) -> tuple[list[Headers] | None, dict
 
 
 def _size_of(headers: Headers) -> int:
-    """Bytes of headers; what columns take for one beside its bytes is counted too."""
+    """Return the size of headers in bytes, including the overhead of the columns."""
     return sum(len(name.encode()) + len(value or b"") + limits.HEADER_OVERHEAD_BYTES for name, value in headers or ())
 
 

@@ -1,6 +1,6 @@
-"""From Kafka into the log: one thread takes messages and hands them to the partitions' producers, others open and close those.
+"""kafka-in: one thread reads messages and passes them to the partitions' producers; a pool opens and closes producers.
 
-No Kafka in here, and no gateway: `Kafka` and `Opener` are what is asked of them, so that tests play both.
+This module calls neither Kafka nor a gateway directly: `Kafka` and `Opener` are interfaces, which tests implement.
 """
 
 from __future__ import annotations
@@ -33,63 +33,63 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("tutti.kafka")
 
-#: Opens the producer of a name, with so many bytes of buffer, and begins its epoch.
+#: Opens the producer of a name, with a buffer size in bytes, and starts its epoch.
 Opener = Callable[[str, int], "Producer"]
-#: Returns when a gateway has answered; Unavailable when none does.
+#: Returns when a gateway has answered; raises Unavailable if none does.
 Asker = Callable[[], object]
 
 
 class Kafka(Protocol):
-    """As `tutti_connect.kafka.source.consumer.KafkaSource`: errors and meaning stand there."""
+    """Interface of `tutti_connect.kafka.source.consumer.KafkaSource`, which documents the errors."""
 
     def topics(self) -> dict[str, Source]:
-        """Ids of the topics."""
+        """Return the ids of the topics."""
 
     def edges(self, key: Key) -> tuple[int, int]:
-        """First offset, and that behind the last."""
+        """Return the first offset, and the one after the last message."""
 
     def ends(self, topic: str) -> dict[int, int]:
-        """End offset of each partition."""
+        """Return the end offset of each partition."""
 
     def noted(self, keys: Iterable[Key]) -> dict[Key, tuple[int, str]]:
-        """What the group has noted."""
+        """Return the offsets and metadata committed by the group."""
 
     def subscribe(self, assigned: Callable[[list[Key]], None], revoked: Callable[[], None], lost: Callable[[], None]) -> None:
-        """Take part in the group."""
+        """Join the group."""
 
     def consume(self) -> Consumed:
-        """What there is."""
+        """Return the available messages."""
 
     def assign(self, places: Mapping[Key, int]) -> None:
-        """Which partitions flow, and from where."""
+        """Set which partitions are read, and from which offset."""
 
     def pause(self, keys: Iterable[Key]) -> None:
-        """Have these wait."""
+        """Pause reading of these partitions."""
 
     def resume(self, keys: Iterable[Key]) -> None:
-        """Have these flow."""
+        """Resume reading of these partitions."""
 
     def high(self, key: Key) -> int:
-        """How far a partition goes."""
+        """Return the last known end offset of a partition."""
 
     def note(self, places: Mapping[Key, tuple[int, str]], *, wait: bool) -> None:
-        """Note offsets in the group."""
+        """Commit offsets to the group."""
 
     def close(self) -> None:
         """Leave the group."""
 
 
 class Connector:
-    """Brings topics of Kafka into the log, each record once, in each partition's order.
+    """Copies topics of Kafka to the log, each record once, in each partition's order.
 
-    `run` belongs to one thread; `partitions` may be looked at by others (metrics).
+    One thread calls `run`; other threads may read `partitions` (metrics).
     """
 
     def __init__(self, config: Inflow, kafka: Kafka, opener: Opener, asker: Asker, committer: Committer) -> None:
-        """Prepare; nothing is asked yet.
+        """Prepare; send no request yet.
 
         Raises:
-            ConfigError: the quarantine cannot be written.
+            ConfigError: the quarantine directory is not writable.
         """
         self.config = config
         self.partitions: dict[Key, Partition] = {}
@@ -99,23 +99,24 @@ class Connector:
         self._openings: dict[Key, Future[tuple[Producer, int, int]]] = {}
         self._pool = ThreadPoolExecutor(limits.OPENERS, "opener")
         self._checking: Future[dict[str, Source]] | None = None
-        self._moved = False
+        self._reassign = False
         self._paused: set[Key] = set()
-        self._report_at = self._look_at = self._check_at = 0.0
+        self._report_at = self._update_at = self._check_at = 0.0
         self._fatal: Exception | None = None
 
     def run(self, stop: threading.Event, ready: Callable[[], None]) -> None:
-        """Until `stop`, or something that trying again cannot mend; `ready` is called when Kafka and a gateway have answered, and
-        the log says where the partitions start.
+        """Run until `stop` is set, or until an error that a retry does not repair.
+
+        Call `ready` after Kafka and a gateway have answered, and the log has the start offsets.
 
         Raises:
-            Unavailable: one of both does not answer at the start.
-            NotAllowed: the gateways do not let it in.
-            ConfigError: a topic is not there, or another one than before.
+            Unavailable: Kafka or the gateways do not answer at the start.
+            NotAllowed: the gateways reject the connector.
+            ConfigError: a topic does not exist, or was recreated.
         """
         try:
             self._topics = self._kafka.topics()
-            self._asker()  # who cannot deliver takes no partition from those who can
+            self._asker()  # an instance that cannot deliver must not take partitions from others
             if self.config.kafka.start == "latest":
                 self._resolve_starts(stop)
             if stop.is_set():
@@ -123,17 +124,17 @@ class Connector:
             self._kafka.subscribe(self._assigned, self._revoked, self._lost)
             ready()
             while not stop.is_set() and self._fatal is None:
-                self._turn()
+                self._step()
             if self._fatal is not None:
                 raise self._fatal
         finally:
             self._end()
 
     def _resolve_starts(self, stop: threading.Event) -> None:
-        """Have the log say where all partitions start, before anybody hears that this instance is ready.
+        """Commit the start offsets of all partitions to the log, before this instance is ready.
 
         Raises:
-            TuttiError: Kafka or the gateways do not answer, or not to this client.
+            TuttiError: Kafka or the gateways do not answer, or reject the connector.
         """
         waits = Doubling(limits.FENCED_S_MIN, limits.FENCED_S_MAX)
         waiting = list(self._topics.values())
@@ -145,23 +146,23 @@ class Connector:
             except (Refused, Unknown) as error:
                 if isinstance(error, Refused) and error.code not in _INTERRUPTED:
                     raise
-                LOG.warning("%s: where topic %s starts is asked again: %s", self.config.name, waiting[0].topic, error)
+                LOG.warning("%s: resolving the start offsets of topic %s again: %s", self.config.name, waiting[0].topic, error)
                 stop.wait(waits.next_s())
 
     def _for_each(self, act: Callable[[int], object], numbers: Iterable[int]) -> None:
-        """Call `act` in the openers' threads, and raise what the first of them raised once all calls have ended."""
+        """Call `act` in the pool's threads; after all calls have ended, raise the first error."""
         calls = [self._pool.submit(act, number) for number in numbers]
         wait(calls)
         for call in calls:
             call.result()
 
-    # What Kafka's client calls, inside of `consume`.
+    # Callbacks of Kafka's client, called inside `consume`.
 
     def _assigned(self, given: list[Key]) -> None:
         for topic, number in given:
             self.partitions[topic, number] = Partition(topic, number, self.config.topic or topic)
-        LOG.info("%s: %d partitions are this instance's", self.config.name, len(given))
-        self._moved = False
+        LOG.info("%s: %d partitions are assigned to this instance", self.config.name, len(given))
+        self._reassign = False
 
     def _revoked(self) -> None:
         wait(self._hand_over(), timeout=limits.HANDOVER_S)
@@ -170,7 +171,7 @@ class Connector:
         self._hand_over()
 
     def _hand_over(self) -> list[Future[None]]:
-        """Let go of all partitions; what they have on its way is delivered, unless another instance is there first."""
+        """Release all partitions; their records in flight are delivered, unless another instance fences the producer first."""
         left, self.partitions = self.partitions, {}
         openings, self._openings = self._openings, {}
         self._paused.clear()
@@ -180,7 +181,7 @@ class Connector:
 
     # One turn.
 
-    def _turn(self) -> None:
+    def _step(self) -> None:
         consumed = self._kafka.consume()
         for key, messages in _by_partition(consumed.messages, self.config.kafka.topics):
             if (partition := self._flowing(key)) is not None:
@@ -190,16 +191,17 @@ class Connector:
                 partition.take((), end)
         for key, told in consumed.missing:
             if (partition := self._flowing(key)) is not None:
-                self._fail(partition, Unavailable(f"Kafka has nothing at offset {partition.next}: {told}"))  # `_open` looks why
+                # `_open` finds the cause
+                self._fail(partition, Unavailable(f"Kafka has no message at offset {partition.next}: {told}"))
         now = time.monotonic()
         for key, partition in list(self.partitions.items()):
-            self._tend(key, partition, now)
-        if self._moved:
+            self._advance(key, partition, now)
+        if self._reassign:
             self._assign()
         self._pause()
-        if now >= self._look_at:
-            self._look_at = now + limits.LOOK_S
-            self._look()
+        if now >= self._update_at:
+            self._update_at = now + limits.LOOK_S
+            self._update_highs()
         if now >= self._report_at:
             self._report_at = now + limits.REPORT_S
             self._report(wait=False)
@@ -210,7 +212,7 @@ class Connector:
         return partition if partition is not None and partition.state is State.FLOWING else None
 
     def _check_topics(self, now: float) -> None:
-        """See that no topic was made anew under its name, whose records would be taken for those behind the old ones."""
+        """Check that no topic was recreated: its records would be taken for a continuation of the old ones."""
         checking = self._checking
         if checking is None and now >= self._check_at:
             self._checking = self._pool.submit(self._kafka.topics)
@@ -221,27 +223,29 @@ class Connector:
                 try:
                     self._check_same(checking.result())
                 except ConfigError as other:
-                    self._end_by(other)
+                    self._set_fatal(other)
             elif isinstance(error, ConfigError):
-                self._end_by(error)  # it is gone
+                self._set_fatal(error)  # the topic is gone
 
     def _check_same(self, topics: Mapping[str, Source]) -> None:
-        """Refuse topics that were made anew since the start.
+        """Reject topics that were recreated since the start.
 
         Raises:
-            ConfigError: one is another.
+            ConfigError: a topic, or the cluster, differs.
         """
         for name, source in topics.items():
             if source != self._topics[name]:
-                raise ConfigError(f"{name}: the topic, or Kafka, is another one than when this instance was started")
+                raise ConfigError(
+                    f"{name}: the topic, or the Kafka cluster, has changed since this instance started: restart the connector"
+                )
 
-    def _end_by(self, error: Exception) -> None:
-        """End with what trying again cannot mend; the first such reason counts."""
+    def _set_fatal(self, error: Exception) -> None:
+        """End with an error that a retry does not repair; the first one counts."""
         self._fatal = self._fatal or error
 
     def _take(self, partition: Partition, messages: Sequence[Message]) -> None:
-        """New messages of one partition: what can be a record waits for its producer, the rest goes into quarantine."""
-        # What was on its way when its partition was assigned anew comes again.
+        """Process new messages of one partition: batches wait for its producer, rejected messages go to quarantine."""
+        # Messages in flight during a reassignment arrive again.
         if offset_of(messages[0]) < partition.next:
             messages = [message for message in messages if offset_of(message) >= partition.next]
             if not messages:
@@ -259,8 +263,8 @@ class Connector:
             return
         partition.take(cuts, offset_of(messages[-1]) + 1)
 
-    def _tend(self, key: Key, partition: Partition, now: float) -> None:
-        """Open it when it is time, and hand its producer what waits."""
+    def _advance(self, key: Key, partition: Partition, now: float) -> None:
+        """Open the partition when it is due, and hand waiting batches to its producer."""
         if partition.state is State.WAITING and partition.retry_at <= now:
             partition.turn(Turn.OPEN)
             self._openings[key] = self._pool.submit(self._open, partition)
@@ -269,69 +273,69 @@ class Connector:
             error = opening.exception()
             if error is None:
                 partition.opened(*opening.result())
-                self._moved = True
-                self._report_at = now  # a place that only Kafka knows of is told to it at once
+                self._reassign = True
+                self._report_at = now  # commit to Kafka's group at once: it alone has this position
             elif isinstance(error, TuttiError) and not isinstance(error, _NEVER):
                 self._fail(partition, error)
             else:
-                self._end_by(error if isinstance(error, Exception) else RuntimeError(str(error)))
+                self._set_fatal(error if isinstance(error, Exception) else RuntimeError(str(error)))
         elif partition.state is State.FLOWING:
             topic = self._topics[partition.topic]
             try:
                 partition.push(lambda following: Place(topic.cluster, topic.topic_id, following).encode())
             except UsageError as error:
-                self._end_by(error)
+                self._set_fatal(error)
             except TuttiError as error:
                 self._fail(partition, error)
 
     def _fail(self, partition: Partition, error: Exception) -> None:
         known = partition.trouble
         producer = partition.failed(error, time.monotonic())
-        if partition.trouble.partition(":")[0] != known.partition(":")[0]:  # the same again and again is told once
+        if partition.trouble.partition(":")[0] != known.partition(":")[0]:  # equal errors are logged once
             LOG.warning(
-                "%s[%d]: begins again behind %d: %s", partition.topic, partition.number, partition.committed, partition.trouble
+                "%s[%d]: restarts at offset %d: %s", partition.topic, partition.number, partition.committed, partition.trouble
             )
         if producer is not None:
             self._pool.submit(producer.close)
-        self._moved = True
+        self._reassign = True
 
     def _open(self, partition: Partition) -> tuple[Producer, int, int]:
-        """Begin an epoch, which ends that of whoever had the partition before; the offset to go on with, and the log's own."""
+        """Start an epoch, which fences the previous owner; return the producer, the next offset and the log's position."""
         name = producer_name(self.config.name, partition.topic, partition.number)
         share = limits.BUFFER_BYTES_ALL // max(1, len(self.partitions))
         producer = self._opener(name, min(limits.BUFFER_BYTES_MAX, max(limits.BUFFER_BYTES_MIN, share)))
         try:
             progress = producer.resume().progress
-            if not progress:  # with "latest" it was added after the topic had started (`start.py`)
+            if not progress:  # with "latest", the partition was added after the start of the topic (`start_offsets.py`)
                 return producer, self._edges(partition.key)[0], -1
             place = Place.decode(progress, name)
             topic = self._topics[partition.topic]
             check_same(place, Place(topic.cluster, topic.topic_id, 0), name, partition.source)
-            return producer, self._still_there(partition, place), place.next
+            return producer, self._next_offset(partition, place), place.next
         except BaseException:
             producer.close()
             raise
 
     def _edges(self, key: Key) -> tuple[int, int]:
-        """What Kafka has of a partition, of the topic that was there at the start.
+        """Return the offsets that Kafka has of a partition, after a check that its topic is unchanged.
 
         Raises:
-            ConfigError: the topic was made anew since.
+            ConfigError: the topic was recreated since the start.
         """
         edges = self._kafka.edges(key)
         self._check_same(self._kafka.topics())
         return edges
 
-    def _still_there(self, partition: Partition, place: Place) -> int:
-        """Where to go on, if Kafka still has what comes next.
+    def _next_offset(self, partition: Partition, place: Place) -> int:
+        """Return the offset to continue at, if Kafka still has it.
 
         Raises:
-            ConfigError: it has not, and somebody has to say that this may be.
+            ConfigError: Kafka lacks the offset, and the configuration does not allow the loss.
         """
         following = place.next
         low, high = self._edges(partition.key)
         if following < low:
-            # What is gone may have been no records: marks of transactions, or what is in quarantine. Who read it has noted it.
+            # The deleted messages may not be records: transaction markers, or quarantined messages. The group offset covers these.
             offset, note = self._kafka.noted([partition.key])[partition.key]
             if note == note_of(place):
                 following = max(following, offset)
@@ -339,23 +343,29 @@ class Connector:
             return following
         if self.config.kafka.lost == "fail":
             raise ConfigError(
-                f"{partition.source}: the log goes on at offset {following} of Kafka, which has {low} to {high}: what lies between "
-                f'was removed before it came, or Kafka lost its end. To go on with what is there, set lost = "skip" below [kafka]'
+                f"{partition.source}: the log continues at offset {following} of Kafka, which has {low} to {high}: the messages "
+                "between were deleted before they were copied, or Kafka lost its end. "
+                f'To continue with the existing messages, set lost = "skip" in [kafka]'
             )
-        there = low if following < low else high
+        resumed = low if following < low else high
         LOG.warning(
-            "%s: Kafka has offsets %d to %d and the log goes on at %d: goes on at %d", partition.source, low, high, following, there
+            "%s: Kafka has offsets %d to %d, but the log continues at %d: continues at %d",
+            partition.source,
+            low,
+            high,
+            following,
+            resumed,
         )
-        return there
+        return resumed
 
     def _assign(self) -> None:
-        """Say to Kafka's client which partitions flow, and from where each: the one way in which places change."""
-        self._moved = False
+        """Set in Kafka's client which partitions are read, and from which offset: the only way in which offsets change."""
+        self._reassign = False
         self._kafka.assign({key: one.next for key, one in self.partitions.items() if one.state is State.FLOWING})
         self._paused.clear()
 
     def _pause(self) -> None:
-        """Have Kafka wait where a producer has no room."""
+        """Pause partitions with a full producer, and resume the others."""
         full = {key for key, one in self.partitions.items() if one.state is State.FLOWING and one.full}
         if more := full - self._paused:
             self._kafka.pause(more)
@@ -363,14 +373,14 @@ class Connector:
             self._kafka.resume(key for key in less if key in self.partitions)
         self._paused = full
 
-    def _look(self) -> None:
-        """Note how much Kafka has, for the metrics: its consumer lets other threads wait as long as it is polled."""
+    def _update_highs(self) -> None:
+        """Update the end offsets for the metrics: while the consumer is polled, it blocks requests of other threads."""
         for key, one in self.partitions.items():
             if one.state is State.FLOWING:
                 one.high = max(one.high, self._kafka.high(key))
 
     def _report(self, *, wait: bool) -> None:
-        """Tell Kafka what the log has: for those who watch the lag there, and how far what is no record reaches behind it."""
+        """Commit to Kafka's group the position of the log: for lag monitors, and to cover messages that are not records."""
         places = {}
         for key, one in self.partitions.items():
             if one.state is State.FLOWING:
@@ -380,7 +390,7 @@ class Connector:
             self._kafka.note(places, wait=wait)
 
     def _end(self) -> None:
-        """Deliver what was taken, and leave."""
+        """Deliver the records in flight, and leave the group."""
         flowing = [one for one in self.partitions.values() if one.state is State.FLOWING]
         deadline = time.monotonic() + limits.DELIVERY_S
         for one in flowing:
@@ -396,9 +406,9 @@ class Connector:
 
 
 def _by_partition(messages: Sequence[Message], topics: Sequence[str]) -> list[tuple[Key, Sequence[Message]]]:
-    """Messages of each partition, in its order; `topics` are all that they may be of.
+    """Group messages by partition, in order; `topics` are all possible topics.
 
-    Kafka's client gives them in runs of one partition: a call a message is what costs here.
+    Kafka's client returns runs of one partition, and the cost of one call for each message dominates.
     """
     if not messages:
         return []
@@ -414,9 +424,9 @@ def _by_partition(messages: Sequence[Message], topics: Sequence[str]) -> list[tu
     return [((topics[place >> 32], place & 0xFFFF_FFFF), some) for place, some in found.items()]
 
 
-#: Codes of `Refused` where another instance resolved the starts at the same moment, or a gateway was lost meanwhile.
+#: Codes of `Refused` while another instance resolves the starts, or after the loss of a gateway.
 _INTERRUPTED = {"aborted", "fenced", "staged"}
-#: What opening again does not mend.
+#: Errors that opening again does not repair.
 _NEVER = (ConfigError, UsageError, FormatError, NotAllowed)
 
 

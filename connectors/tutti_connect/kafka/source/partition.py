@@ -1,6 +1,7 @@
-"""One partition of Kafka on its way into the log: what was handed to its producer, what is committed, what waits.
+"""Copy state of one partition of Kafka: batches handed to its producer, committed offset, waiting batches.
 
-No socket, thread or clock: the connector (`inflow.py`) moves messages and opens producers. The states are the table below.
+This module has no socket, thread or clock: the connector (`connector.py`) moves messages and opens producers. `TRANSITIONS` below
+is the state table.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ if TYPE_CHECKING:
     from tutti.producer import Producer
 
 
-#: Topic and number in Kafka.
+#: Topic and partition number in Kafka.
 Key = tuple[str, int]
 
 
 class State(enum.Enum):
-    """Where a partition stands."""
+    """State of a partition."""
 
-    WAITING = "waiting"  # for its time to be opened
-    OPENING = "opening"  # its producer begins an epoch, and learns where to go on
+    WAITING = "waiting"  # until its retry time
+    OPENING = "opening"  # its producer starts an epoch, and reads the position
     FLOWING = "flowing"
-    GONE = "gone"  # another instance has it by Kafka's word
+    GONE = "gone"  # Kafka has assigned it to another instance
 
 
 class Turn(enum.Enum):
-    """What changes the state."""
+    """An event that changes the state."""
 
     OPEN = "open"
     OPENED = "opened"
@@ -44,7 +45,7 @@ class Turn(enum.Enum):
     TAKEN = "taken"
 
 
-#: What is absent is illegal.
+#: Missing entries are illegal.
 TRANSITIONS = {
     (State.WAITING, Turn.OPEN): State.OPENING,
     (State.WAITING, Turn.TAKEN): State.GONE,
@@ -57,19 +58,21 @@ TRANSITIONS = {
 
 
 class Partition:
-    """Used by the connector's thread; outcomes come in the producer's (`settle`). Those of a producer that was left are not heard.
+    """One partition, used by the connector's thread; outcomes arrive in the producer's thread (`settle`).
+
+    Outcomes of a replaced producer are ignored.
 
     Attributes:
-        next: offset of the next message to take from Kafka.
-        committed: all below it is in the log, or in quarantine, or no record.
-        logged: the place that the log itself says; -1 while it says none.
-        high: the offset behind the last message that Kafka has, as far as it was heard; -1 before.
-        full: whether its producer has no room, so that Kafka is to wait.
-        retry_at: when it is opened (monotonic), while it waits.
+        next: offset of the next message to read from Kafka.
+        committed: everything below this offset is in the log, in quarantine, or not a record.
+        logged: position in the log itself; -1 if it has none.
+        high: last known offset after the last message in Kafka; -1 if unknown.
+        full: True if its producer's buffer is full, so that reading must pause.
+        retry_at: time of the next open (monotonic), in state WAITING.
     """
 
     def __init__(self, topic: str, number: int, target: str) -> None:
-        """Begin to wait; `target` is the topic in the log."""
+        """Start in state WAITING; `target` is the topic in the log."""
         self.topic, self.number, self.target = topic, number, target
         self.state = State.WAITING
         self.producer: Producer | None = None
@@ -89,17 +92,17 @@ class Partition:
 
     @property
     def key(self) -> Key:
-        """Its topic and number."""
+        """Return the topic and the partition number."""
         return self.topic, self.number
 
     @property
     def source(self) -> str:
-        """Its name, for people."""
+        """Return the readable name of the partition."""
         return f"{self.topic}[{self.number}]"
 
     @property
     def full(self) -> bool:
-        """Whether something waits for room in the producer's buffer."""
+        """True if a batch waits for free space in the producer's buffer."""
         return bool(self._waiting)
 
     def turn(self, turn: Turn) -> None:
@@ -107,7 +110,7 @@ class Partition:
         self.state = TRANSITIONS[self.state, turn]
 
     def opened(self, producer: Producer, next_offset: int, logged: int) -> None:
-        """Flow from there on; `logged` is what the log says, which may lie before it."""
+        """Start copying at `next_offset`; `logged` is the position in the log, which may be lower."""
         self.turn(Turn.OPENED)
         self.producer, self.next, self.committed, self.logged = producer, next_offset, next_offset, logged
         self._waiting.clear()
@@ -115,33 +118,33 @@ class Partition:
         self._sent = self._settled = 0
 
     def failed(self, error: Exception, now: float) -> Producer | None:
-        """Wait before it is opened again; returns the producer that is of no use any more."""
+        """Wait before the next open; return the old producer."""
         self.turn(Turn.FAILED)
         self.failures += 1
         delay = (self._fenced if isinstance(error, Fenced) else self._waits).next_s()
         self.trouble, self.retry_at = f"{type(error).__name__}: {error}", now + delay
-        return self._left()
+        return self._take_producer()
 
     def taken(self) -> Producer | None:
-        """Kafka gave it to another instance; returns the producer, which may deliver what it has."""
+        """Handle the assignment to another instance; return the producer, which may deliver its records."""
         self.turn(Turn.TAKEN)
-        return self._left()
+        return self._take_producer()
 
-    def _left(self) -> Producer | None:
+    def _take_producer(self) -> Producer | None:
         producer, self.producer = self.producer, None
         self._waiting.clear()
         return producer
 
     def take(self, cuts: Iterable[Cut], end: int) -> None:
-        """Records to send, in order; `end` is the offset behind all that was looked at for them."""
+        """Queue batches to send, in order; `end` is the offset after the last processed message."""
         self._waiting.extend(cuts)
         self.next = max(self.next, end)
 
     def push(self, progress: Callable[[int], bytes]) -> None:
-        """Hand to the producer what it has room for.
+        """Hand to the producer as many batches as its buffer takes.
 
         Raises:
-            TuttiError: the producer is of no use any more, or a frame was not committed: open it again, and begin behind what is.
+            TuttiError: the producer failed, or a frame was not committed: open the partition again after the committed offset.
         """
         while self._failures:
             producer, error = self._failures.popleft()
@@ -157,18 +160,18 @@ class Partition:
             except BufferFull:
                 return
             if receipt.done() and receipt.error is not None:
-                raise receipt.error  # before anything is sent whose progress lies behind it
+                raise receipt.error  # stop before sending frames whose progress would include this one
             self._waiting.popleft()
             self._sent += 1
         self.settled()
 
     def settled(self) -> None:
-        """Where nothing is on its way, all that was looked at is done: also what is no record, which no frame tells of."""
+        """Advance `committed` over messages that produce no frame, if nothing is in flight."""
         if not self._waiting and self._settled == self._sent:
             self.committed = max(self.committed, self.next)
 
     def settle(self, producer: Producer, next_offset: int, error: TuttiError | None, receipt: Receipt) -> None:
-        """The outcome of one frame, in an I/O thread of the client."""
+        """Receive the outcome of one frame, in an I/O thread of the client."""
         if producer is not self.producer:
             return
         if error is not None:

@@ -1,4 +1,4 @@
-"""Where a partition of Kafka has got to, as the progress of its producer says it in the log."""
+"""Position in a partition of Kafka, committed to the log as the progress of its producer."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _DIGEST_CHARACTERS = 16
 
 
 class Place(JsonProgress, frozen=True):
-    """The next offset to take, and of which topic of which Kafka: a topic that was made anew begins at 0 again.
+    """The next offset to read, with the ids of cluster and topic: a recreated topic starts at 0 again.
 
     Attributes:
-        cluster: Kafka's id of itself.
-        topic: Kafka's id of the topic.
-        next: offset of the partition; all records below it are in the log, or in quarantine.
+        cluster: id of the Kafka cluster.
+        topic: id of the topic.
+        next: offset in the partition; all records below it are in the log, or in quarantine.
     """
 
     cluster: str
@@ -27,22 +27,22 @@ class Place(JsonProgress, frozen=True):
 
 
 def note_of(place: Place) -> str:
-    """What is noted in Kafka's group beside an offset: from the log's place up to that offset there is no record.
+    """Return the metadata of an offset committed to Kafka's group: no record lies between the log's position and that offset.
 
-    It holds for this topic and for this place alone: who finds another one in the log finds nothing said. A place of -1: the log
-    has no place.
+    The metadata applies only to this topic and this position; -1 stands for a log without a position.
     """
     return f"{place.topic}:{place.next}"
 
 
 def topic_of_note(note: str) -> str:
-    """The id of the topic that a note is about; empty in a note that an earlier release left of a partition without a place."""
+    """Return the topic id in the metadata of a group offset; "" in metadata of an earlier release without a position."""
     return note.rpartition(":")[0]
 
 
 def producer_name(connector: str, topic: str, partition: int | Literal["start"]) -> str:
-    """The name of the producer that brings in a partition, or says that the topic has started; of a very long topic, its beginning
-    and a digest.
+    """Return the name of a partition's producer, or of the producer that marks the topic as started.
+
+    A very long topic name is replaced by its beginning and a digest.
     """
     name = f"{connector}.{topic}.{partition}"
     if len(name) <= NAME_BYTES_MAX:
@@ -53,18 +53,19 @@ def producer_name(connector: str, topic: str, partition: int | Literal["start"])
 
 
 def check_same(place: Place, now: Place, producer: str, source: str) -> None:
-    """Refuse to go on behind what came from elsewhere.
+    """Reject a position from another cluster or topic.
 
     Raises:
-        ConfigError: Kafka, or the topic, is another one than that which the log has records of.
+        ConfigError: the cluster or the topic differs from the one whose records the log has.
     """
     if place.cluster != now.cluster:
-        wrong = f"the Kafka with the id {place.cluster}, and this one is {now.cluster}"
+        wrong = f"the Kafka cluster with id {place.cluster}, but this one is {now.cluster}"
     elif place.topic != now.topic:
-        wrong = f"a topic with the id {place.topic}, and this one, {now.topic}, was made since"
+        wrong = f"a topic with id {place.topic}, but this one, {now.topic}, was created later"
     else:
         return
     raise ConfigError(
-        f"{source}: the log has its records up to {place.next} from {wrong}. To take in this one from its beginning, give the "
-        f'connector another `name` (with start = "earliest"), or have the log forget the old one: tutti producers forget {producer}'
+        f"{source}: the log has its records up to {place.next} from {wrong}. To copy this one from its beginning, give the "
+        f'connector another `name` (with start = "earliest"), or delete the state of the old producer: '
+        f"tutti producers forget {producer}"
     )

@@ -1,8 +1,8 @@
-"""Where the partitions of a topic start with `start = "latest"`: resolved once, before the first instance is ready.
+"""Start offsets of the partitions with `start = "latest"`: resolved once, before the first instance is ready.
 
-The start offset of each partition is committed to the log as the progress of its producer, without a record. After all of them the
-progress of one more producer, `NAME.TOPIC.start`, is committed. From then on the topic has started: a partition without progress
-was added since, and starts at its beginning.
+The start offset of each partition is committed to the log as the progress of its producer, without a record. Afterwards the
+progress of one more producer, `NAME.TOPIC.start`, marks the topic as started. A partition without progress in a started topic was
+added later, and starts at its beginning.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from tutti_connect.kafka.source.progress import Place, check_same, producer_name
 
 LOG = logging.getLogger("tutti.kafka")
 
-#: Commits a progress without a record: producer, topic in the log, and what returns the next progress, given the committed one.
+#: Commits progress without a record: producer, topic in the log, and a function from the committed progress to the next one.
 Committer = Callable[[str, str, Callable[[bytes], bytes]], bytes]
-#: Calls a function with each number, perhaps in parallel, and returns when all calls have ended.
+#: Calls a function with each number, possibly in parallel, and returns after all calls have ended.
 ForEach = Callable[[Callable[[int], object], Iterable[int]], None]
 
 
 class Ends(Protocol):
-    """What is asked of Kafka, as `tutti_connect.kafka.source.consumer.KafkaSource` answers it."""
+    """Requests to Kafka; implemented by `tutti_connect.kafka.source.consumer.KafkaSource`."""
 
     def topics(self) -> dict[str, Source]:
-        """Ids of the topics."""
+        """Return the ids of the topics."""
 
     def ends(self, topic: str) -> dict[int, int]:
-        """End offset of each partition."""
+        """Return the end offset of each partition."""
 
     def noted(self, keys: Iterable[Key]) -> dict[Key, tuple[int, str]]:
-        """Offset and note of the group."""
+        """Return the offset and metadata committed by the group."""
 
 
 class Topic(NamedTuple):
@@ -45,28 +45,28 @@ class Topic(NamedTuple):
 
     @property
     def start_producer(self) -> str:
-        """Its progress says that the topic has started."""
+        """Return the name of the producer whose progress marks the topic as started."""
         return producer_name(self.connector, self.source.topic, "start")
 
     def place(self, offset: int) -> bytes:
-        """The progress of a partition's producer."""
+        """Return the progress of a partition's producer."""
         return Place(self.source.cluster, self.source.topic_id, offset).encode()
 
 
 def resolve_latest(
     topic: Topic, kafka: Ends, commit: Committer, check_topics: Callable[[Mapping[str, Source]], None], for_each: ForEach
 ) -> None:
-    """Commit where each partition starts, unless the topic has started before.
+    """Commit the start offset of each partition, unless the topic has started before.
 
     Raises:
-        ConfigError: the topic started in another Kafka; or `check_topics`, called after Kafka has named the ends, refuses.
-        TuttiError: Kafka or the gateways do not answer. What is committed so far counts when this is called again.
+        ConfigError: the topic started in another Kafka cluster, or `check_topics`, called after reading the ends, rejects it.
+        TuttiError: Kafka or the gateways do not answer. A repeated call continues after the committed offsets.
     """
     if _has_started(topic, commit):
         return
     name = topic.source.topic
     ends = kafka.ends(name)
-    noted = kafka.noted([(name, number) for number in ends])  # where an earlier release has kept the start
+    noted = kafka.noted([(name, number) for number in ends])  # an earlier release kept the start offset there
     check_topics(kafka.topics())
 
     def start(number: int) -> None:
@@ -82,10 +82,10 @@ def resolve_latest(
 
 
 def _has_started(topic: Topic, commit: Committer) -> bool:
-    """Whether the log says so; the topic may be a later one of that name, all of which came since.
+    """Return True if the log marks the topic as started; a later topic of the same name counts, because all its messages are new.
 
     Raises:
-        ConfigError: it was in another Kafka.
+        ConfigError: the topic started in another cluster.
     """
     found = b""
 

@@ -1,1 +1,1 @@
-"""Common."""
+"""Options, output, waiting and signal handling that all commands share."""

@@ -1,11 +1,10 @@
-"""Ctrl-C in a process of our own.
+"""SIGINT (Ctrl-C) handling of a `tutti` process.
 
-While modules are loaded it ends the process at once, as nothing is open yet that wants to be put in order. As an exception it
-would come out of somebody else's module by half: as a traceback, as an error that says something else, and from some libraries as a
-crash.
+While modules load, Ctrl-C ends the process at once, because nothing needs cleanup yet. A KeyboardInterrupt raised inside a
+half-imported module can end as a traceback, as a misleading error, or as a crash in a C extension.
 
-Later the first one is the exception. The next one ends the process at once, where things are being put in order for the first: as
-a second exception it would come out of that, or of whatever reports the first.
+Afterwards the first Ctrl-C raises KeyboardInterrupt. The second one ends the process at once: an exception would interrupt the
+cleanup that the first one started.
 """
 
 from __future__ import annotations
@@ -17,47 +16,48 @@ from types import FrameType, TracebackType
 
 EXIT_INTERRUPTED = 130
 INTERRUPTED = "interrupted\n"
-_SAME_S = 0.25  # within which a second one is the same one: a terminal and who started us may both pass it on
+#: A terminal and a parent process may both send SIGINT for one Ctrl-C: a second signal within this time is ignored.
+_DUPLICATE_S = 0.25
 
 
 def heed() -> None:
-    """From now on Ctrl-C is heeded as above, unless somebody else heeds or ignores it."""
+    """Install the SIGINT handler, unless the process already handles or ignores SIGINT."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _first)
+        signal.signal(signal.SIGINT, _on_first)
 
 
 def heed_no_more() -> None:
-    """From now on it changes nothing: the process is about to end, with an exit code that is known."""
+    """Ignore SIGINT from here on: the process is about to end with a known exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class Loading:
-    """A block that loads modules."""
+    """Context manager for a block that imports modules: Ctrl-C ends the process at once."""
 
     def __enter__(self) -> None:
-        """From now on Ctrl-C ends the process, unless somebody else heeds or ignores it."""
+        """Install the handler that ends the process, unless the caller handles or ignores SIGINT."""
         self._before = signal.getsignal(signal.SIGINT)
-        self._ours = self._before in (signal.default_int_handler, _first)
+        self._ours = self._before in (signal.default_int_handler, _on_first)
         if self._ours:
-            signal.signal(signal.SIGINT, _end)
+            signal.signal(signal.SIGINT, _exit_now)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """From now on it is an exception again."""
+        """Restore the previous handler."""
         if self._ours:
             signal.signal(signal.SIGINT, self._before)
 
 
-def _first(number: int, frame: FrameType | None) -> None:
-    heard_s = time.monotonic()
+def _on_first(number: int, frame: FrameType | None) -> None:
+    first_s = time.monotonic()
 
-    def again(number: int, frame: FrameType | None) -> None:
-        if time.monotonic() - heard_s > _SAME_S:
-            _end(number, frame)
+    def on_second(number: int, frame: FrameType | None) -> None:
+        if time.monotonic() - first_s > _DUPLICATE_S:
+            _exit_now(number, frame)
 
-    signal.signal(signal.SIGINT, again)
+    signal.signal(signal.SIGINT, on_second)
     signal.default_int_handler(number, frame)
 
 
-def _end(_number: int, _frame: FrameType | None) -> None:
+def _exit_now(_number: int, _frame: FrameType | None) -> None:
     os.write(2, INTERRUPTED.encode())
     os._exit(EXIT_INTERRUPTED)

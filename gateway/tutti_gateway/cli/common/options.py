@@ -1,4 +1,4 @@
-"""Options that several commands share, and what turns their text into values."""
+"""Options that several commands share, and the parsers of their values."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def url_option(function: Function) -> Function:
-    """`--url`, by default from $TUTTI_URL, or from the group of commands that this one belongs to."""
+    """Add `--url`; its default is $TUTTI_URL, or the `--url` of the command group."""
     return _url(callback=lambda context, _option, url: needed_url(context, url))(function)
 
 
 def group_url_option(function: Function) -> Function:
-    """`--url` of a group of commands: its commands may do without one of their own."""
+    """Add `--url` to a command group, as the default for its commands."""
     return _url()(function)
 
 
 def needed_url(context: click.Context, url: str | None) -> str | None:
-    """The url that was given, to the command or to its group.
+    """Return the URL given to the command or to its group.
 
     Raises:
-        click.UsageError: none was.
+        click.UsageError: the command line and the environment name no URL.
     """
     if url is None and context.parent is not None:
         url = context.parent.params.get("url")
@@ -39,20 +39,20 @@ def needed_url(context: click.Context, url: str | None) -> str | None:
 
 
 def _url(**options: Any) -> Callable[[Function], Function]:
-    text = "A gateway or several: tutti://HOST:PORT[,HOST:PORT...] ($TUTTI_URL by default)."
+    text = "One or more gateways: tutti://HOST:PORT[,HOST:PORT...]. Default: $TUTTI_URL."
     return click.option("--url", envvar="TUTTI_URL", metavar="URL", help=text, **options)
 
 
 def json_option(function: Function) -> Function:
-    """`--json`."""
+    """Add `--json`."""
     return click.option("--json", "as_json", is_flag=True, help="Report as one line of JSON.")(function)
 
 
 class NumberRange(click.FloatRange):
-    """A number in a range. Click's own also takes NaN, which no comparison finds outside of a range, and infinity."""
+    """A finite number in a range; click's FloatRange accepts NaN and infinity."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """As click's."""
+        """Convert as click does, and reject NaN and infinity."""
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number", param, ctx)
@@ -60,11 +60,11 @@ class NumberRange(click.FloatRange):
 
 
 class _BoundType(click.ParamType[Bound]):
-    name = "place"
+    name = "position"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Bound:
         if not isinstance(value, str):
-            return value  # type: ignore[return-value]  # click hands defaults over as they are
+            return value  # type: ignore[return-value]  # click passes defaults unconverted
         try:
             return parse_bound(value)
         except UsageError as error:

@@ -1,4 +1,4 @@
-"""How commands report: JSON when asked for, rich tables on a terminal, plain lines otherwise."""
+"""Output of commands: JSON with `--json`, rich tables on a terminal, plain lines otherwise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import orjson
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _UNIT = 1024
-_WHOLE_MAX = 24  # characters of a cell that a narrow terminal does not break
+_NO_WRAP_CHARS_MAX = 24  # a cell up to this many characters is never wrapped on a narrow terminal
 
 
 def on_terminal() -> bool:
@@ -27,21 +27,22 @@ def can_draw(stream: TextIO) -> bool:
 
 
 def print_json(value: object) -> None:
-    """One line of JSON on standard output."""
+    """Write `value` as one line of JSON to standard output."""
     sys.stdout.write(orjson.dumps(value).decode() + "\n")
     sys.stdout.flush()
 
 
 def note(text: str) -> None:
-    """A line for people, on standard error, where it is in nobody's way. If that takes none (a full disk, a pipe that was closed),
-    nobody hears it, and the work goes on.
+    """Write a line to standard error, which keeps standard output free for data.
+
+    A failed write (full disk, closed pipe) is ignored, so that the command continues.
     """
     with suppress(OSError):
         print(text, file=sys.stderr, flush=True)
 
 
 def bytes_text(count: int) -> str:
-    """A number of bytes as people read it: 3.4 MiB."""
+    """Return a byte count in binary units, for example 3.4 MiB."""
     amount = float(count)
     for unit in _UNITS:
         if amount < _UNIT or unit == _UNITS[-1]:
@@ -51,12 +52,12 @@ def bytes_text(count: int) -> str:
 
 
 def counted(count: int, one: str, many: str | None = None) -> str:
-    """So many of something, as people write it: 1 segment, 2,000 segments."""
+    """Return a count with its noun, for example "1 segment" or "2,000 segments"."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def cell_text(value: object) -> str:
-    """A value in a table or a line; nothing is a hyphen."""
+    """Return a value as text for a table or a line; a missing value is a hyphen."""
     if value is None or value == "":
         return "-"
     if isinstance(value, bool):
@@ -67,7 +68,7 @@ def cell_text(value: object) -> str:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
-    """A table: drawn on a terminal, else a header and a line a row with tabs between; `empty` when there are no rows."""
+    """Print a table on a terminal, otherwise a header and tab-separated rows; print `empty` if there are no rows."""
     lines = iter(rows)
     first = next(lines, None)
     if first is None:
@@ -83,50 +84,50 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
     from rich.markup import escape
     from rich.table import Table
 
-    held = list(lines)
+    buffered = list(lines)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for number, column in enumerate(columns):
-        numeric = all(isinstance(row[number], int | float | None) for row in held)
-        longest = max(len(cell_text(row[number])) for row in held)
-        whole = len(column) <= longest <= _WHOLE_MAX  # a header may be broken, and what is long
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold", no_wrap=whole)
-    for row in held:
+        numeric = all(isinstance(row[number], int | float | None) for row in buffered)
+        longest = max(len(cell_text(row[number])) for row in buffered)
+        no_wrap = len(column) <= longest <= _NO_WRAP_CHARS_MAX  # wrap only headers and long cells
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold", no_wrap=no_wrap)
+    for row in buffered:
         table.add_row(*(escape(cell_text(value)) for value in row))
     Console().print(table)
 
 
 def print_fields(fields: Mapping[str, object]) -> None:
-    """A line a field, for people: its name and its value."""
+    """Print one line for each field: its name and its value."""
     width = max((len(name) for name in fields), default=0)
     for name, value in fields.items():
         print(f"{name:<{width}}  {cell_text(value)}")
 
 
 class Meter(Protocol):
-    """What a long work tells of its progress."""
+    """Receives the progress of a long operation."""
 
     def advance(self, amount: int) -> None:
-        """So much more is done (in the unit of the total)."""
+        """Add `amount` to the progress, in the unit of the total."""
 
     def reach(self, done: int, total: int) -> None:
-        """So much is done, of so much."""
+        """Set the progress to `done` of `total`."""
 
 
-class _Silent:
-    """Nobody looks."""
+class _NullMeter:
+    """Progress meter that discards all updates."""
 
     def advance(self, amount: int) -> None:
-        """Nothing."""
+        """Discard the update."""
 
     def reach(self, done: int, total: int) -> None:
-        """Nothing."""
+        """Discard the update."""
 
 
 @contextmanager
 def progress(title: str, total: int | None, *, unit: str = "records") -> Iterator[Meter]:
-    """A progress bar on standard error while the block runs, if that is a terminal; `total` None when it is not known."""
+    """Show a progress bar on standard error during the block, if standard error is a terminal; `total` is None if unknown."""
     if not can_draw(sys.stderr):
-        yield _Silent()
+        yield _NullMeter()
         return
     from rich import progress as bars
     from rich.console import Console

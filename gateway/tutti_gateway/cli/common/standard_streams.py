@@ -1,7 +1,7 @@
-"""Standard streams that whoever started us has closed (`tutti ... 2>&-`).
+"""Replacement of standard streams that the parent process closed (`tutti ... 2>&-`).
 
-Python has None in their place, and the next file that is opened gets their number: what a library writes for people would
-end in it.
+Python sets such a stream to None, and the next file opened gets its descriptor. Without replacement, text that a library writes to
+descriptor 2 would end up in that file.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import sys
 
 
 def fill() -> None:
-    """Let the numbers of closed streams be taken by the null device; what is said on a closed standard error is lost."""
+    """Open the null device on each closed standard descriptor; text written to a closed standard error is discarded."""
     for number, stream in enumerate((sys.stdin, sys.stdout, sys.stderr)):
         if stream is None and not _is_open(number):
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+            os.open(os.devnull, os.O_RDWR)  # open() returns the lowest free descriptor, which is this one
     if sys.stderr is None:
         sys.stderr = io.TextIOWrapper(io.FileIO(os.devnull, "w"), "utf-8", write_through=True)
 

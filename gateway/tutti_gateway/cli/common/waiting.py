@@ -1,4 +1,7 @@
-"""Waiting for something that others do: a line on a terminal that tells why it lasts, else a line for each reason, once."""
+"""Waiting for a remote event, with the reason shown on standard error.
+
+On a terminal, a status line shows the current reason. Otherwise each reason is printed once.
+"""
 
 from __future__ import annotations
 
@@ -14,27 +17,27 @@ LOOK_S = 0.25
 
 
 class Deadline:
-    """The end of one wait that has several parts."""
+    """Time limit that several consecutive waits share."""
 
     def __init__(self, timeout_s: float) -> None:
-        """It begins now."""
+        """Start the time limit now."""
         self.timeout_s = timeout_s
         self._until_s = time.monotonic() + timeout_s
 
     @property
     def left_s(self) -> float:
-        """Seconds, 0 when it is over."""
+        """Return the seconds left, 0 after the end."""
         return max(0.0, self._until_s - time.monotonic())
 
     def pause(self) -> bool:
-        """Sleep a little; whether there is time for one more look."""
+        """Sleep for one polling interval; return True if time is left."""
         time.sleep(min(LOOK_S, self.left_s))
         return self.left_s > 0
 
 
 @contextmanager
 def telling(title: str, reason: Callable[[], str]) -> Iterator[None]:
-    """While the block runs, tell on standard error what is waited for, and why as `reason` says ("": nothing is known)."""
+    """Show on standard error, during the block, `title` and the text that `reason` returns ("" if unknown)."""
     stop = threading.Event()
     thread = threading.Thread(target=_draw if can_draw(sys.stderr) else _write, args=(title, reason, stop), daemon=True)
     thread.start()
@@ -51,14 +54,14 @@ def _draw(title: str, reason: Callable[[], str], stop: threading.Event) -> None:
 
     with Console(stderr=True).status(escape(title)) as status:
         while not stop.wait(LOOK_S):
-            why = reason()
-            status.update(escape(f"{title}: {why}" if why else title))
+            current = reason()
+            status.update(escape(f"{title}: {current}" if current else title))
 
 
 def _write(title: str, reason: Callable[[], str], stop: threading.Event) -> None:
-    said: set[str] = set()  # what gateways say takes turns while one after another is asked
+    shown: set[str] = set()  # the reason alternates while several gateways are asked in turn
     while not stop.wait(LOOK_S):
-        why = reason()
-        if why and why not in said:
-            said.add(why)
-            note(f"{title}: {why}")
+        current = reason()
+        if current and current not in shown:
+            shown.add(current)
+            note(f"{title}: {current}")

@@ -1,7 +1,8 @@
-"""What the demo's processes tell each other through a small shared file: when to begin, and how far each airport's record is.
+"""Shared memory file of the demo's processes: the start time, and the progress of each airport.
 
-An airport that is ahead of another by more than the allowed skew waits. So whoever reads the committed log knows: after a departure
-of minute m no other one follows that is older than m less the skew. That is what a watermark needs, and it holds through crashes.
+An airport that is ahead of another by more than the allowed skew waits. The committed log therefore has a bound: after a departure
+of minute m, every later departure is at or after m minus the skew. Spark's watermark needs this bound, and it also holds after
+crashes.
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ from typing import Self
 
 from tutti_gateway.cli.demo.departures import AIRPORTS
 
-#: Later than any minute of the year: nothing more comes from this airport.
+#: Later than any minute of the year: the airport has sent all its departures.
 FINISHED = 1 << 40
 _SLOT = struct.Struct("<q")
-_BEGIN = len(AIRPORTS)
+_START = len(AIRPORTS)
 
 
 class Board:
-    """The shared file, mapped. Each number has one writer; 8 aligned bytes are written at once."""
+    """The mapped shared file. Each number has one writer; aligned 8-byte writes are atomic."""
 
     def __init__(self, path: Path) -> None:
-        """Map it; made when it is not there."""
+        """Map the file; create it if it does not exist."""
         with path.open("a+b") as file:
-            file.truncate((_BEGIN + 1) * _SLOT.size)
-            self._map = mmap.mmap(file.fileno(), (_BEGIN + 1) * _SLOT.size)
+            file.truncate((_START + 1) * _SLOT.size)
+            self._map = mmap.mmap(file.fileno(), (_START + 1) * _SLOT.size)
         self._numbers = memoryview(self._map).cast("q")
 
     def __enter__(self) -> Self:
@@ -39,21 +40,21 @@ class Board:
 
     @property
     def begun_us(self) -> int:
-        """When the year began, on the monotonic clock of this machine; 0: it has not yet."""
-        return self._numbers[_BEGIN]
+        """Return the start of the simulated year on this machine's monotonic clock, in us; 0 before the start."""
+        return self._numbers[_START]
 
     def begin(self, now_us: int) -> None:
-        """Let the year begin."""
-        self._numbers[_BEGIN] = now_us
+        """Set the start of the simulated year."""
+        self._numbers[_START] = now_us
 
     def publish(self, airport: str, minute: int) -> None:
-        """Everything of `airport` that was due up to `minute` is committed."""
+        """Publish that all departures of `airport` up to `minute` are committed."""
         self._numbers[AIRPORTS.index(airport)] = minute
 
     def committed(self) -> int:
-        """The minute up to which everything of all airports is committed."""
+        """Return the minute up to which the departures of all airports are committed."""
         return min(self._numbers[: len(AIRPORTS)])
 
     def committed_elsewhere(self, airport: str) -> int:
-        """As `committed`, for the other airports."""
+        """Return the minute up to which the departures of all other airports are committed."""
         return min(self._numbers[number] for number, name in enumerate(AIRPORTS) if name != airport)

@@ -1,4 +1,4 @@
-"""`tutti demo`."""
+"""`tutti demo`: the main job on real input, with checks at the end."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tutti_gateway.cli.group.dev import GATEWAYS_MAX
 if TYPE_CHECKING:
     from tutti_gateway.cli.demo.run import Plan
 
-#: What a run takes at most: each gateway's reserves and segments; checkpoints, results and what Spark puts aside.
-GATEWAY_BYTES, REST_BYTES = 1024**3, 1024**3
+#: Disk space that a run needs at most: for each gateway, and for checkpoints, results and Spark's temporary files.
+GATEWAY_BYTES, OTHER_BYTES = 1024**3, 1024**3
 
 
 @click.command()
-@click.option("--gateways", "count", type=click.IntRange(1, GATEWAYS_MAX), default=3, show_default=True, help="How many.")
+@click.option("--gateways", "count", type=click.IntRange(1, GATEWAYS_MAX), default=3, show_default=True, help="Number of gateways.")
 @click.option(
     "--data",
     "directory",
@@ -32,25 +32,26 @@ GATEWAY_BYTES, REST_BYTES = 1024**3, 1024**3
     default=Path("data/demo"),
     show_default=True,
     metavar="DIR",
-    help="Where everything of the run is kept.",
+    help="Directory for all files of the run.",
 )
-@click.option("--keep", is_flag=True, help="Keep log, checkpoint and results; otherwise the picture and the report alone.")
+@click.option("--keep", is_flag=True, help="Keep log, checkpoint and results; by default only the picture and the report stay.")
 @click.option("--port", type=click.IntRange(1, 65_532), default=7400, show_default=True, help="The first gateway's base port.")
 @json_option
 def demo(count: int, directory: Path, keep: bool, port: int, as_json: bool) -> int:
-    """The main job on real input, start to end, and what was checked.
+    """Run the main job on real input, and print the final checks.
 
-    336,776 departures from New York's airports go through a group of gateways, one an airport, to a Spark job, which joins the
-    weather and keeps delay statistics. On the way the group's coordinator is killed while Spark reads, and so is the job. At the
-    end: each departure exactly once, each airport in its order, the same log on every gateway, the live result the same bytes as a
-    replay from the log files of the one that was killed. Any mismatch fails. Takes 2 to 4 minutes on 2 cores.
+    336,776 departures from New York's airports pass through a group of gateways, one for each airport, to a Spark job. The job
+    joins the weather and keeps delay statistics. During the run, the demo kills the group's coordinator while Spark reads, and then
+    the job. The final checks: each departure exactly once, each airport in its order, the same log on every gateway, and the live
+    result equal, byte for byte, to a replay from the killed gateway's log files. Any mismatch fails. The demo takes 2 to 4 minutes
+    on 2 cores.
     """
-    begun_s = time.monotonic()
+    started_s = time.monotonic()
 
     def say(text: str) -> None:
-        note(f"{time.monotonic() - begun_s:6.1f} s  {text}")
+        note(f"{time.monotonic() - started_s:6.1f} s  {text}")
 
-    _look_around(directory, count, port)
+    _check_prerequisites(directory, count, port)
     from tutti_gateway.cli.demo.run import Plan, prepare_directory
 
     with prepare_directory(directory):
@@ -58,14 +59,14 @@ def demo(count: int, directory: Path, keep: bool, port: int, as_json: bool) -> i
 
 
 def _run(plan: Plan, keep: bool, as_json: bool, say: Callable[[str], None]) -> int:
-    """Run it in the prepared directory and report; the exit code."""
+    """Run the demo in the prepared directory, print the report, and return the exit code."""
     from tutti_gateway.cli.demo.run import PICTURE, REPORT, Demo, sweep
 
     directory = plan.directory
     try:
         outcome = Demo(plan, say).run()
     except BaseException:
-        note(f"everything is left in {directory} as it was; the logs of each process are in {directory / 'logs'}")
+        note(f"all files are kept in {directory}; the logs of each process are in {directory / 'logs'}")
         raise
     (directory / REPORT).write_bytes(orjson.dumps(outcome.fields(), option=orjson.OPT_INDENT_2) + b"\n")
     if as_json:
@@ -81,15 +82,15 @@ def _run(plan: Plan, keep: bool, as_json: bool, say: Callable[[str], None]) -> i
         )
         print(f"picture: {directory / PICTURE}")
     if not outcome.held:
-        note(f"error: not every promise held; everything is left in {directory}")
+        note(f"error: not every promise held; all files are kept in {directory}")
         return 1
     if not keep:
         sweep(directory, keep=(".tutti-demo", PICTURE, REPORT))
     return 0
 
 
-def _look_around(directory: Path, count: int, port: int) -> None:
-    """Raises `Unavailable`, in one sentence, when the demo cannot run here."""
+def _check_prerequisites(directory: Path, count: int, port: int) -> None:
+    """Raise `Unavailable` with one sentence if the demo cannot run here."""
     from tutti_gateway.cli.demo.departures import package_data
     from tutti_gateway.cli.demo.gateways import addresses
     from tutti_gateway.cli.doctor import java, machine, spark
@@ -100,15 +101,16 @@ def _look_around(directory: Path, count: int, port: int) -> None:
             raise Unavailable(f"the demo needs {finding.subject}: {finding.found}: {finding.do}")
     for name, address in addresses(count, port).items():
         base = int(address.rpartition(":")[2])
-        taken = machine.ports_taken(base)
-        if taken:
+        in_use = machine.ports_taken(base)
+        if in_use:
             raise Unavailable(
-                f"the demo needs the ports {base} to {base + 3} for gateway {name}, of which these are in use: {taken}; "
+                f"the demo needs the ports {base} to {base + 3} for gateway {name}; these are in use: {in_use}; "
                 "choose others with --port"
             )
-    place = machine.nearest(directory)
-    free, needed = shutil.disk_usage(place).free, REST_BYTES + count * GATEWAY_BYTES
+    existing = machine.nearest(directory)
+    free, needed = shutil.disk_usage(existing).free, OTHER_BYTES + count * GATEWAY_BYTES
     if free < needed:
         raise Unavailable(
-            f"the demo needs {needed >> 20} MiB and {place} has {free >> 20} MiB free: make room, or name another --data"
+            f"the demo needs {needed >> 20} MiB and {existing} has {free >> 20} MiB free: "
+            "free some space, or choose another directory with --data"
         )

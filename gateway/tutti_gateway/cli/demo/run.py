@@ -1,9 +1,8 @@
-"""The demo from start to end: a year of departures through a group of gateways and a Spark job, both killed on the way, and what is
-checked.
+"""The demo from start to end: a year of departures through a group of gateways and a Spark job, with checks at the end.
 
-The gateways run as those of `tutti dev` do, one an airport, and are started again when killed; the job is
-`jobs/flights.py` under spark-submit; three producers replay the year at a pace, each through its airport's gateway while
-that is there. What is checked at the end is read from the log files and the results, with every gateway down.
+The gateways run as in `tutti dev`, one for each airport, and restart when killed. The job is `jobs/flights.py` under spark-submit.
+Three producers replay the year at a fixed rate, each through its airport's gateway while that gateway is up. The checks at the end
+read the log files and the results, with every gateway down.
 """
 
 from __future__ import annotations
@@ -45,9 +44,9 @@ from tutti_spark.jobs.departures import CLOSING_RECORD, TOPIC
 if TYPE_CHECKING:
     from tutti_gateway.log.tools.digest import Digest
 
-#: Departures wait for those of another airport that are older by more than this; the job's watermark is 12 hours.
+#: Maximum lead of one airport over another, in minutes; the job's watermark is 12 hours.
 SKEW_MINUTES = 360
-#: Parts of the year after which the coordinator and the query are killed.
+#: Fractions of the year after which the demo kills the coordinator and the query.
 KILL_GATEWAY_AT, KILL_QUERY_AT = 0.3, 0.6
 READY_WAIT_S, QUERY_START_WAIT_S, DRAIN_WAIT_S, REPLAY_WAIT_S, STOP_WAIT_S = 60.0, 180.0, 300.0, 300.0, 60.0
 SAME_WAIT_S = 30.0
@@ -56,9 +55,9 @@ _MARKER = ".tutti-demo"
 
 
 class Plan(NamedTuple):
-    """What is asked of a run.
+    """Parameters of a run.
 
-    `limit`: the year's first so many departures, None for all. `year_s`: seconds in which the year (or that part of it) passes.
+    `limit`: only the first departures of the year, None for all. `year_s`: seconds in which the year (or that part of it) passes.
     """
 
     directory: Path
@@ -69,7 +68,7 @@ class Plan(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a run found."""
+    """Results of a run."""
 
     checks: list[Check]
     speed: Speed
@@ -80,11 +79,11 @@ class Outcome(NamedTuple):
 
     @property
     def held(self) -> bool:
-        """Whether every promise held."""
+        """True if every promise held."""
         return all(check.held for check in self.checks)
 
     def fields(self) -> dict[str, object]:
-        """For JSON."""
+        """Return the results as JSON fields."""
         return {
             "held": self.held,
             "checks": [check._asdict() for check in self.checks],
@@ -99,24 +98,26 @@ class Outcome(NamedTuple):
 
 @contextmanager
 def prepare_directory(directory: Path) -> Iterator[None]:
-    """Make the directory, emptied of a former demo, and keep other demos out of it until the block ends.
+    """Create the directory, or clear the files of an earlier demo, and lock it until the block ends.
 
     Raises:
-        UsageError: it holds something that no demo made.
-        Unavailable: another demo runs in it.
+        UsageError: the directory holds files that are not from a demo.
+        Unavailable: another demo runs in the directory.
     """
     if directory.exists() and any(directory.iterdir()) and not (directory / _MARKER).exists():
-        raise UsageError(f"{directory} is not empty and no demo's: name another directory with --data")
+        raise UsageError(f"{directory} holds files that are not from a demo: choose another directory with --data")
     make_directory(directory)
-    # The lock is on the open file, which no child inherits (O_CLOEXEC is Python's default): it goes with this process, however that
-    # ends. The marker itself is never deleted, so all demos lock the same file.
+    # The lock belongs to the open file, which no child inherits (O_CLOEXEC). The kernel releases it when this process ends. The
+    # marker is never deleted, so all demos lock the same file.
     marker = os.open(directory / _MARKER, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
             fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.read(marker, 32).decode("ascii", "replace").strip() or "unknown"
-            raise Unavailable(f"another demo (process {holder}) runs in {directory}; wait for it, or name another --data") from None
+            raise Unavailable(
+                f"another demo (process {holder}) runs in {directory}; wait for its end, or choose another --data"
+            ) from None
         os.ftruncate(marker, 0)
         os.pwrite(marker, f"{os.getpid()}\n".encode(), 0)
         sweep(directory, keep=(_MARKER,))
@@ -126,7 +127,7 @@ def prepare_directory(directory: Path) -> Iterator[None]:
 
 
 def sweep(directory: Path, keep: Sequence[str]) -> None:
-    """Delete all in a demo's directory but what is named."""
+    """Delete everything in a demo's directory except the entries in `keep`."""
     for entry in directory.iterdir():
         if entry.name in keep:
             continue
@@ -137,10 +138,10 @@ def sweep(directory: Path, keep: Sequence[str]) -> None:
 
 
 class Demo:
-    """One run in a prepared directory. `say` is told each step."""
+    """One run in a prepared directory. `say` receives a line for each step."""
 
     def __init__(self, plan: Plan, say: Callable[[str], None]) -> None:
-        """Nothing is started yet."""
+        """Prepare the run without starting a process."""
         self._plan, self._say = plan, say
         self._at = plan.directory.absolute()
         self._gateways = addresses(plan.gateways, plan.port)
@@ -148,12 +149,12 @@ class Demo:
         self._killed = next(iter(self._gateways))
         self._kills: list[Kill] = []
         self._last_minute = 0
-        self._begun_s = time.monotonic()
+        self._started_s = time.monotonic()
         for name in ("input", "times", "logs", "tmp"):
             (self._at / name).mkdir()
 
     def run(self) -> Outcome:
-        """Run it all.
+        """Run all steps, and return the outcome.
 
         Raises:
             Failed: a process ended or did not end in time.
@@ -178,15 +179,15 @@ class Demo:
             )
             self._say("the Spark query runs; the year begins")
             board.begin(time.monotonic_ns() // 1000)
-            query = self._pass_the_year(house, board, gateways, query, feeders)
+            query = self._run_the_year(house, board, gateways, query, feeders)
             self._close_the_year()
             self._say("all departures are committed; the query finishes the last windows")
             query.finish(DRAIN_WAIT_S)
-            wait_until(self._all_have_the_same, SAME_WAIT_S, "the same end of the log at every gateway", [gateways])
+            wait_until(self._all_have_the_same, SAME_WAIT_S, "equal log ends at all gateways", [gateways])
             gateways.stop(STOP_WAIT_S)
             self._say(f"query and gateways have stopped; a batch job replays the log files of {self._killed}")
             replay = self._start_replay(house)
-            checks, digest = self._check_logs(expected)  # on the other processor meanwhile
+            checks, digest = self._check_logs(expected)  # uses the second core while the replay runs
             self._say("the logs are checked; the replay is compared with the live result")
             self._finish_replay(replay)
         return self._conclude(checks, digest, total)
@@ -195,8 +196,8 @@ class Demo:
     def _data(self) -> Path:
         return self._at / "gateways"
 
-    def _pass_the_year(self, house: Household, board: Board, gateways: Running, query: Running, feeders: list[Running]) -> Running:
-        """Wait for all departures to be committed, and kill the coordinator and the query on the way; the query that runs then."""
+    def _run_the_year(self, house: Household, board: Board, gateways: Running, query: Running, feeders: list[Running]) -> Running:
+        """Kill the coordinator and the query during the year, wait for all commits, and return the restarted query."""
 
         def passed(part: float) -> Callable[[], bool]:
             return lambda: board.committed() >= part * self._last_minute
@@ -233,11 +234,11 @@ class Demo:
         self._say(f"{what} was killed with SIGKILL")
 
     def _batches(self) -> int:
-        """Micro-batches that the query has finished."""
+        """Return the number of micro-batches that the query has finished."""
         return len(list((self._at / "checkpoint" / "commits").glob("[0-9]*")))
 
     def _coordinator(self) -> tuple[str, int]:
-        """The coordinator's name, and the id of its process."""
+        """Return the name of the coordinator and the id of its process."""
         from tutti.io.admin import Control
 
         with Control(self._url) as control:
@@ -245,21 +246,21 @@ class Demo:
         return name, int(self._status(name)["pid"])
 
     def _status(self, name: str) -> dict[str, Any]:
-        """What one gateway says of itself."""
+        """Return the status document of one gateway."""
         from tutti.io.admin import Control
 
         with Control(f"tutti://{self._gateways[name]}", learn=False) as control:
             return control.status()
 
     def _all_have_the_same(self) -> bool:
-        """Whether every gateway's log ends where the others' do; nothing is sent any more."""
+        """True if every gateway's log ends at the same position; nothing is sent any more."""
         try:
             return len({self._status(name)["position"] for name in self._gateways}) == 1
         except Unavailable:
-            return False  # one is being started again
+            return False  # a gateway is restarting
 
     def _close_the_year(self) -> None:
-        """Send the record that tells the job that nothing more comes."""
+        """Send the record that marks the end of the input for the job."""
         from tutti.producer import Producer
 
         with Producer(self._url, producer="closing") as producer:
@@ -274,11 +275,11 @@ class Demo:
         try:
             replay.finish(REPLAY_WAIT_S)
         except Failed:
-            if not (self._at / "replay.jsonl").exists():  # it did not get as far as to find a difference, which `_conclude` reports
+            if not (self._at / "replay.jsonl").exists():  # the replay failed before it compared the results
                 raise
 
     def _check_logs(self, expected: Sequence[Departures]) -> tuple[list[Check], Digest]:
-        """What the log files alone show, and the digest of the killed gateway's."""
+        """Check the log files, and return the checks with the digest of the killed gateway's log."""
         from tutti.sources.files import Files
         from tutti_gateway.log.tools.digest import digest
         from tutti_gateway.log.tools.verify import verify
@@ -294,10 +295,10 @@ class Demo:
         return checks, sums[self._killed]
 
     def _conclude(self, checks: list[Check], digest: Digest, total: int) -> Outcome:
-        """Compare the results, and draw the picture."""
+        """Compare the results, and write the report page."""
         checks = checks + check_results(self._at / "live.jsonl", self._at / "replay.jsonl", total)
         times_us = load_times(self._at / "times")
-        outcome = Outcome(checks, speed(times_us), digest.sha256, digest.log, self._kills, time.monotonic() - self._begun_s)
+        outcome = Outcome(checks, speed(times_us), digest.sha256, digest.log, self._kills, time.monotonic() - self._started_s)
         write_picture(
             self._at / PICTURE,
             f"{total:,} departures, {len(checks)} promises, {sum(check.held for check in checks)} held",
@@ -319,7 +320,7 @@ class Demo:
         return house.start("gateways", [sys.executable, "-m", "tutti_gateway.cli.demo.gateways", *options])
 
     def _wait_ready(self, gateways: Running) -> None:
-        """Wait for the line that says so."""
+        """Wait for the line that reports the gateways as ready."""
         wait_until(lambda: gateways.output.read_bytes().endswith(b"\n"), READY_WAIT_S, "the gateways' start", [gateways])
 
     def _start_query(self, house: Household) -> Running:
@@ -331,7 +332,7 @@ class Demo:
 
         local = str(self._at / "tmp")
         settings = {"spark.local.dir": local, "spark.driver.memory": "1g", "spark.sql.warehouse.dir": f"{local}/warehouse"}
-        # The short compiler and collector: these jobs are over before the long ones pay (30 s of processor time instead of 42).
+        # The C1 compiler and the serial collector cost least in short jobs (30 s of processor time instead of 42 s).
         java = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dderby.system.home={local}"
         settings["spark.driver.extraJavaOptions"] = java
         command = spark_submit(job("flights"), *arguments, "--weather", str(weather_file()), conf=settings)
@@ -350,5 +351,5 @@ class Demo:
         }
         command = [sys.executable, "-m", "tutti_gateway.cli.demo.feeder"]
         feeder = house.start(airport, command + [part for option in options.items() for part in option])
-        feeder.may_end = True  # on a busy machine the year may be over before a killed gateway is back
+        feeder.may_end = True  # on a busy machine, the input may end before a killed gateway is back
         return feeder

@@ -1,1 +1,1 @@
-"""`tutti doctor`: what is wrong with this machine, and what to do."""
+"""`tutti doctor`: checks this machine, and reports each problem with its remedy."""

@@ -1,4 +1,4 @@
-"""`tutti doctor`."""
+"""`tutti doctor`: runs the checks, and prints each finding."""
 
 from __future__ import annotations
 
@@ -15,20 +15,25 @@ from tutti_gateway.cli.doctor.machine import Finding
 
 
 @click.command()
-@click.option("--spark", is_flag=True, help="Start Spark for a moment and see what its Python workers have.")
-@click.option("--master", metavar="URL", help="With --spark: the cluster to try, whose executors tell what they have.")
-@click.option("--port", type=click.IntRange(1, 65_532), default=7400, show_default=True, help="Base port of the gateway to be.")
-@click.option("--data", type=click.Path(path_type=Path), default=Path(), help="Where its data will be. [the working directory]")
+@click.option("--spark", is_flag=True, help="Start Spark briefly and check the packages of its Python workers.")
+@click.option("--master", metavar="URL", help="With --spark: master URL of the cluster to check.")
+@click.option("--port", type=click.IntRange(1, 65_532), default=7400, show_default=True, help="Base port of the planned gateway.")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    default=Path(),
+    help="Data directory of the planned gateway. [default: the working directory]",
+)
 @json_option
 def doctor(spark: bool, master: str | None, port: int, data: Path, as_json: bool) -> int:
-    """Say what is wrong with this machine, and what to do.
+    """Check this machine, and report each problem with its remedy.
 
-    Exit code 1 if anything is.
+    The exit code is 1 if there is a problem.
     """
     if master is not None and not spark:
-        raise UsageError("--master is where Spark is tried: give --spark, too")
+        raise UsageError("--master needs --spark: give both")
     findings = []
-    for finding in _look(spark, master, port, data):
+    for finding in _findings(spark, master, port, data):
         findings.append(finding)
         if not as_json:
             _print(finding)
@@ -36,15 +41,16 @@ def doctor(spark: bool, master: str | None, port: int, data: Path, as_json: bool
     if as_json:
         print_json({"ok": not wrong, "findings": [finding._asdict() for finding in findings]})
     else:
-        are = "is" if len(wrong) == 1 else "are"
-        print(f"{len(wrong)} of {len(findings)} {are} wrong: {', '.join(wrong)}" if wrong else f"all {len(findings)} are good")
+        print(
+            f"{len(wrong)} of {len(findings)} checks failed: {', '.join(wrong)}" if wrong else f"all {len(findings)} checks passed"
+        )
     return 1 if wrong else 0
 
 
-def _look(spark: bool, master: str | None, port: int, data: Path) -> Iterator[Finding]:
+def _findings(spark: bool, master: str | None, port: int, data: Path) -> Iterator[Finding]:
     from tutti_gateway.cli.doctor import spark as sparks
 
-    looks: list[Callable[[], Finding]] = [
+    checks: list[Callable[[], Finding]] = [
         machine.python,
         machine.packages,
         machine.compiled,
@@ -58,14 +64,14 @@ def _look(spark: bool, master: str | None, port: int, data: Path) -> Iterator[Fi
         sparks.settings,
     ]
     findings = []
-    for look in looks:
-        findings.append(look())
+    for check in checks:
+        findings.append(check())
         yield findings[-1]
     if spark:
         needed = {sparks.pyspark, java.java}
-        lacking = [finding.subject for look, finding in zip(looks, findings, strict=True) if look in needed and not finding.good]
-        if lacking:  # it would fail for the same reason, and one mistake counts once
-            note(f"a trial of Spark is left out: it needs {' and '.join(lacking)}")
+        failed = [finding.subject for check, finding in zip(checks, findings, strict=True) if check in needed and not finding.good]
+        if failed:  # the trial would fail for the same reason, and each problem counts once
+            note(f"the trial of Spark is skipped: it needs {' and '.join(failed)}")
         else:
             yield sparks.trial(master or sparks.LOCAL)
 

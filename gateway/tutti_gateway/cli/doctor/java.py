@@ -1,4 +1,4 @@
-"""The Java that Spark will start."""
+"""Check of the Java that Spark starts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tutti_gateway.cli.doctor.machine import Finding
 
 
 def java() -> Finding:
-    """Whether it is there, starts, and is new enough."""
+    """Check that Java is installed, starts, and is new enough."""
     from tutti_spark.common.java import INSTALL, look
     from tutti_spark.common.requirements import JAVA_MIN
 

@@ -1,4 +1,4 @@
-"""Looks at the machine, one finding each: what was found, whether it will do, and what to do if not."""
+"""Checks of the machine. Each returns one finding: the observed value, a verdict, and a remedy."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ PACKAGES = ("tutti-ingest", "pyarrow", "pynacl", "numpy", "msgspec", "orjson", "
 PORT_NAMES = ("clients", "group", "reads", "admin")
 _SYNCS = 40
 _SYNC_BYTES = 256
-#: A commit takes at least one sync; above this a person notices.
+#: A commit takes at least one fdatasync; users notice latencies above this limit.
 SYNC_MS_MAX = 50.0
 OPEN_FILES_MIN = 1024
 _CONNECT_WAIT_S = 0.5
 
 
 class Finding(NamedTuple):
-    """One look: its subject, what was found, whether that will do, and what to do if it will not."""
+    """Result of one check: subject, verdict, observed value, and the remedy if the verdict is bad."""
 
     subject: str
     good: bool
@@ -38,14 +38,14 @@ class Finding(NamedTuple):
 
 
 def python() -> Finding:
-    """The running interpreter."""
+    """Check the version of the running interpreter, and the platform."""
     found = f"{platform.python_version()} at {sys.executable}"
     good = (3, 11) <= sys.version_info[:2] <= (3, 13) and sys.platform == "linux"
     return Finding("python", good, f"{found} on {platform.system()}", "run Tutti on Linux with Python 3.11, 3.12 or 3.13")
 
 
 def packages() -> Finding:
-    """The libraries that a gateway and a client need."""
+    """Check that the libraries of gateways and clients are installed."""
     found, missing = [], []
     for name in PACKAGES:
         try:
@@ -57,39 +57,39 @@ def packages() -> Finding:
 
 
 def compiled() -> Finding:
-    """Whether producers send by what was compiled at installation."""
+    """Report whether producers use the compiled extension for sending."""
     from tutti.batching.append import compiled
 
     if compiled is not None:
         return Finding("send()", True, f"compiled, {compiled.__file__}")
-    what = "not compiled: without gcc and Python's headers (python3-dev) at installation, or with TUTTI_SWIFT=0"
-    return Finding("send()", True, f"{what}, records of 100 B go at two thirds of the rate")
+    what = "not compiled: gcc or Python's headers (python3-dev) were missing at installation, or TUTTI_SWIFT=0 is set"
+    return Finding("send()", True, f"{what}; records of 100 B reach two thirds of the rate")
 
 
 def open_files() -> Finding:
-    """How many files and sockets a process may open."""
+    """Check how many files and sockets a process may open."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    do = f"`ulimit -n {limits.SESSIONS_MAX * 2}` before a gateway is started: each client takes a descriptor"
+    do = f"run `ulimit -n {limits.SESSIONS_MAX * 2}` before starting a gateway: each client uses one descriptor"
     return Finding("open files", soft >= OPEN_FILES_MIN, f"{soft} (at most {hard})", do)
 
 
 def ports(base: int) -> Finding:
-    """Whether the four ports of a gateway at `base` are free, or a gateway of ours has them."""
-    taken = ports_taken(base)
-    if not taken:
+    """Check that the four ports of a gateway at `base` are free, or that a Tutti gateway uses them."""
+    in_use = ports_taken(base)
+    if not in_use:
         return Finding("ports", True, f"{base} to {base + 3} are free")
-    who = _gateway_at(base)
-    if who:
-        return Finding("ports", True, f"{base} to {base + 3} belong to gateway {who}, which is running")
-    return Finding("ports", False, f"in use by another program: {taken}", "choose another base port, or stop that program")
+    gateway = _gateway_at(base)
+    if gateway:
+        return Finding("ports", True, f"{base} to {base + 3} belong to gateway {gateway}, which is running")
+    return Finding("ports", False, f"in use by another program: {in_use}", "choose another base port, or stop that program")
 
 
 def ports_taken(base: int) -> str:
-    """Which of a gateway's four ports are in use, and what for they would be; "" when all are free."""
-    taken = [(port, name) for port, name in enumerate(PORT_NAMES, base) if not _is_free(port)]
-    return ", ".join(f"{port} ({name})" for port, name in taken)
+    """Return which of a gateway's four ports are in use, with their purpose; "" if all are free."""
+    in_use = [(port, name) for port, name in enumerate(PORT_NAMES, base) if not _is_free(port)]
+    return ", ".join(f"{port} ({name})" for port, name in in_use)
 
 
 def _is_free(port: int) -> bool:
@@ -103,7 +103,7 @@ def _is_free(port: int) -> bool:
 
 
 def _gateway_at(port: int) -> str | None:
-    """The name of the gateway whose admin port stands beside `port`, None if none answers."""
+    """Return the name of the gateway whose admin port belongs to base port `port`, None if no gateway answers."""
     import http.client
 
     import orjson
@@ -111,48 +111,47 @@ def _gateway_at(port: int) -> str | None:
     connection = http.client.HTTPConnection("127.0.0.1", port + 3, timeout=_CONNECT_WAIT_S)
     try:
         connection.request("GET", "/v1/status")
-        told = orjson.loads(connection.getresponse().read(common_limits.MIB))
+        status = orjson.loads(connection.getresponse().read(common_limits.MIB))
     except (OSError, http.client.HTTPException, orjson.JSONDecodeError):
         return None
     finally:
         connection.close()
-    return str(told["gateway"]) if isinstance(told, dict) and "gateway" in told else None
+    return str(status["gateway"]) if isinstance(status, dict) and "gateway" in status else None
 
 
 def disk_space(directory: Path) -> Finding:
-    """Whether the file system of `directory` has room for a log."""
-    place = nearest(directory)
+    """Check the free space on the file system of `directory`."""
+    existing = nearest(directory)
     needed = common_limits.DISK_LOW_BYTES + (common_limits.PREPARED_SEGMENTS + 1) * common_limits.SEGMENT_BYTES
-    free = shutil.disk_usage(place).free
-    do = f"make room: a gateway takes up to {bytes_text(needed)} before the first record, and refuses new ones below " + bytes_text(
-        common_limits.DISK_LOW_BYTES
+    free = shutil.disk_usage(existing).free
+    do = (
+        f"free some space: a gateway uses up to {bytes_text(needed)} before the first record, and rejects records below "
+        + bytes_text(common_limits.DISK_LOW_BYTES)
     )
-    return Finding("disk space", free >= needed, f"{bytes_text(free)} free at {place}", do)
+    return Finding("disk space", free >= needed, f"{bytes_text(free)} free at {existing}", do)
 
 
 def sync_time(directory: Path) -> Finding:
-    """How long the disk takes to make a small write durable."""
-    place = nearest(directory)
+    """Measure the time of a small durable write (fdatasync)."""
+    existing = nearest(directory)
     times_ms = []
     try:
-        with tempfile.NamedTemporaryFile(dir=place, prefix=".tutti-doctor-") as file:
+        with tempfile.NamedTemporaryFile(dir=existing, prefix=".tutti-doctor-") as file:
             for _ in range(_SYNCS):
                 os.write(file.fileno(), bytes(_SYNC_BYTES))
-                begun = time.perf_counter()
+                started = time.perf_counter()
                 os.fdatasync(file.fileno())
-                times_ms.append((time.perf_counter() - begun) * 1000)
+                times_ms.append((time.perf_counter() - started) * 1000)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        return Finding(
-            "fdatasync", False, f"{place}: {reason}", remedy(error, "name a directory that can be written to: --data DIR")
-        )
+        return Finding("fdatasync", False, f"{existing}: {reason}", remedy(error, "choose a writable directory with --data DIR"))
     times_ms.sort()
-    middle, late = times_ms[_SYNCS // 2], times_ms[-1]
-    do = "put the data on a faster disk: no commit is quicker than this"
-    return Finding("fdatasync", middle <= SYNC_MS_MAX, f"p50 {middle:.2f} ms, worst {late:.2f} ms of {_SYNCS} at {place}", do)
+    median, worst = times_ms[_SYNCS // 2], times_ms[-1]
+    do = "put the data on a faster disk: this time bounds the commit latency"
+    return Finding("fdatasync", median <= SYNC_MS_MAX, f"p50 {median:.2f} ms, worst {worst:.2f} ms of {_SYNCS} at {existing}", do)
 
 
 def nearest(directory: Path) -> Path:
-    """`directory`, or what is there of the way to it."""
+    """Return `directory`, or its nearest parent that exists."""
     directory = directory.absolute()
-    return next(place for place in (directory, *directory.parents) if place.is_dir())
+    return next(existing for existing in (directory, *directory.parents) if existing.is_dir())

@@ -1,4 +1,4 @@
-"""Looks at what Spark needs: pyspark, the Python that it starts its workers with, and whether a small job really runs."""
+"""Checks of pyspark, the Python of Spark's workers, Spark's settings, and a small Spark job."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _INSTALL = f"{sys.executable} -m pip install 'tutti-ingest[spark]'"
 _SOCKET = "spark.python.unix.domain.socket.enabled"
 _TRIAL_WAIT_S = 180.0
 
-#: Run by the Python that a user's Spark starts: what its workers have, and whether Spark finds the data source.
+#: Script of the trial job: it reports the packages of the workers, and whether Spark finds the data source.
 _TRIAL = """\
 import json, sys
 from pyspark.sql import SparkSession
@@ -61,26 +61,26 @@ print("TRIAL " + json.dumps(told))
 
 
 def pyspark() -> Finding:
-    """Whether pyspark is here, in a version that is supported, and no other Spark is named."""
+    """Check that pyspark is installed in a supported version, and that SPARK_HOME does not point to another version."""
     from tutti_spark.common.requirements import SPARK
     from tutti_spark.launch import spark_home
 
     try:
         found = version("pyspark")
     except PackageNotFoundError:
-        return Finding("pyspark", False, "not installed (gateways and clients do without)", _INSTALL)
+        return Finding("pyspark", False, "not installed (gateways and clients do not need it)", _INSTALL)
     if not SPARK.fits(found):
         return Finding("pyspark", False, found, f"{_INSTALL}: {SPARK} is needed")
     home = os.environ.get("SPARK_HOME")
     if home is None or Path(home).resolve() == spark_home().resolve():
         return Finding("pyspark", True, found)
     there = next((file.stem.rpartition("-")[2] for file in Path(home, "jars").glob("spark-core_*.jar")), "none")
-    do = f"take Spark {found} in SPARK_HOME, or unset it: pyspark and the Spark that it starts are to be of one version"
+    do = f"set SPARK_HOME to Spark {found}, or unset it: pyspark needs a Spark of its own version"
     return Finding("pyspark", there == found, f"{found}, and SPARK_HOME={home} has Spark {there}", do)
 
 
 def python_of_workers() -> Finding:
-    """The Python that Spark, started from this shell, starts for its workers, and whether it has what it needs."""
+    """Check the Python that Spark, started from this shell, runs in its workers, and its packages."""
     from tutti_spark.launch import ask, worker_python
 
     subject = "python of Spark's workers"
@@ -95,43 +95,43 @@ def python_of_workers() -> Finding:
         return Finding(subject, False, f"{said}: {error}", do)
     here = ".".join(map(str, sys.version_info[:2]))
     text = f"{python} {found['python']} ({said})"
-    wrong = _wrong(found)
-    if wrong:
-        return Finding(subject, False, f"{text}: {wrong}", do)
+    problems = _problems(found)
+    if problems:
+        return Finding(subject, False, f"{text}: {problems}", do)
     text += " with " + ", ".join(f"{name} {found['packages'].get(name) or 'none'}" for name in ("pyarrow", "pandas"))
     same = found["python"].startswith(here + ".")
-    return Finding(subject, same, text, f"{do}: driver and workers need one version, and this is {here}")
+    return Finding(subject, same, text, f"{do}: the driver and the workers need the same version, and the driver has {here}")
 
 
 def settings() -> Finding:
-    """What of Spark's settings, in this shell and in its file, has the format run otherwise than expected."""
+    """Check Spark's settings, in this shell and in its configuration file, for effects on the format."""
     from tutti_spark.launch import spark_home, worker_python
 
     subject = "settings of Spark"
-    register = "call pyspark_tutti.register(spark) in the job: what is registered runs with PYSPARK_PYTHON"
-    by_itself = "a format that Spark finds by itself"
+    register = "call pyspark_tutti.register(spark) in the job: a registered format runs with PYSPARK_PYTHON"
+    discovered = "a format that Spark finds by itself"
     driver, worker = os.environ.get("PYSPARK_DRIVER_PYTHON"), worker_python()
     if driver and _home(driver) != _home(worker):
-        found = f"PYSPARK_DRIVER_PYTHON={driver}: {by_itself} runs with that, on executors too, and not with {worker}"
+        found = f"PYSPARK_DRIVER_PYTHON={driver}: {discovered} runs with that Python, on executors too, instead of {worker}"
         return Finding(subject, False, found, f"unset it, or {register}")
     try:
         home = Path(os.environ.get("SPARK_HOME") or spark_home())
     except UsageError:
-        return Finding(subject, True, "none, as there is no Spark")
+        return Finding(subject, True, "none, because Spark is not installed")
     file = Path(os.environ.get("SPARK_CONF_DIR") or home / "conf", "spark-defaults.conf")
     lines = file.read_text("utf-8", "replace").splitlines() if file.is_file() else []
     given = dict(line.strip().replace("=", " ", 1).split(None, 1) for line in lines if len(line.replace("=", " ", 1).split()) > 1)
     python = given.get("spark.pyspark.python", worker).strip()
     if _home(python) != _home(worker):
-        found = f"spark.pyspark.python is {python} in {file}: {by_itself} does not heed it, and runs with {worker}"
+        found = f"spark.pyspark.python is {python} in {file}: {discovered} ignores it, and runs with {worker}"
         return Finding(subject, False, found, f"export PYSPARK_PYTHON={python}, or {register}")
     fast = given.get(_SOCKET, "false").strip() == "true"
-    slow = "" if fast else f"; {_SOCKET} is not true in {file}: each task takes 40 ms longer where nobody sets it"
-    return Finding(subject, True, f"nothing stands in the way{slow}")
+    slow = "" if fast else f"; {_SOCKET} is not true in {file}: each task takes 40 ms longer unless the job sets it"
+    return Finding(subject, True, f"no conflict{slow}")
 
 
 def trial(master: str = LOCAL) -> Finding:
-    """Start Spark for a moment and look from inside of its workers: here as `tutti demo` does, on a cluster as this shell would."""
+    """Run a small Spark job and check its workers: locally as `tutti demo` does, on a cluster with the settings of this shell."""
     from tutti_spark.common import requirements
     from tutti_spark.launch import spark_environment
 
@@ -139,47 +139,55 @@ def trial(master: str = LOCAL) -> Finding:
     try:
         run = _run_trial(os.environ | (spark_environment() if master == LOCAL else {}), master, inspect.getsource(requirements))
     except UsageError as error:
-        return Finding(subject, False, str(error), "mend what is wrong above first")
+        return Finding(subject, False, str(error), "fix the problems above first")
     except subprocess.TimeoutExpired:
-        do = "mend what is wrong above first" if master == LOCAL else f"see whether {master} has workers with a core and 1 GiB free"
+        do = (
+            "fix the problems above first"
+            if master == LOCAL
+            else f"check that {master} has workers with a free core and 1 GiB of memory"
+        )
         return Finding(subject, False, f"did not end within {_TRIAL_WAIT_S:.0f} s", do)
     lines = [line for line in run.stdout.splitlines() if line.startswith("TRIAL ")]
     if not lines:
-        words = [line for line in run.stderr.strip().splitlines() if line.strip()]
+        lines = [line for line in run.stderr.strip().splitlines() if line.strip()]
         return Finding(
-            subject, False, f"ended with {run.returncode}: {words[-1] if words else 'it said nothing'}", "see the lines above"
+            subject, False, f"ended with {run.returncode}: {lines[-1] if lines else 'no output'}", "see the findings above"
         )
     told = orjson.loads(lines[0].removeprefix("TRIAL "))
     if told["failed"]:
-        return Finding(subject, False, f"on {master}: {told['failed'][:300]}", "mend what is wrong above first")
+        return Finding(subject, False, f"on {master}: {told['failed'][:300]}", "fix the problems above first")
     workers: dict[str, Told] = {
         f"{worker['executable']} {worker['python']} on {worker['host']}": worker for worker in told["workers"]
     }
     for text, worker in workers.items():
-        if wrong := _wrong(worker):
-            do = f"there: {worker['executable']} {requirements.INSTALL}; or set PYSPARK_PYTHON to a good Python on every host"
-            return Finding(subject, False, f"workers run {text}: {wrong}", do)
+        if problems := _problems(worker):
+            do = f"run on that host: {worker['executable']} {requirements.INSTALL}; "
+            do += "or set PYSPARK_PYTHON to a suitable Python on every host"
+            return Finding(subject, False, f"workers run {text}: {problems}", do)
     text = "workers run " + " and ".join(workers)
     if "gateways" not in told["source"]:
-        return Finding(subject, False, f"{text}, and the format tutti is not found: {told['source'][:200]}", _INSTALL)
-    return Finding(subject, True, f"{text}, and find the format tutti")
+        return Finding(subject, False, f"{text}, but Spark does not find the format tutti: {told['source'][:200]}", _INSTALL)
+    return Finding(subject, True, f"{text}, and Spark finds the format tutti")
 
 
-def _wrong(found: Told) -> str:
-    """What an interpreter lacks, "" if nothing."""
+def _problems(found: Told) -> str:
+    """Return the missing and unsuitable packages of an interpreter as text, "" if there are none."""
     from tutti_spark.common.requirements import misfits
 
-    lacks = [f"it lacks {', '.join(found['missing'])}"] if found["missing"] else []
-    return "; ".join(lacks + misfits(found))
+    missing = [f"it lacks {', '.join(found['missing'])}"] if found["missing"] else []
+    return "; ".join(missing + misfits(found))
 
 
 def _home(python: str) -> Path:
-    """The directory of a command: an environment has one, whatever its Python is called there."""
+    """Return the directory of a Python command, which identifies its environment."""
     return Path(shutil.which(python) or python).absolute().parent
 
 
 def _run_trial(environment: Mapping[str, str], master: str, text: str) -> subprocess.CompletedProcess[str]:
-    """Run it, and leave nothing of it behind: pyspark's JVM ignores Ctrl-C, and outlives a Python that is killed alone."""
+    """Run the trial job in its own process group, and kill the group afterwards.
+
+    The JVM of pyspark ignores Ctrl-C, and outlives a Python that is killed alone.
+    """
     command = [sys.executable, "-c", _TRIAL, master, text]
     with subprocess.Popen(
         command,

@@ -1,4 +1,4 @@
-"""`tutti dev`: gateways on this machine, started, watched and stopped together."""
+"""`tutti dev`: starts, supervises and stops gateways on this machine."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ from tutti_gateway.cli.common.interrupts import Loading
 from tutti_gateway.cli.common.options import NumberRange
 from tutti_gateway.cli.common.output import note
 
-GATEWAYS_MAX = 7  # on one machine, all with disks of their own: more would only wait for each other
+GATEWAYS_MAX = 7  # more gateways on one machine, each with its own disk writes, would only compete
 
 
 @click.command()
-@click.option("--gateways", "count", type=click.IntRange(1, GATEWAYS_MAX), default=1, show_default=True, help="How many.")
+@click.option("--gateways", "count", type=click.IntRange(1, GATEWAYS_MAX), default=1, show_default=True, help="Number of gateways.")
 @click.option(
-    "--port", type=click.IntRange(1, 65_532), default=7400, show_default=True, help="The first one's port; the next are at +10."
+    "--port",
+    type=click.IntRange(1, 65_532),
+    default=7400,
+    show_default=True,
+    help="Base port of the first gateway; the next ones follow at +10.",
 )
 @click.option(
     "--data",
@@ -25,7 +29,7 @@ GATEWAYS_MAX = 7  # on one machine, all with disks of their own: more would only
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("data/dev"),
     show_default=True,
-    help="Where gateway gN keeps its directory DIR/gN.",
+    help="Parent of the data directories: gateway gN uses DIR/gN.",
 )
 @click.option(
     "--restart-after",
@@ -34,19 +38,20 @@ GATEWAYS_MAX = 7  # on one machine, all with disks of their own: more would only
     default=1.0,
     show_default=True,
     metavar="S",
-    help="Start a killed gateway again after S seconds; 0: never.",
+    help="Restart a killed gateway after S seconds; 0: never.",
 )
 @click.option(
-    "--log-level", "level", type=click.Choice(["info", "debug"]), help="debug: what becomes of each message, for tutti trace."
+    "--log-level", "level", type=click.Choice(["info", "debug"]), help="debug: log each step of each message, for tutti trace."
 )
-@click.option("--record", metavar="DIR", help="Record all of them in DIR, as tutti serve --record does.")
-@click.option("--keys", is_flag=True, help="Encrypt what they say to each other, with keys that are made in DIR/keys.")
+@click.option("--record", metavar="DIR", help="Record the protocol events of all gateways in DIR, as tutti serve --record does.")
+@click.option("--keys", is_flag=True, help="Encrypt the traffic between gateways, with keys created in DIR/keys.")
 def dev(count: int, port: int, directory: Path, restart_after_s: float, level: str | None, record: str | None, keys: bool) -> int:
-    """Run gateways g1..gN on this machine, for trying and for tests.
+    """Run gateways g1..gN on this machine, for trials and tests.
 
-    They are one group, each with a process, ports and a directory of its own. One line of JSON on standard output says that they
-    are ready and where they are; logs go to standard error. Ctrl-C or SIGTERM stops all. A gateway that left (`tutti leave gN`) is
-    not started again, one that was removed (`tutti members remove gN`) not even next time. When none is left, it ends.
+    The gateways form one group; each has its own process, ports and directory. One line of JSON on standard output reports the
+    group as ready, with its addresses; logs go to standard error. Ctrl-C or SIGTERM stops all gateways. A gateway that left (`tutti
+    leave gN`) is not restarted in this run; a removed one (`tutti members remove gN`) is not started in later runs either. The
+    command ends when no gateway is left.
     """
     names = [f"g{number + 1}" for number in range(count)]
     options = ["--log-level", level] if level else []
@@ -64,8 +69,16 @@ def run_group(
     command: str,
     keys: bool = False,
 ) -> int:
-    """Run gateways of these names as one group until told to stop; the exit code. `options` are those of each one's `tutti serve`,
-    `command` is who asks, and the group's name; with `keys` they encrypt what they say to each other.
+    """Run gateways of these names as one group until SIGTERM or Ctrl-C, and return the exit code.
+
+    Args:
+        names: names of the gateways.
+        port: base port of the first gateway.
+        directory: parent of the data directories.
+        restart_after_s: delay before a killed gateway restarts; 0: never.
+        options: options for `tutti serve` of each gateway.
+        command: the calling command; the group takes its name.
+        keys: True to encrypt the traffic between the gateways.
     """
     with Loading():
         from tutti_gateway.cli.group.fleet import Fleet
@@ -76,7 +89,7 @@ def run_group(
         homes = found_group(directory, names, port, command, keys)
         count = len(homes)
         if count % 2 == 0:
-            borne = (count - 1) // 2 or "none"
+            tolerated = (count - 1) // 2 or "none"
             do = "does" if count - 1 == 1 else "do"
-            note(f"{command}: {count} gateways bear the loss of {borne}, as {count - 1} {do}: an odd number is the better one")
+            note(f"{command}: {count} gateways tolerate the loss of {tolerated}, as {count - 1} {do}: choose an odd number")
         return Fleet(homes, restart_after_s, options).run()

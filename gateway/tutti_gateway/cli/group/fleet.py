@@ -1,6 +1,6 @@
-"""Gateway processes that live and end together: started, watched, started again when killed, stopped in order.
+"""Supervisor of a group's gateway processes: starts, monitors, restarts and stops them.
 
-One thread, one loop: it sleeps until a gateway says something, dies or is due to start, or until a signal asks to stop.
+A single thread runs one event loop. The loop wakes on output of a gateway, its end, a due start, or a signal to stop.
 """
 
 from __future__ import annotations
@@ -26,113 +26,113 @@ from tutti_gateway.cli.group.gateway_directories import Home, removed
 
 READY_WAIT_S_MAX = 60.0
 STOP_WAIT_S_MAX = 60.0
-_SAID_BYTES_MAX = 65_536
-#: Exit codes that a new start does not mend: told to leave, wrong use, damage.
-_FOR_GOOD = {0, 2, 4}
+_OUTPUT_BYTES_MAX = 65_536
+#: Exit codes after which a restart does not help: left on request, wrong use, corruption.
+_FINAL_EXIT_CODES = {0, 2, 4}
 
 
 def serve_command(config: Path, *options: str) -> list[str]:
-    """What runs one gateway with this very Python."""
+    """Return the command that runs one gateway with the current Python."""
     return [sys.executable, "-m", "tutti_gateway", "serve", "--config", str(config), *options]
 
 
-def _says_ready(line: bytes) -> bool:
+def _is_ready_line(line: bytes) -> bool:
     try:
-        told = orjson.loads(line)
+        report = orjson.loads(line)
     except orjson.JSONDecodeError:
-        return False  # a line for people, or the rest of it is still to come
-    return isinstance(told, dict) and told.get("ready") is True
+        return False  # a line that is not JSON, or an incomplete one
+    return isinstance(report, dict) and report.get("ready") is True
 
 
 class Gateway:
-    """One gateway of this machine: where it lives, and the process that runs it."""
+    """One gateway of this machine: its location, and the process that runs it."""
 
     def __init__(self, home: Home, options: Sequence[str]) -> None:
-        """Nothing runs yet; `options` are those of `tutti serve`."""
+        """Take the location and the options of `tutti serve`; nothing starts yet."""
         self.home = home
         self._options = options
         self.name = home.name
         self.process: Process | None = None
-        self.start_at_s: float | None = None  # on the monotonic clock; None: it runs, or will not be started again
+        self.start_at_s: float | None = None  # on the monotonic clock; None: the gateway runs, or is not restarted
 
     def start(self) -> Process:
-        """Start it."""
+        """Start the process of the gateway."""
         self.start_at_s = None
         self.process = Process(serve_command(self.home.config, *self._options))
         return self.process
 
     @property
     def ready(self) -> bool:
-        """Whether it runs and said that it is ready."""
+        """True if the gateway runs and has reported itself ready."""
         return self.process is not None and self.process.ready
 
     @property
-    def told(self) -> dict[str, object]:
-        """Its part of the ready line."""
+    def report(self) -> dict[str, object]:
+        """Return the gateway's part of the ready line."""
         pid = self.process.pid if self.process else None
         return {"name": self.name, "url": self.home.url, "pid": pid, "data": str(self.home.data)}
 
 
 class Process:
-    """A gateway process. It gets SIGTERM when this process is gone, and no Ctrl-C of the terminal: stopping it is our work."""
+    """A gateway process. It gets SIGTERM when the parent dies; Ctrl-C of the terminal does not reach it, so the parent stops it."""
 
     def __init__(self, command: Sequence[str]) -> None:
-        """Start it."""
-        self.output, its_output = os.pipe2(os.O_CLOEXEC)
+        """Start the process."""
+        self.output, write_end = os.pipe2(os.O_CLOEXEC)
         self.ready = False
-        self._said = b""
+        self._output_tail = b""
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
-            stdout=its_output,
+            stdout=write_end,
             start_new_session=True,
-            preexec_fn=ending_with_this(),  # noqa: PLW1509 - this process has one thread
+            preexec_fn=ending_with_this(),  # noqa: PLW1509 - this process has a single thread
         )
-        os.close(its_output)
+        os.close(write_end)
         self.pid = self._process.pid
-        self.end = os.pidfd_open(self.pid)  # readable when it has ended
+        self.end = os.pidfd_open(self.pid)  # readable when the process has ended
 
-    def hear(self, said: bytes) -> bool:
-        """Take in what it wrote; whether that said that it is ready now."""
+    def hear(self, output_part: bytes) -> bool:
+        """Take in output of the process; return True if it reports the gateway as ready for the first time."""
         if self.ready:
             return False
-        self._said = (self._said + said)[-_SAID_BYTES_MAX:]
-        self.ready = any(_says_ready(line) for line in self._said.splitlines())
+        self._output_tail = (self._output_tail + output_part)[-_OUTPUT_BYTES_MAX:]
+        self.ready = any(_is_ready_line(line) for line in self._output_tail.splitlines())
         return self.ready
 
     def signal(self, number: int) -> None:
-        """Send it a signal, if it still runs."""
+        """Send a signal to the process, if it still runs."""
         self._process.send_signal(number)
 
     def wait(self, limit_s: float) -> int:
-        """Its exit code, negative for a signal, once it has ended.
+        """Wait for the end of the process and return its exit code, negative for a signal.
 
         Raises:
-            subprocess.TimeoutExpired: it has not within `limit_s`.
+            subprocess.TimeoutExpired: the process has not ended within `limit_s`.
         """
         return self._process.wait(limit_s)
 
     def close(self) -> None:
-        """Close what this process holds of it."""
+        """Close the file descriptors of the process."""
         os.close(self.output)
         os.close(self.end)
 
 
 class Fleet:
-    """Runs gateways until it is told to stop."""
+    """Runs gateways until SIGTERM or Ctrl-C."""
 
     def __init__(self, homes: Sequence[Home], restart_after_s: float, options: Sequence[str] = ()) -> None:
-        """`restart_after_s`: how long a killed gateway stays down; 0: for good. `options`: of each one's `tutti serve`.
+        """Prepare gateways at `homes`; those removed from the group are not started.
 
-        Who was removed from the group is not started.
+        `restart_after_s`: delay before a killed gateway restarts; 0: never. `options`: options of `tutti serve` for each gateway.
         """
         self._homes = homes
-        self._notes = Unfailing(sys.stderr)  # who watches gateways waits for no terminal
+        self._notes = Unfailing(sys.stderr)  # a blocked terminal must not block the supervisor
         out = removed(homes)
         self._gateways = [Gateway(home, options) for home in homes if home.name not in out]
         for home in homes:
             if home.name in out:
-                self._leave_out(home)
+                self._report_removed(home)
         self._restart_after_s = restart_after_s
         self._stops = 0
         self._announced = False
@@ -142,28 +142,26 @@ class Fleet:
         self._selector.register(self._wake, selectors.EVENT_READ)
 
     def run(self) -> int:
-        """Start all, print the ready line, and come back with the exit code when all have ended.
+        """Start all gateways, print the ready line, and return the exit code when all have ended.
 
         Raises:
-            Unavailable: they were not ready in time, one was killed before it was, or all were removed from the group.
+            Unavailable: a gateway was not ready in time or was killed before, or all gateways were removed from the group.
         """
         if not self._gateways:
-            raise Unavailable(
-                "no gateway of this directory is a member of its group any more: start the group where its members are"
-            )
+            raise Unavailable("every gateway of this directory was removed from its group: start the group at its current members")
         deadline_s = time.monotonic() + READY_WAIT_S_MAX
         with self._signals():
             try:
                 for gateway in self._gateways:
                     self._start(gateway)
                 while not self._stops and self._code is None:
-                    self._turn(None if self._announced else deadline_s)
+                    self._step(None if self._announced else deadline_s)
             finally:
                 self._stop_all()
         return self._code or 0
 
-    def _turn(self, deadline_s: float | None) -> None:
-        """Sleep until something happens, and see to it."""
+    def _step(self, deadline_s: float | None) -> None:
+        """Wait for the next event, and handle it."""
         due = [gateway.start_at_s for gateway in self._gateways if gateway.start_at_s is not None]
         due += [deadline_s] if deadline_s is not None else []
         wait_s = max(0.0, min(due) - time.monotonic()) if due else None
@@ -172,10 +170,10 @@ class Fleet:
             if gateway is None:
                 os.eventfd_read(self._wake)
             elif gateway.process is None:
-                continue  # its end came with its last words
+                continue  # the end was handled together with the last output
             elif key.fd == gateway.process.end:
                 self._ended(gateway)
-            elif self._hear(gateway.process):
+            elif self._read_output(gateway.process):
                 self._is_ready(gateway)
         now_s = time.monotonic()
         for gateway in self._gateways:
@@ -183,10 +181,10 @@ class Fleet:
                 self._start_again(gateway)
         if deadline_s is not None and not self._announced and now_s > deadline_s:
             late = ", ".join(gateway.name for gateway in self._gateways if not gateway.ready)
-            raise Unavailable(f"{late} did not become ready within {READY_WAIT_S_MAX:.0f} s; what it logged stands above")
+            raise Unavailable(f"{late} did not become ready within {READY_WAIT_S_MAX:.0f} s; see its log above")
 
     def _note(self, text: str) -> None:
-        """A line for people, if there is anybody who takes it."""
+        """Write a line to standard error; a failed write is ignored."""
         self._notes.write(f"dev: {text}\n")
 
     def _start(self, gateway: Gateway) -> None:
@@ -199,51 +197,51 @@ class Fleet:
             self._start(gateway)
             return
         gateway.start_at_s = None
-        self._leave_out(gateway.home)
-        self._end_with_the_last(0)
+        self._report_removed(gateway.home)
+        self._end_if_none_left(0)
 
-    def _leave_out(self, home: Home) -> None:
+    def _report_removed(self, home: Home) -> None:
         back = f"`tutti serve --config {home.config}` and `tutti members add {home.name} {home.address}`"
-        self._note(f"{home.name} was removed from the group and is not started; {back} bring it back")
+        self._note(f"{home.name} was removed from the group and is not started; to bring it back: {back}")
 
-    def _end_with_the_last(self, code: int) -> None:
-        """End with `code` if no gateway runs, or will, any more."""
+    def _end_if_none_left(self, code: int) -> None:
+        """End with `code` if no gateway runs or is due to start."""
         if not any(gateway.process or gateway.start_at_s is not None for gateway in self._gateways):
             self._code = code
 
     def _is_ready(self, gateway: Gateway) -> None:
         if self._announced:
-            self._note(f"{gateway.name} is ready again, process {gateway.told['pid']}")
+            self._note(f"{gateway.name} is ready again, process {gateway.report['pid']}")
         elif all(gateway.ready for gateway in self._gateways):
             self._announced = True
             url = "tutti://" + ",".join(gateway.home.address for gateway in self._gateways)
-            print_json({"ready": True, "url": url, "gateways": [gateway.told for gateway in self._gateways]})
+            print_json({"ready": True, "url": url, "gateways": [gateway.report for gateway in self._gateways]})
 
     def _ended(self, gateway: Gateway) -> None:
-        code = self._forget(gateway, STOP_WAIT_S_MAX)
+        code = self._release(gateway, STOP_WAIT_S_MAX)
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         if not self._announced:
             if code < 0:
                 raise Unavailable(f"gateway {gateway.name} {how} before it was ready")
-            self._code = code or 1  # it said why
-        elif code in _FOR_GOOD:
-            self._note(f"{gateway.name} {how} and is not started again")
-            self._end_with_the_last(code)
+            self._code = code or 1  # the gateway has logged the reason
+        elif code in _FINAL_EXIT_CODES:
+            self._note(f"{gateway.name} {how} and is not restarted")
+            self._end_if_none_left(code)
         elif self._restart_after_s:
-            self._note(f"{gateway.name} {how}; it is started again in {self._restart_after_s:g} s")
+            self._note(f"{gateway.name} {how}; it restarts in {self._restart_after_s:g} s")
             gateway.start_at_s = time.monotonic() + self._restart_after_s
         else:
             self._note(f"{gateway.name} {how}; --restart-after 0 leaves it down")
-            self._end_with_the_last(max(code, 1))  # -9 is no exit code
+            self._end_if_none_left(max(code, 1))  # a negative value such as -9 is not an exit code
 
-    def _hear(self, process: Process) -> bool:
-        said = os.read(process.output, _SAID_BYTES_MAX)
-        if not said:
+    def _read_output(self, process: Process) -> bool:
+        output_part = os.read(process.output, _OUTPUT_BYTES_MAX)
+        if not output_part:
             self._selector.unregister(process.output)
-        return process.hear(said)
+        return process.hear(output_part)
 
-    def _forget(self, gateway: Gateway, limit_s: float) -> int:
-        """Wait for the end of a gateway's process and let go of it; its exit code."""
+    def _release(self, gateway: Gateway, limit_s: float) -> int:
+        """Wait for the end of a gateway's process, release its resources, and return its exit code."""
         process = gateway.process
         if process is None:
             return 0
@@ -256,35 +254,35 @@ class Fleet:
         return code
 
     def _stop_all(self) -> None:
-        """SIGTERM to all, again with each further signal to this process, SIGKILL to who has not ended in time."""
+        """Send SIGTERM to all, once more for each further signal to this process, and SIGKILL after the time limit."""
         deadline_s = time.monotonic() + STOP_WAIT_S_MAX
-        asked = -1
+        sent_stops = -1
         while running := [gateway.process for gateway in self._gateways if gateway.process]:
             late = time.monotonic() > deadline_s
             for process in running:
-                if asked < self._stops or late:
+                if sent_stops < self._stops or late:
                     process.signal(signal.SIGKILL if late else signal.SIGTERM)
-            asked = self._stops
+            sent_stops = self._stops
             for key, _ in self._selector.select(1.0):
                 gateway = key.data
                 if gateway is None:
                     os.eventfd_read(self._wake)
                 elif gateway.process and key.fd == gateway.process.end:
-                    code = self._forget(gateway, STOP_WAIT_S_MAX)
+                    code = self._release(gateway, STOP_WAIT_S_MAX)
                     if code not in (0, -signal.SIGTERM):
-                        self._note(f"{gateway.name} ended with {code} when it was told to stop")
+                        self._note(f"{gateway.name} ended with {code} on a request to stop")
                 elif gateway.process:
-                    self._hear(gateway.process)
+                    self._read_output(gateway.process)
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """SIGTERM and Ctrl-C only count and wake the loop, while the block runs."""
+        """Make SIGTERM and Ctrl-C only wake the loop and count, during the block."""
 
-        def asked(_number: int, _frame: FrameType | None) -> None:
+        def on_signal(_number: int, _frame: FrameType | None) -> None:
             self._stops += 1
             os.eventfd_write(self._wake, 1)
 
-        before = {number: signal.signal(number, asked) for number in (signal.SIGTERM, signal.SIGINT)}
+        before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield
         finally:

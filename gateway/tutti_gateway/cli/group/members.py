@@ -1,4 +1,4 @@
-"""`tutti members`, `tutti leave`: who is in the group, and changing that through its log."""
+"""`tutti members`, `tutti leave`: lists the gateways of the group, and changes its roster through the log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Member = dict[str, Any]
 TIMEOUT_S = 60.0
 US_PER_S, US_PER_MS = 1_000_000, 1000
 REASON = "reason"
-#: As the table calls them.
+#: Columns of the table, and how to compute them from a member of the status document.
 _COLUMNS: dict[str, Callable[[Member], object]] = {
     "name": lambda member: member["name"],
     "address": lambda member: member["address"],
@@ -39,16 +39,16 @@ _COLUMNS: dict[str, Callable[[Member], object]] = {
 
 
 def timeout_option(function: Any) -> Any:
-    """`--timeout`."""
-    text = "How long to wait until it is done, seconds."
+    """Add `--timeout`."""
+    text = "How long to wait for completion, seconds."
     return click.option(
         "--timeout", "timeout_s", type=NumberRange(min=0.1, max=86_400), default=TIMEOUT_S, show_default=True, help=text
     )(function)
 
 
 def no_wait_option(function: Any) -> Any:
-    """`--no-wait`."""
-    text = "Come back as soon as the log names it; it votes when it has caught up."
+    """Add `--no-wait`."""
+    text = "Return when the log names the gateway; it votes after it has caught up."
     return click.option("--no-wait", is_flag=True, help=text)(function)
 
 
@@ -59,7 +59,7 @@ def no_wait_option(function: Any) -> Any:
 def members(context: click.Context, url: str | None, as_json: bool) -> None:
     """List, add, remove or replace gateways of the group.
 
-    Without a command they are listed.
+    Without a subcommand, list them.
     """
     if context.invoked_subcommand is None:
         context.invoke(list_members, url=needed_url(context, url), as_json=as_json)
@@ -69,19 +69,19 @@ def members(context: click.Context, url: str | None, as_json: bool) -> None:
 @url_option
 @json_option
 def list_members(url: str, as_json: bool) -> None:
-    """The gateways that the group's log names, as the one that answers knows them.
+    """List the gateways named in the group's log, as the answering gateway sees them.
 
     \b
-    state        primary: takes part in decisions; minority: cannot reach most of the group, serves what it has; joining: catches
-                 up, or a new view is on its way; learner: was added and has not caught up; silent: not heard of; leaving; halted
-    votes        whether it counts for a majority, with the disk that it has
-    coordinates  whether it puts the messages in order
-    age          its place in the view, 1 is the oldest, after which the next takes over; another than the oldest may
-                 coordinate, as when a group is founded
-    lag          how many decided positions it lacks (of a silent one: lacks by now)
-    heard        how long ago it was heard of
-    round_trip   to it and back, as measured
-    reason       why it takes no ordered records or has no vote, where that is known
+    state        primary: takes part in decisions; minority: cannot reach a majority, serves reads; joining: catches up, or a
+                 view change is in progress; learner: added and not caught up yet; silent: not reachable; leaving; halted
+    votes        whether the gateway counts for a majority, with its current disk
+    coordinates  whether the gateway orders the messages
+    age          rank in the view; 1 is the oldest. The next rank takes over from the coordinator; in a new group, the
+                 coordinator may have another rank than 1
+    lag          decided positions that the gateway lacks (for a silent one: lacks by now)
+    heard        time since the last message from the gateway
+    round_trip   measured round-trip time to the gateway
+    reason       why the gateway takes no ordered records or has no vote, if known
     """
     from tutti.io.admin import Control
 
@@ -97,10 +97,10 @@ def list_members(url: str, as_json: bool) -> None:
 @no_wait_option
 @json_option
 def add(name: str, address: str, url: str, timeout_s: float, no_wait: bool, as_json: bool) -> int:
-    """Add the gateway NAME at HOST:P to the group; HOST:P/G where its group port G is not P+1.
+    """Add the gateway NAME at HOST:P to the group; HOST:P/G if its group port G is not P+1.
 
-    It catches up first, without a vote, and votes from then on: that is waited for, unless --no-wait is given. It can be started
-    before or after, with the other gateways among its `group.members`.
+    The gateway first catches up without a vote, and then votes. The command waits for that, unless --no-wait is given. Start the
+    gateway before or after this command, with the other gateways in its `group.members`.
     """
     from tutti.data.addresses import parse_member
 
@@ -111,11 +111,11 @@ def add(name: str, address: str, url: str, timeout_s: float, no_wait: bool, as_j
         found = control.members()
         if len(found) % 2 == 0:
             note(
-                f"it names {len(found)} gateways, an even number: a split into two halves stops both, and no more may fail than "
-                f"with {len(found) - 1}; add one more for that"
+                f"the roster names {len(found)} gateways, an even number: a split into two halves stops both, "
+                f"and it tolerates no more failures than {len(found) - 1}; add one more gateway"
             )
         if no_wait:
-            _note_open(found, name)
+            _note_pending(found, name)
         else:
             found = _until_it_votes(control, deadline, name)
             note(f"{name} has caught up and votes")
@@ -129,15 +129,15 @@ def add(name: str, address: str, url: str, timeout_s: float, no_wait: bool, as_j
 @timeout_option
 @json_option
 def remove(name: str, url: str, timeout_s: float, as_json: bool) -> int:
-    """Take the gateway NAME out of the group for good, up or down. Its process, if it runs, can be stopped then.
+    """Remove the gateway NAME from the group permanently, up or down. Its process can be stopped afterwards.
 
-    To stop a gateway that is to come back, use `tutti leave`: nothing is removed then.
+    To stop a gateway that will return, use `tutti leave`, which does not change the roster.
     """
     with _control(url, timeout_s) as (control, deadline):
         before = control.members()
-        _named(before, name)
+        _member(before, name)
         _change(control, deadline, "remove", name)
-        note(f"{name} is no member any more; its process can be stopped")
+        note(f"{name} is removed from the group; stop its process")
         _show_changed(control.members(), name, as_json)
     return 0
 
@@ -149,22 +149,22 @@ def remove(name: str, url: str, timeout_s: float, as_json: bool) -> int:
 @no_wait_option
 @json_option
 def replace(name: str, url: str, timeout_s: float, no_wait: bool, as_json: bool) -> int:
-    """Let the gateway NAME vote with a new disk: it lost the one that it had, and was started with an empty directory.
+    """Let the gateway NAME vote with a new disk, after it lost its disk and was started with an empty directory.
 
-    It keeps its name and its place. It catches up first; that is waited for, unless --no-wait is given.
+    The gateway keeps its name and its rank. It first catches up; the command waits for that, unless --no-wait is given.
 
-    It needs a majority of the roster without NAME. Without one, as in a group of two, stop NAME, run `tutti roster force` at the
-    gateways that remain, and add NAME with an empty directory (`tutti members add`).
+    The change needs a majority of the roster without NAME. Without one, as in a group of two, stop NAME, run `tutti roster force`
+    at the remaining gateways, and add NAME with an empty directory (`tutti members add`).
     """
     with _control(url, timeout_s) as (control, deadline):
-        member = _named(control.members(), name)
+        member = _member(control.members(), name)
         if _votes(member):
-            raise Refused(f"{name} votes with the disk that it has: there is nothing to replace")
+            raise Refused(f"{name} votes with its current disk: there is nothing to replace")
         _change(control, deadline, "replace", name)
         note(f"the roster names the new disk of {name}")
         if no_wait:
             found = control.members()
-            _note_open(found, name)
+            _note_pending(found, name)
         else:
             found = _until_it_votes(control, deadline, name)
             note(f"{name} votes with its new disk")
@@ -178,11 +178,11 @@ def replace(name: str, url: str, timeout_s: float, no_wait: bool, as_json: bool)
 @timeout_option
 @json_option
 def leave(name: str, url: str, timeout_s: float, as_json: bool) -> int:
-    """Take a gateway out of the view in order; its process ends.
+    """Remove a gateway from the view in order; its process ends.
 
-    As with SIGTERM, the gateway NAME takes nothing new, finishes what is under way and ends with 0.
+    As with SIGTERM, the gateway NAME takes no new records, finishes pending work and ends with exit code 0.
 
-    It stays a member and may come back: `tutti members remove` takes one out for good. Nothing that was committed needs it.
+    The gateway stays a member and may return: `tutti members remove` removes one permanently. No committed record depends on it.
     """
     from tutti.common.address import parse_url
     from tutti.io.admin import Control
@@ -190,26 +190,27 @@ def leave(name: str, url: str, timeout_s: float, as_json: bool) -> int:
     deadline = Deadline(timeout_s)
     with Control(url, timeout=timeout_s) as control:
         found = control.members()
-        member = _named(found, name)
+        member = _member(found, name)
         if member["state"] == "silent":
-            raise Refused(f"{name} is not heard of: it has left already, or it is down or cut off")
-    if doubt := _doubt(found, name):
-        note(doubt)
+            raise Refused(f"{name} is not reachable: it has left already, is down, or is disconnected")
+    if warning := _majority_warning(found, name):
+        note(warning)
     (place,) = parse_url(f"tutti://{member['address']}")
     with Control([place], timeout=deadline.left_s, learn=False) as control, telling(f"{name} leaves", lambda: ""):
         control.leave(name)
         while _listens(place.host, place.port):
             if not deadline.pause():
-                raise Unavailable(f"{name} was told to leave and still runs after {timeout_s:g} s; its log says what it waits for")
+                raise Unavailable(f"{name} still runs {timeout_s:g} s after the request to leave; see its log for the reason")
     note(f"{name} has left")
     if as_json:
         print_json({"ok": True, "name": name})
     return 0
 
 
-def _doubt(found: list[Member], name: str) -> str:
-    """What stands against a majority behind a gateway that leaves, empty if nothing does. Who is in the view remains, whoever is
-    heard in this moment: connections come and go, and a view stays as long as it can.
+def _majority_warning(found: list[Member], name: str) -> str:
+    """Return a warning if the group may lack a majority after `name` leaves, empty if not.
+
+    Gateways in the view count as present even if disconnected at this moment: a view survives short connection losses.
     """
     voters = sum(1 for other in found if other["voter"] or other["state"] == "silent")
     stay = [other for other in found if other["name"] != name and other["age"] and other["state"] not in ("leaving", "halted")]
@@ -217,12 +218,12 @@ def _doubt(found: list[Member], name: str) -> str:
     if voters <= 1 or 2 * sum(map(_votes, stay)) > voters:
         return ""
     if not any(other["age"] for other in found):
-        return "whether a majority remains is not known: the gateway that was asked is in no view at this moment"
+        return "it is unknown whether a majority remains: the gateway that answers is not in a view at this moment"
     if 2 * left <= voters:
         remain = "remains" if left == 1 else "remain"
-        return f"{left} of {voters} {remain}, which is no majority: the group takes nothing new until another one is there"
-    away = ", ".join(f"{other['name']} ({other['state']})" for other in stay if not _votes(other))
-    return f"whether a majority remains is not known: in the view, and not at work with it at this moment: {away}"
+        return f"{left} of {voters} {remain}, which is not a majority: the group takes no records until another gateway returns"
+    inactive = ", ".join(f"{other['name']} ({other['state']})" for other in stay if not _votes(other))
+    return f"it is unknown whether a majority remains: in the view but not active at this moment: {inactive}"
 
 
 def _listens(host: str, port: int) -> bool:
@@ -242,11 +243,11 @@ def _control(url: str, timeout_s: float) -> Iterator[tuple[Control, Deadline]]:
 
 
 def _votes(member: Member) -> bool:
-    """Whether it counts and takes part in decisions now."""
+    """True if the gateway counts for a majority and takes part in decisions now."""
     return bool(member["voter"]) and member["state"] == "primary"
 
 
-def _named(found: list[Member], name: str) -> Member:
+def _member(found: list[Member], name: str) -> Member:
     for member in found:
         if member["name"] == name:
             return member
@@ -254,10 +255,10 @@ def _named(found: list[Member], name: str) -> Member:
 
 
 def _change(control: Control, deadline: Deadline, change: str, name: str, address: str = "") -> None:
-    """Have it made, telling why it lasts.
+    """Request a roster change, and show why it is pending.
 
     Raises:
-        Unavailable: it was not made in time; the message says what it waited for.
+        Unavailable: the change was not made in time; the message names the reason.
     """
     with telling(f"{change} {name}", lambda: control.trouble):
         try:
@@ -265,64 +266,65 @@ def _change(control: Control, deadline: Deadline, change: str, name: str, addres
         except Unavailable as late:
             if change != "replace":
                 raise
-            # Asked again after a gateway that died had made it, a replacement would wait for one more new disk.
-            member = _named(control.members(), name)
+            # A gateway may make the replacement and die before it answers. The repeated request then waits for yet another new
+            # disk.
+            member = _member(control.members(), name)
             if not _votes(member):
-                asked = f"`tutti status --url tutti://{member['address']}` tells what it says itself"
-                raise Unavailable(f"{late}; {name}: {_known(member) or _on_its_way(member)}; {asked}") from late
+                asked = f"`tutti status --url tutti://{member['address']}` shows its own status"
+                raise Unavailable(f"{late}; {name}: {_reason(member) or _progress(member)}; {asked}") from late
         except KeyboardInterrupt:
-            note(f"whether the log has it is not known: {change} {name} may still be made, `tutti members` shows it then")
+            note(f"it is unknown whether the log has the change: {change} {name} may still take effect; check with `tutti members`")
             raise
 
 
 def _until_it_votes(control: Control, deadline: Deadline, name: str) -> list[Member]:
-    """Wait until a gateway votes in the view that decides; the members then.
+    """Wait until a gateway votes in the deciding view, and return the members.
 
     Raises:
-        Unavailable: it does not in time.
+        Unavailable: the gateway does not vote in time.
     """
     state = ""
     try:
         with telling(f"{name} catches up", lambda: state):
             while True:
                 found = control.members()
-                member = _named(found, name)
+                member = _member(found, name)
                 if _votes(member):
                     return found
-                state = _on_its_way(member)
+                state = _progress(member)
                 if not deadline.pause():
-                    silent = f"start it, or see {'to that' if _known(member) else 'in its log what keeps it away'} if it runs"
-                    do = silent if member["state"] == "silent" else "look again with `tutti members`"
+                    silent = f"start it, or, if it runs, {'resolve that' if _reason(member) else 'see its log for the reason'}"
+                    do = silent if member["state"] == "silent" else "check again with `tutti members`"
                     raise Unavailable(
                         f"{name} is in the roster and does not vote yet after {deadline.timeout_s:g} s ({state}): {do}; "
-                        "it votes by itself when it has caught up"
+                        "it votes without further action when it has caught up"
                     )
     except KeyboardInterrupt:
-        note(f"{name} stays in the roster, and votes by itself when it has caught up")
+        note(f"{name} stays in the roster, and votes when it has caught up")
         raise
 
 
-def _note_open(found: list[Member], name: str) -> None:
-    """Say what comes by itself, and how to see that it came, to who does not wait for it."""
-    member = _named(found, name)
+def _note_pending(found: list[Member], name: str) -> None:
+    """Report a pending vote to a user who does not wait, and how to check it later."""
+    member = _member(found, name)
     if _votes(member):
         note(f"{name} has caught up and votes")
     else:
-        seen = "`tutti members` shows it as primary, with votes yes, then"
-        note(f"{name} does not vote yet ({_on_its_way(member)}): it does by itself when it has caught up; {seen}")
+        seen = "`tutti members` then shows it as primary, with votes yes"
+        note(f"{name} does not vote yet ({_progress(member)}): it votes when it has caught up; {seen}")
 
 
-def _known(member: Member) -> str:
-    """What the gateway that was asked says of one, as that nothing of its own gets there."""
+def _reason(member: Member) -> str:
+    """Return the reason that the answering gateway knows for `member`, for example a broken connection."""
     return str(member.get(REASON) or "")
 
 
-def _on_its_way(member: Member) -> str:
-    """How far a gateway without a vote is, for people."""
+def _progress(member: Member) -> str:
+    """Return the progress of a gateway without a vote, as text."""
     if member["state"] == "silent":
-        return f"it is not heard of: {known}" if (known := _known(member)) else "it is not heard of"
+        return f"it is not reachable: {known}" if (known := _reason(member)) else "it is not reachable"
     if member["state"] == "primary":
-        return "it has caught up, and its vote is on its way"
+        return "it has caught up, and its vote is pending"
     return f"{member['state']}, lacks {counted(member['lag'], 'position')}"
 
 
@@ -330,11 +332,11 @@ def _show(found: list[Member], as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    apart = on_terminal()  # a sentence in a column leaves no room for the others
-    columns = {name: make for name, make in _COLUMNS.items() if not (apart and name == REASON)}
+    reasons_below = on_terminal()  # a sentence in a column would squeeze the other columns
+    columns = {name: make for name, make in _COLUMNS.items() if not (reasons_below and name == REASON)}
     print_table(list(columns), [[make(member) for make in columns.values()] for member in found], empty="no members")
     for member in found:
-        if apart and member.get(REASON):
+        if reasons_below and member.get(REASON):
             print(f"{member['name']}: {member[REASON]}")
 
 

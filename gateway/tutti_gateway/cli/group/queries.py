@@ -1,4 +1,4 @@
-"""`tutti queries`: how far Spark's queries and named readers are, as all gateways of the group know it."""
+"""`tutti queries`: positions of Spark queries and named readers, collected from all gateways of the group."""
 
 from __future__ import annotations
 
@@ -25,32 +25,35 @@ _COLUMNS = ("name", "state", "offset", "lag_records", "lag_ms", "topics", "query
 @url_option
 @json_option
 def queries(url: str, as_json: bool) -> None:
-    """Spark queries and named readers with position and lag.
+    """List Spark queries and named readers with position and lag.
 
     \b
-    name         under which the position is kept in the log; a query gets one by the option queryName
-    state        of a query: running, or silent for 5 s or more; empty for what only has a position in the log
-    offset       what lies below it is processed
-    lag_records  how many records lie above, of all topics
-    lag_ms       for how long the query has known the first of them; of a silent one, and how long it has been silent
-    topics       that the query reads; all where none are named
-    query        what runs it, and where: script, host and process id of Spark's driver (in JSON label)
-    gateway      that it tells, which is where its driver asks for what is new
-    seen         when it told last, UTC, by the clock of that gateway
-    trouble      why its position is not kept under its name
+    name         name of the position in the log; the option queryName gives it to a query
+    state        state of a query: running, or silent for 5 s or more; empty for a reader that only has a position in the log
+    offset       all records below this offset are processed
+    lag_records  number of records above the offset, in all topics
+    lag_ms       time since the query learned of the first unprocessed record; for a silent query, plus the time of silence
+    topics       topics that the query reads; all if it names none
+    query        script, host and process id of the Spark driver (`label` in JSON)
+    gateway      gateway that receives the reports of the driver
+    seen         time of the last report, UTC, by the clock of that gateway
+    trouble      reason why the position is not saved under the name
 
-    All gateways of the group are asked, as a query tells one of them alone. A silent one is forgotten after a day, or when its name
-    runs again; a position stays.
+    The command asks all gateways, because a query reports to only one of them. Gateways delete a silent query after a day, or when
+    a query of its name starts; the position stays.
     """
     from tutti.io.admin import Control
     from tutti.sources.query_progress import Progress
     from tutti.sources.source import begun
 
     with Progress(url) as gateways, Control(url) as control:
-        known = begun(gateways)
-        frontier, saved = known.offset, gateways.readers(linearizable=not known.stale)
-        told = _told(control.status()["gateways"])
-    found = [*told, *({"name": name} | _saved(offset, frontier) for name, offset in saved.items() if not _named(name, told))]
+        log_state = begun(gateways)
+        frontier, saved = log_state.offset, gateways.readers(linearizable=not log_state.stale)
+        reported = _reported(control.status()["gateways"])
+    found = [
+        *reported,
+        *({"name": name} | _reader_fields(offset, frontier) for name, offset in saved.items() if not _is_reported(name, reported)),
+    ]
     found.sort(key=lambda query: (query["name"] == "", str(query["name"]), str(query["label"])))
     if as_json:
         print_json(found)
@@ -59,8 +62,8 @@ def queries(url: str, as_json: bool) -> None:
     print_table(_COLUMNS, [[row[name] for name in _COLUMNS] for row in rows], empty="no queries and no named readers")
 
 
-def _named(name: str, told: Iterable[Mapping[str, object]]) -> bool:
-    return any(query["name"] == name for query in told)
+def _is_reported(name: str, reported: Iterable[Mapping[str, object]]) -> bool:
+    return any(query["name"] == name for query in reported)
 
 
 def _topics(query: Mapping[str, object]) -> object:
@@ -68,21 +71,21 @@ def _topics(query: Mapping[str, object]) -> object:
     return ",".join(names) if isinstance(names, list) else "all" if query["label"] else None
 
 
-def _saved(offset: int, frontier: int) -> dict[str, object]:
-    """What only the log tells of."""
-    known = {"offset": offset, "lag_records": max(0, frontier - offset)}
-    return dict.fromkeys(("label", "state", "topics", "lag_ms", "gateway", "since", "seen", "run", "trouble"), None) | known
+def _reader_fields(offset: int, frontier: int) -> dict[str, object]:
+    """Return the fields of a reader that only has a position in the log."""
+    fields = {"offset": offset, "lag_records": max(0, frontier - offset)}
+    return dict.fromkeys(("label", "state", "topics", "lag_ms", "gateway", "since", "seen", "run", "trouble"), None) | fields
 
 
-def _told(gateways: Mapping[str, str]) -> list[dict[str, object]]:
-    """What queries told any of the gateways (name to url), each by its last word. Gateways that do not answer are noted."""
+def _reported(gateways: Mapping[str, str]) -> list[dict[str, object]]:
+    """Return the latest report of each query from all gateways (name -> URL). Gateways without an answer are noted."""
     from tutti.data.query_info import without_ended
 
     newest: dict[str, tuple[QueryInfo, str]] = {}
     with ThreadPoolExecutor(max(1, len(gateways))) as pool:
         for gateway, answer in zip(gateways, pool.map(_ask, gateways.values()), strict=True):
             if isinstance(answer, str):
-                note(f"{gateway} was not heard: {answer}")
+                note(f"{gateway} did not answer: {answer}")
                 continue
             for query in answer:
                 if query.run not in newest or query.seen_us > newest[query.run][0].seen_us:
@@ -91,15 +94,15 @@ def _told(gateways: Mapping[str, str]) -> list[dict[str, object]]:
 
 
 def told_there(url: str) -> list[QueryInfo]:
-    """What queries told the gateway at `url`.
+    """Return the queries that report to the gateway at `url`.
 
     Raises:
-        TuttiError: it does not answer at once, or knows of no queries.
+        TuttiError: the gateway does not answer in time, or does not support queries.
     """
     from tutti.sources.query_progress import Progress
 
     with Progress(url, timeout=ANSWER_S_MAX) as asked:
-        return asked.queries(patience=0.0)  # no other one in its place
+        return asked.queries(patience=0.0)  # ask only this gateway, without failover
 
 
 def _ask(url: str) -> list[QueryInfo] | str:

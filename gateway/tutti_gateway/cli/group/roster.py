@@ -1,4 +1,4 @@
-"""`tutti roster force`: what an operator does when a majority of the group is gone for good."""
+"""`tutti roster force`: recovery after permanent loss of a majority of the group."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from tutti_gateway.cli.group.members import Member, timeout_option
 
 @click.group()
 def roster() -> None:
-    """Force the roster when a majority of the group is gone for good.
+    """Force the roster after permanent loss of a majority.
 
-    Everything else about members is done with `tutti members`.
+    For every other change of members, use `tutti members`.
     """
 
 
 @roster.command()
-@click.option("--keep", required=True, metavar="A,B", help="The gateways that remain: all that are left, no other one.")
+@click.option("--keep", required=True, metavar="A,B", help="The remaining gateways: all survivors, and no other.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @url_option
 @timeout_option
 @json_option
 def force(keep: str, yes: bool, url: str, timeout_s: float, as_json: bool) -> int:
-    """Go on with the gateways that are left, when a majority is gone for good and the group therefore stands still.
+    """Continue with the surviving gateways after permanent loss of a majority.
 
-    They agree on the greatest of their logs. What only those had who are left out is lost, acknowledged or not; one of them that
-    comes back ends, says what it may hold, and does not begin again. Refused while a majority is heard or may still come back.
-    Nothing of this is needed for a gateway that will be back: the group goes on by itself then.
+    The survivors agree on the longest of their logs. Records that only the lost gateways had are lost, even if acknowledged. A lost
+    gateway that returns ends, reports the records that it may hold, and does not restart. The command fails while a majority is
+    reachable or may still return. Do not use it for a gateway that will return: the group then continues without help.
     """
     from tutti.common.address import parse_url
     from tutti.io.admin import Control
@@ -44,33 +44,33 @@ def force(keep: str, yes: bool, url: str, timeout_s: float, as_json: bool) -> in
         found = {member["name"]: member for member in control.members()}
     unknown = [name for name in names if name not in found]
     if unknown or not names:
-        raise UsageError(f"--keep {keep!r}: name gateways of the group, of which there are {', '.join(found)}")
+        raise UsageError(f"--keep {keep!r}: name gateways of the group: {', '.join(found)}")
     _confirm(names, found, yes)
-    places = [place for name in names for place in parse_url(f"tutti://{found[name]['address']}")]
-    # Only who remains may be asked; another gateway of the url would rightly refuse.
-    with Control(places, timeout=deadline.left_s, learn=False) as control:
+    addresses = [address for name in names for address in parse_url(f"tutti://{found[name]['address']}")]
+    # Ask only gateways that remain; another gateway of the URL would refuse.
+    with Control(addresses, timeout=deadline.left_s, learn=False) as control:
         with telling(f"the roster becomes {', '.join(names)}", lambda: control.trouble):
             control.force_roster(names)
         after = control.members()
-    note(f"the group goes on with {', '.join(names)}; start no gateway that was left out: take its directory away")
+    note(f"the group continues with {', '.join(names)}; never start an excluded gateway again: remove its directory")
     if as_json:
         print_json({"ok": True, "members": after})
     return 0
 
 
 def _confirm(names: tuple[str, ...], found: Mapping[str, Member], yes: bool) -> None:
-    """Say what is about to happen, and have it confirmed. Where nobody is left out the gateway says why there is nothing to force.
+    """Show the change and ask for confirmation. If no gateway is excluded, return: the gateway then explains the refusal.
 
     Raises:
-        UsageError: there is nobody to ask.
-        click.Abort: it was not confirmed.
+        UsageError: standard input is not a terminal.
+        click.Abort: the user did not confirm.
     """
-    out = [f"{name} ({member['state']})" for name, member in found.items() if name not in names]
-    if not out:
+    excluded = [f"{name} ({member['state']})" for name, member in found.items() if name not in names]
+    if not excluded:
         return
-    note(f"remain: {', '.join(names)}; left out for good: {', '.join(out)}")
+    note(f"remaining: {', '.join(names)}; permanently excluded: {', '.join(excluded)}")
     if yes:
         return
     if not sys.stdin.isatty():
-        raise UsageError("forcing the roster has to be confirmed: run it on a terminal, or with --yes")
-    click.confirm("what only those had who are left out is lost; go on?", abort=True, err=True)
+        raise UsageError("forcing the roster needs a confirmation: run it on a terminal, or with --yes")
+    click.confirm("records that only the excluded gateways hold are lost; continue?", abort=True, err=True)

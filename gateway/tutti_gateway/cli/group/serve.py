@@ -1,4 +1,4 @@
-"""`tutti serve`: one gateway, from its configuration file."""
+"""`tutti serve`: runs one gateway from its configuration file."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from tutti_gateway.cli.common.interrupts import Loading
     "path",
     required=True,
     metavar="FILE",
-    help="The gateway's TOML file; docs/reference/config.md says what may be in it.",
+    help="The gateway's TOML file; docs/reference/config.md describes its keys.",
 )
 @click.option(
     "--record",
     metavar="DIR",
     default="",
-    help="Record what happens to the protocol and what it does in a file of DIR, for tutti log rerun: headers, never values.",
+    help="Record the protocol's events and actions in a file of DIR, for tutti log rerun: headers, never values.",
 )
 @click.option(
     "--log-level",
     "level",
     type=click.Choice(["info", "debug"]),
-    help="For this run instead of `[logging] level`; debug: what becomes of each message, for tutti trace.",
+    help="Overrides `[logging] level`; debug: log each step of each message, for tutti trace.",
 )
 def serve(path: str, record: str, level: Literal["info", "debug"] | None) -> int:
     """Run one gateway.
 
-    One line of JSON on standard output says that it is ready; logs go to standard error. SIGTERM or Ctrl-C: it takes nothing new,
-    finishes what is under way and ends. The exit code says why it ended: 0 as asked, 1 failed, 2 a wrong configuration or another
-    gateway's directory, 3 something is not available, 4 damage.
+    One line of JSON on standard output reports the gateway as ready; logs go to standard error. After SIGTERM or Ctrl-C, the
+    gateway takes no new records, finishes pending work and ends. Exit codes: 0 ended on request, 1 failed, 2 wrong configuration or
+    a directory of another gateway, 3 unavailable, 4 corruption found.
     """
     with Loading():
         from tutti_gateway.config import load_config

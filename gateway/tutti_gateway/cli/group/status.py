@@ -1,4 +1,4 @@
-"""`tutti status`, `tutti topics`, `tutti offsets`: what a gateway says of itself and of what it holds."""
+"""`tutti status`, `tutti topics`, `tutti offsets`: the state of a gateway, its topics and its offsets."""
 
 from __future__ import annotations
 
@@ -21,26 +21,28 @@ _TOPIC_COLUMNS = ("name", "records", "bytes", "first_offset", "last_offset", "fi
 
 @click.command()
 @url_option
-@click.option("--watch", "watched", is_flag=True, help="Show every gateway until interrupted; with --json a line a change.")
+@click.option(
+    "--watch", "watched", is_flag=True, help="Show every gateway until interrupted; with --json, one line for each change."
+)
 @click.option(
     "--interval",
     "interval_s",
     type=NumberRange(min=0.1, max=3600),
     default=1.0,
     show_default=True,
-    help="Seconds between two looks of --watch.",
+    help="Seconds between two polls of --watch.",
 )
 @json_option
 def status(url: str, watched: bool, interval_s: float, as_json: bool) -> None:
-    """What a gateway says of itself.
+    """Show the state, view, frontier and lag of a gateway.
 
-    Of the first gateway of the URL that answers: gateway, pid, group, log, state (primary, minority, joining, leaving, halted),
-    view, frontier, start, lag, and the queries of Spark that tell this gateway how far they are (`tutti queries` asks all). With
-    --watch all of them, those too that the URL does not name: state, view, frontier (the next offset), lag (decided positions that
-    it lacks), of one that does not answer when it did last (heard), and what is wrong.
+    The first gateway of the URL that answers reports: gateway, pid, group, log, state (primary, minority, joining, leaving,
+    halted), view, frontier, start, lag, and the Spark queries that report to it (`tutti queries` asks all gateways). With --watch,
+    show all gateways of the group: state, view, frontier (the next offset), lag (decided positions that it lacks), time of the last
+    answer if the gateway does not answer now (heard), and the problem.
 
-    Where standard output is no terminal the status is one line of JSON also without --json; --watch writes a line for each gateway
-    that changed, with tabs between the fields.
+    If standard output is not a terminal, the status is one line of JSON also without --json; --watch then writes one line for each
+    change of a gateway, with tabs between the fields.
     """
     if watched:
         from tutti_gateway.cli.group.watch import watch
@@ -50,16 +52,16 @@ def status(url: str, watched: bool, interval_s: float, as_json: bool) -> None:
     from tutti.io.admin import Control
 
     with Control(url) as control:
-        told = control.status()
-    told["queries"] = _queries(told["url"])
+        report = control.status()
+    report["queries"] = _queries(report["url"])
     if as_json or not on_terminal():
-        print_json(told)
+        print_json(report)
     else:
-        print_fields(told)
+        print_fields(report)
 
 
 def _queries(url: str) -> list[dict[str, object]] | None:
-    """Queries that tell this gateway, or None where its reads port does not answer."""
+    """Return the queries that report to this gateway, None if its reads port does not answer."""
     from tutti_gateway.cli.group.queries import told_there
 
     try:
@@ -72,12 +74,12 @@ def _queries(url: str) -> list[dict[str, object]] | None:
 @url_option
 @json_option
 def topics(url: str, as_json: bool) -> None:
-    """Topics with their counts, bytes, first and last offset and time.
+    """List topics with counts, bytes, first and last offset and time.
 
-    Records and bytes are those that were ever committed, bytes as they were sent: whole batches with keys, headers and their form,
-    compressed where they are. The first offset is that of the first record which retention has left.
-    Only the ordered log is counted: a topic that only unordered records were sent to is shown without records. A warning says where
-    no gateway could confirm with a majority that nothing is missing.
+    Records and bytes are totals since the log began. Bytes count batches as sent: keys, values, headers and framing, compressed if
+    the producer compresses. The first offset is that of the oldest record that retention has kept. Only the ordered log is counted:
+    a topic with only unordered records is listed without records. A warning is printed if no gateway could confirm with a majority
+    that the list is complete.
     """
     from tutti.sources.flight import Reads
     from tutti.sources.source import begun
@@ -92,27 +94,27 @@ def topics(url: str, as_json: bool) -> None:
 
 
 def _topic(topic: Topic) -> dict[str, object]:
-    """Times as text, and nothing where the log holds no record of the topic, yet or any more."""
-    some = topic.first_offset >= 0
+    """Return the row of a topic; offsets and times are empty if the log holds no record of it."""
+    has_records = topic.first_offset >= 0
     return {
         "name": topic.name,
         "records": topic.records,
         "bytes": topic.bytes,
-        "first_offset": topic.first_offset if some else None,
-        "last_offset": topic.last_offset if some else None,
-        "first_time": time_text(topic.first_time_us) if some else None,
-        "last_time": time_text(topic.last_time_us) if some else None,
+        "first_offset": topic.first_offset if has_records else None,
+        "last_offset": topic.last_offset if has_records else None,
+        "first_time": time_text(topic.first_time_us) if has_records else None,
+        "last_time": time_text(topic.last_time_us) if has_records else None,
     }
 
 
 @click.command()
 @url_option
-@click.option("--time", type=TIME, required=True, help="ISO 8601 with a zone.")
+@click.option("--time", type=TIME, required=True, help="Time in ISO 8601 with a time zone.")
 @json_option
 def offsets(url: str, time: datetime, as_json: bool) -> None:
-    """The offset of a time.
+    """Show the first offset at or after a time.
 
-    It is the offset of the first record at or after it; the frontier when there is none yet.
+    If there is no such record yet, show the frontier.
     """
     from tutti.sources.flight import Reads
     from tutti.sources.source import begun

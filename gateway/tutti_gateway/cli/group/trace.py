@@ -1,4 +1,4 @@
-"""`tutti trace`: one message through all gateways, from their logs at level debug."""
+"""`tutti trace`: follows one message through all gateways, in their debug logs."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from tutti_gateway.cli.common.options import json_option
 from tutti_gateway.cli.common.output import print_json, print_table
 
 Line = dict[str, Any]
-#: Lines that are about everything up to a position; the first of each gateway and sender that reaches the message's counts.
+#: Events that cover everything up to a position; the first one of each gateway and sender that covers the message is shown.
 _UP_TO = ("vote", "durable", "confirm")
-#: Lines whose messages are named; what else a gateway logs is none of a message's.
+#: Events that name their message; other events do not belong to a message.
 _NAMED = ("submitted", "received", "written", "decided", "aborted", "receipt")
-#: Of these about an unordered message, those that its origin alone logs of it.
+#: Of these events for an unordered message, only its origin gateway logs the first and the last.
 _AT_ORIGIN = ("submitted", "receipt")
 _DETAILS = ("by", "sender", "up_to", "topic", "position", "in_view", "attempt", "offset", "session", "reason")
 _MS_PER_S = 1000
-#: Names of gateways or lanes that an error lists.
+#: Maximum number of gateway or lane names in an error.
 _LISTED_MAX = 16
 _LINE_BYTES_MAX = 1 * limits.MIB
 
 
 class Message(NamedTuple):
-    """A record as the group knows it: its producer's number, epoch and sequence. After an abort the next epoch has it again.
+    """Identity of a record: number, epoch and sequence of its producer. After an abort, the next epoch reuses the sequence.
 
-    Of an unordered one these are the lane's, which is empty for ordered ones.
+    For an unordered record, the three values belong to its lane; `lane` is empty for ordered records.
     """
 
     lane: str
@@ -42,7 +42,7 @@ class Message(NamedTuple):
     sequence: int
 
     def in_batch(self, line: Line) -> bool:
-        """Whether the line is about the batch that the record is in."""
+        """True if the log line is about the batch that contains the record."""
         return bool(
             _is_named(line)
             and (_lane(line), line["number"], line["epoch"]) == (self.lane, self.number, self.epoch)
@@ -50,9 +50,10 @@ class Message(NamedTuple):
         )
 
 
-class Wanted(NamedTuple):
-    """A record, by its producer's name, its sequence and perhaps its epoch, or by its offset; an unordered one in a lane, which is
-    named itself or by its gateway.
+class RecordQuery(NamedTuple):
+    """The requested record: by producer, sequence and optional epoch, or by offset.
+
+    An unordered record also has a lane, given by its own name or by its gateway's name.
     """
 
     producer: str | None
@@ -62,33 +63,35 @@ class Wanted(NamedTuple):
     lane: str = ""
 
     def _in_lane(self, line: Line) -> bool:
-        """Whether the line is about the lane that is meant, or about the log if none is."""
+        """True if the log line is about the requested lane, or about the log if no lane is requested."""
         lane = _lane(line)
         if not self.lane or LaneName.parse(self.lane) is not None:
             return lane == self.lane
         return bool(lane) and line["gateway"] == self.lane and line["event"] in _AT_ORIGIN
 
     def names(self, line: Line) -> Message | None:
-        """The message, if it is the record that is wanted and the line tells so."""
+        """Return the message if the log line names the requested record, None if not."""
         if not (_is_named(line) and self._in_lane(line)):
             return None
         if self.sequence is not None:
             wanted = line["producer"] == self.producer and line["first"] <= self.sequence <= line["last"]
             wanted = wanted and self.epoch in (None, line["epoch"])
             return Message(_lane(line), line["number"], line["epoch"], self.sequence) if wanted else None
-        place = (self.offset or 0) - line.get("offset", -1)
-        if line.get("offset", -1) < 0 or not 0 <= place <= line["last"] - line["first"]:
+        index = (self.offset or 0) - line.get("offset", -1)
+        if line.get("offset", -1) < 0 or not 0 <= index <= line["last"] - line["first"]:
             return None
-        return Message(_lane(line), line["number"], line["epoch"], line["first"] + place)
+        return Message(_lane(line), line["number"], line["epoch"], line["first"] + index)
 
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(dir_okay=False, path_type=Path), metavar="LOGFILE...")
 @click.option("--producer", metavar="NAME", help="The record's producer, with --sequence.")
-@click.option("--sequence", type=click.IntRange(min=1), metavar="N", help="The record's number within its producer.")
-@click.option("--epoch", type=click.IntRange(min=1), metavar="N", help="Of these only the record of this epoch of the producer.")
-@click.option("--offset", type=click.IntRange(min=0), metavar="N", help="Or the record's offset.")
-@click.option("--lane", default="", metavar="LANE", help="It is an unordered record, in that lane or the lane of that gateway.")
+@click.option("--sequence", type=click.IntRange(min=1), metavar="N", help="The record's sequence at its producer.")
+@click.option("--epoch", type=click.IntRange(min=1), metavar="N", help="Only the record of this epoch of the producer.")
+@click.option(
+    "--offset", type=click.IntRange(min=0), metavar="N", help="The record's offset, instead of --producer and --sequence."
+)
+@click.option("--lane", default="", metavar="LANE", help="For an unordered record: its lane, or the gateway of its lane.")
 @json_option
 def trace(
     files: tuple[Path, ...],
@@ -99,25 +102,26 @@ def trace(
     lane: str,
     as_json: bool,
 ) -> int:
-    """Follow one message through all gateways, in their logs.
+    """Follow one record through the logs of all gateways.
 
-    Each LOGFILE is what a gateway wrote to standard error, as JSON lines, with `[logging] level = "debug"` or `--log-level debug`.
-    It is a regular file, because it is read more than once.
-    Shown is, in the order of the gateways' clocks, how the message came in, was written, voted for, decided and answered.
+    Each LOGFILE is the standard error output of a gateway, as JSON lines, with `[logging] level = "debug"` or `--log-level debug`.
+    A LOGFILE must be a regular file, because the command reads it more than once. The output shows, ordered by the gateways'
+    clocks, how the message was received, written, voted for, decided and answered.
 
-    An unordered record has its sequence and offset in a lane: `--lane` names it, as the record's receipt does, or its gateway. By
-    the gateway's name it is found in that gateway's own log alone, which must be one of the LOGFILEs and reach back so far.
+    An unordered record has its sequence and offset in a lane. `--lane` takes the lane's name from the record's receipt, or the name
+    of its gateway. With a gateway's name, only that gateway's own log identifies the record, so that log must be among the
+    LOGFILEs.
 
-    A sequence that was aborted is given again in the producer's next epoch: each is a message of its own, shown one after another.
+    After an abort, the producer's next epoch reuses the sequence: each is a separate message, and all are shown.
     """
     if (producer is None) != (sequence is None) or (producer is None) == (offset is None):
-        raise UsageError("a message is named by --producer and --sequence, or by --offset")
+        raise UsageError("name the message: give --producer and --sequence, or --offset")
     if epoch is not None and producer is None:
-        raise UsageError("--epoch is the producer's: it goes with --producer and --sequence")
+        raise UsageError("--epoch needs --producer and --sequence")
     for file in files:
         if file.exists() and not file.is_file():
-            raise UsageError(f"{file} is not a regular file, and each LOGFILE is read more than once: save the log to a file first")
-    found = follow(lambda: _lines(files), Wanted(producer, sequence, offset, epoch, lane))
+            raise UsageError(f"{file} is not a regular file, but each LOGFILE is read more than once: save the log to a file first")
+    found = follow(lambda: _lines(files), RecordQuery(producer, sequence, offset, epoch, lane))
     if not found:
         within = f" in epoch {epoch}" if epoch is not None else ""
         named = f"offset {offset}" if producer is None else f"message {sequence} of producer {producer}{within}"
@@ -132,25 +136,25 @@ def trace(
 
 
 def _not_found(named: str, lane: str, lines: Iterable[Line]) -> str:
-    """That the record is not found, and what to do; its lane may be named in full, by its gateway or not at all."""
-    nowhere = "is in none of these logs: were they written at level debug, and do they reach back so far?"
+    """Return the error text for a record that is not found, with the next step for the given lane."""
+    advice = "is in none of these logs: check that they were written at level debug, and that they cover the time of the record."
     if not lane:
-        return f"{named} {nowhere} An unordered record is found with --lane"
+        return f"{named} {advice} For an unordered record, give --lane"
     gateways: set[str] = set()
     lanes: set[str] = set()
     for line in lines:
         gateways.add(line["gateway"])
         lanes.add(_lane(line))
     lanes.discard("")
-    there = f"the lanes that these logs name are {_listed(lanes)}" if lanes else "these logs name no lane"
+    there = f"these logs name the lanes {_listed(lanes)}" if lanes else "these logs name no lane"
     if LaneName.parse(lane) is not None:
-        return f"{named} in lane {lane} {nowhere}" + ("" if lane in lanes else f" No line is of that lane: {there}")
-    alone = "by its gateway a record is found in that gateway's own log alone"
-    add = f"add {lane}'s log of that time, or name the lane in full; {there}"
+        return f"{named} in lane {lane} {advice}" + ("" if lane in lanes else f" No line belongs to that lane: {there}")
+    alone = "a lane given by its gateway needs that gateway's own log"
+    add = f"add {lane}'s log of that time, or give the full name of the lane; {there}"
     if lane in gateways:
-        return f"{named} in lane {lane} {nowhere} {alone.capitalize()}: {add}"
-    of = f"these are logs of {_listed(gateways)}" if gateways else "no line here is a gateway's at level debug"
-    return f"{named} was not looked for: {alone}, and {of}: {add}"
+        return f"{named} in lane {lane} {advice} {alone.capitalize()}: {add}"
+    of = f"these are logs of {_listed(gateways)}" if gateways else "no line here is a debug line of a gateway"
+    return f"{named} was not searched: {alone}, and {of}: {add}"
 
 
 def _listed(names: set[str]) -> str:
@@ -169,8 +173,8 @@ def _print(lines: Sequence[Line]) -> None:
     print_table(("ms", "gateway", "what", "details"), rows, empty="")
 
 
-def follow(lines: Callable[[], Iterable[Line]], wanted: Wanted) -> dict[Message, list[Line]]:
-    """The lines about each message that is meant, by time. `lines` gives all lines of all logs anew each time that it is called."""
+def follow(lines: Callable[[], Iterable[Line]], wanted: RecordQuery) -> dict[Message, list[Line]]:
+    """Return the lines about each requested message, ordered by time. Each call of `lines` must return all lines of all logs."""
     messages = sorted({message for line in lines() if (message := wanted.names(line))})
     if not messages:
         return {}
@@ -179,24 +183,24 @@ def follow(lines: Callable[[], Iterable[Line]], wanted: Wanted) -> dict[Message,
         for message in messages:
             if message.in_batch(line):
                 found[message].append(line)
-    for of_it in found.values():
-        of_it.sort(key=_time)
-        placed = [line for line in of_it if "position" in line]
+    for message_lines in found.values():
+        message_lines.sort(key=_time)
+        placed = [line for line in message_lines if "position" in line]
         if placed:
-            of_it += _reaching(lines(), placed[-1], placed[0]["timestamp"])
-            of_it.sort(key=_time)
+            message_lines += _reaching(lines(), placed[-1], placed[0]["timestamp"])
+            message_lines.sort(key=_time)
     return found
 
 
 def _reaching(lines: Iterable[Line], placed: Line, begun: str) -> Iterator[Line]:
-    """What was said since `begun` of the place of the message that `placed` is about, under the message's name.
+    """Yield the lines since `begun` that reach the message's position, with the message's identity added.
 
-    That is each NO to it, and of each gateway and each sender the first line about everything up to there. In a lane a position is
-    that of one attempt.
+    These are each NO to the message and, for each gateway and sender, the first line that covers its position. In a lane, a
+    position belongs to one attempt.
     """
     at = _lane(placed), placed.get("attempt")
     name = {field: placed[field] for field in ("producer", "number", "epoch", "first", "last")}
-    told: set[tuple[object, ...]] = set()
+    seen: set[tuple[object, ...]] = set()
     for line in lines:
         event = line.get("event")
         refused = event == "no" and line["position"] == placed["position"]
@@ -204,13 +208,13 @@ def _reaching(lines: Iterable[Line], placed: Line, begun: str) -> Iterator[Line]
         if line["timestamp"] < begun or not (refused or reaches) or (_lane(line), line.get("attempt")) != at:
             continue
         key = (line["gateway"], event, line.get("sender"))
-        if refused or key not in told:
-            told.add(key)
+        if refused or key not in seen:
+            seen.add(key)
             yield {**line, **name}
 
 
 def _lane(line: Line) -> str:
-    """The lane that a line is about; empty for the log."""
+    """Return the lane of a line; empty for the log."""
     lane: str = line.get("lane", "")
     return lane
 
@@ -220,10 +224,10 @@ def _is_named(line: Line) -> bool:
 
 
 def _lines(files: Sequence[Path]) -> Iterator[Line]:
-    """What gateways logged, file by file; a line that is no JSON object of a gateway is left out."""
+    """Yield the debug lines of gateways, file by file; other lines are skipped."""
     for file in files:
         with file.open("rb") as lines:
-            while text := lines.readline(_LINE_BYTES_MAX):  # what is longer comes in parts, none of which is an object
+            while text := lines.readline(_LINE_BYTES_MAX):  # a longer line arrives in parts, and no part is valid JSON
                 try:
                     line = orjson.loads(text)
                 except orjson.JSONDecodeError:

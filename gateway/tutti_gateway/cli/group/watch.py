@@ -1,4 +1,4 @@
-"""`tutti status --watch`: every gateway of the group, asked again and again; a table that is drawn anew, or a line a change."""
+"""`tutti status --watch`: polls every gateway of the group, and shows a live table, or a line for each change."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from tutti.io.admin import Control
 from tutti_gateway.cli.common.output import cell_text, on_terminal, print_json
 
 ANSWER_S_MAX = 2.0
-#: An answer that takes longer is missed, and told as missing until it comes.
+#: A gateway that takes longer to answer counts as missing until it answers.
 LATE_S = 0.5
 NO_ANSWER = "no answer"
-_ROUNDS = 2  # a connection that broke is made anew once: who is not there then is not there
-_STEP_S = 0.25  # within which nobody asks any more who was told so
+_ROUNDS = 2  # reconnect once: a gateway that is not reachable then is down
+_STEP_S = 0.25  # polling interval of the stop flag
 _COLUMNS = ("gateway", "address", "state", "view", "frontier", "lag", "heard", "reason")
 _STYLES = {"primary": "green", "minority": "yellow", "joining": "yellow", "leaving": "yellow", "halted": "red", NO_ANSWER: "red"}
 
 
 class Sight(NamedTuple):
-    """One gateway at one moment: `frontier` is its next offset, `lag` decided positions that it lacks; None where nobody says.
+    """State of one gateway at one moment.
 
-    `heard` is when it answered last (UTC), of one that does not answer now; None of one that does, or never did.
+    `frontier` is its next offset, `lag` the decided positions that it lacks; None if unknown. `heard` is the time (UTC) of the last
+    answer of a gateway that does not answer now; None if it answers, or never did.
     """
 
     gateway: str
@@ -42,61 +43,63 @@ class Sight(NamedTuple):
 
 
 @dataclass
-class _Known:
-    """What is known of one address: its last answer and when that came (UTC), since when an answer is waited for (monotonic; None:
-    for none), and why there was none to the last question ("": there was one, or that is not known yet).
+class _Poll:
+    """Poll state of one address.
+
+    `last_answer` is the last answer and `heard` its time (UTC). `asked_s` is the time of a pending request (monotonic clock), None
+    if there is none. `trouble` is the error of the last request, "" if it succeeded or is pending.
     """
 
-    told: dict[str, Any] | None = None
+    last_answer: dict[str, Any] | None = None
     heard: str | None = None
     asked_s: float | None = None
     trouble: str = ""
 
     def missing(self, now_s: float) -> str:
-        """Why it is not known how it is; empty where it is."""
+        """Return why the current state is unknown; "" if it is known."""
         late = self.asked_s is not None and now_s - self.asked_s >= LATE_S
         return self.trouble or (_LATE if late else "")
 
 
-_LATE = f"it was asked, and has not answered for {LATE_S:g} s and more"
+_LATE = f"no answer for {LATE_S:g} s or more"
 
 
 class Watch:
-    """Asks each gateway in a thread of its own, so that one that hangs keeps nobody waiting; gateways name further ones."""
+    """Polls each gateway in its own thread, so that a hanging one delays no other; gateways name further ones."""
 
     def __init__(self, addresses: Iterable[Address], interval_s: float) -> None:
-        """Begin to ask."""
+        """Start polling."""
         self._interval_s = interval_s
         self._lock = threading.Lock()
-        self._all: dict[Address, _Known] = {}
+        self._all: dict[Address, _Poll] = {}
         self._names: dict[Address, str] = {}
         self._stop = threading.Event()
-        self._turned = threading.Event()  # one does not answer any more, or answers again
-        self._follow(addresses)
+        self._changed = threading.Event()  # a gateway has stopped answering, or answers again
+        self._add(addresses)
 
     def close(self) -> None:
-        """Ask no more."""
+        """Stop polling."""
         self._stop.set()
 
     def wait_for_all(self, limit_s: float) -> None:
-        """Wait until of each something is known, be it that it does not answer at once."""
+        """Wait until each gateway has answered or missed its time limit."""
         until_s = time.monotonic() + limit_s
         while (now_s := time.monotonic()) < until_s:
             with self._lock:
-                if all(known.told or known.missing(now_s) for known in self._all.values()):
+                if all(known.last_answer or known.missing(now_s) for known in self._all.values()):
                     return
             time.sleep(0.02)
 
     def pause(self) -> None:
-        """Wait until the next look: at once when one does not answer any more, or again."""
-        self._turned.wait(min(self._interval_s, LATE_S))
-        self._turned.clear()
+        """Wait for the next update: at once when a gateway stops answering, or answers again."""
+        self._changed.wait(min(self._interval_s, LATE_S))
+        self._changed.clear()
 
-    def _follow(self, addresses: Iterable[Address]) -> None:
+    def _add(self, addresses: Iterable[Address]) -> None:
         with self._lock:
-            room = limits.ADDRESSES_MAX - len(self._all)
-            new = [address for address in addresses if address not in self._all][: max(0, room)]
-            self._all.update((address, _Known()) for address in new)
+            free = limits.ADDRESSES_MAX - len(self._all)
+            new = [address for address in addresses if address not in self._all][: max(0, free)]
+            self._all.update((address, _Poll()) for address in new)
         for address in new:
             threading.Thread(target=self._ask, args=(address,), name=f"watch-{address}", daemon=True).start()
 
@@ -106,45 +109,45 @@ class Watch:
             while not self._stop.is_set():
                 known.asked_s = time.monotonic()
                 try:
-                    self._take(address, known, control.status())
+                    self._record_answer(address, known, control.status())
                 except TuttiError as error:
-                    self._miss(known, control.trouble or str(error))
-                self._rest(control)
+                    self._record_failure(known, control.trouble or str(error))
+                self._wait(control)
 
-    def _rest(self, control: Control) -> None:
-        """Until it is time to ask again: when the connection breaks, at once."""
+    def _wait(self, control: Control) -> None:
+        """Wait for the next poll; return at once if the connection breaks."""
         until_s = time.monotonic() + self._interval_s
         while (left_s := until_s - time.monotonic()) > 0 and not self._stop.is_set():
             if control.broke(min(left_s, _STEP_S)):
                 return
 
-    def _miss(self, known: _Known, trouble: str) -> None:
+    def _record_failure(self, known: _Poll, trouble: str) -> None:
         with self._lock:
-            turned = not known.trouble
+            changed = not known.trouble
             known.asked_s, known.trouble = None, trouble
-        if turned:
-            self._turned.set()
+        if changed:
+            self._changed.set()
 
-    def _take(self, address: Address, known: _Known, told: dict[str, Any]) -> None:
+    def _record_answer(self, address: Address, known: _Poll, last_answer: dict[str, Any]) -> None:
         found: dict[Address, str] = {}
-        for name, url in told.get("gateways", {}).items():
+        for name, url in last_answer.get("gateways", {}).items():
             found.update(dict.fromkeys(parse_url(url), name))
         with self._lock:
-            turned = bool(known.trouble)
-            known.told, known.heard, known.asked_s, known.trouble = told, _now(), None, ""
+            changed = bool(known.trouble)
+            known.last_answer, known.heard, known.asked_s, known.trouble = last_answer, _now(), None, ""
             self._names.update(found)
-            self._names[address] = str(told["gateway"])
-        if turned:
-            self._turned.set()
-        self._follow(found)
+            self._names[address] = str(last_answer["gateway"])
+        if changed:
+            self._changed.set()
+        self._add(found)
 
     def sights(self) -> list[Sight]:
-        """What is known now, by name; of two addresses of one gateway (a host by name and by number) one that answers."""
+        """Return the current state by name; for two addresses of one gateway (host name and IP), prefer one that answers."""
         now_s = time.monotonic()
         with self._lock:
             all_known = {address: (replace(known), known.missing(now_s)) for address, known in self._all.items()}
             names = dict(self._names)
-        answers = [known.told for known, missing in all_known.values() if known.told and not missing]
+        answers = [known.last_answer for known, missing in all_known.values() if known.last_answer and not missing]
         found: dict[str, Sight] = {}
         for address, (known, missing) in all_known.items():
             sight = _sight(names.get(address, ""), address, known, missing, answers)
@@ -154,20 +157,22 @@ class Watch:
         return [found[key] for key in sorted(found)]
 
 
-def _sight(name: str, address: Address, known: _Known, missing: str, answers: Sequence[Mapping[str, Any]]) -> Sight:
-    told = known.told
-    if missing or told is None:
+def _sight(name: str, address: Address, known: _Poll, missing: str, answers: Sequence[Mapping[str, Any]]) -> Sight:
+    last_answer = known.last_answer
+    if missing or last_answer is None:
         lags = [answer["lag"][name] for answer in answers if name in answer.get("lag", {})]
-        reason = f"{missing}; it was {told['state']} when it was heard last" if told else missing
+        reason = f"{missing}; its last known state was {last_answer['state']}" if last_answer else missing
         return Sight(name, str(address), NO_ANSWER, "", None, max(lags, default=None), known.heard, reason)
-    view = str(told["view"]["text"]) if told["view"]["id"] else ""
-    coordinates = ", coordinates" if view and told["view"]["coordinator"] == name else ""
-    lag = told["lag"].get(name)
-    return Sight(name, str(address), told["state"], view + coordinates, told["frontier"], lag, None, told["reason"])
+    view = str(last_answer["view"]["text"]) if last_answer["view"]["id"] else ""
+    coordinates = ", coordinates" if view and last_answer["view"]["coordinator"] == name else ""
+    lag = last_answer["lag"].get(name)
+    return Sight(
+        name, str(address), last_answer["state"], view + coordinates, last_answer["frontier"], lag, None, last_answer["reason"]
+    )
 
 
 def watch(url: str, interval_s: float, as_json: bool, ends: Callable[[], bool] = bool) -> None:
-    """Show the gateways until interrupted, or until `ends`."""
+    """Show the gateways until interrupted, or until `ends` returns true."""
     watching = Watch(parse_url(url), interval_s)
     try:
         watching.wait_for_all(ANSWER_S_MAX + 1)
@@ -196,13 +201,13 @@ def _table(sights: Iterable[Sight]) -> Any:
     for column in _COLUMNS:
         table.add_column(column, justify="right" if column in ("frontier", "lag") else "left", overflow="fold")
     for sight in sights:
-        shown = sight._replace(heard=_ago(sight.heard))
+        shown = sight._replace(heard=_age_text(sight.heard))
         table.add_row(*(escape(cell_text(value)) for value in shown), style=_STYLES.get(sight.state, "yellow"))
     return table
 
 
 def _write(watching: Watch, as_json: bool, ends: Callable[[], bool]) -> None:
-    """A line whenever something changed: all gateways as JSON, or each that changed with tabs between its fields."""
+    """Write a line for each change: all gateways as JSON, or each changed gateway with tabs between its fields."""
     before: list[Sight] = []
     if not as_json:
         print("\t".join(("time", *_COLUMNS)), flush=True)
@@ -222,5 +227,5 @@ def _now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def _ago(heard: str | None) -> str | None:
+def _age_text(heard: str | None) -> str | None:
     return None if heard is None else f"{(datetime.now(UTC) - datetime.fromisoformat(heard)).total_seconds():.0f} s ago"

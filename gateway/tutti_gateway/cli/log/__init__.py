@@ -1,1 +1,1 @@
-"""Log."""
+"""Commands for logs and archives."""

@@ -1,4 +1,4 @@
-"""`tutti archive`: bring the log into an archive, and look at one."""
+"""`tutti archive`: copies the log to an archive of Parquet files; lists and verifies archives."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _COLUMNS = ("first", "end", "records", "ticks", "files", "bytes", "topics")
 
 @click.group()
 def archive() -> None:
-    """Bring the log into an archive of Parquet files, and look at one."""
+    """Copy the log to Parquet files; list or verify an archive."""
 
 
 @archive.command()
-@click.option("--config", "path", required=True, metavar="FILE", help="Its TOML file; conf/archive/archive.toml is an example.")
-@click.option("--once", is_flag=True, help="Archive what is closed by now, and end.")
+@click.option("--config", "path", required=True, metavar="FILE", help="The archiver's TOML file; see conf/archive/archive.toml.")
+@click.option("--once", is_flag=True, help="Archive the ranges that are closed now, and end.")
 @json_option
 def run(path: str, once: bool, as_json: bool) -> int:
-    """Archive the log, range after range, as they close.
+    """Archive the log, range after range, as ranges close.
 
-    What is in the archive its manifests say; it goes on there, whenever it was killed. Behind each range the named reader of the
-    configuration commits its offset, so that gateways with that name in [retention] keep_for remove only what is archived. One
-    line of JSON on standard output says that it is there; logs go to standard error. SIGTERM or Ctrl-C: the range that is being
-    written is finished, and it ends.
+    The manifests list the archived ranges, so a restarted archiver continues after the last one. After each range, the archiver
+    commits the offset of its named reader (key `name`). Gateways that list this reader in [retention] keep_for delete only archived
+    records. One line of JSON on standard output reports the archiver as ready; logs go to standard error. After SIGTERM or Ctrl-C,
+    it finishes the current range and ends.
     """
     from tutti.archive.archiver import Archiver, Settings
     from tutti.archive.catalog import Archive
@@ -40,7 +40,7 @@ def run(path: str, once: bool, as_json: bool) -> int:
 
     config = load_archiving(path)
     if config.priority == "idle":
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # what commits goes first, at once: niceness alone let it wait
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # niceness alone let the archiver delay commits
     else:
         os.nice(_NICE)
     log = LogOfGateways(config.gateways)
@@ -48,8 +48,8 @@ def run(path: str, once: bool, as_json: bool) -> int:
     settings = Settings(config.name, config.ranges.ticks, config.ranges.bytes, config.lost == "skip")
     archiver = Archiver(log, held, settings)
     if not once:
-        told = {"name": config.name, "archive": held.where, "log": held.log, "offset": held.end}
-        return run_until_told(archiver, told, config.metrics, Metrics(archiver), insecure=config.insecure, file=path)
+        ready_fields = {"name": config.name, "archive": held.where, "log": held.log, "offset": held.end}
+        return run_until_told(archiver, ready_fields, config.metrics, Metrics(archiver), insecure=config.insecure, file=path)
     began = time.monotonic()
     archiver.run_once()
     seconds = round(time.monotonic() - began, 3)
@@ -57,7 +57,7 @@ def run(path: str, once: bool, as_json: bool) -> int:
         added = {"ranges": archiver.ranges, "records": archiver.records, "bytes": archiver.bytes, "seconds": seconds}
         print_json({"archive": held.where, "log": held.log, "first": held.first, "end": held.end, **added})
     else:
-        note(f"{counted(archiver.records, 'record')} added to {held.where}, which holds [{held.first}, {held.end}) now")
+        note(f"{counted(archiver.records, 'record')} added to {held.where}, which now holds [{held.first}, {held.end})")
     return 0
 
 
@@ -65,7 +65,7 @@ def run(path: str, once: bool, as_json: bool) -> int:
 @click.argument("archive")
 @json_option
 def list_ranges(archive: str, as_json: bool) -> None:
-    """The ranges of ARCHIVE, a directory or a URL, with their records, ticks, files, bytes and topics."""
+    """List the ranges of ARCHIVE, a directory or a URL, with their records, ticks, files, bytes and topics."""
     from tutti.archive.catalog import Archive
 
     held = Archive(archive)
@@ -80,20 +80,22 @@ def list_ranges(archive: str, as_json: bool) -> None:
         print_json({"archive": held.where, "log": held.log, "first": held.first, "end": held.end, "ranges": ranges})
         return
     print_table(_COLUMNS, lines, empty="no range yet")
-    note(f"{held.where}: log {held.log}, [{held.first}, {held.end}) without a hole")
+    note(f"{held.where}: log {held.log}, [{held.first}, {held.end}) without a gap")
 
 
 @archive.command()
 @click.argument("archive")
 @click.option(
-    "--remove-orphans", is_flag=True, help="Remove files that no range names, if they are a day old and ranges have their records."
+    "--remove-orphans",
+    is_flag=True,
+    help="Remove files that no range names, if they are over a day old and other ranges hold their records.",
 )
 @json_option
 def verify(archive: str, remove_orphans: bool, as_json: bool) -> int:
-    """Read all of ARCHIVE: each file's SHA-256, each record, each range's digest, and whether a range is missing.
+    """Read all of ARCHIVE: check each file's SHA-256, each record, each range's digest, and the completeness of the ranges.
 
-    Exit code 4 if anything is damaged or missing. Files that no range names are left by an archiver that was killed, and harmless;
-    those of a range that is missing may be all that is left of it, and stay.
+    Exit code 4 if anything is corrupt or missing. A killed archiver leaves files that no range names; they are harmless. Files of a
+    missing range are kept, because they may hold the only copy of its records.
     """
     from tutti.archive.catalog import Archive
     from tutti.archive.verify import verify as check
@@ -114,11 +116,9 @@ def verify(archive: str, remove_orphans: bool, as_json: bool) -> int:
     for first, end in found.holes:
         print(f"records {first} to {end - 1} are missing in {held.where}: no range has them")
     if found.orphans:
-        done = "removed" if remove_orphans else "--remove-orphans removes what is there"
+        done = "removed" if remove_orphans else "--remove-orphans removes them"
         print(f"{counted(len(found.orphans), 'file')} in no range: {done}")
-    state = "good" if found.good else "damaged"
+    state = "good" if found.good else "corrupt"
     records, files = counted(found.records, "record"), counted(found.files, "file")
-    print(
-        f"{held.where}: {state}: {records} of [{held.first}, {held.end}) in {files}, {found.bytes} bytes, are as they were written"
-    )
+    print(f"{held.where}: {state}: {records} of [{held.first}, {held.end}) in {files}, {found.bytes} bytes, were checked")
     return 0 if found.good else 4

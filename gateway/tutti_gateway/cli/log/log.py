@@ -1,4 +1,4 @@
-"""`tutti log`: a data directory, looked at with its gateway up or down, and mended when a gateway halted over it."""
+"""`tutti log`: verifies, inspects and digests a data directory, gateway up or down, and repairs one after a halt."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _COLUMNS = ("position", "offset", "kind", "fate", "view", "producer", "epoch", "
 
 @click.group()
 def log() -> None:
-    """Look into a data directory or a recorded run, or repair."""
+    """Verify, inspect, digest, repair or rerun a log."""
 
 
 log.add_command(rerun)
@@ -37,8 +37,8 @@ log.add_command(rerun)
 def verify(directory: str, as_json: bool) -> None:
     """Check every frame of DIRECTORY, and of the lanes in it.
 
-    Its header, its place in the chain, its body, and what was derived from it: indexes and snapshots. Exit code 4 if anything is
-    damaged. The directory of one lane (DIRECTORY/lanes/NAME) is checked alone.
+    The command checks each frame's header, its link in the hash chain, its body, and the derived indexes and snapshots. Exit code 4
+    if anything is corrupt. The directory of one lane (DIRECTORY/lanes/NAME) can be checked alone.
     """
     from tutti_gateway.log.tools.verify import lane_of, verify_lanes
     from tutti_gateway.log.tools.verify import verify as check
@@ -53,18 +53,18 @@ def verify(directory: str, as_json: bool) -> None:
     if report.damage:
         lane = lane_of(directory)
         advice = (
-            "in a group the gateway fetches it from another one while it runs; alone, bring the file back from a copy, or see "
-            f"what is lost by tutti log repair {directory}"
+            "in a group, the running gateway fetches it from another gateway; otherwise restore the file from a copy, or list "
+            f"the loss with tutti log repair {directory}"
             if lane is None
             else _advice(*lane, report.damage)
         )
-        raise Damaged(f"{directory} is damaged in {_places(report.damage)}: {advice}")
+        raise Damaged(f"{directory} is corrupt in {_places(report.damage)}: {advice}")
     for one in lanes:
         if one.damage:
-            raise Damaged(f"lane {one.lane} is damaged in {_places(one.damage)}: {_advice(one.path, one.own, one.damage)}")
+            raise Damaged(f"lane {one.lane} is corrupt in {_places(one.damage)}: {_advice(one.path, one.own, one.damage)}")
     for one in lanes:
         if one.refused:
-            raise DirectoryRefused(f"lane {one.lane} was not looked at: {one.refused}")
+            raise DirectoryRefused(f"lane {one.lane} was not checked: {one.refused}")
 
 
 def _places(damage: Sequence[Finding]) -> str:
@@ -72,30 +72,30 @@ def _places(damage: Sequence[Finding]) -> str:
 
 
 def _advice(path: str, own: bool, damage: Sequence[Finding]) -> str:
-    """What to do about damage in a lane, which is not repaired as a log is: whoever else has it serves it, or gives it back."""
+    """Return the remedy for corruption in a lane: another gateway that has the lane serves it, or returns a copy."""
     from tutti.data.lane_name import NEW_LANE
     from tutti.log.files.lane_paths import SUSPECT
 
     if all(finding.derived for finding in damage):
-        return "no record is lost; with the gateway down remove what is named, which reads do without"
+        return "no record is lost; stop the gateway and remove the named files, which reads do not need"
     if not any(finding.position for finding in damage):
         if own:
-            return f"restore it from a copy with the gateway down, or {NEW_LANE}"
-        return "the next start sets it aside and learns it again from the other gateways"
-    halted = f". Where that start tells that the lane takes nothing more, nothing mends it: {NEW_LANE}" if own else ""
+            return f"stop the gateway and restore the lane from a copy, or {NEW_LANE}"
+        return "the next start quarantines the lane and copies it again from the other gateways"
+    halted = f". If that start reports that the lane takes no more records, the lane cannot be repaired: {NEW_LANE}" if own else ""
     return (
-        f"with the gateway down put an empty file {SUSPECT} into {path}: the next start looks at all of the lane at once, and what "
-        f"is lost is fetched from another gateway that has it and written in place; without it that comes about in time{halted}"
+        f"stop the gateway and create an empty file {SUSPECT} in {path}: the next start checks the whole lane at once, and fetches "
+        f"lost records from another gateway that has them; without the file, the repair happens later in the background{halted}"
     )
 
 
 @log.command()
 @click.argument("directory")
 @click.option("--start", type=click.IntRange(min=1), default=1, show_default=True, help="First position.")
-@click.option("--end", type=click.IntRange(min=1), help="Last position. [the last one there is]")
+@click.option("--end", type=click.IntRange(min=1), help="Last position. [default: the last one in the log]")
 @json_option
 def inspect(directory: str, start: int, end: int | None, as_json: bool) -> None:
-    """List the frames of DIRECTORY, decided and pending. With --json one line of JSON a frame."""
+    """List the frames of DIRECTORY, decided and pending. With --json, one line of JSON for each frame."""
     from tutti_gateway.log.tools.inspect import inspect as frames
 
     found = frames(directory, start, end)
@@ -109,13 +109,14 @@ def inspect(directory: str, start: int, end: int | None, as_json: bool) -> None:
 
 @log.command()
 @click.argument("directory")
-@click.option("--start", type=click.IntRange(min=0), help="First offset. [the first one there is]")
-@click.option("--end", type=click.IntRange(min=0), help="The offset to stop before. [the frontier]")
+@click.option("--start", type=click.IntRange(min=0), help="First offset. [default: the first one in the log]")
+@click.option("--end", type=click.IntRange(min=0), help="Offset after the last record. [default: the frontier]")
 @json_option
 def digest(directory: str, start: int | None, end: int | None, as_json: bool) -> None:
-    """SHA-256 over the committed records of DIRECTORY.
+    """Print a SHA-256 over the committed records of DIRECTORY.
 
-    Of a canonical form that depends neither on batches nor on compression: equal on every gateway that holds the range.
+    The digest covers a canonical form that is independent of batching and compression: it is equal on every gateway that holds the
+    range.
     """
     from tutti_gateway.log.tools.digest import digest as digest_of
 
@@ -130,7 +131,7 @@ def digest(directory: str, start: int | None, end: int | None, as_json: bool) ->
         try:
             found = digest_of(directory, start, end, reach)
         except Damaged as error:
-            raise Damaged(f"{error}; the first {counted(done, 'record')} of the range can be read") from error
+            raise Damaged(f"{error}; the first {counted(done, 'record')} of the range are readable") from error
     if as_json:
         print_json(found._asdict())
     else:
@@ -144,18 +145,18 @@ def digest(directory: str, start: int | None, end: int | None, as_json: bool) ->
     "--accept-loss-from",
     type=click.IntRange(min=0),
     metavar="OFFSET",
-    help="Cut the log there: this record and all behind it are lost on this gateway.",
+    help="Truncate the log there: this gateway loses this record and all later ones.",
 )
 @json_option
 def repair(directory: str, accept_loss_from: int | None, as_json: bool) -> int:
-    """Show what a halted gateway named, and cut when told to.
+    """Show the corruption that a halted gateway reported, and truncate the log on request.
 
-    Without --accept-loss-from only what loses no record is mended: segment headers that follow from the rest, indexes, snapshots.
-    What stood there before is kept aside. Exit code 4 if records cannot be served.
+    Without --accept-loss-from, the command repairs only damage that loses no record: segment headers that follow from the rest,
+    indexes and snapshots. It keeps a copy of the replaced data. Exit code 4 if records cannot be served.
     """
-    from tutti_gateway.log.tools.repair import repair as mend
+    from tutti_gateway.log.tools.repair import repair as repair_log
 
-    report = mend(directory, accept_loss_from)
+    report = repair_log(directory, accept_loss_from)
     if as_json:
         print_json(_repaired(report))
     else:
@@ -166,22 +167,22 @@ def repair(directory: str, accept_loss_from: int | None, as_json: bool) -> int:
 @log.command()
 @click.argument("directory")
 def moved(directory: str) -> None:
-    """Say that DIRECTORY was moved here, whole, while its gateway was down.
+    """Confirm that the whole DIRECTORY was moved here while its gateway was down.
 
-    A copy of a member's directory may lack what the original promised since, so that a gateway which starts on one learns, without
-    a vote. One of which nothing is left behind that may run lacks nothing: say so before the first start here. Never say it of a
-    copy after whose making the gateway ran: what was acknowledged since may be lost.
+    A copy of a member's directory may lack recent promises of the original, so a gateway that starts on a copy catches up without a
+    vote. A moved directory lacks nothing: confirm the move before the first start here. Never confirm a copy if the gateway ran
+    after the copy was made: records acknowledged since then may be lost.
     """
-    from tutti.log.files.data_directory import moved as settle
+    from tutti.log.files.data_directory import moved as confirm_move
 
-    if settle(directory):
-        note(f"{directory} is taken for the original from now on: let nothing run on the one that it was copied from")
+    if confirm_move(directory):
+        note(f"{directory} now counts as the original: never start a gateway on the directory that it was copied from")
     else:
-        note(f"{directory} stands where it stood: nothing is to be done")
+        note(f"{directory} was not moved: there is nothing to do")
 
 
 def _repaired(report: Repair) -> dict[str, object]:
-    """For JSON."""
+    """Return the JSON fields of a repair report."""
     return {
         "ok": report.cut or report.offset < 0,
         "damage": [finding._asdict() for finding in report.damage],
@@ -197,31 +198,32 @@ def _repaired(report: Repair) -> dict[str, object]:
 
 def _print_repaired(directory: str, report: Repair) -> None:
     for finding in report.damage:
-        print(f"DAMAGE: {_place(finding)}: {finding.what}")
+        print(f"CORRUPT: {_place(finding)}: {finding.what}")
     if not report.damage:
-        print("good: no damage")
+        print("good: no corruption")
         return
     if report.kept:
-        print(f"what was taken away is kept in {report.kept}")
+        print(f"the removed data is kept in {report.kept}")
     if report.offset < 0:
-        print("no record is lost: what was wrong is made again from the rest of the log")
+        print("no record is lost: the corrupt parts are rebuilt from the rest of the log")
     elif report.cut:
-        print(f"cut: {_lost(report)} {_are(report.lost)} gone; the gateway can be started")
+        print(f"truncated: {_lost(report)} {_are(report.lost)} lost; the gateway can be started")
         if report.renewed:
             print(report.renewed)
     else:
         goes = "goes" if report.frames_behind == 1 else "go"
-        print(f"{_lost(report)} cannot be served; {counted(report.frames_behind, 'frame')} behind the damage {goes} too")
+        print(f"{_lost(report)} cannot be served; {counted(report.frames_behind, 'frame')} after the corruption {goes} too")
         if report.others_vote:
             print(
-                "its log names others that vote: where they run, start it, and it learns from them; where they are gone for good, "
-                f"it cannot go on after a cut: save what can be read, tutti replay --path {directory} --end {report.offset}"
+                "the log names other voters: if they run, start this gateway, and it copies the records; "
+                "if they are lost for good, it cannot continue after a truncation: "
+                f"save the readable records with tutti replay --path {directory} --end {report.offset}"
             )
-        print(f"restore the file from a copy, or give them up: tutti log repair {directory} --accept-loss-from {report.offset}")
+        print(f"restore the file from a copy, or accept the loss: tutti log repair {directory} --accept-loss-from {report.offset}")
 
 
 def _lost(report: Repair) -> str:
-    return f"{counted(report.lost, 'committed record')} from offset {report.offset} on"
+    return f"{counted(report.lost, 'committed record')} from offset {report.offset}"
 
 
 def _are(count: int) -> str:
@@ -229,7 +231,7 @@ def _are(count: int) -> str:
 
 
 def _verified(report: Verified, lanes: Sequence[LaneVerified] = ()) -> dict[str, object]:
-    """For JSON."""
+    """Return the JSON fields of a verification report."""
     return {
         **_report(report),
         "ok": not report.damage and not any(lane.damage or lane.refused for lane in lanes),
@@ -272,21 +274,21 @@ def _print_verified(report: Verified, lanes: Sequence[LaneVerified] = ()) -> Non
     print(f"{_log_named(report.log, report.lane)} of gateway {report.gateway}, which is {state}")
     _print_report(report)
     for lane in lanes:
-        print(f"lane {lane.lane}{', the own one' if lane.own else ''}")
+        print(f"lane {lane.lane}{', owned by this gateway' if lane.own else ''}")
         if lane.report is not None:
             _print_report(lane.report)
         else:
             for finding in lane.damage:
-                print(f"DAMAGE: {_place(finding)}: {finding.what}")
+                print(f"CORRUPT: {_place(finding)}: {finding.what}")
         if lane.refused:
-            print(f"not looked at: {lane.refused}")
+            print(f"not checked: {lane.refused}")
     if not report.damage and not any(lane.damage or lane.refused for lane in lanes):
-        print("good: no damage")
+        print("good: no corruption")
 
 
 def _log_named(log: str, lane: str) -> str:
-    """A log as it is told to people; that of a lane by the lane, and the ordered one beside which it stands."""
-    named = f"log {log or 'not begun'}"
+    """Return the name of a log for users; for a lane, also the ordered log that it belongs to."""
+    named = f"log {log or 'not started'}"
     return f"lane {lane} of {named}" if lane else named
 
 
@@ -297,7 +299,7 @@ def _print_report(report: Verified) -> None:
     for finding in report.notes:
         print(f"note: {_place(finding)}: {finding.what}")
     for finding in report.damage:
-        print(f"DAMAGE: {_place(finding)}: {finding.what}")
+        print(f"CORRUPT: {_place(finding)}: {finding.what}")
 
 
 def _place(finding: Finding) -> str:
@@ -306,7 +308,7 @@ def _place(finding: Finding) -> str:
 
 
 def _frame(frame: FrameInfo) -> dict[str, object]:
-    """For JSON: times as text, the body of what is no batch as an object."""
+    """Return the JSON fields of a frame: times as text, the detail of a frame without records as an object."""
     import orjson
 
     from tutti.reading.json_lines import bytes_field

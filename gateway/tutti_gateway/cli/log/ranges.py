@@ -1,4 +1,4 @@
-"""From the ends of a range as users write them to offsets, and from damage in it to the offset where it stands."""
+"""Conversion of range bounds to offsets, and of corruption errors to errors that name an offset."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ if TYPE_CHECKING:
 
 
 def resolve(source: Source, start: Bound, end: Bound) -> tuple[int, int]:
-    """The offsets of [start, end) in the log of `source`; "latest" is its frontier.
+    """Return the offsets of [start, end) in the log of `source`; "latest" is its frontier.
 
     Raises:
-        OffsetOutOfRange: an end is not in the log.
-        UsageError: the end lies before the start.
-        Unavailable: the log has not begun.
+        OffsetOutOfRange: a bound is outside the log.
+        UsageError: the end is before the start.
+        Unavailable: the log has not started.
     """
     from tutti.sources.source import begun, place_of
 
     frontier = begun(source)
     low, high = place_of(source, "start", start, frontier), place_of(source, "end", end, frontier)
     if low > high:
-        raise UsageError(f"the range ends at offset {high} and starts behind that, at {low}: exchange --start and --end")
+        raise UsageError(f"the range starts at offset {low}, after its end {high}: exchange --start and --end")
     return low, high
 
 
 @contextmanager
 def offset_of_damage(position: Callable[[], int]) -> Iterator[None]:
-    """Damage that is met in the block is told with the offset that reading had come to.
+    """Add the offset that reading had reached to a corruption error raised in the block.
 
     Args:
-        position: tells it: all records below were read.
+        position: returns the offset below which all records were read.
     """
     try:
         yield
     except Damaged as error:
-        raise Damaged(f"{error}; all records below offset {position()} can be read") from error
+        raise Damaged(f"{error}; all records below offset {position()} are readable") from error

@@ -1,4 +1,4 @@
-"""`tutti log rerun`: what `tutti serve --record` recorded, run again and compared."""
+"""`tutti log rerun`: runs a recording of `tutti serve --record` again, and compares the actions."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 def rerun(file: str, as_json: bool) -> int:
     """Run a recorded run again.
 
-    FILE is one that tutti serve --record made. A fresh protocol takes its events, and must answer each as it did then; the first
-    one that it answers differently is shown with both answers, and ends with exit code 1. A record that was cut short by a kill is
-    taken as far as it goes.
+    FILE is a recording of tutti serve --record. A new protocol instance gets the recorded events and must answer each as recorded.
+    The command shows the first different answer with both versions, and then ends with exit code 1. A recording that a kill
+    truncated is used up to its last complete event.
     """
     from tutti_gateway.node.replay.replay import rerun as run_again
     from tutti_gateway.node.status.status import release
@@ -38,7 +38,7 @@ def rerun(file: str, as_json: bool) -> int:
 
 
 def _fields(found: Rerun, here: str) -> dict[str, object]:
-    """For JSON."""
+    """Return the JSON fields of the result."""
     difference = found.difference
     return {
         "identical": difference is None,
@@ -68,9 +68,9 @@ def _difference(difference: Difference) -> dict[str, object]:
 
 def _print(found: Rerun, here: str) -> None:
     header = found.header
-    note(f"gateway {header.gateway}, release {header.release}, from {time_text(header.started_us)} on")
+    note(f"gateway {header.gateway}, release {header.release}, from {time_text(header.started_us)}")
     if header.release != here:
-        note(f"this is release {here}: it may rightly answer differently")
+        note(f"this is release {here}: different answers may be intended")
     difference = found.difference
     if difference is not None:
         print(f"DIFFERENCE at event {difference.number}, {time_text(difference.wall_us)}: {difference.event}")
@@ -78,16 +78,16 @@ def _print(found: Rerun, here: str) -> None:
         return
     print(f"{counted(found.events, 'event')}, identical")
     if found.raised:
-        print(f"the stack ended, then and now: {found.raised}")
+        print(f"the protocol stack ended, in both runs: {found.raised}")
     if found.torn:
-        last = f"; its last event is of {time_text(found.last_us)}" if found.events else ""
-        print(f"the record is cut short, as by a kill{last}")
+        last = f"; its last event is at {time_text(found.last_us)}" if found.events else ""
+        print(f"the recording is truncated, as after a kill{last}")
     else:
-        print(f"the record ends because {found.closed}")
+        print(f"the recording ends because {found.closed}")
 
 
 def _print_both(difference: Difference) -> None:
-    """Both answers, what they share once: `-` recorded, `+` now."""
+    """Print both answers as a diff: `-` recorded, `+` now."""
     from difflib import ndiff
 
     for line in ndiff(difference.recorded, difference.again):

@@ -1,1 +1,1 @@
-"""Records."""
+"""Commands that send, read and copy records."""

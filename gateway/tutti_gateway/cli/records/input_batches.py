@@ -1,4 +1,4 @@
-"""An input in pieces: batches of a good size, at the pace that was asked for."""
+"""Batching of an input, with an optional rate limit."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from tutti_gateway.core import limits
 
 
 class Pieces:
-    """Cuts chunks into batches; with `rate`, so many records a second at most."""
+    """Splits chunks into batches; `rate` limits the records in a second."""
 
     def __init__(self, rate: float | None) -> None:
-        """None: as fast as it goes."""
+        """Set the rate limit in records a second; None for no limit."""
         self._rate = rate
-        self._given = 0
-        self._from_s: float | None = None
+        self._sent = 0
+        self._started_s: float | None = None
 
     def of(self, chunk: Chunk) -> Iterator[Chunk]:
-        """The chunk in pieces that make a batch each, when it is time for them."""
+        """Yield the chunk in batch-sized parts, each when the rate allows it."""
         while chunk.values:
             part, chunk = chunk.cut(self._records(chunk.values))
             self._wait()
-            self._given += len(part.values)
+            self._sent += len(part.values)
             yield part
 
     def _records(self, values: list[bytes]) -> int:
-        """How many of them make the next batch: for its bytes, and for a steady pace."""
+        """Return the size of the next batch in records: for its bytes, and for a steady rate."""
         sizes = list(accumulate(map(len, values)))
-        piece = max(1, bisect_right(sizes, common_limits.BATCH_BYTES))
-        return min(piece, limits.PRODUCE_RECORDS_MAX, max(1, int(self._rate / 20)) if self._rate else piece)
+        count = max(1, bisect_right(sizes, common_limits.BATCH_BYTES))
+        return min(count, limits.PRODUCE_RECORDS_MAX, max(1, int(self._rate / 20)) if self._rate else count)
 
     def _wait(self) -> None:
-        """Wait until the rate allows more than was given; the first records go at once."""
+        """Wait until the rate allows more records; the first ones go at once."""
         if self._rate:
             now_s = time.monotonic()
-            self._from_s = now_s if self._from_s is None else self._from_s
-            time.sleep(max(0.0, self._from_s + self._given / self._rate - now_s))
+            self._started_s = now_s if self._started_s is None else self._started_s
+            time.sleep(max(0.0, self._started_s + self._sent / self._rate - now_s))
 
 
 def batch_of(part: Chunk) -> pa.RecordBatch:
-    """A piece as a record batch."""
+    """Return a part of the input as a record batch."""
     keys = part.keys if part.keys is not None else [None] * len(part.values)
     return pa.record_batch([pa.array(keys, pa.binary()), pa.array(part.values, pa.binary())], names=["key", "value"])

@@ -1,4 +1,4 @@
-"""`tutti producers`: who has sent, how far it is, and ending or forgetting it."""
+"""`tutti producers`: lists producers, fences one, or deletes producer state."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tutti.reading.positions import time_text
 from tutti_gateway.cli.common.options import group_url_option, json_option, needed_url, url_option
 from tutti_gateway.cli.common.output import note, print_json, print_table
 
-ANSWER_S_MAX = 4.0  # of the gateways that are asked to confirm their frontier: 2 s each
+ANSWER_S_MAX = 4.0  # time limit for the frontier confirmation, 2 s for each gateway
 
-#: As the table calls them, and as they are called in JSON.
+#: Column names of the table, and their JSON fields.
 _COLUMNS = {
     "name": "name",
     "epoch": "epoch",
@@ -31,9 +31,9 @@ _COLUMNS = {
 @json_option
 @click.pass_context
 def producers(context: click.Context, url: str | None, as_json: bool) -> None:
-    """List, fence or forget producers.
+    """List producers, fence one, or delete its state.
 
-    Without a command they are listed.
+    Without a subcommand, list them.
     """
     if context.invoked_subcommand is None:
         context.invoke(list_producers, url=needed_url(context, url), as_json=as_json)
@@ -43,22 +43,22 @@ def producers(context: click.Context, url: str | None, as_json: bool) -> None:
 @url_option
 @json_option
 def list_producers(url: str, as_json: bool) -> None:
-    """Producers with epoch, sequence, progress and when they were last seen.
+    """List producers with epoch, sequence, progress and the time when they were last seen.
 
     \b
-    name       a ~ in front: it was given at random, and is forgotten when idle for an hour
-    epoch      one more each time that the producer is started, and after each abort
-    sequence   how many records it has committed, over all epochs
-    progress   what it committed with the last of them: how far its source is read (progress_base64 if it is no text)
-    aborted    yes: an abort ended the epoch, and no other has begun yet (in JSON: closed)
-    last_seen  the log's last tick before it sent last, UTC: it sent then or later; a log without new records has no ticks
+    name       a leading ~ marks a random name; the group deletes its state after an idle hour
+    epoch      increases at each start of the producer, and after each abort
+    sequence   number of committed records, over all epochs
+    progress   progress committed with the last record: the position in its source (progress_base64 if it is not text)
+    aborted    yes: an abort ended the epoch, and no new epoch has started (in JSON: closed)
+    last_seen  tick before the last record, UTC: the producer sent at this time or later; a log without new records has no ticks
 
-    Only the ordered log is counted: of a producer that sent nothing but unordered records the name and the epoch are known.
-    A warning says where the gateway could not confirm with a majority that nothing is missing.
+    Only the ordered log is counted: for a producer with only unordered records, the list has its name and epoch. A warning is
+    printed if the gateway could not confirm with a majority that the list is complete.
     """
     from tutti.io.admin import Control
 
-    addresses, doubt = _confirmed(url)
+    addresses, warning = _confirmed(url)
     with Control(addresses) as control:
         found = [_producer(producer) for producer in control.producers()]
         if not found and not control.welcome().log:
@@ -66,11 +66,11 @@ def list_producers(url: str, as_json: bool) -> None:
 
             raise Unavailable(f"no log has begun at {control.address}: {NOT_FOUNDED}")
         state = control.welcome().state
-        if not doubt and control.address != addresses[0]:
-            doubt = f"{addresses[0]} confirmed its frontier, and another gateway answered"
-        if doubt or state != "primary":
-            why = f" ({doubt})" if doubt else ""
-            note(f"{control.address} is {state}{why}: this is what it knew last, and others may know more")
+        if not warning and control.address != addresses[0]:
+            warning = f"{addresses[0]} confirmed its frontier, but another gateway answered"
+        if warning or state != "primary":
+            reason = f" ({warning})" if warning else ""
+            note(f"{control.address} is {state}{reason}: the list may be out of date; other gateways may have newer data")
     if as_json:
         print_json(found)
     else:
@@ -80,14 +80,14 @@ def list_producers(url: str, as_json: bool) -> None:
 
 
 def _confirmed(url: str) -> tuple[tuple[Address, ...], str]:
-    """The gateways to ask, first one that confirmed its frontier with a majority just now; and why that is in doubt, if it is."""
+    """Return the gateways to ask, the one with a confirmed frontier first, and a warning if none confirmed it."""
     from tutti.sources.flight import Reads
 
     with Reads(url, timeout=ANSWER_S_MAX) as reads:
         try:
             stale = reads.frontier(patience=0.0).stale
         except TuttiError as error:
-            return tuple(parse_url(url)), f"it is not known whether it lags: {error}"
+            return tuple(parse_url(url)), f"it is unknown whether the gateway lags: {error}"
         return reads.addresses, "it cannot confirm its frontier with a majority" if stale else ""
 
 
@@ -96,7 +96,7 @@ def _cell(producer: Mapping[str, object], name: str) -> object:
 
 
 def _producer(producer: Mapping[str, Any]) -> dict[str, object]:
-    """The time as text; none before the first tick."""
+    """Return the fields of a producer with the time as text, None before the first tick."""
     fields = dict(producer)
     seen_us = fields.pop("last_seen_us")
     return fields | {"last_seen": time_text(seen_us) if seen_us else None}
@@ -106,7 +106,7 @@ def _producer(producer: Mapping[str, Any]) -> dict[str, object]:
 @click.argument("name")
 @url_option
 def fence(name: str, url: str) -> None:
-    """End the current epoch of the producer NAME: whoever sends under it now gets an error."""
+    """End the current epoch of the producer NAME: its present process gets an error."""
     from tutti.io.admin import Control
 
     with Control(url) as control:
@@ -118,9 +118,9 @@ def fence(name: str, url: str) -> None:
 @click.argument("names", nargs=-1, required=True)
 @url_option
 def forget(names: tuple[str, ...], url: str) -> None:
-    """Forget producers: what they sent before is no longer known as theirs, and a late copy is refused."""
+    """Delete the state of producers: their earlier records are no longer attributed to them, and late copies are rejected."""
     from tutti.io.admin import Control
 
     with Control(url) as control:
         control.forget(list(names))
-    note(f"forgotten: {', '.join(names)}")
+    note(f"deleted the state of: {', '.join(names)}")

@@ -1,4 +1,4 @@
-"""`tutti replay`: a committed range to a file."""
+"""`tutti replay`: writes a committed range to a file."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Writer = Callable[["pa.RecordBatch"], Any]
 
 
 @click.command()
-@click.option("--url", envvar="TUTTI_URL", metavar="URL", help="A gateway or several. [$TUTTI_URL]")
-@click.option("--path", metavar="DIR[,DIR]", help="Data directories instead; gateways may be down.")
+@click.option("--url", envvar="TUTTI_URL", metavar="URL", help="One or more gateways. [default: $TUTTI_URL]")
+@click.option("--path", metavar="DIR[,DIR]", help="Data directories instead of gateways, which may be down.")
 @click.option(
-    "--archive", metavar="ARCHIVE", help="The log's archive, a directory or a URL, for what it has not any more; or alone."
+    "--archive", metavar="ARCHIVE", help="Archive for records that the log no longer holds, a directory or a URL; or alone."
 )
-@click.option("--topic", "topics", multiple=True, help="Only these topics (may be given several times).")
+@click.option("--topic", "topics", multiple=True, help="Only these topics (repeatable).")
 @click.option(
     "--start",
     type=BOUND,
@@ -38,13 +38,13 @@ Writer = Callable[["pa.RecordBatch"], Any]
     show_default=True,
     help="First offset: a number, earliest, latest or an ISO 8601 time.",
 )
-@click.option("--end", type=BOUND, default="latest", show_default=True, help="The offset to stop before, likewise.")
+@click.option("--end", type=BOUND, default="latest", show_default=True, help="Offset after the last record, in the same form.")
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),
     required=True,
     metavar="FILE",
-    help="What is written: FILE.parquet, FILE.jsonl or FILE.arrow; upper and lower case are the same.",
+    help="Output file: FILE.parquet, FILE.jsonl or FILE.arrow, in upper or lower case.",
 )
 @json_option
 @click.pass_context
@@ -59,19 +59,19 @@ def replay(
     out: Path,
     as_json: bool,
 ) -> None:
-    """Write a committed range to a file, gateways up or down.
+    """Write a committed range to a file, with gateways up or down.
 
-    The file has the columns that Spark sees; jsonl has the lines that `tutti tail` prints. It appears under its name when it is
-    complete. From directories whose gateway is down the range ends at the last watermark that the gateway wrote, from an archive
-    alone (--url '' where $TUTTI_URL is set) at its end.
+    The file has the columns of the Spark format; jsonl has the lines of `tutti tail`. The file appears under its name when it is
+    complete. From directories whose gateway is down, the range ends at the last watermark that the gateway wrote. From an archive
+    alone (with --url '' if $TUTTI_URL is set), it ends at the end of the archive.
     """
     if path is not None and context.get_parameter_source("url") is click.core.ParameterSource.COMMANDLINE:
-        raise UsageError("--url and --path both say where to read: give one of them")
+        raise UsageError("--url and --path are both sources: give one of them")
     if out.suffix.lower() not in _WRITERS:
-        raise UsageError(f"--out {out}: the name ends in none of {', '.join(_WRITERS)}")
+        raise UsageError(f"--out {out}: the name must end in one of {', '.join(_WRITERS)}")
     if not out.parent.is_dir():
-        raise UsageError(f"--out {out}: there is no directory {out.parent}; make it first, or name another file")
-    with _written(out) as write, contextlib.closing(_source(url, path, archive)) as source:
+        raise UsageError(f"--out {out}: the directory {out.parent} does not exist; create it, or choose another file")
+    with _output_file(out) as write, contextlib.closing(_source(url, path, archive)) as source:
         from tutti_gateway.cli.log.ranges import offset_of_damage, resolve
 
         low, high = resolve(source, start, end)
@@ -94,44 +94,44 @@ def _source(url: str | None, path: str | None, archive: str | None) -> Source:
     from tutti.sources.flight import Reads
 
     if path is None and not url and archive is None:
-        raise UsageError("nothing says where to read: give --url tutti://HOST:PORT (or set TUTTI_URL), --path DIR or --archive DIR")
+        raise UsageError("no source is given: give --url tutti://HOST:PORT (or set TUTTI_URL), --path DIR or --archive DIR")
     return source_of(Reads(url) if url and path is None else None, path.split(",") if path is not None else None, archive)
 
 
 @contextmanager
-def _written(out: Path) -> Iterator[Writer]:
-    """What takes batches; the file appears under its name, whole and on disk, when the block ends well, else not at all."""
+def _output_file(out: Path) -> Iterator[Writer]:
+    """Yield a function that writes batches; the complete file appears, durable, after a successful block, otherwise not."""
     partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
     with contextlib.ExitStack() as stack:
-        with _named(out, ConfigError):
+        with _convert_errors(out, ConfigError):
             partial.touch()
             stack.callback(partial.unlink, missing_ok=True)
             writer = stack.enter_context(contextlib.ExitStack())
             append = writer.enter_context(_WRITERS[out.suffix.lower()](partial))
 
         def write(batch: pa.RecordBatch) -> None:
-            with _named(out, TuttiError):
+            with _convert_errors(out, TuttiError):
                 append(batch)
 
         try:
             yield write
         finally:
-            with _named(out, TuttiError):
+            with _convert_errors(out, TuttiError):
                 writer.close()
-        with _named(out, TuttiError):
+        with _convert_errors(out, TuttiError):
             with partial.open("rb") as file:
                 os.fsync(file.fileno())
             partial.replace(out)
 
 
 @contextmanager
-def _named(out: Path, kind: type[TuttiError]) -> Iterator[None]:
-    """Raise an error of the operating system as one that names the file that was asked for, and what to do."""
+def _convert_errors(out: Path, kind: type[TuttiError]) -> Iterator[None]:
+    """Convert an operating system error to one that names the requested file and the remedy."""
     try:
         yield
     except OSError as error:
         reason = os.strerror(error.errno).lower() if error.errno else str(error)
-        raise kind(f"--out {out} cannot be written ({reason}): {remedy(error, 'name another file')}") from error
+        raise kind(f"--out {out} cannot be written ({reason}): {remedy(error, 'choose another file')}") from error
 
 
 @contextmanager

@@ -1,8 +1,8 @@
-"""Sends an input's records exactly once: what `tutti produce` does between reading and reporting.
+"""Exactly-once sending for `tutti produce`.
 
-Every batch carries as progress the count and the hash of the input up to its last record. A run under a name that was used before
-asks for the last committed progress, reads that many records again without sending, and goes on only if their hash is the same.
-After an abort it does the same with the batches that it still holds.
+Each batch carries progress: the count and the hash of the input up to its last record. A run under a known name asks for the last
+committed progress and reads that many records without sending. It continues only if their hash is equal. After an abort, the run
+does the same with the batches that it still holds.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ if TYPE_CHECKING:
     from tutti.batching.receipt import Receipt
 
 RECEIPT_WAIT_S = 130.0
-#: Runs of records that a sentence names; JSON has all.
-_RUNS_NAMED_MAX = 8
+#: Number of record ranges that a sentence lists; the JSON report has all of them.
+_RANGES_SHOWN_MAX = 8
 _PROGRAM = "tutti produce"
 
 
-def _told_by_no_receipt(record: logging.LogRecord) -> bool:
-    """Whether a line of the client's log says more than an error that the receipts raise, which the command ends with."""
+def _is_not_receipt_error(record: logging.LogRecord) -> bool:
+    """True if the log record is not the `Unknown` error of a receipt, which the command reports at its end."""
     return not (isinstance(record.args, tuple) and len(record.args) == 1 and isinstance(record.args[0], Unknown))
 
 
-#: The first and the last of records that follow each other, by their numbers in the input, from 1.
+#: First and last number of consecutive records in the input, from 1.
 Run = tuple[int, int]
 
 
 class InputChanged(TuttiError):
-    """The input is not the one that was committed under the same name before."""
+    """The input differs from the one that was committed under the same producer name."""
 
 
 class Report(NamedTuple):
-    """What a run committed. Offsets are those of its first and its last record; None when there is none, or they are not known.
+    """Committed records of a run. `first` and `last` are their offsets; None if nothing is committed, or the offset is unknown.
 
-    `complete`: all of the input is committed. `undecided`: so many records were sent, and whether they commit is not known.
-    `lanes`: of unordered records the first and the last offset in each lane, as offsets are of a lane; None of ordered ones.
+    `complete`: True if all of the input is committed. `undecided`: number of sent records with unknown outcome. `lanes`: for
+    unordered records, the first and the last offset in each lane; None for ordered ones.
 
-    Of a run that was cut short, by the numbers of the input's records: `undecided_records` are those of `undecided`,
-    `uncommitted_records` those in no log though later ones may be, and of those from `uncommitted_from` on none is in a log.
-    All others are committed: these are no prefix of the input when records are unordered, as one lane may fail and another go on.
+    For a run that ended early, by record numbers of the input: `undecided_records` are those of `undecided`, `uncommitted_records`
+    are in no log although later ones may be, and from `uncommitted_from` on no record is in a log. All others are committed. With
+    unordered records the committed ones need not be a prefix of the input, because one lane may fail while another continues.
     """
 
     topic: str
@@ -74,11 +74,11 @@ class Report(NamedTuple):
     uncommitted_from: int | None = None
 
     def fields(self) -> dict[str, object]:
-        """For JSON."""
+        """Return the JSON fields of the report."""
         return {name: value for name, value in self._asdict().items() if name != "lanes" or value is not None}
 
     def sentence(self, *, wrong: bool = False) -> str:
-        """For people; `wrong` says that the input cannot be sent as it is."""
+        """Return the report as a sentence; `wrong` is True if the input cannot be sent as it is."""
         before = f"; {self.skipped:,} {_were(self.skipped)} committed before" if self.skipped else ""
         if not self.complete:
             return self._cut_short(before, wrong)
@@ -88,33 +88,37 @@ class Report(NamedTuple):
         return f"{counted(self.records, 'record')} committed to {self.topic}{speed}{before}"
 
     def _cut_short(self, before: str, wrong: bool) -> str:
-        mend = "mend the input and " if wrong else ""
-        open_ones = f"; of {self.undecided:,} more it is not known" if self.undecided else ""
+        correct = "correct the input and " if wrong else ""
+        undecided = f"; the outcome of {self.undecided:,} more is unknown" if self.undecided else ""
         if self.producer is not None:
-            hint = f"{mend}run it again with the same --producer, which goes on behind them"
+            hint = f"{correct}run it again with the same --producer, which continues after them"
         elif self.records or self.undecided:
-            name = ", and with --producer NAME a run can go on where one stopped" if self.lanes is None else ""
-            hint = f"another run sends them again: {mend}send the rest alone, {self._the_rest()}{name}"
+            name = "; with --producer NAME, a run can continue after an early end" if self.lanes is None else ""
+            hint = f"another run sends them again: {correct}send only the rest, {self._uncommitted_text()}{name}"
         else:
-            hint = f"{mend}run it again"
-        return f"{counted(self.records, 'record')} committed to {self.topic} before it stopped{open_ones}{before}: {hint}"
+            hint = f"{correct}run it again"
+        return f"{counted(self.records, 'record')} committed to {self.topic} before it stopped{undecided}{before}: {hint}"
 
-    def _the_rest(self) -> str:
-        """Which records of the input are not committed, or may not be."""
-        failed = f"{_listed(self.uncommitted_records)} and " if self.uncommitted_records else ""
-        unknown = f"; not known are {_listed(self.undecided_records)}, look for these first" if self.undecided_records else ""
-        return f"which is {failed}from record {self.uncommitted_from} of the input on, counted from 1{unknown}"
-
-
-def _listed(runs: Sequence[Run]) -> str:
-    """Records of the input by their numbers: records 3-5, 9-9."""
-    left = len(runs) - _RUNS_NAMED_MAX
-    more = f" and {counted(left, 'run')} more (--json has all)" if left > 0 else ""
-    return "records " + ", ".join(f"{first}-{last}" for first, last in runs[:_RUNS_NAMED_MAX]) + more
+    def _uncommitted_text(self) -> str:
+        """Return which records of the input are not committed, or may not be."""
+        failed = f"{_ranges_text(self.uncommitted_records)} and " if self.uncommitted_records else ""
+        unknown = (
+            f"; the outcome of {_ranges_text(self.undecided_records)} is unknown, check these first"
+            if self.undecided_records
+            else ""
+        )
+        return f"that is {failed}all from record {self.uncommitted_from} of the input, counted from 1{unknown}"
 
 
-def _joined(runs: Iterable[Run]) -> list[Run]:
-    """The same records in as few runs as they make. `runs` stand in order."""
+def _ranges_text(runs: Sequence[Run]) -> str:
+    """Return ranges of record numbers as text, for example "records 3-5, 9-9"."""
+    left = len(runs) - _RANGES_SHOWN_MAX
+    more = f" and {counted(left, 'range')} more (--json has all)" if left > 0 else ""
+    return "records " + ", ".join(f"{first}-{last}" for first, last in runs[:_RANGES_SHOWN_MAX]) + more
+
+
+def _merged(runs: Iterable[Run]) -> list[Run]:
+    """Merge adjacent ranges. `runs` must be sorted."""
     joined: list[Run] = []
     for first, last in runs:
         if joined and joined[-1][1] + 1 == first:
@@ -129,10 +133,11 @@ def _were(count: int) -> str:
 
 
 @dataclass(slots=True)
-class _Held:
-    """A batch on its way, and the number of its last record in the input.
+class _InFlight:
+    """A batch in flight, and the input number of its last record.
 
-    `handed`: the producer was asked to send it, and did not refuse. Ctrl-C may strike when it has left and there is no receipt yet.
+    `handed`: True if the producer was asked to send the batch and did not refuse. Ctrl-C may arrive after sending and before the
+    receipt is assigned.
     """
 
     last: int
@@ -143,46 +148,46 @@ class _Held:
 
     @property
     def run(self) -> Run:
-        """The numbers of its records in the input."""
+        """Return the first and last input number of the batch's records."""
         return self.last - self.batch.num_rows + 1, self.last
 
 
 class Sending:
-    """One run: `send` chunk by chunk, then `finish`. A context manager; leaving it closes the producer."""
+    """One run: `send` for each chunk, then `finish`. A context manager; leaving it closes the producer."""
 
     def __init__(
         self, url: str, topic: str, name: str | None, *, settings: str, rate: float | None, unordered: bool = False
     ) -> None:
-        """Connect.
+        """Connect to a gateway.
 
         Args:
             url: gateways.
-            topic: where to.
-            name: the producer's name, None for one of its own.
-            settings: how the input is read; other settings make another input of the same bytes.
-            rate: records a second, None for as many as go.
-            unordered: into lanes; nothing is known of runs before then.
+            topic: topic of the records.
+            name: the producer's name, None for a random name.
+            settings: how the input is read; other settings make the same bytes a different input.
+            rate: records a second, None for no limit.
+            unordered: send to lanes; earlier runs are then unknown.
 
         Raises:
-            InputChanged: the name was used by another program.
+            InputChanged: another program used the name.
             Unavailable: no gateway answers.
         """
         from tutti.producer import Producer
 
-        logging.getLogger("tutti.client").addFilter(_told_by_no_receipt)
+        logging.getLogger("tutti.client").addFilter(_is_not_receipt_error)
         self._topic, self._name = topic, name
         self._producer = Producer(url, producer=name)
         self._hash = InputHash(settings)
-        self._held: deque[_Held] = deque()
+        self._in_flight: deque[_InFlight] = deque()
         self._skipped = 0
-        self._landed = 0
-        self._passed = 0  # all records of the input up to this number are committed
+        self._committed_now = 0
+        self._committed_to = 0  # all input records up to this number are committed
         self._aborts = 0
         self._first: int | None = None
         self._last: int | None = None
         self._pieces = Pieces(rate)
         self._lanes: dict[str, tuple[int, int]] | None = {} if unordered else None
-        self._begun_s = time.monotonic()
+        self._started_s = time.monotonic()
         self._committed, self._digest = self._resume() if not unordered else (0, "")
 
     def __enter__(self) -> Self:
@@ -190,103 +195,106 @@ class Sending:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if kind is None:
-            self._producer.close()  # every outcome was looked at
+            self._producer.close()  # every receipt was checked
         else:
             self._producer.__exit__(kind, error, trace)
 
     def send(self, chunk: Chunk) -> int:
-        """Send the next records of the input, less what was committed before; how many records the chunk has."""
+        """Send the next records of the input except those committed before; return the number of records in the chunk."""
         for part in self._pieces.of(self._skip(chunk)):
             self._send_part(part)
         return len(chunk.values)
 
     def finish(self) -> Report:
-        """Wait for the last receipt; what the run did.
+        """Wait for the last receipt, and return the report of the run.
 
         Raises:
-            InputChanged: the input ended before what was committed under its name.
-            Unavailable: no gateway answered for as long as a record waits for its outcome.
+            InputChanged: the input is shorter than the input committed under its name.
+            Unavailable: no gateway answered within the delivery timeout of a record.
         """
         if self._hash.count < self._committed:
             raise InputChanged(
-                f"the input has {counted(self._hash.count, 'record')} and {self._committed:,} {_were(self._committed)} committed "
-                f"by producer {self._name!r} before: send the same input again, or choose another --producer"
+                f"the input has {counted(self._hash.count, 'record')}, but {self._committed:,} {_were(self._committed)} committed "
+                f"earlier by producer {self._name!r}: send the same input again, or choose another --producer"
             )
-        while self._held:
+        while self._in_flight:
             self._take_receipt()
         return self._report()
 
     def cut_short(self, wait_s: float) -> Report:
-        """What a run that something ended has committed. What is on its way is waited for, `wait_s` at most, and then as a producer
-        does that is closed; nothing leaves afterwards.
+        """Return the committed records of a run that ended early.
+
+        Batches in flight get `wait_s` seconds, and then the time that closing a producer allows. Nothing is sent afterwards.
         """
         deadline_s = time.monotonic() + wait_s
-        for held in self._held:
+        for held in self._in_flight:
             if held.receipt is not None:
                 with suppress(TuttiError, TimeoutError):
                     held.receipt.result(timeout=max(0.0, deadline_s - time.monotonic()))
         self.__exit__(TimeoutError, None, None)
         undecided: list[Run] = []
         failed: list[Run] = []
-        reached = self._passed
-        for held in self._held:
-            if held.last <= self._passed:
-                continue  # Ctrl-C struck before it was let go
+        reached = self._committed_to
+        for held in self._in_flight:
+            if held.last <= self._committed_to:
+                continue  # Ctrl-C arrived before the batch was released
             try:
                 if held.receipt is None:
                     (undecided if held.handed else failed).append(held.run)
                     continue
-                self._note(held, held.receipt.result(timeout=0.0))
+                self._record_commit(held, held.receipt.result(timeout=0.0))
             except (Unknown, Fenced, TimeoutError):
                 if held.receipt is None or not held.receipt.left:
                     failed.append(held.run)
                     continue
                 undecided.append(held.run)
             except TuttiError:
-                failed.append(held.run)  # in no log
+                failed.append(held.run)  # the record is in no log
                 continue
             reached = held.last
         return self._report()._replace(
             complete=False,
             undecided=sum(last - first + 1 for first, last in undecided),
-            undecided_records=_joined(undecided),
-            uncommitted_records=_joined(run for run in failed if run[1] < reached),
+            undecided_records=_merged(undecided),
+            uncommitted_records=_merged(run for run in failed if run[1] < reached),
             uncommitted_from=reached + 1,
         )
 
     def _report(self) -> Report:
-        seconds = time.monotonic() - self._begun_s
-        return Report(self._topic, self._name, self._landed, self._skipped, self._first, self._last, seconds, lanes=self._lanes)
+        seconds = time.monotonic() - self._started_s
+        return Report(
+            self._topic, self._name, self._committed_now, self._skipped, self._first, self._last, seconds, lanes=self._lanes
+        )
 
     def _resume(self) -> tuple[int, str]:
-        """Records committed so far, and the hash of the input up to there."""
+        """Return the number of records committed so far, and the hash of the input up to there."""
         sequence, progress = self._producer.resume()
         if sequence == 0:
             return 0, ""
         try:
-            told = orjson.loads(progress or b"null")
+            saved = orjson.loads(progress or b"null")
         except orjson.JSONDecodeError:
-            told = None
-        if not isinstance(told, dict) or told.get("program") != _PROGRAM or told.get("count") != sequence:
+            saved = None
+        if not isinstance(saved, dict) or saved.get("program") != _PROGRAM or saved.get("count") != sequence:
             raise InputChanged(
-                f"producer {self._name!r} has sent {counted(sequence, 'record')} by other means than `tutti produce`: choose "
-                "another --producer"
+                f"producer {self._name!r} has sent {counted(sequence, 'record')} through another program than `tutti produce`: "
+                "choose another --producer"
             )
-        return sequence, str(told.get("sha256"))
+        return sequence, str(saved.get("sha256"))
 
     def _skip(self, chunk: Chunk) -> Chunk:
-        """The records of the chunk that were not committed before; those that were must be the same ones."""
+        """Return the records of the chunk that were not committed before; check that the others are unchanged."""
         missing = self._committed - self._hash.count
         if missing <= 0:
             return chunk
         known, rest = chunk.cut(missing)
         self._hash.add(known.values)
         self._skipped += len(known.values)
-        self._passed = self._hash.count
+        self._committed_to = self._hash.count
         if self._hash.count == self._committed and self._hash.hexdigest() != self._digest:
             raise InputChanged(
                 f"the input does not begin with the {counted(self._committed, 'record')} that producer {self._name!r} has "
-                "committed (or --topic, --format or --key is another): send the same input again, or choose another --producer"
+                "committed (or --topic, --format or --key differs): send the same input again, or choose another --producer"
             )
         return rest
 
@@ -294,15 +302,15 @@ class Sending:
         self._hash.add(part.values)
         batch = batch_of(part)
         progress = orjson.dumps({"program": _PROGRAM, "count": self._hash.count, "sha256": self._hash.hexdigest()})
-        while len(self._held) >= limits.PRODUCE_BATCHES_MAX:
+        while len(self._in_flight) >= limits.PRODUCE_BATCHES_MAX:
             self._take_receipt()
-        self._held.append(_Held(self._hash.count, batch, progress))
+        self._in_flight.append(_InFlight(self._hash.count, batch, progress))
         try:
-            self._transmit(self._held[-1])
+            self._transmit(self._in_flight[-1])
         except Aborted:
             self._send_again()
 
-    def _transmit(self, held: _Held) -> None:
+    def _transmit(self, held: _InFlight) -> None:
         held.receipt, held.handed = None, True
         try:
             if self._lanes is not None:
@@ -314,8 +322,8 @@ class Sending:
             raise
 
     def _take_receipt(self) -> None:
-        """Wait for the oldest batch; after an abort send again what did not commit."""
-        oldest = self._held[0]
+        """Wait for the oldest batch; after an abort, resend the batches that did not commit."""
+        oldest = self._in_flight[0]
         try:
             offset = oldest.receipt.result(timeout=RECEIPT_WAIT_S) if oldest.receipt is not None else OFFSET_UNKNOWN
         except Aborted:
@@ -326,27 +334,27 @@ class Sending:
         except Unknown as error:
             raise Unavailable(str(error)) from error
         self._aborts = 0
-        self._note(oldest, offset)
-        self._passed = oldest.last
-        self._held.popleft()
+        self._record_commit(oldest, offset)
+        self._committed_to = oldest.last
+        self._in_flight.popleft()
 
-    def _note(self, held: _Held, offset: int) -> None:
-        """It is committed."""
-        self._landed += held.batch.num_rows
+    def _record_commit(self, held: _InFlight, offset: int) -> None:
+        """Record a batch as committed."""
+        self._committed_now += held.batch.num_rows
         if offset != OFFSET_UNKNOWN and self._lanes is not None and held.receipt is not None:
             first, last = self._lanes.get(held.receipt.lane, (offset, 0))
             self._lanes[held.receipt.lane] = first, max(last, offset + held.batch.num_rows - 1)
-        elif offset != OFFSET_UNKNOWN:  # otherwise it is not known any more where
+        elif offset != OFFSET_UNKNOWN:  # otherwise the offset is no longer known
             self._first = offset if self._first is None else self._first
             self._last = offset + held.batch.num_rows - 1
 
     def _send_again(self) -> None:
-        """After an abort: what is behind the last committed sequence goes out once more, in order."""
+        """Resend, in order, the batches after the last committed sequence."""
         while True:
             self._aborts += 1
             sequence, _ = self._producer.resume()
             try:
-                for held in self._held:
+                for held in self._in_flight:
                     if held.last > sequence:
                         self._transmit(held)
             except Aborted:

@@ -1,4 +1,4 @@
-"""`tutti spool`: what a producer's spool holds, and what it put aside."""
+"""`tutti spool`: shows and checks the contents of a producer's spool."""
 
 from __future__ import annotations
 
@@ -22,39 +22,37 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("directory")
-@click.option("--records", "shows_records", is_flag=True, help="Print records not known to be committed, one a line.")
-@click.option(
-    "--refused", "shows_refused", is_flag=True, help="Print the records that were put aside, one a line, with the reason."
-)
+@click.option("--records", "shows_records", is_flag=True, help="Print records not known to be committed, one on each line.")
+@click.option("--refused", "shows_refused", is_flag=True, help="Print dead-lettered records, one on each line, with the reason.")
 @json_option
 def spool(directory: str, shows_records: bool, shows_refused: bool, as_json: bool) -> None:
-    """Show what a producer's spool holds, and check it.
+    """Show and check the contents of a producer's spool.
 
-    DIRECTORY is what the producer was given as its spool. It is looked at only; the producer may be running. Every record is
-    read, and exit code 4 says that something cannot be. What can be read behind that is shown by --records, too.
+    DIRECTORY is the producer's spool directory. The command only reads it; the producer may be running. Every record is read; exit
+    code 4 means that part of the spool is unreadable. Readable records after such a part are also shown by --records.
 
     \b
-    producer       whose it is
-    log            uuid of the log that its records went to; empty until one left
-    records        that are not known to be committed: the producer asks the log when it starts
-    bytes          of these records
-    refused        records that the log would not have, in files of the folder refused
-    damage         what cannot be read
+    producer       name of the producer
+    log            uuid of the log that takes its records; empty before the first one
+    records        records not known to be committed: the producer asks the log when it starts
+    bytes          size of these records
+    refused        records that the log rejected, kept in files of the folder refused
+    damage         unreadable parts
 
-    Lines of --records and --refused are JSON as `tutti tail` writes it: topic, key, value, timestamp, headers; before them stands
-    the place in the spool (segment, record), or the reason.
+    --records and --refused print JSON lines as `tutti tail` does: topic, key, value, timestamp, headers. The position in the spool
+    (segment, record) or the reason precedes these fields.
     """
     from tutti.data.frames.schema import decode_batch
     from tutti.spool.inspect import Damage, read_state, refused, walk
 
     if shows_records and shows_refused:
-        raise UsageError("--records and --refused show one of both: give one of them")
+        raise UsageError("--records and --refused exclude each other: give one of them")
     state = read_state(directory)
     records = size = count = 0
     damage: list[Damage] = []
     for path in refused(directory):
         try:
-            for reason, batch in _refused(path):
+            for reason, batch in _dead_letters(path):
                 count += batch.num_rows
                 if shows_refused:
                     _print_lines(batch, [reason] * batch.num_rows)
@@ -73,7 +71,7 @@ def spool(directory: str, shows_records: bool, shows_refused: bool, as_json: boo
             numbers = range(one.before.records + 1, one.place.records + 1)
             places = [{"segment": one.place.segment, "record": number, "topic": one.topic} for number in numbers]
             _print_lines(decode_batch(one.body), places)
-    told = {
+    summary = {
         "producer": state.producer,
         "log": state.log,
         "records": records,
@@ -82,10 +80,10 @@ def spool(directory: str, shows_records: bool, shows_refused: bool, as_json: boo
         "damage": [one._asdict() for one in damage],
     }
     if not shows_records and as_json:
-        print_json(told)
+        print_json(summary)
     elif not shows_records:
-        whats = "; ".join(f"{one.file} from byte {one.at}: {one.why}" for one in damage)
-        print_fields({**told, "bytes": bytes_text(size), "damage": whats or "none"})
+        corruption = "; ".join(f"{one.file} from byte {one.at}: {one.why}" for one in damage)
+        print_fields({**summary, "bytes": bytes_text(size), "damage": corruption or "none"})
     _check(directory, damage)
 
 
@@ -94,31 +92,31 @@ def _check(directory: str, damage: Sequence[Damage]) -> None:
         first = damage[0]
         many = counted(len(damage), "place")
         raise Damaged(
-            f"{directory} is damaged in {many}, first in {first.file} from byte {first.at} ({first.why}): records there are lost "
-            f"unless a copy has them. `tutti spool {directory} --records` prints the rest: send what the log does not have, and "
-            "give the producer a new directory"
+            f"{directory} is corrupt in {many}, first in {first.file} from byte {first.at} ({first.why}): records there are lost "
+            f"unless a copy has them. `tutti spool {directory} --records` prints the rest: "
+            "send the records that the log lacks, and give the producer a new directory"
         )
 
 
-def _refused(path: str) -> Iterator[tuple[dict[str, object], pa.RecordBatch]]:
-    """The records of a file that were put aside, and why they were.
+def _dead_letters(path: str) -> Iterator[tuple[dict[str, object], pa.RecordBatch]]:
+    """Yield the dead-lettered records of a file, with the reason.
 
     Raises:
-        FormatError: the file cannot be read from here on.
+        FormatError: the rest of the file is unreadable.
     """
     import pyarrow as pa
 
     try:
         with open(path, "rb") as file, pa.ipc.open_stream(file) as stream:
-            told = {name.decode(): text.decode() for name, text in (stream.schema.metadata or {}).items()}
+            summary = {name.decode(): text.decode() for name, text in (stream.schema.metadata or {}).items()}
             for batch in stream:
-                yield {"reason": told.get("reason"), "topic": told.get("topic")}, batch
+                yield {"reason": summary.get("reason"), "topic": summary.get("topic")}, batch
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise FormatError(str(error)) from error
 
 
 def _print_lines(batch: pa.RecordBatch, before: Sequence[Mapping[str, object]]) -> None:
-    """A line a record, each with some fields before its own."""
+    """Print one line for each record, with extra fields before its own."""
     import orjson
 
     from tutti.reading.json_lines import json_lines

@@ -1,4 +1,4 @@
-"""`tutti tail`: committed records, one a line."""
+"""`tutti tail`: prints committed records, one on each line."""
 
 from __future__ import annotations
 
@@ -20,34 +20,38 @@ from tutti_gateway.cli.common.output import note
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: How far back from the end the last N records are looked for at first; doubled until they are found.
+#: First step of the backward search for the last N records, in offsets; it doubles until they are found.
 LAST_STEP = 4096
-#: A wait for records cannot be interrupted: Ctrl-C is heard after it.
+#: A poll cannot be interrupted: Ctrl-C takes effect after it.
 POLL_S = 0.5
 
 
 @click.command()
 @url_option
-@click.option("--archive", metavar="ARCHIVE", help="The log's archive, a directory or a URL, for what the log has not any more.")
-@click.option("--topic", "topics", multiple=True, help="Only these topics (may be given several times).")
+@click.option("--archive", metavar="ARCHIVE", help="Archive for records that the log no longer holds, a directory or a URL.")
+@click.option("--topic", "topics", multiple=True, help="Only these topics (repeatable).")
 @click.option("--key", help="Only records with this key.")
 @click.option(
-    "--start", type=BOUND, help="First offset: a number, earliest, latest or an ISO 8601 time. [earliest; latest with --follow]"
+    "--start",
+    type=BOUND,
+    help="First offset: a number, earliest, latest or an ISO 8601 time. [default: earliest; latest with --follow]",
 )
-@click.option("--end", type=BOUND, help="The offset to stop before, likewise. [what is committed now; none with --follow]")
+@click.option(
+    "--end", type=BOUND, help="Offset after the last record, in the same form. [default: the frontier; none with --follow]"
+)
 @click.option("-n", "count", type=click.IntRange(min=0), metavar="N", help="Stop after N records.")
-@click.option("--last", type=click.IntRange(min=1), metavar="N", help="Begin N records before the end.")
-@click.option("--follow", "-f", is_flag=True, help="Go on as records commit, until Ctrl-C.")
+@click.option("--last", type=click.IntRange(min=1), metavar="N", help="Start N records before the end.")
+@click.option("--follow", "-f", is_flag=True, help="Continue with new records until Ctrl-C.")
 @click.option(
     "--format",
     "form",
     type=click.Choice(["json", "value", "raw"]),
     default="json",
     show_default=True,
-    help="The whole record as JSON; its value and a newline; its value alone.",
+    help="The whole record as JSON; its value and a newline; only its value.",
 )
-@click.option("--unordered", is_flag=True, help="Unordered records in place of the ordered ones: all lanes, one after another.")
-@click.option("--origin", metavar="NAME", help="With --unordered only the lane of this gateway, or the lane NUMBER-INCARNATION.")
+@click.option("--unordered", is_flag=True, help="Read unordered records instead of ordered ones: all lanes, one after another.")
+@click.option("--origin", metavar="NAME", help="With --unordered: only the lane of this gateway, or the lane NUMBER-INCARNATION.")
 def tail(
     url: str,
     archive: str | None,
@@ -62,20 +66,20 @@ def tail(
     unordered: bool,
     origin: str | None,
 ) -> None:
-    """Print committed records, one a line.
+    """Print committed records, one on each line.
 
     JSON fields: offset, topic, key, value, timestamp, headers, gateway, producer, sequence, view, tick. Keys and values that
-    are not UTF-8 come as key_base64 and value_base64. Times are UTC, ISO 8601 with microseconds.
+    are not UTF-8 appear as key_base64 and value_base64. Times are UTC, ISO 8601 with microseconds.
 
-    Before the group is founded there is no log: that it begins is waited for, 10 seconds, or with --follow until it has; a reader
-    whose gateways do not answer any more looks for one for a minute. Exit code 3 when that is over.
+    Before the group is founded, the command waits 10 seconds for the log to start, or without limit with --follow. If no gateway
+    answers, it tries for a minute. Exit code 3 after that.
 
-    Unordered records stand in the lane of the gateway that took them (field gateway), in order within it; offsets are the lane's.
-    Numbers for --start and --end, and --last, take one lane: name it with --origin.
+    Unordered records are in the lane of the gateway that took them (field gateway), in order within the lane; offsets belong to the
+    lane. Numbers for --start and --end, and --last, apply to one lane: name it with --origin.
     """
-    which = _lanes(unordered, origin, start, end, last) | ({"archive": archive} if archive is not None else {})
+    lane_arguments = _lane_arguments(unordered, origin, start, end, last) | ({"archive": archive} if archive is not None else {})
     if last is not None and start is not None:
-        raise UsageError("--last and --start both say where to begin: give one of them")
+        raise UsageError("--last and --start both set the start: give one of them")
     wanted = key.encode() if key is not None else None
     if last is not None:
         start, until = _start_of_last(url, archive, topics, wanted, end, last, origin, absent_ok=follow)
@@ -84,46 +88,50 @@ def tail(
         start = "latest" if follow else "earliest"
     try:
         with _interrupts() as interrupted:
-            _print(url, topics, wanted, start, end, follow, count, form, which, interrupted)
+            _print(url, topics, wanted, start, end, follow, count, form, lane_arguments, interrupted)
     except KeyboardInterrupt:
         if not follow:
             raise
 
 
-def _lanes(unordered: bool, origin: str | None, start: Bound | None, end: Bound | None, last: int | None) -> dict[str, Any]:
-    """What the reader is told of lanes: nothing for ordered records.
+def _lane_arguments(
+    unordered: bool, origin: str | None, start: Bound | None, end: Bound | None, last: int | None
+) -> dict[str, Any]:
+    """Return the reader's arguments for lanes; empty for ordered records.
 
     Raises:
-        UsageError: options that do not go together.
+        UsageError: the options exclude each other.
     """
     if not unordered:
         if origin is not None:
-            raise UsageError(f"--origin {origin} is of unordered records: give --unordered, too")
+            raise UsageError(f"--origin {origin} needs --unordered: give both")
         return {}
     if origin is None and last is not None:
-        raise UsageError("--last counts the records of one lane: name it with --origin")
+        raise UsageError("--last applies to one lane: name it with --origin")
     if origin is None and (isinstance(start, int) or isinstance(end, int)):
-        raise UsageError("offsets are of one lane: name it with --origin, or give --start and --end as earliest, latest or times")
+        raise UsageError(
+            "offsets belong to one lane: name it with --origin, or give --start and --end as earliest, latest or times"
+        )
     return {"ordering": "unordered", "origin": origin}
 
 
 @contextmanager
 def _interrupts() -> Iterator[Callable[[], bool]]:
-    """Remember a Ctrl-C: where it comes while a library's destructor or callback runs, the exception that it raises is lost."""
+    """Remember a Ctrl-C: an exception raised in a library's destructor or callback is lost."""
     count = 0
 
-    def told(number: int, frame: FrameType | None) -> None:
+    def handler(number: int, frame: FrameType | None) -> None:
         nonlocal count
         count += 1
         if callable(before):
             before(number, frame)
 
     before = signal.getsignal(signal.SIGINT)
-    signal.signal(signal.SIGINT, told)
+    signal.signal(signal.SIGINT, handler)
     try:
         yield lambda: count > 0
     finally:
-        if signal.getsignal(signal.SIGINT) is told:  # who was told may have set another one, for the next time
+        if signal.getsignal(signal.SIGINT) is handler:  # the earlier handler may have installed another one
             signal.signal(signal.SIGINT, before)
 
 
@@ -136,7 +144,7 @@ def _print(
     follow: bool,
     count: int | None,
     form: str,
-    which: dict[str, Any],
+    lane_arguments: dict[str, Any],
     interrupted: Callable[[], bool],
 ) -> None:
     with Loading():
@@ -145,39 +153,39 @@ def _print(
         from tutti_gateway.cli.log.ranges import offset_of_damage
 
     columns = None if form == "json" else ["key", "value"] if key is not None else ["value"]
-    with Reader(url, topics=list(topics) or None, start=start, end=end, follow=follow, columns=columns, **which) as reader:
+    with Reader(url, topics=list(topics) or None, start=start, end=end, follow=follow, columns=columns, **lane_arguments) as reader:
         left = count
-        tells = follow
+        report_missing = follow
         while left != 0 and reader.position != reader.end:
             with offset_of_damage(lambda: reader.position):
                 batch = reader.poll(POLL_S)
             if interrupted():
                 raise KeyboardInterrupt
             if batch is None:
-                if tells:
-                    _tell_absent(url, topics)
-                tells = False
+                if report_missing:
+                    _report_missing(url, topics)
+                report_missing = False
                 continue
             rows = with_key(batch, key).slice(0, left)
             _write(rows, form)
             left = left - rows.num_rows if left is not None else None
 
 
-def _tell_absent(url: str, topics: Collection[str]) -> None:
-    """Say what is not there yet: the log, or topics that nobody has sent to, whose name may not be what was meant."""
+def _report_missing(url: str, topics: Collection[str]) -> None:
+    """Report a missing log or missing topics, because a topic name may be a typing error."""
     from tutti.sources.flight import Reads
 
     try:
         with Reads(url) as reads:
             if not reads.frontier().log:
-                note("waiting for the log to begin, as the group is not founded yet: `tutti members` says who is missing")
+                note("waiting for the log to start: the group is not founded yet; `tutti members` shows the missing gateways")
                 return
-            there = [topic.name for topic in reads.topics()] if topics else []
+            existing = [topic.name for topic in reads.topics()] if topics else []
     except TuttiError:
-        return  # whoever follows finds out by itself what is wrong
-    absent = [topic for topic in topics if topic not in there]
-    if absent:
-        note(f"waiting for topic {', '.join(absent)}, which the log does not hold yet: it holds {', '.join(there) or 'none'}")
+        return  # the reader will report the problem itself
+    missing = [topic for topic in topics if topic not in existing]
+    if missing:
+        note(f"waiting for topic {', '.join(missing)}, which is not in the log yet; the log has {', '.join(existing) or 'none'}")
 
 
 def _write(rows: pa.RecordBatch, form: str) -> None:
@@ -204,7 +212,7 @@ def _start_of_last(
     *,
     absent_ok: bool,
 ) -> tuple[int, int]:
-    """The offset of the record that is `last` records before `end` among those wanted, and the end as an offset."""
+    """Return the offset of the record `last` matching records before `end`, and the end as an offset."""
     with Loading():
         from tutti.reader import source_of
         from tutti.reading.lane_cursors import lane_named

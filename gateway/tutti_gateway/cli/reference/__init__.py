@@ -1,1 +1,1 @@
-"""Reference."""
+"""Generator of the reference pages."""

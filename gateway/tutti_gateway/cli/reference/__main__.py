@@ -1,4 +1,4 @@
-"""`python -m tutti_gateway.cli.reference` writes the reference pages."""
+"""Entry point of `python -m tutti_gateway.cli.reference`, which writes the reference pages."""
 
 from __future__ import annotations
 

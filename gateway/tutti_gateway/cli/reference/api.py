@@ -1,4 +1,4 @@
-"""docs/reference/api.md, written from the docstrings and signatures of what `tutti` exports."""
+"""Generator of docs/reference/api.md, from the docstrings and signatures that `tutti` exports."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-MADE = "<!-- Made from the code: python -m tutti_gateway.cli.reference. What is changed here by hand is lost. -->\n"
+MADE = "<!-- Generated from the code by python -m tutti_gateway.cli.reference. Do not edit: changes are overwritten. -->\n"
 _INTRODUCTION = """\
-Everything that `from tutti import ...` gives. [clients.md](../how-to/clients.md) shows how to use it; the rest is not for
-applications and changes without notice.
+The public library, `from tutti import ...`. [clients.md](../how-to/clients.md) shows its use. Every other module is
+internal, and changes without notice.
 """
 _SECTION = re.compile(r"^(Args|Attributes|Returns|Raises)(?: \(.*\))?:$")
 _QUOTED = re.compile(r"'([^'\"]*)'|\"([^\"]*)\"")
 
 
 def api_page(module: ModuleType) -> str:
-    """All classes of the module's `__all__`, the errors last, as a table.
+    """Return the page: all classes of the module's `__all__`, then a table of the errors.
 
     Raises:
-        LookupError: one of them, or something public in it, has no docstring.
+        LookupError: a class, or a public member of it, has no docstring.
     """
     kinds = [getattr(module, name) for name in module.__all__]
     errors = [kind for kind in kinds if issubclass(kind, Exception)]
@@ -29,36 +29,36 @@ def api_page(module: ModuleType) -> str:
     for kind in kinds:
         if kind not in errors:
             parts.extend(_class(kind))
-    parts.append("## Errors\n\nAll are `tutti.TuttiError`. The exit code is that of a command which ends with the error.\n")
-    parts.append("| error | is a | exit code | what |\n|---|---|---|---|")
+    parts.append("## Errors\n\nAll derive from `tutti.TuttiError`. A command that ends with the error has the exit code shown.\n")
+    parts.append("| error | is a | exit code | meaning |\n|---|---|---|---|")
     for kind in sorted(errors, key=lambda error: (error.__name__ != "TuttiError", error.__name__)):
         bases = ", ".join(f"`{base.__name__}`" for base in kind.__bases__)
         parts.append(
-            f"| `{kind.__name__}` | {bases} | {kind.exit_code} | {' '.join(_told(kind).split()).replace('|', chr(92) + '|')} |"
+            f"| `{kind.__name__}` | {bases} | {kind.exit_code} | {' '.join(_docstring(kind).split()).replace('|', chr(92) + '|')} |"
         )
     return "\n".join(parts) + "\n"
 
 
 def _class(kind: type) -> Iterator[str]:
-    if issubclass(kind, tuple):  # a named tuple: its fields are all there is
-        yield f"## `{kind.__name__}`\n\n{_told(kind)}\n"
+    if issubclass(kind, tuple):  # a named tuple has no public members except its fields
+        yield f"## `{kind.__name__}`\n\n{_docstring(kind)}\n"
         yield "\n".join(f"- `{name}: {_type(of)}`" for name, of in kind.__annotations__.items()) + "\n"
         return
     made = f"\n\n    {kind.__name__}{_signature(kind.__init__)}" if _made_by_users(kind) else ""
-    yield f"## `{kind.__name__}`{made}\n\n{_text(_told(kind))}\n"
+    yield f"## `{kind.__name__}`{made}\n\n{_text(_docstring(kind))}\n"
     for name, found in vars(kind).items():
-        member = inspect.unwrap(found) if callable(found) else found  # a method that was compiled is as it is written
+        member = inspect.unwrap(found) if callable(found) else found  # a compiled method has its docstring on the Python original
         if name.startswith("_") or not (inspect.isfunction(member) or isinstance(member, property)):
             continue
         call = _signature(member) if inspect.isfunction(member) else _returns(member)
-        yield f"### `{kind.__name__}.{name}`\n\n    {name}{call}\n\n{_text(_told(member))}\n"
+        yield f"### `{kind.__name__}.{name}`\n\n    {name}{call}\n\n{_text(_docstring(member))}\n"
 
 
 def _made_by_users(kind: type) -> bool:
     return not any(name in inspect.signature(kind).parameters for name in ("batch",))
 
 
-def _told(what: Any) -> str:
+def _docstring(what: Any) -> str:
     text = inspect.getdoc(what)
     if not text:
         raise LookupError(f"{what!r} is public and has no docstring")
@@ -74,7 +74,7 @@ def _signature(function: Any) -> str:
 
 
 def _unquoted(found: re.Match[str]) -> str:
-    """Annotations are strings: without their quotes they read as in the source. Defaults that are texts keep theirs."""
+    """Remove the quotes of string annotations, and keep those of string defaults."""
     before = found.string[: found.start()]
     return (found[1] or found[2]) if before.endswith(": ") else found[0]
 
@@ -88,7 +88,7 @@ def _type(annotation: Any) -> str:
 
 
 def _text(doc: str) -> str:
-    """A docstring as Markdown: sections become lists, examples stay as they are."""
+    """Return a docstring as Markdown: sections become lists, examples are unchanged."""
     return "\n".join(_lines(doc.splitlines()))
 
 

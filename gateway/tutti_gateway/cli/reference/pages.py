@@ -1,6 +1,4 @@
-"""Write docs/reference/{cli,config,api,metrics}.md from the code: `python -m tutti_gateway.cli.reference` writes them, a test
-compares them.
-"""
+"""Generator of docs/reference/{cli,config,api,metrics}.md: `python -m tutti_gateway.cli.reference`. A test compares the pages."""
 
 from __future__ import annotations
 
@@ -21,18 +19,18 @@ DOCS = Path(__file__).parents[4] / "docs" / "reference"
 
 
 def cli_page() -> str:
-    """All commands with their options."""
+    """Return the page of all commands with their options."""
     from tutti_gateway.cli.commands import tutti
 
     parts = [f"# Commands\n\n{MADE}\n"]
-    parts.append("`tutti` is the same as `python -m tutti_gateway`. Every command says what it takes with `--help`.\n")
+    parts.append("`tutti` is the same as `python -m tutti_gateway`. Every command describes its arguments with `--help`.\n")
     parts.append(_CLI_INTRODUCTION)
     parts.extend(_command(tutti, click.Context(tutti, info_name="tutti"), "##"))
     return "\n".join(parts)
 
 
 def config_page() -> str:
-    """All keys with their bounds and defaults."""
+    """Return the page of all configuration keys with their bounds and defaults."""
     from tutti_gateway.config.model import PRESETS, Config
 
     parts = [f"# Configuration\n\n{MADE}\n{_CONFIG_INTRODUCTION}"]
@@ -44,30 +42,30 @@ def config_page() -> str:
 
 
 _CLI_INTRODUCTION = """\
-- `--url` takes one gateway or several, `tutti://HOST:PORT[,HOST:PORT...]`, and defaults to `$TUTTI_URL`.
-- Results go to standard output, everything else to standard error: progress, what is waited for, and what came of a command that
-  changes something.
-- Tables (`members`, `topics`, `producers`, `keys show`, `log inspect`, `trace`, `status --watch`) are drawn on a terminal;
-  elsewhere they are lines with tabs between the fields, the names of the columns first (below the message's own line in `trace`), a
-  hyphen where there is nothing. The other commands write sentences, or the bare result (`offsets`, `log digest`). `--json` gives
-  one line of JSON in place of either; `log inspect`, `trace` and `status --watch` write one for each frame, step and change.
-- Without being asked `status` writes JSON where standard output is no terminal, `tail` writes JSON lines (`--format`), and `serve`
-  and `dev` write one line of JSON when they are ready.
-- Arguments are UTF-8 text, names of files too. A configuration and a file of keys, tokens or certificates has at most 1 MiB; it may
-  be a pipe (`<(...)` of a shell) that is written into within 10 s, a certificate and its key may not.
-- Exit codes: 0 fine, 1 failed, 2 wrong use, 3 unavailable, 4 damage found. An error is one line, `error: ...`, on standard error.
-  Ctrl-C ends a command with 130, and with 0 those that go on until then: `serve` and `dev`, which stop in order, and
-  `tail --follow`; `status --watch` ends with 130.
-- Shell completion: `eval "$(tutti completion bash)"` in `~/.bashrc`, the same with `zsh` in `~/.zshrc`, or
+- `--url` takes one or more gateways, `tutti://HOST:PORT[,HOST:PORT...]`, and defaults to `$TUTTI_URL`.
+- Results go to standard output. Progress, reasons for waiting, and confirmations of changes go to standard error.
+- Tables (`members`, `topics`, `producers`, `keys show`, `log inspect`, `trace`, `status --watch`) are drawn on a terminal.
+  Elsewhere they are lines with tabs between the fields; the first line has the column names (in `trace`, the second), and an
+  empty field is a hyphen. The other commands print sentences, or only the result (`offsets`, `log digest`). With `--json`, a
+  command prints one line of JSON instead; `log inspect`, `trace` and `status --watch` print one line for each frame, step and
+  change.
+- Some commands print JSON by default: `status` if standard output is not a terminal, `tail` (see `--format`), and `serve` and
+  `dev`, which print one line when they are ready.
+- Arguments, including file names, must be UTF-8 text. A file of configuration, keys, tokens or certificates has at most 1 MiB.
+  Such a file may be a pipe (`<(...)` of a shell) with data within 10 s, except a certificate and its key.
+- Exit codes: 0 fine, 1 failed, 2 wrong use, 3 unavailable, 4 corruption found. An error is one line, `error: ...`, on standard
+  error. Ctrl-C ends a command with 130. `serve`, `dev` and `tail --follow`, which run until interrupted, end with 0;
+  `status --watch` ends with 130.
+- Shell completion: `eval "$(tutti completion bash)"` in `~/.bashrc`, `eval "$(tutti completion zsh)"` in `~/.zshrc`, or
   `tutti completion fish > ~/.config/fish/completions/tutti.fish`.
 """
 
 _CONFIG_INTRODUCTION = """\
 A gateway reads one TOML file: `tutti serve --config FILE`. `tutti config check FILE` explains every mistake in it: where, what,
-what to do. Unknown keys are errors. [conf/minimal.toml](../../conf/minimal.toml) is the least there can be,
-[conf/group.toml](../../conf/group.toml) one of three gateways with keys, and
-[conf/gateway.toml](../../conf/gateway.toml) shows every key with its default. Relative paths are taken from the working directory,
-those of keys from the directory of the file.
+what to do. Unknown keys are errors. [conf/minimal.toml](../../conf/minimal.toml) is the smallest configuration,
+[conf/group.toml](../../conf/group.toml) is one of three gateways with keys, and
+[conf/gateway.toml](../../conf/gateway.toml) shows every key with its default. Relative paths start at the working directory,
+those of keys at the directory of the file.
 """
 
 
@@ -91,7 +89,7 @@ def _options(command: click.Command, context: click.Context) -> Iterator[str]:
     rows = [record for option in command.get_params(context) if (record := option.get_help_record(context))]
     rows = [record for record in rows if record[1] and not record[0].endswith("--help")]
     if rows:
-        yield _rows([["option", "what"], *([f"`{_cell(name)}`", _cell(text)] for name, text in rows)])
+        yield _rows([["option", "meaning"], *([f"`{_cell(name)}`", _cell(text)] for name, text in rows)])
 
 
 def _help(command: click.Command) -> str:
@@ -107,7 +105,7 @@ def _help(command: click.Command) -> str:
 def _table(kind: type[Struct], name: str) -> Iterator[str]:
     from tutti.toml.loader import taken
 
-    rows = [["key", "takes", "default", "what"]]
+    rows = [["key", "values", "default", "meaning"]]
     tables: list[tuple[type[Struct], str]] = []
     for field in msgspec.structs.fields(kind):
         if isinstance(field.type, type) and issubclass(field.type, Struct):
@@ -131,8 +129,8 @@ def _default(field: msgspec.structs.FieldInfo) -> str:
 
 
 def _description(kind: Any) -> str:
-    told = inspect.type_info(kind)
-    return str((told.extra_json_schema or {}).get("description", "")) if isinstance(told, inspect.Metadata) else ""
+    information = inspect.type_info(kind)
+    return str((information.extra_json_schema or {}).get("description", "")) if isinstance(information, inspect.Metadata) else ""
 
 
 def _rows(rows: list[list[str]]) -> str:
@@ -145,7 +143,7 @@ def _cell(text: str) -> str:
 
 
 def main() -> int:
-    """Write the pages."""
+    """Write the reference pages."""
     import tutti
 
     pages = {"cli.md": cli_page(), "config.md": config_page(), "api.md": api_page(tutti), "metrics.md": metrics_page()}

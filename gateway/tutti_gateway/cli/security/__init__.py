@@ -1,1 +1,1 @@
-"""Security."""
+"""Commands for keys and tokens."""

@@ -1,4 +1,4 @@
-"""`tutti keys`: the keys by which gateways know each other."""
+"""`tutti keys`: the keys that gateways use for authentication and encryption."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tutti_gateway.cli.common.output import print_json, print_table
 
 @click.group()
 def keys() -> None:
-    """Make and show the keys by which gateways know each other.
+    """Create and show the keys that gateways use for authentication.
 
-    With keys, what gateways say to each other is encrypted and authenticated, and nobody else is let in. Each gateway has a secret
-    file of its own (`security.secret_key`) and all have the same public file (`security.public_keys`).
+    With keys, the traffic between gateways is encrypted and authenticated, and connections without a listed key are rejected. Each
+    gateway has its own secret file (`security.secret_key`), and all have the same public file (`security.public_keys`).
     """
 
 
@@ -27,27 +27,27 @@ def keys() -> None:
     type=click.Path(file_okay=False, path_type=Path),
     required=True,
     metavar="DIR",
-    help="Where the files are written; made if it is missing.",
+    help="Directory for the files; created if it is missing.",
 )
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @json_option
 def new(directory: Path, names: tuple[str, ...], as_json: bool) -> None:
-    """Make keys for gateways: DIR/NAME.secret for each, and a line for each in DIR/group.keys, which is made or added to.
+    """Create keys: DIR/NAME.secret for each gateway, and one line for each in DIR/group.keys.
 
-    A secret file belongs on its gateway's host alone, group.keys on every host. Keys that are there already are never replaced.
+    Copy each secret file to its gateway's host only, and group.keys to every host. Existing keys are never replaced.
     """
     from tutti_gateway.transport.keys import generate
 
     try:
         *secrets, public = generate(directory, names)
     except OSError as error:
-        what = f"{error.filename or directory}: keys cannot be made there ({(error.strerror or str(error)).lower()})"
-        raise ConfigError(f"{what}: {remedy(error, 'name a directory with --out in which files can be made')}") from error
+        what = f"{error.filename or directory}: keys cannot be created there ({(error.strerror or str(error)).lower()})"
+        raise ConfigError(f"{what}: {remedy(error, 'choose a writable directory with --out')}") from error
     if as_json:
         print_json({"secrets": {name: str(path) for name, path in zip(names, secrets, strict=True)}, "public": str(public)})
         return
     for name, path in zip(names, secrets, strict=True):
-        print(f"{path}  for the host of {name} alone")
+        print(f"{path}  only for the host of {name}")
     print(f"{public}  for every host")
 
 
@@ -55,7 +55,7 @@ def new(directory: Path, names: tuple[str, ...], as_json: bool) -> None:
 @click.argument("path", type=click.Path(path_type=Path), metavar="FILE")
 @json_option
 def show(path: Path, as_json: bool) -> None:
-    """Show the public keys in FILE, a public or a secret file; of a secret file, never the secret."""
+    """Show the public keys in FILE, a public or a secret file; the secret part is never shown."""
     from tutti_gateway.transport.keys import read_either
 
     found = read_either(path)

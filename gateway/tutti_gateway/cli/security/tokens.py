@@ -1,4 +1,4 @@
-"""`tutti tokens`: the tokens by which clients are let in, and what each of them may do."""
+"""`tutti tokens`: the tokens that authenticate clients, with their access rights."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _US = 1_000_000
 
 @click.group()
 def tokens() -> None:
-    """Make, list and remove the tokens by which clients are let in.
+    """Create, list and remove the tokens of clients.
 
-    The file of tokens (`security.tokens`) says what each of them may do. It is the same on every host, holds no token but the
-    SHA-256 of each, and is read again when it changes. A token is shown once, when it is made.
+    The token file (`security.tokens`) lists the rights of each token. The file is the same on every host and holds only the SHA-256
+    of each token. Gateways read the file again when it changes. A token is shown once, when it is created.
     """
 
 
@@ -32,32 +32,34 @@ def _file_option(function: click.decorators.FC) -> click.decorators.FC:
         envvar="TUTTI_TOKENS",
         default="tokens.toml",
         show_default=True,
-        help="The file of tokens ($TUTTI_TOKENS).",
+        help="The token file ($TUTTI_TOKENS).",
     )(function)
 
 
 @tokens.command()
 @click.argument("name")
 @click.option(
-    "--produce", multiple=True, metavar="TOPICS", help="Topics that it may write to, * for any characters; may be repeated."
+    "--produce", multiple=True, metavar="TOPICS", help="Topics that the client may write to, * matches any characters; repeatable."
 )
-@click.option("--read", multiple=True, metavar="TOPICS", help="Topics that it may read, '*' for all; may be repeated.")
-@click.option("--producer", "producers", multiple=True, metavar="NAMES", help="Producers' names that it may write under; else all.")
-@click.option("--admin", is_flag=True, help="It may see and change the group: members, roster, leave, fence, forget.")
-@click.option("--expires", metavar="TIME", help="Days, hours or minutes for which it holds: 30d, 12h, 90m. Without it: for ever.")
+@click.option("--read", multiple=True, metavar="TOPICS", help="Topics that the client may read, '*' for all; repeatable.")
+@click.option(
+    "--producer", "producers", multiple=True, metavar="NAMES", help="Producer names that the client may use. [default: all]"
+)
+@click.option("--admin", is_flag=True, help="Allow admin requests: members, roster, leave, fence, forget.")
+@click.option("--expires", metavar="TIME", help="Lifetime of the token: 30d, 12h, 90m. [default: unlimited]")
 @click.option(
     "--client",
     "client",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Write all that a client needs into FILE, for TUTTI_TOKEN_FILE, in place of printing the token; takes --keys.",
+    help="Write token and keys to FILE, for TUTTI_TOKEN_FILE, instead of printing the token; needs --keys.",
 )
 @click.option("--keys", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="For --client: the file group.keys.")
 @click.option(
     "--ca",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="For --client: certificates (PEM) of who signed those of the gateways; without it who the client's system trusts.",
+    help="For --client: CA certificates (PEM) of the gateways. [default: the CAs that the client's system trusts]",
 )
 @_file_option
 @json_option
@@ -74,18 +76,19 @@ def new(
     path: Path,
     as_json: bool,
 ) -> None:
-    """Make the token NAME and print it, this once; its SHA-256 is added to the file, which is made if it is missing.
+    """Create the token NAME, print it once, and add its SHA-256 to the token file.
 
-    Give it to whoever uses it in a file of their own (TUTTI_TOKEN_FILE), never as an argument of a command: others see those.
+    A missing token file is created. Pass the token to the client in a file (TUTTI_TOKEN_FILE), never as a command argument, because
+    other users of the host can read arguments.
     """
     from tutti.security.tokens import digest_of, new_token
 
     token = new_token()
-    access = _made(Access(name, digest_of(token), produce, read, admin, 0, producers or ("*",)), expires)
+    access = _checked_access(Access(name, digest_of(token), produce, read, admin, 0, producers or ("*",)), expires)
 
     def add(known: dict[str, Access]) -> None:
         if name in known:
-            raise ConfigError(f"{path} has a token {name!r} already: remove that one first, or choose another name")
+            raise ConfigError(f"{path} already has a token {name!r}: remove that token first, or choose another name")
         known[name] = access
 
     text = _client_text(token, client, keys, ca)
@@ -95,20 +98,20 @@ def new(
     if as_json:
         print_json({"name": name, "file": str(path), **({"token": token} if client is None else {"client": str(client)})})
     else:
-        print(token if client is None else f"{client}  for who uses it alone: TUTTI_TOKEN_FILE={client}")
+        print(token if client is None else f"{client}  only for the client that uses it: TUTTI_TOKEN_FILE={client}")
 
 
 def _client_text(token: str, client: Path | None, keys: Path | None, ca: Path | None) -> str:
-    """What a client's file holds, whose parts are looked at before anything is written."""
+    """Return the text of a client's file, after checking all its parts."""
     from tutti.security.key_files import read_whole
     from tutti_gateway.transport.keys import read_public
 
     if client is None or keys is None:
         if client is None and keys is None and ca is None:
             return ""
-        raise UsageError("--client FILE and --keys group.keys belong together: a client shows its token to those gateways alone")
+        raise UsageError("--client FILE needs --keys group.keys: a client sends its token only to the gateways listed there")
     if client.exists():
-        raise ConfigError(f"{client} is there already: name another file, or take that one away")
+        raise ConfigError(f"{client} already exists: choose another file, or remove this one")
     lines = "".join(f'"{gateway}" = "{key}"\n' for gateway, key in sorted(read_public(keys).items()))
     certificates = ""
     if ca is not None:
@@ -116,14 +119,14 @@ def _client_text(token: str, client: Path | None, keys: Path | None, ca: Path | 
             pem = read_whole(ca)[0].decode("ascii")
         except (OSError, UnicodeDecodeError) as error:
             reason = (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)
-            raise ConfigError(f"{ca} cannot be read as PEM ({reason}): name a file of certificates") from None
+            raise ConfigError(f"{ca} cannot be read as PEM ({reason}): give a file of certificates") from None
         if "BEGIN CERTIFICATE" not in pem or "PRIVATE KEY" in pem or "'''" in pem:
             raise ConfigError(
-                f"{ca} holds no certificates alone: name the file of who signed those of the gateways, without any key"
+                f"{ca} must hold certificates only: give the CA certificates of the gateways, without any private key"
             )
         certificates = f"certificates = '''\n{pem}'''\n"
-    said = "# What a client of Tutti is let in with (TUTTI_TOKEN_FILE). It holds a secret: keep it readable by its user alone.\n"
-    return f'{said}token = "{token}"\n{certificates}\n[gateways]\n{lines}'
+    comment = "# Credentials of a Tutti client (TUTTI_TOKEN_FILE). The file holds a secret: keep it readable only by its owner.\n"
+    return f'{comment}token = "{token}"\n{certificates}\n[gateways]\n{lines}'
 
 
 def _write_client(path: Path, text: str) -> None:
@@ -136,11 +139,11 @@ def _write_client(path: Path, text: str) -> None:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise ConfigError(
-            f"{path} cannot be written ({reason}), and the token is made: remove it; {remedy(error, 'name another file')}"
+            f"{path} cannot be written ({reason}), but the token exists: remove it; {remedy(error, 'choose another file')}"
         ) from error
 
 
-def _made(access: Access, expires: str | None) -> Access:
+def _checked_access(access: Access, expires: str | None) -> Access:
     import time
 
     from tutti import limits
@@ -153,9 +156,9 @@ def _made(access: Access, expires: str | None) -> Access:
         for pattern in patterns:
             check_pattern(pattern, option)
         if len(patterns) > limits.RIGHT_PATTERNS_MAX:
-            raise UsageError(f"{option} was given {len(patterns)} times: {limits.RIGHT_PATTERNS_MAX} are taken")
+            raise UsageError(f"{option} is given {len(patterns)} times: at most {limits.RIGHT_PATTERNS_MAX} are allowed")
     if not (access.produce or access.read or access.admin):
-        raise UsageError(f"{access.name} would have no rights: say --produce TOPICS, --read TOPICS or --admin")
+        raise UsageError(f"{access.name} would have no rights: give --produce TOPICS, --read TOPICS or --admin")
     return access._replace(expires_us=int(time.time()) * _US + parse_duration(expires)) if expires else access
 
 
@@ -163,7 +166,7 @@ def _made(access: Access, expires: str | None) -> Access:
 @_file_option
 @json_option
 def listed(path: Path, as_json: bool) -> None:
-    """List the tokens of the file and what each may do."""
+    """List the tokens of the file, with their rights."""
     from tutti.security.tokens import read_tokens
 
     known = sorted(read_tokens(path).values())
@@ -190,20 +193,23 @@ def _until(expires_us: int) -> str:
     if not expires_us:
         return "never"
     end = datetime.fromtimestamp(expires_us // _US, UTC)
-    return f"{end.isoformat().removesuffix('+00:00')}Z{' (over)' if end < datetime.now(UTC) else ''}"
+    return f"{end.isoformat().removesuffix('+00:00')}Z{' (expired)' if end < datetime.now(UTC) else ''}"
 
 
 @tokens.command()
 @click.argument("name")
 @_file_option
 def remove(name: str, path: Path) -> None:
-    """Remove the token NAME from the file: a gateway lets in nobody who shows it, a second after it has the file."""
+    """Remove the token NAME from the file.
 
-    def take(known: dict[str, Access]) -> None:
+    A gateway rejects the token one second after it has the new file.
+    """
+
+    def delete(known: dict[str, Access]) -> None:
         if known.pop(name, None) is None:
-            raise ConfigError(f"{path} has no token {name!r}: `tutti tokens list` shows those that are there")
+            raise ConfigError(f"{path} has no token {name!r}: `tutti tokens list` lists the existing tokens")
 
-    _change(path, take)
+    _change(path, delete)
 
 
 def _change(path: Path, change: Callable[[dict[str, Access]], None]) -> None:
@@ -213,5 +219,5 @@ def _change(path: Path, change: Callable[[dict[str, Access]], None]) -> None:
         change_tokens(path, change)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        advice = remedy(error, "name a file that can be written with --file")
+        advice = remedy(error, "choose a writable file with --file")
         raise ConfigError(f"{path} cannot be changed ({reason}): {advice}") from error

@@ -95,7 +95,7 @@ def test_damage_in_any_log_is_seen() -> None:
     bad = Verified("l", "lga", frontier, 0, 0, frames=3, damage=[Finding(7, 3, "log/1.seg", 64, "frame 7 is damaged")])
     assert check_logs({"jfk": good, "lga": good}).held
     found = check_logs({"jfk": good, "lga": bad})
-    assert (found.held, found.counted) == (False, "jfk 3 frames, 0 damaged, lga 3 frames, 1 damaged")
+    assert (found.held, found.counted) == (False, "jfk 3 frames, 0 corrupt, lga 3 frames, 1 corrupt")
 
 
 def rows(*departures: int) -> bytes:

@@ -147,7 +147,7 @@ class Rig:
         connector = Connector(self.config)
         connector.directory.check()
         ledger = Ledger(self.config.state, self.config.name, grows=self.config.files.grows)
-        ledger._base.execute("PRAGMA synchronous=OFF")  # no power is cut here, and many ledgers are written
+        ledger._database.execute("PRAGMA synchronous=OFF")  # no power is cut here, and many ledgers are written
         write = ledger.write
 
         def written() -> None:
@@ -170,10 +170,10 @@ class Rig:
             for number in range(count):
                 if number:
                     between()
-                session._round()
+                session._scan()
                 self.log.decide(len(self.log.undecided))
                 session._drain()
-                session._tidy()
+                session._write_settled()
             return connector
 
     def crash(self, steps: int) -> bool:

@@ -86,7 +86,7 @@ def test_a_file_that_stays_and_is_mended_is_not_doubled_in_silence(
     connector = rig.turns(3)
     again = {"appended": "146", "cut": "1"}.get(how, "134") if changed == "take" else ""
     assert [orjson.loads(value or b"")["a"] for value in rig.log.values()] == ["1", "4", *again]
-    assert connector.changed == sum("is another file than" in text for text in caplog.messages) == 1
+    assert connector.changed == sum("differs from the content" in text for text in caplog.messages) == 1
     assert contents(rig.incoming) == ({"a": content} if changed == "tell" or how == "appended" else {})
     assert rig.turns().changed == 0
 
@@ -100,7 +100,7 @@ def test_a_file_that_others_change_before_it_is_put_away(tmp_path: Path, what: s
     rig = rig_of(tmp_path, what, f'changed = "{changed}"')
     rig.write("a", b"1\n2\n")
     with rig.session() as (_, session):
-        session._round()
+        session._scan()
         rig.log.decide(len(rig.log.undecided))
         session._drain()
         if how == "touched":
@@ -111,7 +111,7 @@ def test_a_file_that_others_change_before_it_is_put_away(tmp_path: Path, what: s
             (rig.incoming / "a").unlink()
         else:
             change(rig, "replaced" if how == "again" else how, content)
-        session._tidy()
+        session._write_settled()
     count = sum(rig.turns(3).changed for _ in range(2))
     other = how not in ("again", "touched", "renamed", "gone")
     assert rig.log.values() == [b"1", b"2", *(content.split() if other and changed == "take" else [])]
@@ -236,7 +236,7 @@ def test_one_that_goes_while_it_stands_aside_is_told(
 
     monkeypatch.setattr(after_module, "_moved", lost)
     rig.turns()
-    assert "others took it away" in caplog.text
+    assert "others removed it" in caplog.text
     assert "permission denied" in caplog.text
 
 

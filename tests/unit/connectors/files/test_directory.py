@@ -53,8 +53,8 @@ def test_topics_by_subdirectory(tmp_path: Path) -> None:
         rig.write(name, name.encode())
     connector = rig.turns()
     assert (rig.log.values("x"), rig.log.values("y"), len(rig.log.rows)) == ([b"x/1", b"x/2"], [b"y/1"], 3)
-    beside = "a file beside the directories of topics; move it into that of its topic, or set topic"
-    assert connector.directory.strange == {"not a topic/: is no name of a topic", beside}
+    beside = "a file outside the topic directories; move it to the directory of its topic, or set topic"
+    assert connector.directory.strange == {"not a topic/: not a valid topic name", beside}
 
 
 @pytest.mark.parametrize("folder", ["", "x/"])
@@ -64,7 +64,7 @@ def test_files_are_bounded_while_they_are_listed(tmp_path: Path, folder: str, mo
     rig = Rig(tmp_path, top="# no topic" if folder else "")
     directory = Directory(rig.config)
     looked: list[str] = []
-    monkeypatch.setattr(directory, "_wants", looked.append)
+    monkeypatch.setattr(directory, "_is_wanted", looked.append)
     for number in range(3):
         rig.write(f"{folder}{number}", b"")
     assert len(directory.look()) == 3
@@ -100,7 +100,7 @@ def test_a_file_that_was_taken_and_is_another_one(tmp_path: Path, how: str, chan
     caplog.clear()
     connector = rig.turns(3)
     assert rig.log.values() == [b"1", b"2", *(content.split() if changed == "take" else [])]
-    assert connector.changed == sum("is another file than" in text for text in caplog.messages) == 1
+    assert connector.changed == sum("differs from the content" in text for text in caplog.messages) == 1
     rig.turns()
     assert connector.changed == 1
 
@@ -127,7 +127,7 @@ def test_a_file_that_is_renamed_is_the_same(tmp_path: Path, form: str, caplog: p
     assert rig.turns().changed == 0
     (rig.incoming / f"c{end}").rename(rig.incoming / f"b{end}")
     assert rig.turns().changed == 0
-    assert (rig.log.values(), caplog.text.count("is called")) == ([b"1", b"2"], 2)
+    assert (rig.log.values(), caplog.text.count("was renamed to")) == ([b"1", b"2"], 2)
     status = (rig.incoming / f"b{end}").stat()
     (rig.incoming / f"b{end}").rename(rig.incoming / f"d{end}")
     rig.write(f"d{end}", packed(b"3\n"))
@@ -202,10 +202,10 @@ def test_a_log_that_is_cut_while_it_is_read_is_read_from_its_beginning(
 
         monkeypatch.setattr(session, "_send", slow)
         for _ in range(4):
-            session._round()
+            session._scan()
             rig.log.decide(len(rig.log.undecided))
             session._drain()
-            session._tidy()
+            session._write_settled()
     values = [value[5:-1] if form == "csv" else value for value in map(bytes, filter(None, rig.log.values()))]
     values = [value.strip(b'"') for value in values]
     assert [value for value in values if value.startswith(b"n")] == new
@@ -244,7 +244,7 @@ def on_the_moon() -> bytes:
         ("a.gz", 'format = "lines"', "", b"no gzip", 0, "gzip"),
         ("a", 'format = "parquet"', "", b"PAR1 is no file", 0, "Parquet"),
         ("a", 'format = "parquet"', "", b"", 0, "Parquet"),
-        ("a", 'format = "parquet"', "", on_the_moon(), 0, "time zone 'Moon/Base', which is not known here"),
+        ("a", 'format = "parquet"', "", on_the_moon(), 0, "time zone 'Moon/Base', which is unknown on this host"),
         ("a", 'format = "csv"', "", "a,b\n1,2\n".encode("utf-16"), 0, "UTF-16"),
         ("a", 'format = "csv"', "", b"a,a\n1,2\n", 0, "'a' twice"),
         ("a", 'format = "csv"', "[record]\nkey = 'id'", b"a,b\n1,2\n", 0, "no column 'id', which record.key names"),
@@ -337,7 +337,7 @@ def test_a_ledger_that_is_not_the_logs_is_refused(tmp_path: Path) -> None:
     rig.turns()
     shutil.copy(ledger, tmp_path / "newer")
     log, rig.log = rig.log, Log()
-    with pytest.raises(WrongDirectory, match="the log knows nothing of producer f"):
+    with pytest.raises(WrongDirectory, match="the log has no producer f"):
         rig.turns()
     rig.log = log
     shutil.copy(tmp_path / "older", ledger)
@@ -347,7 +347,7 @@ def test_a_ledger_that_is_not_the_logs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(WrongDirectory, match="tutti producers forget f"):
         rig.turns()
     ledger.write_bytes(b"rubbish" * 1000)
-    with pytest.raises(Damaged, match="no ledger any more"):
+    with pytest.raises(Damaged, match="not a valid ledger"):
         rig.turns()
     shutil.copy(tmp_path / "newer", ledger)
     rig.turns()
@@ -364,7 +364,7 @@ def test_who_was_taken_over_writes_nothing_more(tmp_path: Path) -> None:
         rig.turns()
         rig.write("a", b"1")
         with pytest.raises(Fenced):
-            old._round()
+            old._scan()
     rig.turns()
     assert rig.log.values() == [b"1"]
 
@@ -392,8 +392,8 @@ def test_a_directory_that_goes_away_is_waited_for(tmp_path: Path) -> None:
     with rig.session() as (_, session):
         shutil.move(rig.incoming, tmp_path / "away")
         with pytest.raises(Unavailable, match="no such file or directory"):
-            session._round()
-    with pytest.raises(ConfigError, match="name a directory that can be read"):
+            session._scan()
+    with pytest.raises(ConfigError, match="choose a readable directory"):
         Directory(rig.config).check()
     shutil.move(tmp_path / "away", rig.incoming)
     rig.turns()
@@ -411,17 +411,17 @@ GOOD = (
         (GOOD.replace('directory = "d"', ""), "files.directory is missing"),
         (GOOD.replace('"csv"', '"xml"'), '"csv" or "jsonl" or "lines" or "parquet"'),
         (GOOD.replace('"t"', '"a b"'), "topic is 'a b'"),
-        (GOOD + 'pattern = "x/*"', "it is of names alone"),
+        (GOOD + 'pattern = "x/*"', "the pattern applies to names only"),
         (GOOD + 'after = "move"', "files.done is missing"),
         (GOOD + 'done = "x"', 'write after = "move"'),
-        (GOOD + 'grows = true\norder = "time"', "leave order out"),
-        (GOOD + 'grows = true\nafter = "delete"', "is never done"),
-        (GOOD.replace("csv", "parquet") + "grows = true", "leave grows out"),
-        (GOOD.replace("csv", "lines") + '[record]\nkey = "a"', "lines have none"),
+        (GOOD + 'grows = true\norder = "time"', "remove order"),
+        (GOOD + 'grows = true\nafter = "delete"', "is never complete"),
+        (GOOD.replace("csv", "parquet") + "grows = true", "remove grows"),
+        (GOOD.replace("csv", "lines") + '[record]\nkey = "a"', '"lines", which has none'),
         (GOOD.replace("csv", "jsonl") + '[csv]\ndelimiter = ";"', "[csv] is set"),
         (GOOD + '[csv]\ndelimiter = "ü"', "one ASCII character"),
         (GOOD + '[csv]\ncolumns = ["a", "a"]', "'a' twice"),
-        (GOOD + '[csv]\ncolumns = ["a"]\n[record]\nvalue = "b"', "record.value is 'b', which is none of csv.columns: a"),
+        (GOOD + '[csv]\ncolumns = ["a"]\n[record]\nvalue = "b"', "record.value is 'b', which is not in csv.columns: a"),
         (GOOD + "poll_ms = 1", "a whole number from 10 to 3600000"),
         (GOOD + "polls = 1", "is not known"),
         (GOOD.replace("[files]", 'directory = "x"\n[files]'), "directory is not known: it belongs into [files]"),

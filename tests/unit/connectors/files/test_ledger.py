@@ -48,7 +48,7 @@ def test_a_process_that_keeps_it_is_named_and_waited_for(tmp_path: Path, monkeyp
     with subprocess.Popen(keeper, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"kept\n"
-        said = rf"orders\.ledger: another process has kept it for 0\.1 s \(process {other.pid}\): if it is suspended"
+        said = rf"orders\.ledger: another process has held the ledger for 0\.1 s \(process {other.pid}\): if it is suspended"
         with pytest.raises(Unavailable, match=said):
             Ledger(str(tmp_path), "orders", grows=False)
         ledger.new_file("a")
@@ -70,7 +70,7 @@ def test_a_ledger_that_another_one_is_just_making_is_waited_for(tmp_path: Path, 
         assert other.stdout is not None
         assert other.stdout.readline() == b"kept\n"
         began = time.monotonic()
-        with pytest.raises(Unavailable, match=rf"another process has kept it for 0\.5 s \(process {other.pid}\)"):
+        with pytest.raises(Unavailable, match=rf"another process has held the ledger for 0\.5 s \(process {other.pid}\)"):
             Ledger(str(tmp_path), "orders", grows=False)
         assert time.monotonic() - began >= limits.LEDGER_WAIT_S
         monkeypatch.setattr(limits, "LEDGER_WAIT_S", 30.0)
@@ -110,7 +110,7 @@ def test_a_commit_that_fails_is_undone_and_can_be_done_again(tmp_path: Path, mon
     ledger.begin(None, 1, "orders")
     ledger.new_file("a")
     made[0].full = True
-    with pytest.raises(Unavailable, match="disk is full: is its disk full, or read-only"):
+    with pytest.raises(Unavailable, match="disk is full: check that its disk is neither full nor read-only"):
         ledger.write()
     assert not made[0].in_transaction
     ledger.write()
@@ -123,9 +123,9 @@ def test_a_state_that_cannot_be_used_is_told_as_a_quarantine_is(tmp_path: Path) 
     (tmp_path / "file").touch()
     (tmp_path / "orders.ledger").mkdir()
     for directory, told in (
-        ("/proc/none", "state /proc/none: No such file or directory: name a directory that can be written"),
-        (f"{tmp_path}/file", f"state {tmp_path}/file: File exists: name a directory that can be written"),
-        (f"{tmp_path}/file/a", f"state {tmp_path}/file/a: Not a directory: name a directory that can be written"),
+        ("/proc/none", "state /proc/none: No such file or directory: choose a writable directory"),
+        (f"{tmp_path}/file", f"state {tmp_path}/file: File exists: choose a writable directory"),
+        (f"{tmp_path}/file/a", f"state {tmp_path}/file/a: Not a directory: choose a writable directory"),
         (str(tmp_path), f"state {tmp_path}: {tmp_path}/orders.ledger: unable to open database file: check that it is a file, "),
     ):
         with pytest.raises(ConfigError) as error:

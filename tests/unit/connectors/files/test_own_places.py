@@ -30,7 +30,9 @@ def test_the_connectors_own_files_are_not_taken_for_the_sources(
     if not taken:
         directory.check()
         return
-    with pytest.raises(ConfigError, match=f"^{key} .* is where files are looked for: name a directory outside of {rig.incoming}"):
+    with pytest.raises(
+        ConfigError, match=f"^{key} .* is inside the scanned directories: choose a directory outside {rig.incoming}"
+    ):
         directory.check()
 
 
@@ -38,7 +40,7 @@ def test_nothing_is_made_where_there_is_no_directory_of_files(tmp_path: Path) ->
     rig = Rig(tmp_path)
     rig.incoming.rmdir()
     with pytest.raises(
-        ConfigError, match=f"^files.directory {rig.incoming}: no such file or directory: make it, or name a directory"
+        ConfigError, match=f"^files.directory {rig.incoming}: no such file or directory: create it, or choose a readable directory"
     ):
         Connector(msgspec.structs.replace(rig.config, quarantine=str(tmp_path / "new")))
     assert not (tmp_path / "new").exists()
@@ -49,7 +51,7 @@ def test_what_was_committed_since_makes_the_next_failure_a_first_one(tmp_path: P
     rig.write("a", b"1\n")
     with rig.session() as (connector, session):
         waits = [connector._waits.next_s() for _ in range(3)]
-        session._round()
+        session._scan()
         rig.log.decide(len(rig.log.undecided))
         session._drain()
         assert waits[2] > waits[0] == connector._waits.next_s()

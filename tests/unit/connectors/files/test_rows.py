@@ -106,15 +106,15 @@ def test_a_quote_that_is_not_closed_costs_one_line() -> None:
     records, bad, _, _ = read(FORMS[2], b'1,x\n2,"open\n3,y\n4,z\n', 3)
     assert [key for key, *_ in records] == [b"1", b"3", b"4"]
     assert [(one.row, one.at, one.data) for one in bad] == [(2, 4, b'2,"open')]
-    assert "is a quote open there?" in bad[0].reason
+    assert "check for an unclosed quote" in bad[0].reason
 
 
 def test_bad_rows_are_named_with_line_and_reason() -> None:
     _, bad, _, _ = read(FORMS[2], b'1,2,3\n"\xff",2\n"a"b,c\n1,2\n')
     assert [(one.row, one.reason.split(":")[0]) for one in bad] == [
-        (1, "it has 3 fields, and there are 2 columns"),
-        (2, "it is not text of the encoding that is configured"),
-        (3, "it is no CSV (',' expected after '\"')"),
+        (1, "it has 3 fields, but there are 2 columns"),
+        (2, "it is not text in the configured encoding"),
+        (3, "it is not valid CSV (',' expected after '\"')"),
     ]
     _, bad, _, _ = read(FORMS[1], b'{"a":1}\nno\n\n{"a":\xff}\n')
     assert [(one.row, one.at) for one in bad] == [(2, 8), (4, 12)]
@@ -167,14 +167,14 @@ def test_times(value: object, form: Any, expected: int) -> None:
 @pytest.mark.parametrize(
     ("value", "form", "told"),
     [
-        ("yesterday", "iso", "no time"),
-        (None, "iso", "t is null, and has to be a time .ISO 8601"),
-        (None, "ms", "t is null, and has to be a time .milliseconds"),
+        ("yesterday", "iso", "not a time"),
+        (None, "iso", "t is null, but must be a time .ISO 8601"),
+        (None, "ms", "t is null, but must be a time .milliseconds"),
         (5, "iso", "ISO 8601"),
         ("", "s", "seconds since 1970"),
-        (True, "s", "no time"),
+        (True, "s", "not a time"),
         ("-62135596801", "s", "years 1 to 9999"),
-        ("nan", "s", "no time"),
+        ("nan", "s", "not a time"),
         (10**30, "us", "years 1 to 9999"),
     ],
 )
@@ -187,9 +187,9 @@ def test_a_json_line_without_a_time_is_told_from_one_with_null() -> None:
     data = b'{"t":null}\n{"u":1}\n{"t":""}\n{"t":"2026-01-31"}\n'
     rows = JsonLines(Picker(Columns(timestamp="t")), "utf-8").parse(data, 0, 0, final=True)
     assert [bad.reason.partition(" (")[0] for bad in rows.bad] == [
-        "t is null, and has to be a time",
+        "t is null, but must be a time",
         "t is missing, the field that record.timestamp names",
-        "t is '', which is no time",
+        "t is '', which is not a time",
     ]
     assert len(rows.values) == 1
 
@@ -198,7 +198,7 @@ def test_headers() -> None:
     assert header(b'\n"a\nb",c\r\n1,2\n', "utf-8", ",") == (["a\nb", "c"], 10, 3)
     assert header(b"a,b", "utf-8", ",") is None
     assert header(b'"a,b\n', "utf-8", ",") is None
-    wrong = {b"a,a\n": "'a' twice", b'"a"b\n': "no CSV", b"\xff\n": "encoding", b"," * 5000 + b"\n": "5001 columns"}
+    wrong = {b"a,a\n": "'a' twice", b'"a"b\n': "not valid CSV", b"\xff\n": "encoding", b"," * 5000 + b"\n": "5001 columns"}
     for data, told in wrong.items():
         with pytest.raises(Unreadable, match=told):
             header(data, "utf-8", ",")
@@ -222,7 +222,7 @@ _TEXTS: Any = pa.StringArray.from_buffers(2, pa.py_buffer(b"\0\0\0\0\2\0\0\0\3\0
 
 _DAYS: Any = pa.array([2_932_897, 1], pa.date32())  # 10000-01-01, then a day of the calendar
 _ENDS: Any = pa.array([0, 1, 2], pa.int32())
-_LATE_DAY = "it is outside of the years 1 to 9999 (2932897 (date32[day]))"
+_LATE_DAY = "it is outside the years 1 to 9999 (2932897 (date32[day]))"
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ _LATE_DAY = "it is outside of the years 1 to 9999 (2932897 (date32[day]))"
     [
         (
             pa.array([2**62, 0], pa.timestamp("us")),
-            f"it is outside of the years 1 to 9999 ({2**62} (timestamp[us]))",
+            f"it is outside the years 1 to 9999 ({2**62} (timestamp[us]))",
             b"4611686018427387904",
         ),
         (_DAYS, _LATE_DAY, b"2932897"),
@@ -248,7 +248,7 @@ _LATE_DAY = "it is outside of the years 1 to 9999 (2932897 (date32[day]))"
         (pa.DictionaryArray.from_arrays(pa.array([0, 1]), _DAYS), _LATE_DAY, b"2932897"),
         (
             pa.DictionaryArray.from_arrays(pa.array([0, 1]), pa.array([-1, 5], pa.int32()).cast(pa.time32("s"))),
-            "it is no time of a day (-1 (time32[s]))",
+            "it is not a time of day (-1 (time32[s]))",
             b"-1",
         ),
     ],

@@ -84,7 +84,7 @@ def test_numbers_of_json_are_their_bytes(written: list[tuple[str, str]], end: st
         (b'{"k":01}', "not JSON"),
         (b'{"k":1}\0', "not JSON"),
         (b'{"k":"\0"}', "not JSON"),
-        (b'{"k":"\xff"}', "not text of the encoding"),
+        (b'{"k":"\xff"}', "not text in the configured encoding"),
         (b'\xef\xbb\xbf{"k":1}', "not JSON"),  # not at the beginning of the file
         (b'{"k":' + b"[" * 600 + b"]" * 600 + b"}", "nested too deeply"),
         (b"[1]", "not a JSON object"),
@@ -429,8 +429,8 @@ def test_a_day_in_milliseconds_is_a_whole_one() -> None:
     rows = parquet_rows(pa.record_batch([column, pa.array([1, 2, 3, 4])], ["d", "n"]), 0, Picker(Columns()))
     assert rows.values == [b'{"d":"1970-01-02","n":1}', b'{"d":null,"n":3}']
     assert [one.reason for one in rows.bad] == [
-        "column 'd': it is no whole day (86400001 (date64[ms]))",
-        "column 'd': it is no whole day (-1 (date64[ms]))",
+        "column 'd': it is not a whole day (86400001 (date64[ms]))",
+        "column 'd': it is not a whole day (-1 (date64[ms]))",
     ]
 
 

@@ -83,9 +83,9 @@ def test_somebody_else_under_the_name_is_noticed() -> None:
     progress = committed((3, A, 10)).progress(4, B)
     assert History.decode(8, progress, "p").judge(8, 1, A)[0] is Verdict.OLD, "the log is further than the progress knows"
     assert History.decode(5, b"", "p").expected == 6
-    with pytest.raises(FormatError, match="producer p of the log was used by something else"):
+    with pytest.raises(FormatError, match="producer p of the log was used by another program"):
         History.decode(5, b"an offset of Kafka", "p")
-    with pytest.raises(FormatError, match="damaged"):
+    with pytest.raises(FormatError, match="corrupt"):
         History.decode(2, committed((3, A, 10)).progress(4, B)[:2] + (2).to_bytes(8, "little") + progress[10:], "p")
 
 

@@ -72,9 +72,9 @@ def test_the_example_is_taken() -> None:
         (LEAST + 'listen = "]x[:1"', "is no host"),
         (LEAST + 'listen = "127.0.0.1:99999"', "write HOST:PORT"),
         (LEAST + 'listen = "127.0.0.1:²"', "write HOST:PORT"),
-        (LEAST + 'listen = "0.0.0.0:7480"', "anybody there may write"),
-        (LEAST + 'listen = "example:7480"\n[tls]\ncertificate = "c"\nkey = "k"\n', "anybody there may write"),
-        (LEAST + '[tls]\ncertificate = "c"\n', "name both files, or none"),
+        (LEAST + 'listen = "0.0.0.0:7480"', "any of them may write"),
+        (LEAST + 'listen = "example:7480"\n[tls]\ncertificate = "c"\nkey = "k"\n', "any of them may write"),
+        (LEAST + '[tls]\ncertificate = "c"\n', "set both files, or neither"),
         (LEAST + "port = 3\n", "port"),
     ],
 )
@@ -97,7 +97,7 @@ def test_receipts_are_bounded_and_expire(monkeypatch: pytest.MonkeyPatch) -> Non
     now = 0.0
     receipts = Receipts(lambda: now)
     one, two, three = (receipts.open() for _ in range(3))
-    with pytest.raises(Problem, match="come again"):
+    with pytest.raises(Problem, match="retry later"):
         receipts.open()
     receipts.settle(one, {"state": "committed"})
     receipts.settle(two, {"state": "failed"})
@@ -188,5 +188,5 @@ def test_the_table_names_what_is_there() -> None:
         assert callable(getattr(Service, operation.handler))
         assert operation.answers
         assert all(f"{{{one.name}}}" in operation.path for one in operation.parameters if one.where == "path")
-    with pytest.raises(Problem, match="comes twice"):
+    with pytest.raises(Problem, match="is given twice"):
         query_of([("a", "1"), ("a", "2")], ["a"])
