@@ -120,7 +120,7 @@ def test_reads_go_from_the_archive_to_the_log_without_a_seam(filled: tuple[Gatew
     time_us = records.column("timestamp")[start // 2]
     with Reader(gateway.url, start=time_us.as_py(), archive=where) as reader:
         assert reader.position == records.column("timestamp").to_pylist().index(time_us.as_py())
-    with pytest.raises(OffsetOutOfRange, match=rf"begins at {start}, .* where it was archived, name the archive"):
+    with pytest.raises(OffsetOutOfRange, match=rf"begins at {start}, .* if archived, name the archive"):
         Reader(gateway.url, start=0)
     with pytest.raises(UsageError, match="'nothing'"), Reader(gateway.url, topics=["nothing"], archive=where) as reader:
         list(reader)

@@ -98,7 +98,7 @@ def test_places(gateway: ReadableGateway) -> None:
     [
         ({"start": 21}, OffsetOutOfRange, "start=21 lies beyond the frontier: the log is committed up to 20"),
         ({"end": 21}, OffsetOutOfRange, "end=21 lies beyond the frontier"),
-        ({"start": -1}, OffsetOutOfRange, "no negative offsets"),
+        ({"start": -1}, OffsetOutOfRange, "never negative"),
         ({"start": 7, "end": 5}, OffsetOutOfRange, "ends at offset 5, before it begins at 7"),
         ({"start": "5"}, UsageError, "start='5' is no place"),
         ({"start": 5.0}, UsageError, "start=5.0 is no place"),
@@ -113,11 +113,11 @@ def test_places(gateway: ReadableGateway) -> None:
         ({"topics": []}, UsageError, "topics is empty"),
         ({"topics": ["a b"]}, UsageError, "' ' in it"),
         ({"name": "a b"}, UsageError, "reader name"),
-        ({"ordering": "x"}, UsageError, "not known"),
-        ({"origin": "g1"}, UsageError, "give ordering='unordered', too"),
+        ({"ordering": "x"}, UsageError, "not supported"),
+        ({"origin": "g1"}, UsageError, "add ordering='unordered'"),
         ({"ordering": "unordered", "origin": ""}, UsageError, "origin is the name of a gateway, or of a lane, not ''"),
         ({"ordering": "unordered", "origin": 1}, UsageError, "not 1"),
-        ({"ordering": "unordered", "name": "loader"}, UsageError, "saves nothing"),
+        ({"ordering": "unordered", "name": "loader"}, UsageError, "cannot have a name"),
         ({"ordering": "unordered", "start": 5}, UsageError, "start=5 is an offset, which one origin's lane has"),
         ({"ordering": "unordered", "end": 5}, UsageError, "end=5 is an offset"),
         ({"ordering": "unordered", "start": "soon"}, UsageError, "start='soon' is no place"),
@@ -131,7 +131,7 @@ def test_wrong_arguments_are_told(gateway: ReadableGateway, arguments: dict[str,
 
 
 def test_no_url_and_no_path() -> None:
-    with pytest.raises(UsageError, match="takes a url or path="):
+    with pytest.raises(UsageError, match="needs exactly one of url and path="):
         Reader()
 
 
@@ -146,7 +146,7 @@ def test_a_url_that_is_no_text_is_told(url: Any) -> None:
     [
         (5, "path is a data directory or a list of them, as text, not int (5)"),
         (b"data", "path is a data directory or a list of them, as text, not bytes (b'data')"),
-        ([], "no data directory was named"),
+        ([], "at least one data directory"),
         ([5], "5 names no data directory"),
         ("a\0b", r"'a\x00b' names no data directory"),
         ("", "'' names no data directory"),

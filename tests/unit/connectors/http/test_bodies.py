@@ -137,8 +137,8 @@ def test_a_post_without_records_is_none(content_type: str, body: bytes) -> None:
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        (b"", "no Arrow IPC stream"),
-        (b"GET / HTTP/1.1", "no Arrow IPC stream"),
+        (b"", "not an Arrow IPC stream"),
+        (b"GET / HTTP/1.1", "not an Arrow IPC stream"),
         (stream(VALUES)[:-60], "batch 1 of the stream"),
         (stream(pa.record_batch({"v": pa.array([b"1"])})), "column 'v' is not taken"),
         (stream(pa.record_batch({"value": pa.array(["1"])})), "must be binary"),
