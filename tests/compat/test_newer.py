@@ -92,11 +92,11 @@ def newer_frame(data: Path) -> None:
 @pytest.mark.parametrize(
     ("newer", "words"),
     [
-        (newer_directory, f"has format {FORMAT_VERSION + 1} and this release knows format {FORMAT_VERSION}"),
-        (newer_segment, f"has format {FORMAT_VERSION + 1} and this release reads format {FORMAT_VERSION}"),
-        (newer_scalars, f"has format {FORMAT_VERSION + 1} and this release reads format {FORMAT_VERSION}"),
-        (newer_start, "has format 2 and this release reads format 1"),
-        (newer_frame, f"is a frame of version {VERSION + 1} and kind"),
+        (newer_directory, f"has format {FORMAT_VERSION + 1}, but this release supports format {FORMAT_VERSION}"),
+        (newer_segment, f"has format {FORMAT_VERSION + 1}, but this release supports format {FORMAT_VERSION}"),
+        (newer_scalars, f"has format {FORMAT_VERSION + 1}, but this release supports format {FORMAT_VERSION}"),
+        (newer_start, "has format 2, but this release supports format 1"),
+        (newer_frame, f"has version {VERSION + 1} and kind"),
     ],
 )
 def test_a_directory_of_a_newer_release_is_refused_and_left(

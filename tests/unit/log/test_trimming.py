@@ -353,7 +353,7 @@ def test_a_damaged_word_on_the_begin_is_refused_and_never_taken_for_none(tmp_pat
     path = Path(start_path(str(tmp_path)))
     good = path.read_bytes()
     path.write_bytes(good[:9] + bytes([good[9] ^ 1]) + good[10:])
-    with pytest.raises(Damaged, match="fails its CRC, so where the log begins is not known"):
+    with pytest.raises(Damaged, match="fails its CRC, so the start of the log is unknown"):
         opened(tmp_path)
     with pytest.raises(Damaged, match="fails its CRC"):
         LogReader(tmp_path)
