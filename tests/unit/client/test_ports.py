@@ -31,7 +31,7 @@ from tutti_gateway.transport.interface import Introduction
 from tutti_gateway.transport.keys import Keyring, generate
 from tutti_gateway.transport.mesh.mesh import Mesh
 
-MUTE = "accepted the connection but did not answer|something that speaks ZeroMQ is there and did not answer"  # or the look at it was later
+MUTE = "connected, but there was no answer|something that speaks ZeroMQ is there and did not answer"  # or the look at it was later
 
 
 @pytest.fixture

@@ -53,7 +53,7 @@ def test_a_named_reader_has_no_start_where_no_gateway_confirms_it() -> None:
     with ReadableGateway(8) as gateway:
         gateway.reads.confirms = False
         gateway.reads.saved = {"loader": 2}
-        with pytest.raises(Unavailable, match=r"where reader .loader. begins is not known.*give `start`"):
+        with pytest.raises(Unavailable, match=r"the committed offset of reader .loader. is unknown.*give `start`"):
             Reader(gateway.url, name="loader", connect_timeout=0.2)
         with Reader(gateway.url, name="loader", start=2) as reader:
             assert reader.position == 2

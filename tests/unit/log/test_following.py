@@ -173,7 +173,7 @@ def test_a_follower_is_told_that_its_directory_is_gone(tmp_path: Path) -> None:
     files = Files(path)
     end = files.frontier().offset
     shutil.rmtree(path)
-    with pytest.raises(DirectoryRefused, match="data directory .* was removed"):
+    with pytest.raises(DirectoryRefused, match=r"data directory .* was removed"):
         files.frontier(end, 20)
     files.close()
 

@@ -162,7 +162,7 @@ def test_sizes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(small) < 10_000
     problem = refused(ARROW, small)
     assert problem.status == 413
-    assert "at most 1048576" in problem.message
+    assert "the limit of 1048576" in problem.message
 
 
 def test_a_repeat_has_the_same_digest_however_it_is_written() -> None:
