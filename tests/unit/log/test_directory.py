@@ -66,9 +66,9 @@ def test_the_directory_of_another_gateway_or_group_is_refused(tmp_path: Path, ga
 
 def test_an_identity_of_a_newer_format_is_refused(tmp_path: Path) -> None:
     (tmp_path / "identity.json").write_bytes(b'{"format": 2, "gateway": 7}')
-    with pytest.raises(WrongDirectory, match="has format 2 and this release knows format 1"):
+    with pytest.raises(WrongDirectory, match="has format 2, but this release supports format 1"):
         open_directory(str(tmp_path), gateway=GATEWAY, group=GROUP)
-    with pytest.raises(WrongDirectory, match="has format 2 and this release knows format 1"):
+    with pytest.raises(WrongDirectory, match="has format 2, but this release supports format 1"):
         LogReader(tmp_path)
 
 
@@ -205,7 +205,7 @@ def test_scalars_of_a_newer_release_are_refused(tmp_path: Path, monkeypatch: pyt
     newer = encode_slot(found._replace(sequence=found.sequence + 1))
     monkeypatch.undo()
     (tmp_path / "scalars").write_bytes(newer.ljust(8192, b"\0"))
-    with pytest.raises(WrongDirectory, match="has format 9 and this release reads format 1"):
+    with pytest.raises(WrongDirectory, match="has format 9, but this release supports format 1"):
         opened(tmp_path)
 
 

@@ -181,7 +181,7 @@ def test_ranges_that_are_not_there_are_refused(reader: LogReader) -> None:
         (end + 1, end + 2, OffsetOutOfRange, f"starts at offset {end + 1} and the log is committed up to {end}"),
         (0, end + 1, OffsetOutOfRange, f"ends at offset {end + 1}"),
         (5, 4, UsageError, "ends before it begins"),
-        ("7", 9, UsageError, "an integer, and not '7'"),
+        ("7", 9, UsageError, "an integer offset, not '7'"),
         (1.5, 9, UsageError, "not 1.5"),
         (True, 9, UsageError, "not True"),
     ):

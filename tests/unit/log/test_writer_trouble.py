@@ -180,7 +180,7 @@ def test_the_reserve_takes_what_must_be_written_when_nothing_else_is_left(tmp_pa
     storage.free = 1  # above the limit, and the reserve is not there yet
     space = writer.space()
     assert space.low
-    assert "new records are taken from 1 MiB on" in space.reason  # 32 KiB
+    assert "new records need at least 1 MiB" in space.reason  # 32 KiB
     storage.free = 0
     with pytest.raises(DiskFull, match="the reserve is for what must be written"):  # a start makes no room
         writer.append(history.frames[done : done + 1])
@@ -221,7 +221,7 @@ def test_what_is_told_of_low_space_is_what_ends_it(tmp_path: Path) -> None:
     storage.free = 100 << 20
     told = writer.space().reason
     assert "100 MiB are free" in told
-    assert "new records are taken from 126 MiB on" in told
+    assert "new records need at least 126 MiB" in told
     storage.free = 125 << 20
     assert writer.space().low
     storage.free = 126 << 20
