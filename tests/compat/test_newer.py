@@ -129,7 +129,7 @@ def test_a_state_of_a_newer_release_is_named_with_both_versions(data: Path) -> N
     U32.pack_into(stored, 4, SNAPSHOT_VERSION + 1)
     U32.pack_into(stored, 12, crc32c(bytes(stored[16:]), crc32c(bytes(stored[:12]))))
     with pytest.raises(
-        FormatError, match=rf"version {SNAPSHOT_VERSION + 1} is not known \(this release reads {SNAPSHOT_VERSION}\)"
+        FormatError, match=rf"version {SNAPSHOT_VERSION + 1} is not supported \(this release supports {SNAPSHOT_VERSION}\)"
     ):
         LogState.from_bytes(bytes(stored))
 

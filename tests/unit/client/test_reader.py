@@ -105,7 +105,7 @@ def test_places(gateway: ReadableGateway) -> None:
         ({"end": True}, UsageError, "end=True is not a position"),
         ({"start": datetime(2024, 1, 1)}, UsageError, "has no zone"),  # noqa: DTZ001 - what is tested
         ({"columns": ["offse"]}, UsageError, "did you mean 'offset'"),
-        ({"columns": []}, UsageError, "no columns"),
+        ({"columns": []}, UsageError, "columns is empty"),
         ({"topics": "a"}, UsageError, "use ['a']"),
         ({"topics": 5}, UsageError, "topics must be a list of names, not int (5)"),
         ({"columns": 5}, UsageError, "columns is a list of names, not int (5)"),

@@ -154,11 +154,11 @@ def test_a_preset_fills_the_timers_and_each_can_be_set_alone(preset: str) -> Non
             "f.toml:4: advertise is '0.0.0.0:7400', and nobody can connect to 0.0.0.0: name the host as the others reach it",
             "",
         ),
-        ('advertise = "[::]:7400"\n', "f.toml:4: advertise is '[::]:7400', and nobody can connect to ::", "name the host"),
+        ('advertise = "[::]:7400"\n', "f.toml:4: advertise is '[::]:7400', and no other host can connect to ::", "use the host name"),
         (
             '[group.members]\njfk = "127.0.0.1:7400"\nlga = "0.0.0.0:7410"\n',
             "f.toml:6: group.members.lga is '0.0.0.0:7410', and nobody can connect to 0.0.0.0",
-            "name the host",
+            "use the host name",
         ),
         ('advertise = "nowhere"\n', "f.toml:4: advertise is 'nowhere'", "write HOST:PORT"),
     ],

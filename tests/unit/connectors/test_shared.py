@@ -194,7 +194,7 @@ def test_a_connector_runs_until_it_is_told_to_end(capsys: pytest.CaptureFixture[
     ("listen", "told"),
     [
         ("9464", "metrics: '9464' has no host or no port: write HOST:PORT"),
-        ("127.0.0.1:²", "is no port"),
+        ("127.0.0.1:²", "is not a port"),
         ("]x[:1", "is no host"),
         ("192.0.2.1:1", "others can reach"),
     ],

@@ -150,9 +150,9 @@ def test_a_directory_above_those_of_gateways_is_refused_with_a_hint(tmp_path: Pa
 
 def test_a_path_that_is_no_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(DirectoryRefused, match="cannot be used: Not a directory"):
+    with pytest.raises(DirectoryRefused, match="is not usable: Not a directory"):
         open_directory(str(tmp_path / "file" / "data"), gateway=GATEWAY, group=GROUP)
-    with pytest.raises(DirectoryRefused, match="cannot be used"):
+    with pytest.raises(DirectoryRefused, match="is not usable"):
         open_directory(str(tmp_path / "missing"), gateway=GATEWAY, group=GROUP, create=False)
 
 
@@ -168,7 +168,7 @@ def test_segments_of_another_log_are_refused(tmp_path: Path) -> None:
 def test_a_lost_log_folder_or_scalars_is_not_taken_for_a_new_gateway(tmp_path: Path) -> None:
     write_log(tmp_path, History())
     os.rename(tmp_path / "scalars", tmp_path / "away")
-    with pytest.raises(Damaged, match="scalars is missing and the log is there"):
+    with pytest.raises(Damaged, match="scalars is missing beside an existing log"):
         opened(tmp_path)
     os.rename(tmp_path / "away", tmp_path / "scalars")
     for file in (tmp_path / "log").iterdir():

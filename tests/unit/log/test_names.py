@@ -90,7 +90,7 @@ def test_names_are_found_without_snapshots_and_beside_damage(churned: Path, tmp_
         file.seek(place + 96)
         file.write(b"\xff\xff")
     reader = LogReader(path)
-    with pytest.raises(Damaged, match="does not say which producer number 3 is"):
+    with pytest.raises(Damaged, match="does not hold the name of producer number 3"):
         reader.name_of(Kind.EPOCH, 3)
     assert (reader.name_of(Kind.EPOCH, 2), reader.name_of(Kind.EPOCH, 4)) == ("~1", "~3")
     reader.close()

@@ -84,7 +84,7 @@ def test_what_is_left_reads_as_before(tmp_path: Path, state: Callable[[Path], No
     end = len(history.records)
     assert (reader.start, reader.first, reader.frontier().offset) == (offset, position, end)
     assert seen(scan(reader, offset, end)) == expected(history, offset)
-    with pytest.raises(OffsetOutOfRange, match=f"starts at offset {offset - 1} and this log begins at {offset}"):
+    with pytest.raises(OffsetOutOfRange, match=f"starts at offset {offset - 1}, but this log begins at {offset}"):
         list(scan(reader, offset - 1, end))
     assert reader.offset_for_time(0) == offset
     ticks = [tick for tick in history.ticks if tick[2] >= position]

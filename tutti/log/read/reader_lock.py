@@ -30,4 +30,4 @@ class Looking:
             raise trimmed(start) from error  # trimmed meanwhile: a new call sees the new start
         if isinstance(error, OSError):
             file = f" ({error.filename})" if error.filename else ""
-            raise DirectoryRefused(f"{self._path} is not readable: {error.strerror or error}{file}; {remedy(error)}") from error
+            raise DirectoryRefused(f"{self._path} cannot be read: {error.strerror or error}{file}; {remedy(error)}") from error
