@@ -46,7 +46,7 @@ def test_good_urls(url: str, addresses: list[tuple[str, int]]) -> None:
         ("tutti://user@a:1", "is not a host"),
         ("tutti://::1:7400", "for IPv6"),
         ("tutti://]x[:1", "is not a host"),
-        ("tutti://*:7400", "no other host can connect"),
+        ("tutti://*:7400", "nobody can connect"),
         ("tutti://" + ",".join(f"a:{port}" for port in range(1, limits.ADDRESSES_MAX + 2)), "at most 64"),
     ],
 )

@@ -1,9 +1,9 @@
 """Plain body: fast codec for the common form of a body, without compression and headers, in the layout of Arrow's writer.
 
 The metadata of such a message (a flatbuffer of 480 bytes) is constant except for a few numbers: record count, and bytes and nulls
-of keys and values. So this module encodes a plain body with one copy of its data, and checks one with a few comparisons. Arrow's own
-functions cost five times that for a single record, and more with cold CPU caches. For bodies of other forms these functions return
-None, and callers use Arrow (`tutti.data.frames.schema`).
+of keys and values. So this module encodes a plain body with one copy of its data, and checks one with a few comparisons. Arrow's
+own functions cost five times that for a single record, and more with cold CPU caches. For bodies of other forms these functions
+return None, and callers use Arrow (`tutti.data.frames.schema`).
 
 The output of `encode_plain` is byte for byte that of `RecordBatch.serialize` (Arrow columnar format, "IPC"). For a slice, Arrow
 also writes some bytes of neighbouring records, where `encode_plain_batch` writes zeros.
