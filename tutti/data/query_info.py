@@ -38,8 +38,8 @@ class QueryInfo(msgspec.Struct, frozen=True, kw_only=True):
     trouble: str
 
 
-def without_ended(told: Iterable[QueryInfo]) -> list[QueryInfo]:
+def without_ended(runs: Iterable[QueryInfo]) -> list[QueryInfo]:
     """Return the runs without ended ones: a silent run has ended if a newer run has its name."""
-    runs = sorted(told, key=lambda one: one.since_us)
+    runs = sorted(runs, key=lambda one: one.since_us)
     newest = {one.name: one.run for one in runs}
     return [one for one in runs if one.state == RUNNING or not one.name or one.run == newest[one.name]]

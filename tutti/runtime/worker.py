@@ -35,7 +35,7 @@ class Worker(Protocol):
 
 def run(
     worker: Worker,
-    told: Mapping[str, Any],
+    ready_fields: Mapping[str, Any],
     metrics: str = "",
     collector: Collector | None = None,
     *,
@@ -46,7 +46,7 @@ def run(
 
     Args:
         worker: the worker, not connected yet.
-        told: fields of the readiness line on standard output beside `"ready": true`, read when the line is printed.
+        ready_fields: fields of the readiness line on standard output beside `"ready": true`, read when the line is printed.
         metrics: HOST:PORT of the page for Prometheus; empty for none. Port 0 selects a free port, which the readiness line names.
         collector: metrics of the page; called from another thread.
         insecure: allow other hosts to read the page.
@@ -68,7 +68,7 @@ def run(
             except ConfigError as error:
                 raise ConfigError(f"{file}: {error}" if file else str(error)) from error
         stack.enter_context(_relaxed_gc())
-        worker.run(stop, lambda: print(json.dumps({"ready": True, **told, **page}), flush=True))
+        worker.run(stop, lambda: print(json.dumps({"ready": True, **ready_fields, **page}), flush=True))
     return 0
 
 

@@ -287,7 +287,7 @@ def read_tokens(path: str | Path) -> dict[str, Access]:
         )
     if len(table) > limits.TOKENS_MAX:
         raise ConfigError(f"{path} lists {len(table)} tokens, above the limit of {limits.TOKENS_MAX}: remove old ones")
-    tokens = {name: _access(path, name, told) for name, told in table.items()}
+    tokens = {name: _access(path, name, fields) for name, fields in table.items()}
     owner: dict[str, str] = {}
     for name, access in tokens.items():
         if access.sha256 in owner:
@@ -299,17 +299,17 @@ def read_tokens(path: str | Path) -> dict[str, Access]:
     return tokens
 
 
-def _access(path: str | Path, name: str, told: object) -> Access:
+def _access(path: str | Path, name: str, fields: object) -> Access:
     try:
         check_name("token", name)
     except UsageError as error:
         raise ConfigError(f"{path}: {error}") from None
     where = f"{path}: tokens.{name}"
-    if not isinstance(told, dict):
+    if not isinstance(fields, dict):
         raise ConfigError(f"{where} is not a table: write [tokens.{name}] and its keys below")
-    if unknown := set(told) - _KEYS:
+    if unknown := set(fields) - _KEYS:
         raise ConfigError(f"{where} has {', '.join(sorted(unknown))[:100]}: it takes {', '.join(sorted(_KEYS))}")
-    digest, admin, expires = told.get("sha256"), told.get("admin", False), told.get("expires")
+    digest, admin, expires = fields.get("sha256"), fields.get("admin", False), fields.get("expires")
     if not isinstance(digest, str) or not _SHA256.match(digest):
         raise ConfigError(
             f"{where}.sha256 is not a SHA-256: it takes 64 hexadecimal digits; {_MADE_BY}, and the file never has the token itself"
@@ -322,12 +322,12 @@ def _access(path: str | Path, name: str, told: object) -> Access:
         expires_us = (expires.astimezone(UTC) - _EPOCH) // _MICROSECOND or 1 if expires is not None else 0  # 0 would mean never
     except OverflowError:
         raise ConfigError(f"{where}.expires is {expires}: use a time in the years 1 to 9999 in UTC") from None
-    produce, read, producers = (_patterns(where, told, kind) for kind in ("produce", "read", "producers"))
-    return Access(name, digest, produce, read, admin, expires_us, producers if "producers" in told else ("*",))
+    produce, read, producers = (_patterns(where, fields, kind) for kind in ("produce", "read", "producers"))
+    return Access(name, digest, produce, read, admin, expires_us, producers if "producers" in fields else ("*",))
 
 
-def _patterns(where: str, told: Mapping[str, object], kind: str) -> tuple[str, ...]:
-    found = told.get(kind, [])
+def _patterns(where: str, fields: Mapping[str, object], kind: str) -> tuple[str, ...]:
+    found = fields.get(kind, [])
     if not isinstance(found, list) or len(found) > limits.RIGHT_PATTERNS_MAX:
         raise ConfigError(f'{where}.{kind} takes a list of up to {limits.RIGHT_PATTERNS_MAX} topics: ["flights*"]')
     return tuple(check_pattern(pattern, f"{where}.{kind}") for pattern in found)
@@ -368,20 +368,20 @@ def change_tokens(path: str | Path, change: Callable[[dict[str, Access]], None])
 
 
 def _text(tokens: Iterable[Access]) -> str:
-    told = "# Tokens of clients, each by its SHA-256: the same file on every host. `tutti tokens` changes it.\n\n[tokens]\n"
+    text = "# Tokens of clients, each by its SHA-256: the same file on every host. `tutti tokens` changes it.\n\n[tokens]\n"
     for access in sorted(tokens):
         name = f'"{access.name}"' if "." in access.name else access.name
-        told += f'\n[tokens.{name}]\nsha256 = "{access.sha256}"\n'
+        text += f'\n[tokens.{name}]\nsha256 = "{access.sha256}"\n'
         for kind, patterns in (("produce", access.produce), ("read", access.read)):
             if patterns:
-                told += f"{kind} = [{', '.join(map(_quoted, patterns))}]\n"
+                text += f"{kind} = [{', '.join(map(_quoted, patterns))}]\n"
         if access.producers != ("*",):
-            told += f"producers = [{', '.join(map(_quoted, access.producers))}]\n"
+            text += f"producers = [{', '.join(map(_quoted, access.producers))}]\n"
         if access.admin:
-            told += "admin = true\n"
+            text += "admin = true\n"
         if access.expires_us:
-            told += f"expires = {(_EPOCH + access.expires_us * _MICROSECOND).isoformat().replace('+00:00', 'Z')}\n"
-    return told
+            text += f"expires = {(_EPOCH + access.expires_us * _MICROSECOND).isoformat().replace('+00:00', 'Z')}\n"
+    return text
 
 
 def _quoted(pattern: str) -> str:

@@ -153,21 +153,21 @@ class Reads:
         if beyond is not None:
             asked |= {"beyond": beyond, "timeout_ms": int(wait * 1000)}
         slack = _SLACK_S if patience is None else min(_SLACK_S, max(patience, _SLACK_S_MIN))
-        told = self._act("frontier", asked, wait + slack, patience, linearizable=beyond is None)
-        gateways = told.get("gateways")
+        answer = self._act("frontier", asked, wait + slack, patience, linearizable=beyond is None)
+        gateways = answer.get("gateways")
         if gateways:
             with self._lock:
-                self._route.learn(gateways, told.get("silent", ()), told["state"] == "primary")
+                self._route.learn(gateways, answer.get("silent", ()), answer["state"] == "primary")
         return Frontier(
-            self._same_log(told["log"]),
-            told["start"],
-            self.saw(told["frontier"]),
-            told["position"],
-            told["time_us"],
-            told["tick"],
-            told["state"],
+            self._same_log(answer["log"]),
+            answer["start"],
+            self.saw(answer["frontier"]),
+            answer["position"],
+            answer["time_us"],
+            answer["tick"],
+            answer["state"],
             # A gateway of an earlier release, or an answer about a lane, has no confirmation: its state decides.
-            beyond is None and not told.get("confirmed", told["state"] not in _MAY_LACK),
+            beyond is None and not answer.get("confirmed", answer["state"] not in _MAY_LACK),
         )
 
     def _another_than(self, cut_off: set[Address], state: str) -> bool:
@@ -191,9 +191,9 @@ class Reads:
         """Split a range between batches into parts for parallel reads; give at most one of `splits` and `split_bytes`."""
         asked: Asked = {"start": start, "end": end, "topics": check_topics(topics), "absent_ok": True, **self._of}
         asked |= {name: size for name, size in (("splits", splits), ("split_bytes", split_bytes)) if size is not None}
-        told = self._act("plan", asked)
-        self._same_log(told["log"])
-        return [Range(part["start"], part["end"], part["rows"], part["bytes"]) for part in told["ranges"]]
+        answer = self._act("plan", asked)
+        self._same_log(answer["log"])
+        return [Range(part["start"], part["end"], part["rows"], part["bytes"]) for part in answer["ranges"]]
 
     def offset_for_time(self, time: int | datetime) -> int:
         """Return the offset of the first record at or after a time (us since 1970 UTC, or an aware datetime), else the frontier."""
@@ -215,8 +215,8 @@ class Reads:
 
     def lanes(self, patience: float | None = None) -> list[LaneInfo]:
         """Return the lanes of unordered records that a gateway knows, the oldest of each origin first."""
-        told = self._act("lanes", {}, _SLACK_S, patience)
-        return [LaneInfo(**{name: line[name] for name in LaneInfo._fields if name in line}) for line in told]
+        answer = self._act("lanes", {}, _SLACK_S, patience)
+        return [LaneInfo(**{name: line[name] for name in LaneInfo._fields if name in line}) for line in answer]
 
     def of_lane(self, lane: LaneInfo) -> Reads:
         """Return a source for a lane; gateways below the frontier in `lane` do not answer it."""
@@ -331,9 +331,9 @@ class Reads:
                 client, headers = client_of(self._location(), self._credentials)
                 options = flight.FlightCallOptions(timeout=limits.STREAM_US_MAX / 1e6, headers=headers)
                 stream = client.do_get(flight.Ticket(ticket), options)
-                told = orjson.loads((stream.schema.metadata or {}).get(_METADATA_KEY, b"{}"))
-                self._same_log(told.get("log", ""))
-                self.saw(told.get("frontier", 0))
+                answer = orjson.loads((stream.schema.metadata or {}).get(_METADATA_KEY, b"{}"))
+                self._same_log(answer.get("log", ""))
+                self.saw(answer.get("frontier", 0))
             except FLIGHT_ERRORS as error:
                 raise translate(error) from error
             while True:

@@ -114,17 +114,17 @@ def translate(error: BaseException) -> TuttiError:
     info = getattr(error, "extra_info", None)
     if info:
         try:
-            told = orjson.loads(info)
+            fields = orjson.loads(info)
         except orjson.JSONDecodeError:
-            told = {}
-        message = str(told.get("message", error))
-        code = told.get("code")
+            fields = {}
+        message = str(fields.get("message", error))
+        code = fields.get("code")
         if code == "other_log":
             return Refused(message, "log")
         if code == "not_allowed":
-            return NotAllowed(message, str(told.get("reason", "rights")))
+            return NotAllowed(message, str(fields.get("reason", "rights")))
         if code == "refused":
-            return Refused(message, str(told.get("reason", "refused")))
+            return Refused(message, str(fields.get("reason", "refused")))
         kind = _CODES.get(str(code))
         if kind is not None:
             return kind(message)

@@ -96,15 +96,15 @@ def _status(address: Address, credentials: Credentials | None = None) -> dict[st
         return control.status()
 
 
-def _opened(told: dict[str, object], log: str) -> Files:
+def _opened(status: dict[str, object], log: str) -> Files:
     """Open the data directory that a gateway's status names.
 
     Raises:
         TuttiError: the directory does not exist here, belongs to another gateway, or is not readable.
     """
-    path, name = str(told.get("data", "")), told.get("gateway")
-    if told.get("log") != log:
-        raise TuttiError(f"the gateway serves log {told.get('log')}, not log {log}")
+    path, name = str(status.get("data", "")), status.get("gateway")
+    if status.get("log") != log:
+        raise TuttiError(f"the gateway serves log {status.get('log')}, not log {log}")
     if not os.path.isabs(path):
         raise TuttiError("the gateway's status names no data directory")
     files = Files(path)

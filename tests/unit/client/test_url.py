@@ -43,7 +43,7 @@ def test_good_urls(url: str, addresses: list[tuple[str, int]]) -> None:
         ("tutti://a:-1", "not a port (1 to 65535)"),
         ("tutti://a:1/topic", "'1/topic'"),
         ("tutti://a b:1", "is not a host"),
-        ("tutti://user@a:1", "is not a host"),
+        ("tutti://user@a:1", "is no host"),
         ("tutti://::1:7400", "for IPv6"),
         ("tutti://]x[:1", "is not a host"),
         ("tutti://*:7400", "nobody can connect"),

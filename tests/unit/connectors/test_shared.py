@@ -195,8 +195,8 @@ def test_a_connector_runs_until_it_is_told_to_end(capsys: pytest.CaptureFixture[
     [
         ("9464", "metrics: '9464' has no host or no port: write HOST:PORT"),
         ("127.0.0.1:²", "is not a port"),
-        ("]x[:1", "is no host"),
-        ("192.0.2.1:1", "others can reach"),
+        ("]x[:1", "is not a host"),
+        ("192.0.2.1:1", "other hosts can reach"),
     ],
 )
 def test_a_page_that_cannot_be_is_told(capsys: pytest.CaptureFixture[str], listen: str, told: str) -> None:
