@@ -183,11 +183,11 @@ class Archiver:
                     "records %d to %d are missing in %s, and the log no longer has them: restore their range from a copy",
                     *(first, min(end, standing.start) - 1, archive.where),
                 )
-        place, _ = self._place(standing)
-        self._go_back(saved, place)
+        place, _ = self._first_gap(standing)
+        self._lower_offset(saved, place)
         self.offset = place
 
-    def _place(self, standing: Standing) -> tuple[int, int | None]:
+    def _first_gap(self, standing: Standing) -> tuple[int, int | None]:
         """Return the first records [first, end) that the log has and the archive lacks; end None means the end of the log."""
         self.frontier = standing.offset
         archive = self._archive
@@ -208,7 +208,7 @@ class Archiver:
         """Return the named reader's offset. Call this before listing the archive, because another archiver may be running."""
         return self._source.readers().get(self._settings.name, 0)
 
-    def _go_back(self, saved: int, place: int) -> None:
+    def _lower_offset(self, saved: int, place: int) -> None:
         """Lower the reader's offset to the end of the archive, before retention removes more records."""
         if saved > place:
             LOG.warning(
@@ -252,12 +252,12 @@ class Archiver:
     def _closed(self) -> tuple[int, int] | None:
         """Return the next range if it is closed, and set `offset` to its start."""
         standing = self._source.frontier()
-        start, behind = self._place(standing)
+        start, behind = self._first_gap(standing)
         if start < self.offset:  # an archived range has disappeared
             saved = self._saved()
             self._archive.refresh()
-            start, behind = self._place(standing)
-            self._go_back(saved, start)
+            start, behind = self._first_gap(standing)
+            self._lower_offset(saved, start)
         self.offset = start
         end = standing.offset if behind is None else min(behind, standing.offset)
         if end <= start:

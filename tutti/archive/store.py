@@ -25,10 +25,10 @@ from tutti.runtime.backoff import Doubling
 from tutti.runtime.fsync import open_file, sync_directory
 
 T = TypeVar("T")
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_LINK_ERRNOS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 #: Errors that a retry cannot resolve.
-_NO_PLACE = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
+_PERMANENT_ERRNOS = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 _PARTIAL = ".partial"
 
 
@@ -173,7 +173,7 @@ class LocalStore:
             with self._partial(self._path("probe"), pa.py_buffer(b"")):
                 pass
         except OSError as error:
-            if error.errno in _NO_PLACE:
+            if error.errno in _PERMANENT_ERRNOS:
                 where = f"archive {self.where} is not writable"
                 raise ConfigError(f"{where} ({error.strerror}): {remedy(error, 'give a writable directory')}") from error
 
@@ -211,7 +211,7 @@ class LocalStore:
                 except FileExistsError:
                     return False
                 except OSError as error:
-                    if error.errno not in _NO_LINKS:
+                    if error.errno not in _NO_LINK_ERRNOS:
                         raise
                     if os.path.exists(whole):
                         return False
@@ -276,7 +276,7 @@ class LocalStore:
             raise
         except OSError as error:
             whole = self._path(path)
-            if error.errno in _NO_ROOM:
+            if error.errno in _FULL_ERRNOS:
                 raise DiskFull(f"the disk is full at {whole} ({error.strerror}): free some space for the archive") from error
             raise Unavailable(f"cannot {what} {whole} of the archive: {error.strerror or error}") from error
 
@@ -364,7 +364,7 @@ class RemoteStore:
             except FileNotFoundError:
                 raise
             except Exception as error:  # file systems raise arbitrary types
-                if isinstance(error, OSError) and error.errno in _NO_ROOM:
+                if isinstance(error, OSError) and error.errno in _FULL_ERRNOS:
                     raise DiskFull(f"the disk is full at {self.where}/{path}: {error}") from error
                 if not left or isinstance(error, PermissionError | NotImplementedError):
                     raise Unavailable(f"cannot {what} {self.where}/{path}: {type(error).__name__}: {error}") from error

@@ -10,7 +10,7 @@ from tutti.errors import UsageError
 
 PORT_MAX = 65_535
 GROUP_DISTANCE = 1  # default group port minus client port
-_ANYWHERE = frozenset({"0.0.0.0", "::", "*"})  # noqa: S104 - addresses to listen on, which no peer can connect to
+_WILDCARDS = frozenset({"0.0.0.0", "::", "*"})  # noqa: S104 - addresses to listen on, which no peer can connect to
 #: Remedy for such an address.
 NAME_HOST = "use the host name or address that the other hosts reach"
 _FORM = "write HOST:PORT, such as 127.0.0.1:7400, or [::1]:7400 for IPv6"
@@ -42,7 +42,7 @@ class MemberAddress(NamedTuple):
 
 def unreachable(host: str) -> str:
     """Return why a wildcard address is not reachable; empty for other hosts."""
-    return f"no other host can connect to {host}" if host in _ANYWHERE else ""
+    return f"no other host can connect to {host}" if host in _WILDCARDS else ""
 
 
 def is_loopback(host: str) -> bool:

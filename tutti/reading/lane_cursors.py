@@ -64,16 +64,16 @@ class Origins:
         self._reads = reads
         self._start, self._end = start, end
         self._follow = follow
-        self._how = follow, topics, columns, patience
+        self._cursor_args = follow, topics, columns, patience
         self._patience = patience
         self._cursors: dict[str, Cursor] = {}
         self._sources: dict[str, Reads] = {}
         self._frontiers: dict[str, int] = {}
         self._to_begin: set[str] = set()  # unread lanes whose range starts at "earliest"
-        self._reached_back: dict[str, int] = {}  # lane -> its position when all gateways were asked for their start offsets
-        self._now: str = ""  # the lane of the last batch
+        self._start_tried: dict[str, int] = {}  # lane -> its position when all gateways were asked for their start offsets
+        self._current: str = ""  # the lane of the last batch
         self._pause = _PAUSE_S
-        self._unread: dict[str, float] = {}  # lane -> time (monotonic) since which no gateway answers with its frontier
+        self._unknown_since: dict[str, float] = {}  # lane -> time (monotonic) since which no gateway answers with its frontier
         for lane in reads.lanes():
             self._add(lane, start, self._frontier(lane))
 
@@ -92,17 +92,17 @@ class Origins:
     @property
     def mark(self) -> tuple[str, int]:
         """As `Reading.mark`."""
-        cursor = self._cursors.get(self._now)
-        return self._now, cursor.position if cursor is not None else 0
+        cursor = self._cursors.get(self._current)
+        return self._current, cursor.position if cursor is not None else 0
 
     @property
     def lane(self) -> str:
         """As `Reading.lane`."""
-        return self._now
+        return self._current
 
     def advance(self, offset: int) -> None:
         """As `Reading.advance`."""
-        self._cursors[self._now].advance(offset)
+        self._cursors[self._current].advance(offset)
 
     def finished(self) -> bool:
         """As `Reading.finished`."""
@@ -110,7 +110,7 @@ class Origins:
 
     def open(self, deadline: Deadline) -> bool:
         """As `Reading.open`; with `follow`, one request fetches the frontiers of all lanes, with backoff between the polls."""
-        current = self._cursors.get(self._now)
+        current = self._cursors.get(self._current)
         if current is not None and current.is_open():
             return True
         if self._next(deadline):
@@ -118,7 +118,7 @@ class Origins:
         left = deadline.left()
         if self._follow:
             for lane in self._reads.lanes(min(left, self._patience)):
-                frontier = self._frontier_now(lane)
+                frontier = self._poll_frontier(lane)
                 if frontier is not None:
                     self._add(lane, "earliest", frontier)
             if self._next(deadline):
@@ -131,13 +131,13 @@ class Origins:
         """Open the next lane with unread records, round-robin. Return False if no lane has any."""
         names = list(self._cursors)
         after = 0
-        if self._now:
-            after = names.index(self._now) + (not self._cursors[self._now].left)  # a partly read lane comes first
+        if self._current:
+            after = names.index(self._current) + (not self._cursors[self._current].left)  # a partly read lane comes first
         for name in [*names[after:], *names[:after]]:
             cursor = self._cursors[name]
             upto = self._frontiers[name] if cursor.end is None else min(self._frontiers[name], cursor.end)
             if upto > cursor.position:
-                self._now, self._pause = name, _PAUSE_S
+                self._current, self._pause = name, _PAUSE_S
                 cursor.open_upto(upto, deadline)
                 return True
         return False
@@ -145,25 +145,25 @@ class Origins:
     def piece(self) -> Piece | None:
         """As `Reading.piece`."""
         try:
-            piece = self._cursors[self._now].piece()
+            piece = self._cursors[self._current].piece()
         except OffsetOutOfRange:
-            if self._now in self._to_begin and self._placed_again(self._now):
+            if self._current in self._to_begin and self._recover_start(self._current):
                 return None
             raise
-        self._to_begin.discard(self._now)
+        self._to_begin.discard(self._current)
         return piece
 
-    def _placed_again(self, name: str) -> bool:
+    def _recover_start(self, name: str) -> bool:
         """Recover an unread lane whose first records retention has removed. Return True if the caller can retry.
 
         The lane moves to a gateway that still holds the records, or else to the first offset that a gateway holds.
         """
         cursor, source = self._cursors[name], self._sources[name]
         placed = cursor.position
-        if self._reached_back.get(name) == placed:
+        if self._start_tried.get(name) == placed:
             start = source.frontier().start  # the gateway with the lowest start was tried and failed
         else:
-            self._reached_back[name] = placed
+            self._start_tried[name] = placed
             source, start = source.reaching_back()
             if start <= placed:
                 self._sources[name] = cursor.source = source
@@ -186,7 +186,7 @@ class Origins:
             return self._sources[lane.lane].frontier(patience=patience)
         return Frontier("", lane.start, lane.frontier, lane.position, 0, 0, "")
 
-    def _frontier_now(self, lane: LaneInfo) -> Frontier | None:
+    def _poll_frontier(self, lane: LaneInfo) -> Frontier | None:
         """As `_frontier` with one attempt, for polling; None if the frontier is unknown. Other lanes stay readable meanwhile.
 
         Raises:
@@ -196,11 +196,11 @@ class Origins:
             frontier = self._frontier(lane, patience=0.0)
         except Unavailable as error:
             now = time.monotonic()
-            silence = now - self._unread.setdefault(lane.lane, now)
+            silence = now - self._unknown_since.setdefault(lane.lane, now)
             if silence < self._patience:
                 return None
             raise type(error)(f"lane {lane.lane} of gateway {lane.gateway} is unreadable for {silence:.1f} s: {error}") from error
-        self._unread.pop(lane.lane, None)
+        self._unknown_since.pop(lane.lane, None)
         return frontier
 
     def _add(self, lane: LaneInfo, start: Place | None, frontier: Frontier) -> None:
@@ -209,7 +209,7 @@ class Origins:
             source = self._sources[lane.lane]
             first = place_of(source, "start", "earliest" if start is None else start, frontier)
             last = None if self._follow and self._end is None else place_of(source, "end", self._end or "latest", frontier)
-            self._cursors[lane.lane] = Cursor(source, first, None if last is None else max(first, last), *self._how)
+            self._cursors[lane.lane] = Cursor(source, first, None if last is None else max(first, last), *self._cursor_args)
             if start in (None, "earliest"):
                 self._to_begin.add(lane.lane)
         if self._cursors[lane.lane].position >= frontier.offset:

@@ -32,7 +32,7 @@ class Unfailing:
         """Write to `file`."""
         self._file = file
         self._lock = threading.Lock()
-        self._held = False  # True if another thread holds the lock too long, because its disk hangs
+        self._stuck = False  # True if another thread holds the lock too long, because its disk hangs
         self._pipe, self._piece = _pipe_of(file)
         self._poll = select.poll()
         if self._pipe is not None:
@@ -46,8 +46,8 @@ class Unfailing:
 
     def write(self, line: str) -> None:
         """Write a line, or drop it."""
-        if not self._lock.acquire(timeout=0 if self._held else limits.LOG_WAIT_MS_MAX / MS):
-            self._held = True
+        if not self._lock.acquire(timeout=0 if self._stuck else limits.LOG_WAIT_MS_MAX / MS):
+            self._stuck = True
             self.lost += 1
             return
         try:
@@ -55,27 +55,27 @@ class Unfailing:
                 self._file.write(line)
                 self._file.flush()
             else:
-                self._into_pipe(self._pipe, line.encode("utf-8", "backslashreplace"))
+                self._write_pipe(self._pipe, line.encode("utf-8", "backslashreplace"))
         except (OSError, ValueError):  # ValueError: the file is closed
             self.lost += 1
         finally:
-            self._held = False
+            self._stuck = False
             self._lock.release()
 
-    def _into_pipe(self, pipe: int, data: bytes) -> None:
+    def _write_pipe(self, pipe: int, data: bytes) -> None:
         """Write in pieces that always fit into a writable pipe. Raise OSError if the pipe is full."""
         left = memoryview(b"\n" + data if self._torn else data)
         whole = len(left)
         try:
             while left:
-                if not self._has_room():
+                if not self._wait_writable():
                     raise BlockingIOError
                 left = left[os.write(pipe, left[: self._piece]) :]
         finally:
             if len(left) < whole:
                 self._torn = bool(left)
 
-    def _has_room(self) -> bool:
+    def _wait_writable(self) -> bool:
         """True if the pipe is writable now or within the remaining wait budget."""
         began = time.monotonic()
         self._wait_ms = min(limits.LOG_WAIT_MS_MAX, self._wait_ms + (began - self._waited_at) * MS / _WAIT_PART)

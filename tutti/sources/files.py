@@ -166,7 +166,7 @@ class Files:
         position = start
         unreadable: dict[str, TuttiError] = {}
         while True:
-            reader, upto = self._holder(position, end, unreadable)
+            reader, upto = self._directory_for(position, end, unreadable)
             try:
                 for batch in scan(reader, position, upto, topics=chosen, columns=asked, goes_on=position > start):
                     offsets = batch.column("offset") if chosen is not None else None
@@ -180,7 +180,7 @@ class Files:
             except _UNREADABLE as error:
                 unreadable[reader.path] = error
 
-    def _holder(self, position: int, end: int, unreadable: dict[str, TuttiError]) -> tuple[LogReader, int]:
+    def _directory_for(self, position: int, end: int, unreadable: dict[str, TuttiError]) -> tuple[LogReader, int]:
         """Return the readable directory with the highest frontier that holds `position`, and its end within the range."""
         found: list[tuple[int, LogReader]] = []
         for reader in self._readers:

@@ -22,8 +22,8 @@ class Progress(Reads):
         """
         asked = {"reader": reader, "offset": offset, "timeout_ms": int(timeout * 1000)}
         slack = _SLACK_S if patience is None else min(_SLACK_S, max(patience, _SLACK_S_MIN))
-        offset_told = self._act("passed", asked, timeout + slack, patience)["offset"]
-        return -1 if offset_told is None else int(offset_told)
+        saved = self._act("passed", asked, timeout + slack, patience)["offset"]
+        return -1 if saved is None else int(saved)
 
     def report(
         self,

@@ -66,7 +66,7 @@ class Passing:
             query = self._queries.setdefault(name, _Query())
         try:
             end = self._gateways.frontier(patience=_patience(deadline)).offset if offset == OFFSET_UNKNOWN else offset + count
-            return self._reached(self._gateways, name, query, end, deadline)
+            return self._wait_shared(self._gateways, name, query, end, deadline)
         except Unavailable as error:
             if time.monotonic() < deadline:
                 raise
@@ -74,9 +74,9 @@ class Passing:
                 f"the position of query {name!r} is still unknown after {round(timeout or 0.0, 1):g} s: {error}"
             ) from error
         except TimeoutError:
-            raise TimeoutError(self._in_vain(self._gateways, name, offset, timeout)) from None
+            raise TimeoutError(self._timeout_message(self._gateways, name, offset, timeout)) from None
 
-    def _reached(self, gateways: Progress, name: str, query: _Query, end: int, deadline: float) -> int:
+    def _wait_shared(self, gateways: Progress, name: str, query: _Query, end: int, deadline: float) -> int:
         """Wait until the query is at `end`; return its position. One waiting thread asks for all, with the lowest wanted offset."""
         me = threading.get_ident()
         with self._changed:
@@ -107,7 +107,7 @@ class Passing:
             with self._changed:
                 query.wanted.remove(end)
 
-    def _in_vain(self, gateways: Progress, name: str, offset: int, timeout: float | None) -> str:
+    def _timeout_message(self, gateways: Progress, name: str, offset: int, timeout: float | None) -> str:
         """Return the message for a query that has not processed a record in time."""
         where = "" if offset == OFFSET_UNKNOWN else f" at offset {offset}"
         what = f"query {name!r} has not processed the record{where} after {round(timeout or 0.0, 1):g} s"

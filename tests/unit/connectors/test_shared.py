@@ -205,7 +205,7 @@ def test_a_page_that_cannot_be_is_told(capsys: pytest.CaptureFixture[str], liste
 
 
 def test_a_page_that_others_can_reach_is_as_its_file_says() -> None:
-    with pytest.raises(ConfigError, match="cannot be listened on"):
+    with pytest.raises(ConfigError, match="cannot listen on"):
         Served("192.0.2.1:1", Page(), insecure=True)
     with Served("0.0.0.0:0", Page(), insecure=True) as url, urllib.request.urlopen(url, timeout=10) as page:  # noqa: S310 - its own
         assert b"tutti_try_lag" in page.read()

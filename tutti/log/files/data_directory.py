@@ -111,12 +111,12 @@ class Directory:
         self.identity = identity
         self.storage = storage
         self._lock = lock
-        self._writing = (
+        self._write_lock = (
             threading.Lock()
         )  # the disk thread and the thread that handles a removal from the group both write the identity
-        self._settled = self._stale = False
-        self._noted_at = 0.0
-        self.copied = _copied(path, identity)
+        self._is_original = self._stale = False
+        self._written_at = 0.0
+        self.copied = _is_copy(path, identity)
         self.renewed = ""
 
     @property
@@ -151,11 +151,11 @@ class Directory:
     def settle(self) -> None:
         """Declare this directory the original, so that earlier copies become detectable. Each start does so before any promise."""
         try:
-            self._write(place=_place(self.path))
+            self._write(place=_log_inode(self.path))
         except OSError as error:
             if self.copied or not no_room(error):  # with a full disk, the stored identity stays valid
                 raise
-        self.copied, self._settled = False, True
+        self.copied, self._is_original = False, True
 
     def freshen(self, after_us: int) -> None:
         """Rewrite the identity if the last write is older than `after_us`. Call this after a promise or a vote.
@@ -166,14 +166,14 @@ class Directory:
             SyncFailed: the disk failed. Other errors are retried after `after_us`, because the stored identity stays valid.
         """
         self._stale = True
-        if time.monotonic() - self._noted_at < after_us / _US:
+        if time.monotonic() - self._written_at < after_us / _US:
             return
         try:
             self._write()
         except SyncFailed:
             raise
         except OSError:
-            self._noted_at = time.monotonic()
+            self._written_at = time.monotonic()
 
     def rested(self, after_us: int) -> None:
         """Call `freshen` if a promise or vote followed the last identity write; for an idle disk. Raises as `freshen`."""
@@ -185,8 +185,8 @@ class Directory:
 
         The original's later promises and votes are unknown, so the old vote must not be used.
         """
-        self._write(incarnation=uuid.uuid4().hex, place=_place(self.path))
-        self.copied, self._settled = False, True
+        self._write(incarnation=uuid.uuid4().hex, place=_log_inode(self.path))
+        self.copied, self._is_original = False, True
         self.renewed = (
             f"data directory {self.path} is a copy, was restored from one, or is older than its group knows: later promises of "
             f"{self.gateway} are lost. The gateway catches up as with a new disk and has no vote; to give it a vote, "
@@ -195,16 +195,16 @@ class Directory:
         )
 
     def _write(self, **changes: str | int) -> None:
-        with self._writing:
+        with self._write_lock:
             self.identity = _write_identity(self.path, msgspec.structs.replace(self.identity, **changes), self.storage)
-            self._stale, self._noted_at = False, time.monotonic()
+            self._stale, self._written_at = False, time.monotonic()
 
     def close(self) -> None:
         """Release the directory. After a gateway ran, write the identity again, so that copies made meanwhile are detectable."""
         if self._lock < 0:
             return
         try:
-            if self._settled:
+            if self._is_original:
                 with contextlib.suppress(OSError):  # the stored identity stays valid
                     self._write()
         finally:
@@ -261,13 +261,13 @@ def moved(path: str | os.PathLike[str]) -> bool:
 def _open(path: str, gateway: str, group: str, create: bool, storage: Storage, when_in_use: str) -> Directory:
     try:
         if create:
-            _make(path, storage)
-        _look(path, gateway, group, create)  # before the lock file exists, so that a refused directory stays unchanged
+            _make_directories(path, storage)
+        _check(path, gateway, group, create)  # before the lock file exists, so that a refused directory stays unchanged
         lock = _lock(path, when_in_use)
     except OSError as error:
         raise DirectoryRefused(f"data directory {path} is not usable: {error.strerror}; {remedy(error)}") from error
     try:
-        return Directory(path, _own(path, gateway, group, create, storage), lock, storage)
+        return Directory(path, _load_or_create(path, gateway, group, create, storage), lock, storage)
     except OSError as error:
         os.close(lock)
         raise DirectoryRefused(f"data directory {path} is not usable: {error.strerror}; {remedy(error)}") from error
@@ -276,7 +276,7 @@ def _open(path: str, gateway: str, group: str, create: bool, storage: Storage, w
         raise
 
 
-def _make(path: str, storage: Storage) -> None:
+def _make_directories(path: str, storage: Storage) -> None:
     missing: list[str] = []
     while not os.path.exists(path):
         missing.append(path)
@@ -301,10 +301,10 @@ def _lock(path: str, when_in_use: str) -> int:
     return lock
 
 
-def _look(path: str, gateway: str, group: str, create: bool) -> Identity | None:
+def _check(path: str, gateway: str, group: str, create: bool) -> Identity | None:
     """Check that this gateway may use a directory. Return its identity; None if the directory is still to be initialised."""
     # List before reading the identity: files that a concurrent first start creates after the listing come with an identity.
-    others = sorted(name for name in set(os.listdir(path)) - _IGNORED if not _begun(path, name))
+    others = sorted(name for name in set(os.listdir(path)) - _IGNORED if not _is_interrupted_start(path, name))
     found = read_identity(path)
     if found is None:
         if others or not create:
@@ -325,29 +325,29 @@ def _look(path: str, gateway: str, group: str, create: bool) -> Identity | None:
     return found
 
 
-def _own(path: str, gateway: str, group: str, create: bool, storage: Storage) -> Identity:
-    found = _look(path, gateway, group, create)
+def _load_or_create(path: str, gateway: str, group: str, create: bool, storage: Storage) -> Identity:
+    found = _check(path, gateway, group, create)
     if found is None:
         os.makedirs(os.path.join(path, LOG), exist_ok=True)
-        found = _write_identity(path, Identity(FORMAT_VERSION, gateway, group, uuid.uuid4().hex, place=_place(path)), storage)
+        found = _write_identity(path, Identity(FORMAT_VERSION, gateway, group, uuid.uuid4().hex, place=_log_inode(path)), storage)
     return found
 
 
-def _copied(path: str, identity: Identity) -> bool:
+def _is_copy(path: str, identity: Identity) -> bool:
     """True if the log's folder or the identity file differs from the recorded one.
 
     Owner and mode do not count, because some hosts set them again at each start.
     """
     file = identity.file
-    return 0 < identity.place != _place(path) or not (file is None or file.fits(birth_of(os.path.join(path, IDENTITY))))
+    return 0 < identity.place != _log_inode(path) or not (file is None or file.fits(birth_of(os.path.join(path, IDENTITY))))
 
 
-def _place(path: str) -> int:
+def _log_inode(path: str) -> int:
     """Return the inode of the log's folder, which a copy does not share."""
     return os.stat(os.path.join(path, LOG)).st_ino
 
 
-def _begun(path: str, name: str) -> bool:
+def _is_interrupted_start(path: str, name: str) -> bool:
     """True for an empty log folder, which a first start leaves if it is interrupted before it writes the identity."""
     return name == LOG and os.path.isdir(os.path.join(path, LOG)) and not os.listdir(os.path.join(path, LOG))
 

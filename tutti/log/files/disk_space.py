@@ -13,15 +13,15 @@ from tutti.log.files.layout import RESERVE
 from tutti.log.files.options import LogOptions, Space
 from tutti.log.files.storage import Storage, SyncFailed, Unreadable
 
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
-_ENOUGH = 1.25  # hysteresis: the low-space state ends at this multiple of the limit
+_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
+_HYSTERESIS = 1.25  # hysteresis: the low-space state ends at this multiple of the limit
 
 Result = TypeVar("Result")
 
 
 def no_room(error: OSError) -> bool:
     """True if an error means a full disk and a retry is possible. A failed sync never counts as one."""
-    return error.errno in _NO_ROOM and not isinstance(error, SyncFailed)
+    return error.errno in _FULL_ERRNOS and not isinstance(error, SyncFailed)
 
 
 def failure_of(what: str, path: str, error: OSError) -> DiskFull | DiskFailed:
@@ -64,22 +64,22 @@ class Room:
         """Return the free space and its state. Below the limit, new messages must be refused until there is a quarter more."""
         free = self._storage.free_bytes(self._directory)
         limit = self._options.disk_low_bytes
-        self._low = free < (limit * _ENOUGH if self._low else limit)
+        self._low = free < (limit * _HYSTERESIS if self._low else limit)
         if not self._low:
             self._keep_reserve()
         low = self._low or self.in_reserve
         reason = (
             f"the disk of {self._directory} has {free >> 20} MiB free, and new records need at least "
-            f"{-(-self._enough() // limits.MIB)} MiB: free some space"
+            f"{-(-self._bytes_to_end_low() // limits.MIB)} MiB: free some space"
             if low
             else ""
         )
         return Space(free, low, reason)
 
-    def _enough(self) -> int:
+    def _bytes_to_end_low(self) -> int:
         """Return the free bytes that end the current low-space state."""
         limit = self._options.disk_low_bytes
-        quarter_more = int(limit * _ENOUGH) if self._low else 0
+        quarter_more = int(limit * _HYSTERESIS) if self._low else 0
         return max(quarter_more, limit + self._options.reserved_bytes if self.in_reserve else 0)
 
     def take_reserve(self) -> str | None:

@@ -20,26 +20,26 @@ def together(acts: Sequence[Callable[[], None]]) -> None:
     errors: list[Exception] = []
     for start in range(0, len(acts), limits.SYNCS_TOGETHER_MAX):
         first, *others = acts[start : start + limits.SYNCS_TOGETHER_MAX]
-        threads = [thread for act in others if (thread := _started(act, errors)) is not None]
-        _do(first, errors)
+        threads = [thread for act in others if (thread := _start(act, errors)) is not None]
+        _run(first, errors)
         for thread in threads:
             thread.join()
     if errors:
         raise next((error for error in errors if not isinstance(error, DiskFull)), errors[0])
 
 
-def _started(act: Callable[[], None], errors: list[Exception]) -> threading.Thread | None:
+def _start(act: Callable[[], None], errors: list[Exception]) -> threading.Thread | None:
     """Start a thread for the function; without a free thread, run it here and return None."""
-    thread = threading.Thread(target=_do, args=(act, errors), name="sync", daemon=True)
+    thread = threading.Thread(target=_run, args=(act, errors), name="sync", daemon=True)
     try:
         thread.start()
     except RuntimeError:  # the thread limit is reached
-        _do(act, errors)
+        _run(act, errors)
         return None
     return thread
 
 
-def _do(act: Callable[[], None], errors: list[Exception]) -> None:
+def _run(act: Callable[[], None], errors: list[Exception]) -> None:
     try:
         act()
     except Exception as error:  # noqa: BLE001 - `together` raises it after all have ended

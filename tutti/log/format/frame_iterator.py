@@ -42,8 +42,8 @@ from tutti.runtime.fsync import open_file
 from tutti.runtime.reserved_fds import patiently
 
 AHEAD_BYTES = 64 << 10  # read-ahead for headers: more would read bodies that the scan skips
-_AROUND_BYTES = 2 << 20  # the kernel can map a large folio of this size; only a release of the whole folio frees it
-_BEHIND_BYTES = 4 << 20  # scanned bytes to collect before their release
+_FOLIO_BYTES = 2 << 20  # the kernel can map a large folio of this size; only a release of the whole folio frees it
+_RELEASE_BYTES = 4 << 20  # scanned bytes to collect before their release
 _FIXED = struct.Struct("<4sBBHQQ")
 _LENGTHS = struct.Struct("<HI")
 _CRC = struct.Struct("<I")
@@ -151,8 +151,8 @@ class SegmentMap:
         """Release the bytes from this process's memory; the page cache may keep them."""
         if self.map is None:
             return
-        start -= start % _AROUND_BYTES
-        end = min(end + -end % _AROUND_BYTES, len(self.map))
+        start -= start % _FOLIO_BYTES
+        end = min(end + -end % _FOLIO_BYTES, len(self.map))
         if start < end:
             self.map.madvise(mmap.MADV_DONTNEED, start, end - start)
 
@@ -268,7 +268,7 @@ def walk(
             if not populated:
                 found.stop = Stop.UNREADABLE
                 break
-            if place - kept > _BEHIND_BYTES:
+            if place - kept > _RELEASE_BYTES:
                 segment.release(kept, place)
                 kept = place
         head = bytes(view[place : place + HEADER_SIZE])

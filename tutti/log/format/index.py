@@ -64,8 +64,8 @@ _VERSION = 1
 _HEADER = struct.Struct("<4sIQQqqqII")
 _CRC = struct.Struct("<I")
 LONG_AGO = -(1 << 63)
-_TOGETHER = 65_536  # rows per copy during a CRC check, because the allocator keeps the memory of large copies
-_GROW = 1 << 20  # growth step of the file, so that readers rarely have to map it again
+_CHECK_ROWS = 65_536  # rows per copy during a CRC check, because the allocator keeps the memory of large copies
+_GROW_BYTES = 1 << 20  # growth step of the file, so that readers rarely have to map it again
 
 
 class Sealed(NamedTuple):
@@ -171,7 +171,7 @@ def build_rows(
 
 def rows_good(rows: Rows) -> bool:
     """True if every row matches its CRC."""
-    some = (rows[at : at + _TOGETHER] for at in range(0, len(rows), _TOGETHER))
+    some = (rows[at : at + _CHECK_ROWS] for at in range(0, len(rows), _CHECK_ROWS))
     return all(np.array_equal(part["crc"], _crcs(part)) for part in some)
 
 
@@ -235,7 +235,7 @@ class IndexWriter:
         """Allocate blocks for `more` bytes of rows and one more row before the write, so that a full disk changes nothing."""
         needed = ROWS_AT + self.count * ROW_SIZE + more
         if needed + ROW_SIZE > self._size:
-            size = (needed // _GROW + 1) * _GROW
+            size = (needed // _GROW_BYTES + 1) * _GROW_BYTES
             self._storage.allocate(self._fd, size)
             self._size = size
 

@@ -30,7 +30,7 @@ from tutti.log.read.splits import Range, cut_wide
 _CHUNK = 65_536  # rows per step
 
 
-class _Looked(NamedTuple):
+class _SegmentRows(NamedTuple):
     """Rows of a segment.
 
     Attributes:
@@ -48,7 +48,7 @@ class _Looked(NamedTuple):
     view: int = 0
 
 
-class _Behind(NamedTuple):
+class _LaterFrames(NamedTuple):
     """Content of later segments: ABORT frames, the first corruption, and the last VIEW before it (0: none)."""
 
     aborts: list[Abort]
@@ -172,43 +172,43 @@ class Catalog:
 
         A corrupt part may hide an ABORT, so a rebuilt row before it is possibly void.
         """
-        looked = self._look(first, upto)
-        return [part for part in (looked.trusted, looked.made) if len(part)], looked.damage
+        loaded = self._load(first, upto)
+        return [part for part in (loaded.trusted, loaded.made) if len(part)], loaded.damage
 
     def certain_rows(self, first: int, upto: Upto) -> tuple[list[Rows], Damaged | None]:
         """As `good_rows` without the possibly void rows; the corruption that can hide their ABORT is returned instead.
 
         An ABORT voids only batches after the last VIEW frame, within the limit of undecided frames (design, 4.4).
         """
-        looked = self._look(first, upto)
-        made, damage = looked.made, looked.damage
-        hides = damage or looked.behind
+        loaded = self._load(first, upto)
+        made, damage = loaded.made, loaded.damage
+        hides = damage or loaded.behind
         if hides is not None and len(made):
             views = made["position"][(made["kind"] == Kind.VIEW) & (made["position"] < hides.position)]
-            settled = max([looked.view, hides.position - limits.UNDECIDED_FRAMES_MAX - 1, *views[-1:].tolist()])
+            settled = max([loaded.view, hides.position - limits.UNDECIDED_FRAMES_MAX - 1, *views[-1:].tolist()])
             known = made[made["position"] <= settled]
             if len(known) < len(made):
                 made, damage = known, hides
-        return [part for part in (looked.trusted, made) if len(part)], damage
+        return [part for part in (loaded.trusted, made) if len(part)], damage
 
-    def _look(self, first: int, upto: Upto) -> _Looked:
+    def _load(self, first: int, upto: Upto) -> _SegmentRows:
         view, last = self.view(first), self.last_of(first, upto)
         if last < view.first:
-            return _Looked(no_rows(), no_rows())
+            return _SegmentRows(no_rows(), no_rows())
         rows = view.trusted(last, upto)
         if view.first + len(rows) > last:
-            return _Looked(rows, no_rows())
+            return _SegmentRows(rows, no_rows())
         try:
             walked = view.walk(rows, last)
             if walked.position <= last and self.refresh():
-                return self._look(first, upto)
+                return self._load(first, upto)
             offset, tick = self._before(first, rows, upto)
-            behind = self._behind(first, last, upto)
+            behind = self._scan_later(first, last, upto)
         except Damaged as error:
-            return _Looked(rows, no_rows(), error)
+            return _SegmentRows(rows, no_rows(), error)
         damage = None if walked.position > last else ends_early(view, walked)
         made = view.made(walked, walked.aborts(walked.headers()) + behind.aborts, offset, tick)
-        return _Looked(rows, made, damage, behind.damage, 0 if damage else behind.view)
+        return _SegmentRows(rows, made, damage, behind.damage, 0 if damage else behind.view)
 
     def _before(self, first: int, rows: Rows, upto: Upto) -> tuple[int, int]:
         """Return the next offset and the last tick after `rows`, the first rows of a segment."""
@@ -235,9 +235,9 @@ class Catalog:
             )
         return snapshot.state.next_offset, snapshot.state.tick
 
-    def _behind(self, first: int, last: int, upto: Upto) -> _Behind:
+    def _scan_later(self, first: int, last: int, upto: Upto) -> _LaterFrames:
         """Scan later segments for ABORTs of batches up to position `last`, within the limit of undecided frames."""
-        found = _Behind([])
+        found = _LaterFrames([])
         later = first
         while 0 < (later := self.after(later)) <= min(upto.position, last + limits.UNDECIDED_FRAMES_MAX):
             view, end = self.view(later), self.last_of(later, upto)
@@ -250,7 +250,7 @@ class Catalog:
                 aborts += walked.aborts(headers)
                 views += headers["position"][headers["kind"] == Kind.VIEW].tolist()
                 damage = None if walked.position > end else ends_early(view, walked)
-            found = _Behind(
+            found = _LaterFrames(
                 found.aborts + aborts, found.damage or damage, found.view if found.damage else max([found.view, *views])
             )
         return found

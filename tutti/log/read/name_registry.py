@@ -22,10 +22,10 @@ from tutti.log.format.snapshot import Snapshot, newest_snapshot, read_snapshot
 from tutti.log.read.catalog import Catalog, trimmed
 from tutti.log.read.segment_view import Upto, View
 
-_WHAT = {Kind.TOPIC: "topic", Kind.EPOCH: "producer", Kind.ROSTER: "gateway"}
-_KINDS = np.array(list(_WHAT), dtype=np.uint8)
+_KIND_NAMES = {Kind.TOPIC: "topic", Kind.EPOCH: "producer", Kind.ROSTER: "gateway"}
+_KINDS = np.array(list(_KIND_NAMES), dtype=np.uint8)
 
-_TOGETHER = 1024  # producers per lookup
+_NEIGHBOURS = 1024  # producers per lookup
 
 Known = dict[tuple[int, int], str]
 
@@ -43,9 +43,9 @@ class Names:
     def __init__(self, catalog: Catalog, looking: AbstractContextManager[None]) -> None:
         """Use the log of `catalog`. Each access to the catalog holds the lock `looking`, and nothing else does."""
         self._catalog = catalog
-        self._looking = looking
+        self._lock = looking
         self._known: Known = {}
-        self._learned = 0  # registrations up to this position are in the cache
+        self._loaded_upto = 0  # registrations up to this position are in the cache
         self._numbers: dict[int, int] = {}  # segment -> next producer number at its start
         self._begin: Snapshot | None = None  # snapshot at the start of the log, at the last check
 
@@ -61,8 +61,8 @@ class Names:
             return ""
         damage: Damaged | None = None
         name = self._known.get((kind, number))
-        if name is None and self._learned < upto.position:
-            damage = self._learn(upto)
+        if name is None and self._loaded_upto < upto.position:
+            damage = self._load(upto)
             name = self._known.get((kind, number))
         return self._search(kind, number, upto, damage) if name is None else name
 
@@ -72,44 +72,44 @@ class Names:
         Raises:
             Damaged: a topic is unknown, and frames that may register it are unreadable.
         """
-        damage = self._learn(upto) if self._learned < upto.position else None
+        damage = self._load(upto) if self._loaded_upto < upto.position else None
         found = {name: number for (kind, number), name in self._known.items() if kind == Kind.TOPIC}
         if damage is not None and not found.keys() >= set(names):
             raise damage
         return frozenset(found[name] for name in names if name in found)
 
-    def _learn(self, upto: Upto) -> Damaged | None:
+    def _load(self, upto: Upto) -> Damaged | None:
         """Load the registrations since the last call. The first call, and one after a trim, start at the newest snapshot.
 
         Return the first corruption that no snapshot covers; the next call reads it again.
         """
-        self._make_room()
-        with self._looking:
+        self._limit_cache()
+        with self._lock:
             begin = self._catalog.start.first
         for gone in [first for first in self._numbers if first < begin]:
             del self._numbers[gone]
-        if not self._learned or self._learned < begin - 1:
-            self._skip(upto)
-        damage = self._go_on(upto)
-        while damage is not None and self._skip(upto):
-            damage = self._go_on(upto)
+        if not self._loaded_upto or self._loaded_upto < begin - 1:
+            self._load_snapshot(upto)
+        damage = self._load_frames(upto)
+        while damage is not None and self._load_snapshot(upto):
+            damage = self._load_frames(upto)
         return damage
 
-    def _skip(self, upto: Upto) -> bool:
+    def _load_snapshot(self, upto: Upto) -> bool:
         """Load the names of the newest snapshot. Return True if it is ahead of the cache."""
-        with self._looking:
+        with self._lock:
             state = newest_snapshot(self._catalog.directory, upto.position).state
-        if state.position <= self._learned:
+        if state.position <= self._loaded_upto:
             return False
         self._known.update(_known_to(state))
-        self._learned = state.position
+        self._loaded_upto = state.position
         return True
 
-    def _go_on(self, upto: Upto) -> Damaged | None:
+    def _load_frames(self, upto: Upto) -> Damaged | None:
         """Load registrations from all readable frames. Return the first corruption; the next call starts before it."""
         damage: Damaged | None = None
-        position = self._learned + 1
-        with self._looking:
+        position = self._loaded_upto + 1
+        with self._lock:
             first = self._catalog.holding_position(position)
             if not first and (first := self._catalog.after(0)):
                 damage = segment_missing(self._catalog.directory, position, first)
@@ -122,29 +122,29 @@ class Names:
             for rows in parts:
                 some = rows[max(position - int(rows["position"][0]), 0) :]
                 if len(some):
-                    new = self._take(view, some[np.isin(some["kind"], _KINDS)])
+                    new = self._load_rows(view, some[np.isin(some["kind"], _KINDS)])
                     wrong = wrong or new
                     position = int(some["position"][-1]) + 1
-            with self._looking:
+            with self._lock:
                 following, last = self._catalog.after(first), self._catalog.last_of(first, upto)
             if behind is None and position <= last:
                 behind = segment_missing(self._catalog.directory, position, following)
             if damage is None:
                 damage = wrong or behind
-                self._learned = position - 1 if wrong is None else wrong.position - 1
+                self._loaded_upto = position - 1 if wrong is None else wrong.position - 1
             first, position = following, max(position, following)
         return damage
 
-    def _make_room(self) -> None:
+    def _limit_cache(self) -> None:
         if len(self._known) > limits.NAMES_KEPT_MAX:
             self._known.clear()
-            self._learned = 0  # the next lookup loads the names again
+            self._loaded_upto = 0  # the next lookup loads the names again
 
     def _rows(self, first: int, upto: Upto) -> tuple[View, list[Rows], Damaged | None]:
-        with self._looking:
+        with self._lock:
             return self._catalog.view(first), *self._catalog.good_rows(first, upto)
 
-    def _take(self, view: View, rows: Rows) -> Damaged | None:
+    def _load_rows(self, view: View, rows: Rows) -> Damaged | None:
         """Load the names that the frames of `rows` register. Return the first corruption.
 
         A corrupt frame hides only its own name, which other files may hold too.
@@ -162,14 +162,14 @@ class Names:
 
         `damage`: the first known corruption, which is the reason if the search fails.
         """
-        self._make_room()
+        self._limit_cache()
         forgotten = self._forgotten(kind, number)
         if forgotten and kind == Kind.EPOCH:  # later frames never register the number again
             raise forgotten
         for first in self._places(kind, number):
             view, parts, _ = self._rows(first, upto)
             for rows in parts:
-                self._take(view, _around(rows[rows["kind"] == kind], kind, number))
+                self._load_rows(view, _around(rows[rows["kind"] == kind], kind, number))
             name = self._known.get((kind, number)) or self._known_at_start(first).get((kind, number))
             if name is not None:
                 self._known[kind, number] = name
@@ -179,7 +179,7 @@ class Names:
         if self._catalog.shortened:
             raise trimmed(self._catalog.start)  # the frame or snapshot with the name was trimmed
         raise Damaged(
-            f"the log in {self._catalog.directory} does not hold the name of {_WHAT[kind]} number {number}: "
+            f"the log in {self._catalog.directory} does not hold the name of {_KIND_NAMES[kind]} number {number}: "
             f"see `tutti log verify {self._catalog.directory}`",
             0 if damage is None else damage.position,
         )
@@ -242,8 +242,8 @@ def _around(rows: Rows, kind: Kind, number: int) -> Rows:
     """Return the rows that register a name and its neighbours, which are often next: a segment can register very many producers."""
     if kind != Kind.EPOCH:
         return rows
-    low = number - number % _TOGETHER
-    return rows[(rows["producer"] >= low) & (rows["producer"] < low + _TOGETHER)]
+    low = number - number % _NEIGHBOURS
+    return rows[(rows["producer"] >= low) & (rows["producer"] < low + _NEIGHBOURS)]
 
 
 def _known_to(state: LogState) -> Known:

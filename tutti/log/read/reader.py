@@ -37,7 +37,7 @@ from tutti.log.read.splits import Range, check_parts, cut
 from tutti.log.read.state_replay import applied
 
 Item = TypeVar("Item")
-_SAME_S = 1.0  # interval of the check that the path still leads to the opened directory
+_CHECK_SAME_S = 1.0  # interval of the check that the path still leads to the opened directory
 _NO_RECORD = -1, 0  # offset and time
 _SKIP_FRAMES = 32_768  # a state that lags further than this restarts from a snapshot
 
@@ -91,13 +91,13 @@ class LogReader:
         self._lock = Looking(self.path)
         with self._lock:
             self._catalog = Catalog(self.path)
-        self._naming = Looking(self.path)
+        self._names_lock = Looking(self.path)
         self._names = Names(self._catalog, self._lock)
         self._live: LiveView | None = None
-        self._same_at = time.monotonic() + _SAME_S
+        self._same_at = time.monotonic() + _CHECK_SAME_S
         self._segment = self._generation = self._begin = 0
         self._seen = Frontier(0, 0, 0, 0, False)
-        self._advancing = Looking(self.path)
+        self._state_lock = Looking(self.path)
         self._state = LogState()
         self._firsts: dict[int, tuple[int, int]] = {}  # topic -> offset and time of its first record after a trim
         self._log = identity.log
@@ -116,13 +116,13 @@ class LogReader:
     @property
     def start(self) -> int:
         """The first offset that the log holds; trims only raise it."""
-        self._look()
+        self._refresh()
         return self._catalog.start.offset
 
     @property
     def first(self) -> int:
         """The first position that the directory holds."""
-        self._look()
+        self._refresh()
         return self._catalog.start.first
 
     def close(self) -> None:
@@ -140,14 +140,14 @@ class LogReader:
             Damaged: the gateway is down, and its files do not determine the frontier.
             DirectoryRefused: the directory is no longer readable.
         """
-        return self._look()[0]
+        return self._refresh()[0]
 
     def beat_us(self) -> int:
         """Return the time of the running gateway's last heartbeat in the live page (us, UTC); 0 if unknown."""
         live = self._live
         return live.words[page.HEARTBEAT_US] if live is not None and live.good else 0
 
-    def _look(self) -> tuple[Frontier, Upto]:
+    def _refresh(self) -> tuple[Frontier, Upto]:
         with self._lock:
             live = self._live
             if live is None or not live.good or time.monotonic() >= self._same_at:
@@ -161,7 +161,7 @@ class LogReader:
 
     def _check_same(self, live: LiveView | None) -> None:
         """Check that no other directory has replaced the opened one, whose mapped live page would never change again."""
-        self._same_at = time.monotonic() + _SAME_S
+        self._same_at = time.monotonic() + _CHECK_SAME_S
         if live is not None and live.inode == page.inode_of(self.path):
             return
         identity = read_identity(self.path)
@@ -221,8 +221,8 @@ class LogReader:
 
     def state(self) -> LogState:
         """Return the LogState at the frontier. Callers must not change it; later calls return other objects."""
-        with self._advancing, self._noticing():
-            _, upto = self._look()
+        with self._state_lock, self._reporting_corruption():
+            _, upto = self._refresh()
             if self._state.position < upto.position:
                 first = self._catalog.start.first
                 try:
@@ -246,8 +246,8 @@ class LogReader:
 
     def name_of(self, kind: Kind, number: int) -> str:
         """Return the name that a frame of `kind` registered for a number; empty for 0. Forgotten producers keep their names."""
-        with self._naming, self._noticing():
-            return self._names.of(kind, number, self._look()[1])
+        with self._names_lock, self._reporting_corruption():
+            return self._names.of(kind, number, self._refresh()[1])
 
     def topic_numbers(self, names: Sequence[str]) -> frozenset[int]:
         """Return the numbers of those topics that the log knows.
@@ -255,11 +255,11 @@ class LogReader:
         Raises:
             Damaged: a topic is unknown, and frames that may register it are unreadable.
         """
-        with self._naming, self._noticing():
-            return self._names.topics(names, self._look()[1])
+        with self._names_lock, self._reporting_corruption():
+            return self._names.topics(names, self._refresh()[1])
 
     @contextlib.contextmanager
-    def _noticing(self) -> Iterator[None]:
+    def _reporting_corruption(self) -> Iterator[None]:
         try:
             yield
         except Damaged as error:
@@ -328,11 +328,11 @@ class LogReader:
     def batches(self, start: int, end: int) -> Iterator[tuple[View, Rows]]:
         """Yield the index rows of the batches with records in [start, end), in order and in chunks, with their segments."""
         self.check_range(start, end)
-        return self._locked(self._catalog.batches(start, end, self._look()[1]))
+        return self._locked(self._catalog.batches(start, end, self._refresh()[1]))
 
     def positions(self, start: int, last: int) -> Iterator[tuple[View, Rows]]:
         """Yield the index rows of all decided positions from `start` to `last`, in order and in chunks."""
-        return self._locked(self._catalog.positions(start, last, self._look()[1]))
+        return self._locked(self._catalog.positions(start, last, self._refresh()[1]))
 
     def _locked(self, found: Iterator[Item]) -> Iterator[Item]:
         while True:
@@ -351,7 +351,7 @@ class LogReader:
 
     def find_all(self, runs: Sequence[Run]) -> list[int | None]:
         """As `find` for many runs, in one pass."""
-        _, upto = self._look()
+        _, upto = self._refresh()
         return offsets_of(runs, self._newest_first(upto), self._catalog.start.offset)
 
     def _newest_first(self, upto: Upto) -> Iterator[Rows]:
@@ -372,7 +372,7 @@ class LogReader:
         Raises:
             Damaged: the batch that holds the record is corrupt.
         """
-        frontier, upto = self._look()
+        frontier, upto = self._refresh()
         with self._lock:
             self._catalog.check_begin()
             begin, first = self._catalog.start.offset, self._catalog.after(0)
@@ -399,7 +399,7 @@ class LogReader:
         """Return the ticks at offsets `start` to `end`, inclusive, as (number, time us, offset). Lower offsets precede the tick."""
         self.check_range(start, end)
         found: list[tuple[int, int, int]] = []
-        _, upto = self._look()
+        _, upto = self._refresh()
         with self._lock:
             first = self._catalog.entry(start - 1, upto)
         for _, parts in self._locked(self._catalog.onward(first, upto)):
@@ -423,7 +423,7 @@ class LogReader:
         self.check_range(start, end)
         known = topics is None or self.topic_numbers(topics)
         with self._lock:
-            found = self._catalog.cut_wide(start, end, split_bytes, splits, self._look()[1]) if known else None
+            found = self._catalog.cut_wide(start, end, split_bytes, splits, self._refresh()[1]) if known else None
         return found or cut(start, end, list(self.rows(start, end, topics)), split_bytes, splits)
 
     def rows(self, start: int, end: int, topics: Sequence[str] | None = None) -> Iterator[Rows]:

@@ -27,7 +27,7 @@ from tutti.log.read.segment_view import View
 _BODY = {name: index for index, name in enumerate(BATCH_SCHEMA.names)}
 _NAMED = {"topic": (Kind.TOPIC, "topic"), "producer": (Kind.EPOCH, "producer"), "gateway": (Kind.ROSTER, "origin")}
 _POSITION = struct.Struct("<Q")
-_NEAR_BYTES = 64 * limits.KIB  # a gap up to this size costs less to read than another call
+_GAP_BYTES_MAX = 64 * limits.KIB  # a gap up to this size costs less to read than another call
 _PAYLOAD = struct.Struct("<HIII")  # progress length, body length, raw length, body CRC
 
 
@@ -63,12 +63,12 @@ def scan(
     schema = schema_of(chosen)
     pick = reader.picking(topics)
     firsts = () if goes_on else limits.READ_FIRST_BYTES
-    reaches, made = _reaches(firsts, bytes_max), _sizes(firsts, bytes_max)
+    group_limits, made = _group_limits(firsts, bytes_max), _sizes(firsts, bytes_max)
     for view, rows in reader.batches(start, end):
         wanted = pick(rows)
-        for low, high, alone in _groups(wanted, rows_max, reaches):
+        for low, high, alone in _groups(wanted, rows_max, group_limits):
             some = wanted[low:high]
-            places = _places(some)
+            places = _byte_ranges(some)
             if alone or len(places) > 1:
                 for first, last in places:
                     view.segment.will_need(first, last)  # prefetch all before waiting for one
@@ -81,7 +81,7 @@ def scan(
             view.segment.release(min(first for first, _ in places), max(last for _, last in places))
 
 
-class _Reach(NamedTuple):
+class _GroupLimit(NamedTuple):
     """Limits of one group of frames: bytes and separate ranges. `alone` reads exactly these ranges, without read-ahead."""
 
     size: int
@@ -89,10 +89,10 @@ class _Reach(NamedTuple):
     alone: bool
 
 
-def _reaches(firsts: Sequence[int], most: int) -> Iterator[_Reach]:
+def _group_limits(firsts: Sequence[int], most: int) -> Iterator[_GroupLimit]:
     """Return the limits of the consecutive groups."""
-    few = [_Reach(min(size, most), limits.READ_FIRST_PLACES, alone=True) for size in firsts]
-    return chain(few, repeat(_Reach(most, limits.READ_BATCH_ROWS_MAX, alone=False)))
+    few = [_GroupLimit(min(size, most), limits.READ_FIRST_PLACES, alone=True) for size in firsts]
+    return chain(few, repeat(_GroupLimit(most, limits.READ_BATCH_ROWS_MAX, alone=False)))
 
 
 def _sizes(firsts: Sequence[int], most: int) -> Iterator[int]:
@@ -100,40 +100,40 @@ def _sizes(firsts: Sequence[int], most: int) -> Iterator[int]:
     return chain([min(size, most) for size in firsts], repeat(most))
 
 
-def _groups(rows: Rows, rows_max: int, reaches: Iterator[_Reach]) -> Iterator[tuple[int, int, bool]]:
-    """Yield the groups of frames to read together as (first row, end row, alone), each within the next of `reaches`.
+def _groups(rows: Rows, rows_max: int, group_limits: Iterator[_GroupLimit]) -> Iterator[tuple[int, int, bool]]:
+    """Yield the groups of frames to read together as (first row, end row, alone), each within the next of `group_limits`.
 
     A group becomes one batch, unless its frames are compressed.
     """
     low = count = size = places = 0
-    reach = _Reach(0, 0, alone=False)
-    apart = [True, *_apart(rows["place"], rows["place"] + rows["size"]).tolist()]
+    group_limit = _GroupLimit(0, 0, alone=False)
+    apart = [True, *_gaps(rows["place"], rows["place"] + rows["size"]).tolist()]
     for at, (records, length) in enumerate(zip(rows["count"].tolist(), rows["size"].tolist(), strict=True)):
         if at == low:
-            reach = next(reaches)
-        elif count + records > rows_max or size + length > reach.size or places + apart[at] > reach.places:
-            yield low, at, reach.alone
-            low, count, size, places, reach = at, 0, 0, 0, next(reaches)
+            group_limit = next(group_limits)
+        elif count + records > rows_max or size + length > group_limit.size or places + apart[at] > group_limit.places:
+            yield low, at, group_limit.alone
+            low, count, size, places, group_limit = at, 0, 0, 0, next(group_limits)
         count += records
         size += length
         places += at == low or apart[at]
     if low < len(rows):
-        yield low, len(rows), reach.alone
+        yield low, len(rows), group_limit.alone
 
 
-def _apart(starts: npt.NDArray[np.integer[Any]], ends: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.bool_]:
+def _gaps(starts: npt.NDArray[np.integer[Any]], ends: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.bool_]:
     """Return for each frame but the first whether it is far from the preceding one."""
-    between: npt.NDArray[np.bool_] = np.abs(starts[1:].astype(np.int64) - ends[:-1].astype(np.int64)) > _NEAR_BYTES
+    between: npt.NDArray[np.bool_] = np.abs(starts[1:].astype(np.int64) - ends[:-1].astype(np.int64)) > _GAP_BYTES_MAX
     return between
 
 
-def _places(rows: Rows) -> list[tuple[int, int]]:
+def _byte_ranges(rows: Rows) -> list[tuple[int, int]]:
     """Return the byte ranges of frames in a segment, with nearby frames merged. The frames of a TXN can have any order.
 
     Large gaps occur between the frames of one topic, and between batches that several tasks staged in parallel.
     """
     starts, ends = np.sort(rows["place"]), np.sort(rows["place"] + rows["size"])
-    apart = np.flatnonzero(_apart(starts, ends))
+    apart = np.flatnonzero(_gaps(starts, ends))
     return list(zip(starts[[0, *(apart + 1)]].tolist(), ends[[*apart, -1]].tolist(), strict=True))
 
 

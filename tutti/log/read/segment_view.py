@@ -38,41 +38,41 @@ class View:
         self.segment = SegmentMap(self.path, first)
         self._index = index_path(directory, first)
         self._sealed: Rows | None = None
-        self._bad = False
+        self._corrupt = False
         self._mapped = no_rows()
         self._checked = 0
-        self._kept: Rows | None = None
-        self._walked: Walk | None = None
+        self._snapshot_rows: Rows | None = None
+        self._scanned: Walk | None = None
         self._made: tuple[int, int, Rows] | None = None
 
     def trusted(self, last: int, upto: Upto) -> Rows:
         """Return the trusted rows up to position `last`; the caller rebuilds the rest from frames."""
         count = last - self.first + 1
-        if self._sealed is None and not self._bad:
-            self._look_at_seal()
+        if self._sealed is None and not self._corrupt:
+            self._load_sealed()
         if self._sealed is not None:
             return self._sealed[:count]
-        vouched = 0 if self._bad else min(last, upto.indexed) - self.first + 1
+        vouched = 0 if self._corrupt else min(last, upto.indexed) - self.first + 1
         if vouched > len(self._mapped):
             found = map_rows(self._index)
             self._mapped = found[1] if found is not None else no_rows()
-        if 0 < vouched <= len(self._mapped) and self._good(vouched):
+        if 0 < vouched <= len(self._mapped) and self._check_rows(vouched):
             return self._mapped[:vouched]
-        if self._kept is None:
+        if self._snapshot_rows is None:
             snapshot = newest_snapshot(self.directory, upto.position)
             kept = rows_before(self.directory, snapshot) if snapshot.segment == self.first else None
-            self._kept = no_rows() if kept is None else kept
-        return self._kept[:count]
+            self._snapshot_rows = no_rows() if kept is None else kept
+        return self._snapshot_rows[:count]
 
-    def _good(self, vouched: int) -> bool:
+    def _check_rows(self, vouched: int) -> bool:
         """True if the rows that the live page covers match their CRCs. Each row is checked once."""
         if vouched > self._checked:
             new = self._mapped[self._checked : vouched]
-            self._bad = new["position"][-1] != self.first + vouched - 1 or not rows_good(new)
-            self._checked = 0 if self._bad else vouched
-        return not self._bad
+            self._corrupt = new["position"][-1] != self.first + vouched - 1 or not rows_good(new)
+            self._checked = 0 if self._corrupt else vouched
+        return not self._corrupt
 
-    def _look_at_seal(self) -> None:
+    def _load_sealed(self) -> None:
         header = sealed_header(self.directory, self.first)
         if header is None:
             return
@@ -80,12 +80,12 @@ class View:
         if mapped is not None and index_sealed(self._index, self.first) is not None:
             self._sealed = mapped[1][: header.rows]
         else:
-            self._bad = True  # sealed but corrupt: no row is trusted
+            self._corrupt = True  # sealed but corrupt: no row is trusted
 
     def walk(self, rows: Rows, last: int) -> Walk:
         """Scan the frames after `rows` (the first rows of this segment) up to position `last`."""
         position = self.first + len(rows)
-        found = self._walked
+        found = self._scanned
         if found is not None and found.first == position and found.position == last + 1:
             return found
         if len(rows):
@@ -93,7 +93,7 @@ class View:
             place, chain = before + int(rows["size"][-1]), self.segment.frame(before).header_crc
         else:
             place, chain = FRAMES_AT, read_header(self.directory, self.first).chain
-        self._walked = found = walk(self.segment, place, position, chain, last=last, bodies_from=last + 1)
+        self._scanned = found = walk(self.segment, place, position, chain, last=last, bodies_from=last + 1)
         return found
 
     def made(self, walked: Walk, aborts: list[Abort], offset: int, tick: int) -> Rows:

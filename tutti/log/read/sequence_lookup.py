@@ -55,7 +55,7 @@ def offsets_of(runs: Sequence[Run], parts: Iterable[Rows], begin: int = 0) -> li
         for (producer, epoch), some in list(open_.items()):
             low, high = np.searchsorted(producers, producer, "left"), np.searchsorted(producers, producer, "right")
             mine = batches[low:high]
-            left = _look(mine[mine["epoch"] == epoch] if epoch else mine, some, wanted, found)
+            left = _resolve(mine[mine["epoch"] == epoch] if epoch else mine, some, wanted, found)
             if len(left):
                 open_[producer, epoch] = left
             else:
@@ -67,7 +67,7 @@ def offsets_of(runs: Sequence[Run], parts: Iterable[Rows], begin: int = 0) -> li
     return [int(start) & ~_POSITION if held else None for start, held in zip(starts, good, strict=True)]
 
 
-def _look(
+def _resolve(
     mine: Rows, places: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64], found: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
     """Resolve the wanted sequences from one producer's rows. Return the places that need older rows."""

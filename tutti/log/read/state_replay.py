@@ -12,7 +12,7 @@ from tutti.log.format.frame_iterator import AHEAD_BYTES
 from tutti.log.format.index import ABORTED, Rows
 from tutti.log.read.segment_view import View
 
-_LET_GO_BYTES = 4 * limits.MIB  # scanned bytes of a segment to collect before their release
+_RELEASE_BYTES = 4 * limits.MIB  # scanned bytes of a segment to collect before their release
 
 
 def applied(state: LogState, found: Iterable[tuple[View, Rows]]) -> LogState:
@@ -33,7 +33,7 @@ def applied(state: LogState, found: Iterable[tuple[View, Rows]]) -> LogState:
                 end = _apply(state, view, place, there, bool(flags & ABORTED))
             except FormatError as error:
                 raise Damaged(f"{error}; see `tutti log verify {view.directory}`", state.position + 1) from error
-            if end > kept + _LET_GO_BYTES:
+            if end > kept + _RELEASE_BYTES:
                 view.segment.release(kept, end)
                 kept = end
         view.segment.release(kept, max(end, there))
