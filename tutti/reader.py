@@ -1,4 +1,4 @@
-"""Reader: committed records in offset order, as batches or one by one, live or from files."""
+"""Reader: iterates over committed records in offset order, from gateways, data directories or an archive."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tutti.sources.source import Frontier, Piece, Place, Source, begun, check_to
 
 
 class Record(NamedTuple):
-    """One committed record; fields of columns that were not asked for are None."""
+    """One committed record. A column that the reader does not select is None."""
 
     offset: int | None = None
     topic: str | None = None
@@ -45,37 +45,36 @@ class Record(NamedTuple):
 class Reader:
     """Reads a range of the committed log, or follows it. An iterator of `pyarrow.RecordBatch`, and a context manager.
 
-    When its gateway goes away it goes on at another one, or at the same when it is back, from the same offset; it is never shown
-    less than it was before. Use it from one thread at a time.
+    When its gateway fails, the reader continues from the same offset at another gateway, or at the same one after a restart. A
+    reader never sees a lower frontier than it saw before (C7). Use a reader from one thread at a time.
 
     Args:
         url: `tutti://HOST:P[,HOST:P...]`.
         topics: only records of these topics; None is all.
-        start: where to begin: an offset, "earliest", "latest", or an aware datetime (the first record at or after it). Without one:
-            what a named reader saved, as a gateway confirms it with a majority of its group, else "earliest".
-        end: where to stop (exclusive), likewise; without one the frontier at this moment, or never with `follow`.
+        start: first position: an offset, "earliest", "latest", or an aware datetime (the first record at or after it). The default
+            is the committed offset of a named reader, confirmed by a majority of the group, else "earliest".
+        end: exclusive end of the range, in the same forms. The default is the current frontier, or no end with `follow`.
         follow: wait for records that are not committed yet.
         columns: only these columns, in this order; None is all, as in Spark.
-        name: of the reader, whose position `save` commits.
-        path: in place of a url: a data directory, or several of one log, with gateways up or down.
-        archive: of the log: a directory or a URL (s3://BUCKET/DIR). What retention has removed is read there, then what the log
-            holds, without a seam. Without url and path the archive alone is read, up to where it goes.
-        ordering: "total", or "unordered": records that were sent so, from the lanes of the gateways that took them. Each batch is
-            of one lane, offsets are that lane's, and the column `gateway` names its origin.
-        origin: of unordered ones: a gateway, whose newest lane is read, or a lane as `position` names it; None reads all lanes, one
-            after another, and while following new ones as they appear. `start` and `end` are offsets only with an origin.
-        connect_timeout: seconds to find a gateway; no more than `patience`.
-        patience: seconds that it looks for a gateway later on before it raises `Unavailable`.
-        credentials: what it is let in with: a `Credentials`, or the path of a file with them; those that `TUTTI_TOKEN_FILE` names
-            when left out.
+        name: name of the reader; `save` commits its position.
+        path: a data directory, or several of one log, in place of a url. The gateways may be down.
+        archive: archive of the log: a directory or a URL (s3://BUCKET/DIR). Records that retention removed come from the archive,
+            all others from the log. Without url and path, the archive is the only source.
+        ordering: "total", or "unordered" for the unordered records in the gateways' lanes. Each unordered batch is of one lane, its
+            offsets count in that lane, and the column `gateway` names the origin.
+        origin: for unordered records: a gateway (its newest lane), or a lane as `position` names it. None reads all lanes one after
+            another, and with `follow` also lanes that appear later. `start` and `end` can be offsets only with an origin.
+        connect_timeout: seconds to find a gateway at first; `patience` also limits this time.
+        patience: seconds to search for a gateway later, before the reader raises `Unavailable`.
+        credentials: a `Credentials`, or the path of a credentials file. The default is the file that `TUTTI_TOKEN_FILE` names.
 
     Raises:
         UsageError, ConfigError: an argument is wrong.
-        NotAllowed: the credentials are not known, or not for these topics.
-        OffsetOutOfRange: start or end lies beyond the frontier or below what the log holds.
-        Unavailable: no gateway answered; the message says what was met at each, and after how long. Or the log has not begun, as
-            before its group is founded; who follows waits for that. Or no gateway can confirm what a named reader saved: give it
-            a `start` to read what there is.
+        NotAllowed: the group does not know the credentials, or they do not cover these topics.
+        OffsetOutOfRange: start or end is above the frontier or below the start of the log.
+        Unavailable: no gateway answered in time; the message lists the failure of each. Or the log does not exist, because the
+            group is not founded yet; with `follow`, the reader waits instead. Or no gateway can confirm the committed offset of a
+            named reader; with a `start`, the reader needs no confirmation.
     """
 
     def __init__(
@@ -96,10 +95,10 @@ class Reader:
         patience: float = limits.READ_RETRY_US / 1e6,
         credentials: Credentials | str | Path | None = None,
     ) -> None:
-        """Connect and find the range."""
+        """Connect to a gateway and resolve the range."""
         _check_ordering(ordering, origin, name, path, archive)
         if (url is not None and path is not None) or (url is path is archive is None):
-            raise UsageError("a reader takes a url or path=, one of them, and archive= with it or alone")
+            raise UsageError("a reader needs exactly one of url and path=, or archive= alone: archive= can be added to either")
         self._topics = check_topics(topics)
         for topic in self._topics or ():
             check_name("topic", topic)
@@ -115,7 +114,7 @@ class Reader:
         if url is not None:
             self._gateways = Reads(parse_url(url), connect_timeout, patience, credentials=given(credentials))
         self._source: Source = source_of(self._gateways, path, archive)
-        self._goes_back = start is not None  # by its first save: a late copy of an earlier one must not take back a later one
+        self._rewind = start is not None  # only the first save may lower the offset: a delayed retry must not undo a later save
         self._silent_since: float | None = None
         self._deadline = Deadline()
         self._closed = False
@@ -125,10 +124,10 @@ class Reader:
         self._check_topics(connect_timeout)
 
     def _found(self, ordering: str, origin: str | None, start: Place | None, end: Place | None, timeout: float) -> Reading:
-        """What there is to read."""
+        """Return the cursor, or the cursors of all lanes, for the range."""
         how = self._follow, self._topics, self._columns, self._patience
         lane = ""
-        # From now on one log, and gateways that know the names in it as far as this one does; who follows waits for it to begin.
+        # The first answer fixes the log and the frontier that later gateways must have reached.
         frontier = self._source.frontier() if self._follow else begun(self._source, min(timeout, self._patience))
         self._log = frontier.log
         if ordering == "unordered" and self._gateways is not None:
@@ -141,7 +140,7 @@ class Reader:
         return Cursor(self._source, first, self._last(end, frontier, first), *how, lane)
 
     def _check_topics(self, timeout: float) -> None:
-        """Ask for the topics at the frontier where the range holds nothing; any other range asks as it is read.
+        """Check at the frontier that the topics exist, if the range is empty. A scan of any other range checks the topics itself.
 
         Raises:
             UsageError: one of them does not exist.
@@ -152,29 +151,29 @@ class Reader:
         self._deadline.within(timeout)
         end = self._source.frontier().offset
         for _ in self._source.pieces(end, end, self._topics, self._columns, left=self._deadline.left):
-            pass  # nothing: the range is empty
+            pass
 
     def _first(self, start: Place | None, frontier: Frontier) -> int:
         if start is None and self._name is not None:
             saved = self._saved(self._name)
             if saved is not None and saved < frontier.start:
                 raise OffsetOutOfRange(
-                    f"reader {self._name!r} has committed offset {saved}, and the log begins at {frontier.start}: records {saved} "
-                    f"to {frontier.start - 1} were removed unread; name their archive, if there is one, or give start='earliest' "
-                    "to go on behind them"
+                    f"reader {self._name!r} has committed offset {saved}, and the log begins at {frontier.start}: retention "
+                    f"removed records {saved} to {frontier.start - 1} unread. Give archive= if archived, or start='earliest' to "
+                    "skip them"
                 )
             if saved is not None:
                 return saved
         return place_of(self._source, "start", "earliest" if start is None else start, frontier)
 
     def _saved(self, name: str) -> int | None:
-        """The offset that the reader of a name committed last; None if there is none."""
+        """Return the last committed offset of a named reader; None if it never committed one."""
         try:
             return self._source.readers().get(name)
         except Unavailable as error:
             raise type(error)(
-                f"where reader {name!r} begins is not known, as no gateway that can confirm it answers: {error}. Wait for a "
-                "gateway that is in touch with a majority of its group, or give `start` to read what there is"
+                f"the committed offset of reader {name!r} is unknown, because no gateway that can confirm it answers: {error}. "
+                "Wait until a gateway reaches a majority of its group, or give `start` to read without confirmation"
             ) from error
 
     def _last(self, end: Place | None, frontier: Frontier, first: int) -> int | None:
@@ -182,41 +181,41 @@ class Reader:
             return None if self._follow else max(frontier.offset, first)
         last = place_of(self._source, "end", end, frontier, beyond_ok=self._follow)
         if last < first:
-            raise OffsetOutOfRange(f"the range ends at offset {last}, before it begins at {first}")
+            raise OffsetOutOfRange(f"the end of the range, offset {last}, is below its start, offset {first}")
         return last
 
     @property
     def position(self) -> Any:
-        """The offset to go on from: all records below it were given, or are not of the topics asked for.
+        """The next offset to read: the reader has returned every selected record below it.
 
-        Of all lanes, a dict: lane -> offset.
+        With several lanes, a dict from lane to offset.
         """
         return self._reading.position
 
     @property
     def end(self) -> Any:
-        """The offset to stop before; None when following without end. The range is read when `position` has reached it.
+        """The exclusive end offset; None without one. The range is complete when `position` reaches it.
 
-        Of all lanes, a dict, as `position`.
+        With several lanes, a dict from lane to offset.
         """
         return self._reading.end
 
     @property
     def log(self) -> str:
-        """Uuid of the log, hex: its offsets mean nothing in another one. "" if it had not begun when this was opened."""
+        """The log's uuid in hex: offsets are valid in this log only. "" if the log did not exist when the reader opened."""
         return self._log
 
     @property
     def lane(self) -> str:
-        """The lane of the last batch, as `position` of all lanes names it; empty before the first one, and for ordered records."""
+        """The lane of the last batch, as in the keys of `position`. Empty before the first batch, and for ordered records."""
         return self._lane
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """The reader itself: it goes on where it is."""
+        """Return the reader itself, at its current position."""
         return self
 
     def __next__(self) -> pa.RecordBatch:
-        """The next batch; waits for it when following."""
+        """Return the next batch; with `follow`, wait for it."""
         piece = self._next(float("inf"))
         if piece is None:
             raise StopIteration
@@ -224,10 +223,10 @@ class Reader:
         return piece.batch
 
     def poll(self, timeout: float = 0.0) -> pa.RecordBatch | None:
-        """The next batch, or None if none came within `timeout` seconds or the range is read (`position == end`).
+        """Return the next batch, or None after `timeout` seconds without one or at the end of the range (`position == end`).
 
         Raises:
-            UsageError: `timeout` is no number of seconds, or the reader is closed.
+            UsageError: `timeout` is not a number of seconds, or the reader is closed.
         """
         check_wait(timeout)
         piece = self._next(timeout)
@@ -237,57 +236,57 @@ class Reader:
         return piece.batch
 
     def records(self) -> Iterator[Record]:
-        """One record after another, in place of batches: easy, and 100 times slower. `position` is behind each that was given."""
+        """Yield single records: simple, and 100 times slower than batches. `position` follows each record."""
         while (piece := self._next(float("inf"))) is not None:
             batch, given = piece.batch, self._reading.mark
             columns = {name: _values(batch.column(name), name) for name in batch.schema.names}
             for offset, *row in zip(piece.offsets(), *columns.values(), strict=True):
                 if self._reading.mark != given:
-                    break  # somebody else went on from there
+                    break  # another call moved the position: drop the rest of this batch
                 self._reading.advance(offset + 1)
                 given = self._reading.mark
                 yield Record(**dict(zip(columns, row, strict=True)))
 
     def save(self) -> None:
-        """Commit the position under the reader's name; durable when this returns. The next reader of that name begins there.
+        """Commit the position under the reader's name, durably. The next reader of that name begins there.
 
         Raises:
             UsageError: the reader has no name, reads files, or is closed.
-            Refused: another reader of that name is further (code "offset"). Only one that was told where to start goes back.
+            Refused: the committed offset is higher (code "offset"). Only the first `save` of a reader with a `start` can lower it.
         """
         self._check_open()
         if self._unordered:
-            raise UsageError(_SAVES_NOTHING)
+            raise UsageError(_CANNOT_SAVE)
         if self._name is None:
-            raise UsageError("this reader has no name: give one, as in Reader(..., name='loader')")
+            raise UsageError("this reader has no name to save under: create it with a name, as in Reader(..., name='loader')")
         if self._gateways is None:
-            raise UsageError("a reader of files cannot save its position: it goes through the log, which a gateway writes")
-        self._gateways.save_offset(self._name, self.position, self._goes_back)
-        self._goes_back = False
+            raise UsageError("a reader of files cannot save its position, because only a gateway writes to the log: read by url")
+        self._gateways.save_offset(self._name, self.position, self._rewind)
+        self._rewind = False
 
     def close(self) -> None:
-        """Stop; connections and files are let go. `position` and `end` stay; whatever else is asked raises `UsageError`."""
+        """Release connections and files. `position` and `end` stay valid; every other call then raises `UsageError`."""
         self._closed = True
         self._reading.close()
         self._source.close()
 
     def __enter__(self) -> Self:
-        """The reader itself."""
+        """Return the reader itself."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close."""
+        """Close the reader."""
         self.close()
 
     def _check_open(self) -> None:
         if self._closed:
-            raise UsageError("the reader is closed: open another")
+            raise UsageError("the reader is closed: create a new one")
 
     def _next(self, timeout: float) -> Piece | None:
-        """What comes next from the position on, which is left where it is; None if nothing came in time or the range is read.
+        """Return the next batch without moving the position; None after the timeout or at the end of the range.
 
         Raises:
-            Unavailable: no gateway answered for the reader's patience.
+            Unavailable: no gateway answered within the reader's patience.
             UsageError: the reader is closed.
         """
         self._check_open()
@@ -298,11 +297,11 @@ class Reader:
                 piece = self._reading.piece() if opened else None
             except Unavailable as error:
                 if self._deadline.left():
-                    raise  # its own patience is over
+                    raise  # the reader's patience ended, not the timeout of this poll
                 silence = self._silence()
                 if silence >= self._patience:
-                    raise type(error)(f"{error} (and so it was at each poll, for {silence:.1f} s)") from error
-                return None  # this poll's time is over, and the next one goes on looking
+                    raise type(error)(f"{error} (every poll has failed for {silence:.1f} s)") from error
+                return None  # this poll timed out; the next poll continues the search
             self._silent_since = None
             if piece is not None:
                 self._lane = self._reading.lane
@@ -312,47 +311,47 @@ class Reader:
         return None
 
     def _silence(self) -> float:
-        """Seconds since the first poll in a row that no gateway answered."""
+        """Return the seconds since the first of the consecutive polls that no gateway answered."""
         now = time.monotonic()
         self._silent_since = now if self._silent_since is None else self._silent_since
         return now - self._silent_since
 
 
-_SAVES_NOTHING = "a reader of unordered records has no name and saves nothing: keep its `position` yourself"
+_CANNOT_SAVE = "a reader of unordered records cannot have a name or save its position: store its `position` yourself"
 
 
 def _check_ordering(ordering: object, origin: object, name: str | None, path: Paths | None, archive: object) -> None:
-    """Refuse what does not go together.
+    """Check that the arguments go together.
 
     Raises:
-        UsageError: the message says what.
+        UsageError: they do not.
     """
     if ordering not in ("total", "unordered"):
-        raise UsageError(f"ordering={ordering!r} is not known: use 'total' or 'unordered'")
+        raise UsageError(f"ordering={ordering!r} is not supported: use 'total' or 'unordered'")
     if ordering == "total":
         if origin is not None:
-            raise UsageError(f"origin={origin!r} is of unordered records: give ordering='unordered', too")
+            raise UsageError(f"origin={origin!r} applies to unordered records only: add ordering='unordered'")
         return
     if origin is not None and (not isinstance(origin, str) or not origin):
-        raise UsageError(f"origin is the name of a gateway, or of a lane, not {origin!r}")
+        raise UsageError(f"origin={origin!r} must be the name of a gateway or of a lane")
     if name is not None:
-        raise UsageError(_SAVES_NOTHING)
+        raise UsageError(_CANNOT_SAVE)
     if path is not None:
-        raise UsageError("unordered records are read from gateways: give a url in place of path=")
+        raise UsageError("unordered records can be read only from gateways: give a url in place of path=")
     if archive is not None:
-        raise UsageError("unordered records are not archived: leave archive= out")
+        raise UsageError("archives hold no unordered records: remove archive=")
 
 
 def source_of(gateways: Reads | None, path: Paths | None, archive: str | os.PathLike[str] | None) -> Source:
-    """What records are read from: gateways, or directories, or an archive, or the last together with one of them.
+    """Return the source for the given arguments: gateways, directories, an archive, or an archive with one of the other two.
 
     Raises:
-        TuttiError: as these do.
+        TuttiError: the directories or the archive cannot be opened.
     """
     log = gateways if gateways is not None or path is None else Files(path)
     if archive is None and log is not None:
         return log
-    from tutti.archive.catalog import Archive  # noqa: PLC0415 - who reads no archive loads no Parquet
+    from tutti.archive.catalog import Archive  # noqa: PLC0415 - readers without an archive do not load Parquet
     from tutti.sources.archive import ArchiveSource  # noqa: PLC0415
     from tutti.sources.tiered import Archived  # noqa: PLC0415
 

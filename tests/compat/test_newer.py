@@ -92,11 +92,11 @@ def newer_frame(data: Path) -> None:
 @pytest.mark.parametrize(
     ("newer", "words"),
     [
-        (newer_directory, f"has format {FORMAT_VERSION + 1} and this release knows format {FORMAT_VERSION}"),
-        (newer_segment, f"has format {FORMAT_VERSION + 1} and this release reads format {FORMAT_VERSION}"),
-        (newer_scalars, f"has format {FORMAT_VERSION + 1} and this release reads format {FORMAT_VERSION}"),
-        (newer_start, "has format 2 and this release reads format 1"),
-        (newer_frame, f"is a frame of version {VERSION + 1} and kind"),
+        (newer_directory, f"has format {FORMAT_VERSION + 1}, but this release supports format {FORMAT_VERSION}"),
+        (newer_segment, f"has format {FORMAT_VERSION + 1}, but this release supports format {FORMAT_VERSION}"),
+        (newer_scalars, f"has format {FORMAT_VERSION + 1}, but this release supports format {FORMAT_VERSION}"),
+        (newer_start, "has format 2, but this release supports format 1"),
+        (newer_frame, f"has version {VERSION + 1} and kind"),
     ],
 )
 def test_a_directory_of_a_newer_release_is_refused_and_left(
@@ -129,7 +129,7 @@ def test_a_state_of_a_newer_release_is_named_with_both_versions(data: Path) -> N
     U32.pack_into(stored, 4, SNAPSHOT_VERSION + 1)
     U32.pack_into(stored, 12, crc32c(bytes(stored[16:]), crc32c(bytes(stored[:12]))))
     with pytest.raises(
-        FormatError, match=rf"version {SNAPSHOT_VERSION + 1} is not known \(this release reads {SNAPSHOT_VERSION}\)"
+        FormatError, match=rf"version {SNAPSHOT_VERSION + 1} is not supported \(this release supports {SNAPSHOT_VERSION}\)"
     ):
         LogState.from_bytes(bytes(stored))
 

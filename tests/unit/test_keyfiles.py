@@ -43,7 +43,7 @@ def _loop(path: Path) -> Path:
 
 #: What a path may name that is not a file to read, and a word of the error.
 HOSTILE: list[tuple[Callable[[Path], Path], str]] = [
-    (_fifo, "nothing was written into it"),
+    (_fifo, "no input arrived"),
     (_socket, "it is a socket"),
     (_zeros, f"larger than {FILE_BYTES_MAX} bytes"),
     (_directory, "(?i)is a directory"),
@@ -95,7 +95,7 @@ def test_a_pipe_is_read_to_its_end_whatever_parts_come(monkeypatch: pytest.Monke
 
 
 def test_a_certificate_that_cannot_be_read_again_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="nothing was written into it"):
+    with pytest.raises(ConfigError, match="no input arrived"):
         check_certificate(_fifo(tmp_path / "fifo"), tmp_path / "key")
     with pytest.raises(ConfigError, match=r"/dev/null cannot be read \(it is not a regular file"):
         check_certificate("/dev/null", tmp_path / "key")

@@ -79,7 +79,7 @@ def test_others_that_fill_the_pipe_first_stop_nobody(monkeypatch: pytest.MonkeyP
     with os.fdopen(out, "rb", buffering=0), os.fdopen(into, "w") as file:
         unfailing = logs.Unfailing(file)
         full(into, but=0)
-        monkeypatch.setattr(unfailing, "_has_room", lambda: True)
+        monkeypatch.setattr(unfailing, "_wait_writable", lambda: True)
         thread = threading.Thread(target=unfailing.write, args=("x\n",), daemon=True)
         thread.start()
         thread.join(20)

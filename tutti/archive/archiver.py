@@ -1,8 +1,8 @@
-"""Archiving a log: range after range, as they close, and a named reader's offset behind each, so that retention may let them go.
+"""Archiver: writes closed ranges of a log to an archive, and commits an offset after each, so that retention can remove them.
 
-What is in the archive is what its manifests say, and nothing else is remembered: what the log has and they have not is archived,
-also between ranges that are there (a manifest was lost, or removed as damaged). A range is closed by the log itself (its ticks and
-bytes), so whoever archives the same log from the same offset on makes the same ranges.
+The manifests alone define the content of the archive. The archiver adds every range that the log has and the manifests lack, also
+between existing ranges, for example after the loss of a manifest. Ticks and bytes of the log determine the end of a range, so all
+archivers that start at the same offset produce the same ranges.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ LOG = logging.getLogger("tutti.archive")
 
 
 class Piece(Protocol):
-    """Records of a log, in order."""
+    """A batch of consecutive records of a log."""
 
     @property
     def batch(self) -> pa.RecordBatch:
-        """With all columns."""
+        """The records with all columns."""
 
 
 class Standing(Protocol):
-    """How far a log is committed: its uuid (hex), the first offset that it still holds, and the one behind its last record."""
+    """The frontier of a log, with its uuid and its first offset."""
 
     @property
     def log(self) -> str:
-        """Empty until it has begun."""
+        """Uuid of the log, hex; empty until the log exists."""
 
     @property
     def start(self) -> int:
-        """First offset."""
+        """First offset that the log holds."""
 
     @property
     def offset(self) -> int:
@@ -51,39 +51,39 @@ class Standing(Protocol):
 
     @property
     def stale(self) -> bool:
-        """Whether gateways may have committed more."""
+        """True if other gateways may have committed more records."""
 
 
 class ArchivedLog(Protocol):
-    """What an archiver asks of a log."""
+    """Interface of the log that an archiver reads."""
 
     def frontier(self) -> Standing:
-        """How far it is committed."""
+        """Return the frontier."""
 
     def tick_end(self, start: int, limit: int, end: int, every: int) -> int:
-        """Offset of the last such tick above `start` up to `limit`, else of the first up to `end`; `start`: none."""
+        """As `Source.tick_end`."""
 
     def bytes_end(self, start: int, end: int, bytes_max: int) -> int:
-        """Where what begins with [start, end) ends so that it has so many bytes at most, or one batch."""
+        """Return the end of the longest prefix of [start, end) with at most `bytes_max` bytes, at least one batch."""
 
     def records(self, start: int, end: int) -> Iterator[Piece]:
-        """The records [start, end), with all columns."""
+        """Yield the records [start, end) with all columns."""
 
     def readers(self) -> dict[str, int]:
-        """What named readers saved."""
+        """Return the committed offsets of named readers."""
 
     def save_offset(self, reader: str, offset: int, back: bool = False) -> None:
-        """A named reader's offset commit."""
+        """Commit the offset of a named reader; `back` allows a lower one."""
 
 
 class Settings(NamedTuple):
-    """How to archive.
+    """Settings of an archiver.
 
     Attributes:
-        name: of the named reader that says how far the archive is.
-        ticks: a range ends at each tick whose number this divides.
-        bytes: or before the batch with which it would have more than so many.
-        skip_lost: go on behind records that retention removed before they were archived.
+        name: named reader whose committed offset is the end of the archive.
+        ticks: a range ends at each tick with a number divisible by this.
+        bytes: a range also ends before the batch that would exceed this size.
+        skip_lost: continue after records that retention removed before they were archived.
     """
 
     name: str
@@ -96,33 +96,33 @@ class Archiver:
     """Archives one log.
 
     Attributes:
-        offset: all records below it that the log still has are archived.
-        frontier: how far the log was, when it was asked last.
-        ranges, records, bytes: what this process added.
-        failures: how often it had to wait and begin a range again.
-        trouble: why it waits; empty while it does not.
+        offset: all records of the log below it are archived.
+        frontier: frontier of the log at the last request.
+        ranges, records, bytes: counts of what this process added.
+        failures: number of waits after a failure.
+        trouble: reason of the current wait; empty without one.
     """
 
     def __init__(self, source: ArchivedLog, archive: Archive, settings: Settings) -> None:
-        """Go on with the first record that the log has and the archive has not."""
+        """Prepare to archive, from the first record that the log has and the archive lacks."""
         self._source = source
         self._archive = archive
         self._settings = settings
         self._committed = -1
         self._commit_at = 0.0
-        self._start = self._told_lost = 0
+        self._start = self._reported_lost = 0
         self.offset = archive.end
         self.frontier = 0
         self.ranges = self.records = self.bytes = self.failures = 0
         self.trouble = ""
 
     def run(self, stop: threading.Event, ready: Callable[[], None]) -> None:
-        """Archive what closes until `stop` is set; `ready` is called once both sides have answered. What fails for a while is tried
-        again.
+        """Archive ranges as they close until `stop` is set. Call `ready` once log and archive have answered. Retry after failures.
 
         Raises:
-            OffsetOutOfRange: records were removed from the log before they were archived.
-            WrongDirectory, Damaged: the archive is another log's, or is damaged where it was asked.
+            OffsetOutOfRange: retention removed records before they were archived.
+            WrongDirectory: the archive belongs to another log.
+            Damaged: a needed part of the archive is corrupt.
         """
         waits = Doubling(limits.ARCHIVE_RETRY_US_MIN / 1e6, limits.ARCHIVE_RETRY_US_MAX / 1e6)
         begun = False
@@ -138,16 +138,17 @@ class Archiver:
                 if added is None:
                     stop.wait(limits.ARCHIVE_POLL_US / 1e6)
             except (Unavailable, DiskFull) as error:
-                self._told(error)
+                self._report_wait(error)
                 stop.wait(waits.next_s())
-        with contextlib.suppress(Unavailable):  # a start says it again
+        with contextlib.suppress(Unavailable):  # the next start commits the same offset
             self._commit()
 
     def run_once(self) -> None:
-        """Archive what is closed by now.
+        """Archive all ranges that are closed now.
 
         Raises:
-            Unavailable, DiskFull: something did not answer, or there was no room; all ranges before are archived.
+            Unavailable: log or archive did not answer; all earlier ranges are archived.
+            DiskFull: the archive's disk is full; all earlier ranges are archived.
             OffsetOutOfRange, WrongDirectory, Damaged: as `run`.
         """
         self.begin()
@@ -156,72 +157,72 @@ class Archiver:
         self._commit()
 
     def begin(self) -> None:
-        """See that archive and log belong together, and that the named reader says what the archive holds."""
+        """Check that archive and log belong together, and correct the named reader's offset to the end of the archive."""
         saved = self._saved()
         archive = self._archive
         archive.refresh()
         standing = self._source.frontier()
         if standing.log != archive.log:
             raise WrongDirectory(
-                f"{archive.where} is the archive of log {archive.log}, and the gateways have log {standing.log}: "
-                "archive it elsewhere"
+                f"{archive.where} is the archive of log {archive.log}, but the gateways have log {standing.log}: "
+                "use another archive"
             )
         if archive.furthest > standing.offset and standing.stale:
             raise Unavailable(
-                f"{archive.where} goes to offset {archive.furthest} and the log to {standing.offset} at gateways that are cut off "
-                "from a majority of their group: the archiver waits until they are not"
+                f"{archive.where} ends at offset {archive.furthest}, but the log ends at {standing.offset} at gateways cut off "
+                "from the majority of their group: the archiver waits for the majority"
             )
         if archive.furthest > standing.offset:
             raise WrongDirectory(
-                f"{archive.where} goes to offset {archive.furthest} and the log to {standing.offset}: the gateways have lost their "
-                "end, or were given an older state; nothing is archived"
+                f"{archive.where} ends at offset {archive.furthest}, but the log ends at {standing.offset}: the gateways lost the "
+                "end of the log, or an older state was restored; the archiver stops"
             )
         for first, end in archive.holes():
             if first < standing.start:
                 LOG.warning(
-                    "records %d to %d are missing in %s, and the log has them no more: put their range back from a copy",
+                    "records %d to %d are missing in %s, and the log no longer has them: restore their range from a copy",
                     *(first, min(end, standing.start) - 1, archive.where),
                 )
-        place, _ = self._place(standing)
-        self._go_back(saved, place)
+        place, _ = self._first_gap(standing)
+        self._lower_offset(saved, place)
         self.offset = place
 
-    def _place(self, standing: Standing) -> tuple[int, int | None]:
-        """The first records [first, end) that the log has and the archive has not; None: up to where the log goes."""
+    def _first_gap(self, standing: Standing) -> tuple[int, int | None]:
+        """Return the first records [first, end) that the log has and the archive lacks; end None means the end of the log."""
         self.frontier = standing.offset
         archive = self._archive
-        self._start = max(self._start, standing.start)  # another gateway may know less
+        self._start = max(self._start, standing.start)  # another gateway may have an older start
         if archive.spans and archive.furthest < self._start:
-            lost = f"records {archive.furthest} to {self._start - 1} were removed from the log before they were archived"
+            lost = f"retention removed records {archive.furthest} to {self._start - 1} before they were archived"
             if not self._settings.skip_lost:
                 raise OffsetOutOfRange(
-                    f"{lost}: name {self._settings.name!r} in [retention] keep_for of all gateways, and go on behind them with "
-                    'lost = "skip", or with another archive'
+                    f"{lost}: add {self._settings.name!r} to [retention] keep_for of all gateways, then continue after the gap "
+                    'with lost = "skip", or use another archive'
                 )
-            if self._told_lost < self._start:
-                LOG.warning("%s: the archive goes on behind them", lost)
-                self._told_lost = self._start
+            if self._reported_lost < self._start:
+                LOG.warning("%s: the archive continues after them", lost)
+                self._reported_lost = self._start
         return archive.missing_at(self._start)
 
     def _saved(self) -> int:
-        """What the named reader says. To be asked before the archive is listed: another archiver may be at work."""
+        """Return the named reader's offset. Call this before listing the archive, because another archiver may be running."""
         return self._source.readers().get(self._settings.name, 0)
 
-    def _go_back(self, saved: int, place: int) -> None:
-        """Have the reader say no more than the archive holds, before anything more is removed."""
+    def _lower_offset(self, saved: int, place: int) -> None:
+        """Lower the reader's offset to the end of the archive, before retention removes more records."""
         if saved > place:
             LOG.warning(
-                "reader %s has saved offset %d and %s has not record %d: another archive, or ranges are lost; the reader goes back",
+                "reader %s committed offset %d, but %s lacks record %d: another archive, or lost ranges; lowering the offset",
                 *(self._settings.name, saved, self._archive.where, place),
             )
             self._source.save_offset(self._settings.name, place, True)
             self._committed = place
 
     def step(self) -> Manifest | None:
-        """Archive the next range; None if none is closed."""
+        """Archive the next closed range; return None if there is none."""
         closed = self._closed()
         if closed is not None:
-            self._archive.refresh(soon=True)  # somebody else may have done it, or a range be gone
+            self._archive.refresh(soon=True)  # another archiver may have added or removed ranges
             closed = self._closed()
         if closed is None:
             self._commit()
@@ -233,7 +234,7 @@ class Archiver:
             if gathered.is_full:
                 break
         if gathered.end == start:
-            raise Unavailable(f"the log gave no record of [{start}, {end})")
+            raise Unavailable(f"the log returned no record of [{start}, {end}): retrying")
         manifest = self._added(gathered)
         self.offset = manifest.end
         self.ranges += 1
@@ -245,18 +246,18 @@ class Archiver:
     def _added(self, gathered: Gathered) -> Manifest:
         try:
             return add(self._archive, gathered)
-        except Damaged as error:  # a disk or a network that does not keep what it took: nothing counts, and it is written again
+        except Damaged as error:  # the store does not return the written bytes: no manifest names the files, so retry
             raise Unavailable(str(error)) from error
 
     def _closed(self) -> tuple[int, int] | None:
-        """The next range, if it is closed: `offset` is its beginning then."""
+        """Return the next range if it is closed, and set `offset` to its start."""
         standing = self._source.frontier()
-        start, behind = self._place(standing)
-        if start < self.offset:  # what was there is gone
+        start, behind = self._first_gap(standing)
+        if start < self.offset:  # an archived range has disappeared
             saved = self._saved()
             self._archive.refresh()
-            start, behind = self._place(standing)
-            self._go_back(saved, start)
+            start, behind = self._first_gap(standing)
+            self._lower_offset(saved, start)
         self.offset = start
         end = standing.offset if behind is None else min(behind, standing.offset)
         if end <= start:
@@ -265,11 +266,11 @@ class Archiver:
         tick = self._source.tick_end(start, start, upto, self._settings.ticks)
         if tick > start:
             return start, tick
-        # What another range follows is closed, whatever the ticks say.
+        # A gap before an existing range is closed regardless of ticks.
         return (start, upto) if upto < standing.offset or end == behind else None
 
     def _commit(self, *, soon: bool = False) -> None:
-        """Save the reader's offset where it moved; `soon`: unless that was done within the last second."""
+        """Commit the reader's offset if it moved; with `soon`, at most once per second."""
         now = time.monotonic()
         if self.offset == self._committed or (soon and now < self._commit_at):
             return
@@ -280,11 +281,11 @@ class Archiver:
         except Refused as error:
             if error.code != "offset":
                 raise Unavailable(str(error)) from error
-            # Another archiver has said more.
+            # Another archiver has committed a higher offset.
         self._committed, self._commit_at = self.offset, now + limits.ARCHIVE_COMMIT_US / 1e6
 
-    def _told(self, error: TuttiError) -> None:
+    def _report_wait(self, error: TuttiError) -> None:
         self.failures += 1
         if str(error) != self.trouble:
-            LOG.warning("waits at offset %d: %s", self.offset, error)
+            LOG.warning("waiting at offset %d: %s", self.offset, error)
         self.trouble = str(error)

@@ -1,4 +1,4 @@
-"""Which ranges an archive holds, by the names of their manifests, and what these say."""
+"""Catalog of an archive: its ranges, from the names of the manifests, and the content of the manifests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tutti.errors import Damaged, FormatError, OffsetOutOfRange, WrongDirectory
 
 
 class Span(NamedTuple):
-    """A range of the archive: the offsets [first, end), and its manifest's name."""
+    """A range of the archive: offsets [first, end), and the name of the manifest."""
 
     first: int
     end: int
@@ -39,19 +39,20 @@ class Span(NamedTuple):
 
 
 class Archive:
-    """An archive, opened for reading, or for what adds ranges to it. Thread-safe.
+    """An archive, opened for reading or for adding ranges. Thread-safe.
 
-    Ranges of one log may overlap, where two who archive began at different offsets: a record is the same in each.
+    Ranges may overlap, for example of two archivers that started at different offsets. A record is the same in each range.
 
     Args:
-        where: a directory, or a URL of pyarrow's or fsspec's.
-        log: uuid of the only log that will do; "" takes that which it is of.
-        make: begin an archive of `log` where there is none.
+        where: a directory, or a URL that pyarrow or fsspec supports.
+        log: uuid of the expected log; "" accepts the archive of any log.
+        make: create an archive of `log` if there is none.
 
     Raises (all methods):
-        ConfigError, WrongDirectory: it is no archive, or that of another log.
-        Damaged: what was asked for is not what was written; the message names the file.
-        Unavailable: it cannot be read now.
+        ConfigError: the location is not valid.
+        WrongDirectory: the location is not an archive, or the archive belongs to another log.
+        Damaged: a file differs from what was written; the message names the file.
+        Unavailable: the archive is not readable now.
     """
 
     def __init__(self, where: str | os.PathLike[str], log: str = "", *, make: bool = False) -> None:
@@ -63,10 +64,10 @@ class Archive:
                 self.store.check_writable()
         self.log = self._marker(log, make).log
         if log and self.log != log:
-            raise WrongDirectory(f"{self.store.where} is the archive of log {self.log}, and not of log {log}: name another one")
+            raise WrongDirectory(f"{self.store.where} is the archive of log {self.log}, not of log {log}: name another archive")
         self._lock = threading.Lock()
         self._spans: list[Span] = []
-        self._reaching: list[Span] = []  # those that reach further than all before them: what they have not, none has
+        self._reaching: list[Span] = []  # ranges that end after all earlier ones; together they hold every archived record
         self._end = 0
         self._manifests: OrderedDict[str, Manifest] = OrderedDict()
         self._listed = 0.0
@@ -81,41 +82,41 @@ class Archive:
                 if last or not make:
                     break
             if self.store.names(RANGES):
-                raise Damaged(f"{where}/{MARKER} is gone, and ranges are there; {PUT_BACK_MARKER}")
+                raise Damaged(f"{where}/{MARKER} is missing beside existing ranges; {PUT_BACK_MARKER}")
             self.store.create(MARKER, encode_marker(Marker(log=log)))
-        raise WrongDirectory(f"{where} is no archive: there is no {MARKER}; `tutti archive run` begins one")
+        raise WrongDirectory(f"{where} is not an archive: it has no {MARKER}; `tutti archive run` creates one")
 
     @property
     def where(self) -> str:
-        """The archive, as messages name it."""
+        """The location of the archive for messages."""
         return self.store.where
 
     @property
     def first(self) -> int:
-        """The first offset that it holds; 0 while it holds nothing."""
+        """The first archived offset; 0 for an empty archive."""
         with self._lock:
             return self._spans[0].first if self._spans else 0
 
     @property
     def end(self) -> int:
-        """All records from `first` on, up to this offset, are in it."""
+        """The end of the records from `first` on without a gap."""
         with self._lock:
             return self._end
 
     @property
     def furthest(self) -> int:
-        """The end of its last record, whatever is missing before; 0 while it holds nothing."""
+        """The end of the last range, regardless of gaps; 0 for an empty archive."""
         with self._lock:
             return self._reaching[-1].end if self._reaching else 0
 
     @property
     def spans(self) -> list[Span]:
-        """All ranges, by their first offset."""
+        """All ranges, sorted by their first offset."""
         with self._lock:
             return list(self._spans)
 
     def refresh(self, *, soon: bool = False) -> None:
-        """List the ranges; `soon`: unless that was done just now."""
+        """List the ranges again; with `soon`, at most once per `ARCHIVE_LOOK_US`."""
         with self._lock:
             now = time.monotonic()
             if soon and now - self._listed < limits.ARCHIVE_LOOK_US / 1e6:
@@ -123,14 +124,14 @@ class Archive:
             names = self.store.names(RANGES)
             if len(names) > limits.ARCHIVE_RANGES_MAX:
                 raise FormatError(
-                    f"{self.where} has {len(names)} ranges and at most {limits.ARCHIVE_RANGES_MAX} are read: begin another "
-                    "archive, with larger ones"
+                    f"{self.where} has {len(names)} ranges, above the limit of {limits.ARCHIVE_RANGES_MAX}: start another "
+                    "archive with larger ranges"
                 )
             self._hold([Span(*span, name) for name in names if (span := range_of(name)) is not None])
             self._listed = now
 
     def added(self, manifest: Manifest) -> None:
-        """A range has been added by this process."""
+        """Add a range that this process has written to the list."""
         with self._lock:
             name = manifest.name.rpartition("/")[2]
             if all(span.name != name for span in self._spans):
@@ -146,19 +147,19 @@ class Archive:
         self._end = self._missing_at(first)[0]
 
     def holes(self) -> list[tuple[int, int]]:
-        """Ranges [first, end) between others that it has not."""
+        """Return the gaps [first, end) between ranges."""
         with self._lock:
             return [(one.end, other.first) for one, other in pairwise(self._reaching) if one.end < other.first]
 
     def span_at(self, offset: int) -> Span | None:
-        """A range that holds the record, None if there is none."""
+        """Return a range that holds the record, or None."""
         with self._lock:
             at = self._before(offset)
-            # What begins at or before it and does not reach further than this one does not reach further than the offset.
+            # Any other range that begins at or before the offset ends no later than this one.
             return self._reaching[at] if at >= 0 and self._reaching[at].end > offset else None
 
     def missing_at(self, offset: int) -> tuple[int, int | None]:
-        """The first records [first, end) at or above an offset that it has not; None: it has nothing behind them."""
+        """Return the first gap [first, end) at or above an offset; end None means that no range follows."""
         with self._lock:
             return self._missing_at(offset)
 
@@ -171,14 +172,14 @@ class Archive:
         return offset, None
 
     def _before(self, offset: int) -> int:
-        """Which of the ranges that reach further than all before them is the last that begins at or before an offset; -1: none."""
+        """Return the index in `_reaching` of the last range that begins at or before an offset; -1 without one."""
         return bisect_right(self._reaching, offset, key=lambda span: span.first) - 1
 
     def covering(self, start: int, end: int) -> Iterator[tuple[int, int, Span]]:
-        """The ranges that together hold [start, end), each with the part [low, high) that is taken of it.
+        """Yield (low, high, range) for the ranges that together cover [start, end).
 
         Raises:
-            OffsetOutOfRange: some of it is in none; the message says what.
+            OffsetOutOfRange: the archive lacks some of the records; the message names them.
         """
         position = start
         while position < end:
@@ -198,13 +199,13 @@ class Archive:
         if not spans:
             return f"the archive {self.where} holds no record yet"
         if after is None:
-            return f"record {offset} is not in the archive {self.where}, which goes to {self.furthest}"
+            return f"record {offset} is not in the archive {self.where}, which ends at {self.furthest}"
         if offset < spans[0].first:
             return f"record {offset} is not in the archive {self.where}, which begins at {spans[0].first}"
-        return f"records {offset} to {after - 1} are missing in the archive {self.where}: `tutti archive verify` says what else is"
+        return f"records {offset} to {after - 1} are missing in the archive {self.where}: `tutti archive verify` lists all gaps"
 
     def manifest(self, span: Span) -> Manifest:
-        """What a range consists of."""
+        """Return the manifest of a range."""
         with self._lock:
             found = self._manifests.get(span.name)
             if found is not None:
@@ -215,10 +216,10 @@ class Archive:
         try:
             data: pa.Buffer = self.store.read(path)
         except FileNotFoundError as error:
-            raise damaged(where, "it is gone") from error
+            raise damaged(where, "the file is missing") from error
         manifest = decode_manifest(data.to_pybytes(), where, span.name)
         if manifest.log != self.log:
-            raise WrongDirectory(f"{where} is of log {manifest.log}, and the archive of log {self.log}: it came from elsewhere")
+            raise WrongDirectory(f"{where} belongs to log {manifest.log}, but the archive to log {self.log}: remove the file")
         with self._lock:
             self._manifests[span.name] = manifest
             while len(self._manifests) > limits.ARCHIVE_MANIFESTS_KEPT:

@@ -1,4 +1,4 @@
-"""What `tutti archive run` is told: a TOML file, checked as a gateway's is."""
+"""Configuration of `tutti archive run`: a TOML file with the same checks as a gateway's."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _URL = re.compile(r"tutti://\S+")
 
 
 class Ranges(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where ranges of the archive end.
+    """Limits that end a range of the archive.
 
     Attributes:
-        ticks: a range ends at each tick whose number this divides; with ticks each second 600 is ten minutes in which records came.
-        bytes: or before the batch with which it would have more than this, as the log holds it.
+        ticks: a range ends at each tick with a number divisible by this; 600 is ten minutes with one tick per second.
+        bytes: a range also ends before the batch that would exceed this size in the log.
     """
 
     ticks: Annotated[int, Meta(ge=1, le=limits.ARCHIVE_TICKS_MAX)] = limits.ARCHIVE_RANGE_TICKS
@@ -28,18 +28,18 @@ class Ranges(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Archiving(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """From the log into an archive.
+    """Configuration of an archiver.
 
     Attributes:
         gateways: `tutti://HOST:PORT[,HOST:PORT...]`.
         archive: a directory, or a URL such as s3://BUCKET/DIR.
-        name: of the named reader that says how far the archive is, for [retention] keep_for of gateways.
-        ranges: where ranges end.
-        priority: "idle" takes what processors have left, so that commits beside it do not wait; "low" takes its share, less than
-            others: for a machine that never rests, where it would fall behind.
-        lost: what to do where records were removed from the log before they were archived.
-        metrics: HOST:PORT of a page for Prometheus; none without it.
-        insecure: whether that page may be seen from beyond this host: there is no TLS, nor a token.
+        name: named reader whose committed offset is the end of the archive, for [retention] keep_for of gateways.
+        ranges: limits that end a range.
+        priority: "idle" uses only free CPU time, so that commits on the same host do not wait. "low" uses a reduced share, for a
+            busy host on which an idle archiver would lag.
+        lost: reaction to records that retention removed before they were archived.
+        metrics: HOST:PORT of a page for Prometheus; empty for none.
+        insecure: allow other hosts to read that page, which has neither TLS nor a token.
     """
 
     gateways: Annotated[str, Meta(min_length=1, extra_json_schema={"examples": ["tutti://127.0.0.1:7400"]})]
@@ -53,10 +53,10 @@ class Archiving(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def load_archiving(path: str) -> Archiving:
-    """The configuration in a file.
+    """Load and check the configuration in a file.
 
     Raises:
-        ConfigError: the file cannot be read, or is wrong: where, what, what to do.
+        ConfigError: the file is not readable, or a value is wrong; the message names the value and the remedy.
     """
     config = load_struct(path, Archiving)
     try:

@@ -1,16 +1,16 @@
-"""What an archive consists of: its marker, the manifests of its ranges, and how everything in it is named.
+"""Layout of an archive: its marker, the manifests of its ranges, and all file names.
 
     archive.json                                               the marker: format, log
     ranges/FIRST-END.json                                      the manifest of the records [FIRST, END)
     data/ticks=A-B/FIRST-END-HASH.parquet                      records of a range: of one topic, or of all without a file
 
-Offsets are of 20 digits, so that names are in the order of the log; A and B are the ticks of the first and the last record. HASH is
-the beginning of the file's SHA-256: whoever writes the same writes the same file, and nobody writes over another one. A manifest
-is a line of JSON and, on the next one, the SHA-256 of that line.
+Offsets have 20 digits, so that names sort in the order of the log. A and B are the ticks of the first and the last record. HASH is
+the start of the file's SHA-256, so equal content has one name, and no file overwrites another. A manifest is one line of JSON,
+followed by a line with the SHA-256 of the first.
 
-No directory names a topic. Engines take the value of a directory `topic=NAME` for the column's and guess its type: topic 007 became
-the number 7, and `__HIVE_DEFAULT_PARTITION__` became null. Archives of earlier releases have such directories, and `data/topics/`
-for the rest; readers go by the paths in the manifests.
+No directory name contains a topic. Query engines take a directory `topic=NAME` for a column value and guess its type: topic 007
+became the number 7, and `__HIVE_DEFAULT_PARTITION__` became null. Archives of earlier releases have such directories, and
+`data/topics/` for other files. Readers use the paths in the manifests.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         first, last: offsets of its first and last record.
-        records: how many it has.
+        records: number of records.
         chunks: (byte, length, CRC32C) of each column chunk.
     """
 
@@ -51,11 +51,11 @@ class DataFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file with records of a range, in the order of their offsets.
 
     Attributes:
-        path: below the archive.
+        path: path below the archive.
         bytes, sha256: size and SHA-256 of the file.
-        raw_bytes: what its records take in memory.
+        raw_bytes: size of its records in memory.
         first, last: offsets of its first and last record.
-        topics: records of each topic.
+        topics: number of records of each topic.
         time_min, time_max: smallest and largest timestamp, us UTC.
         tail: (length, CRC32C) of the footer at its end.
         groups: its row groups.
@@ -75,21 +75,21 @@ class DataFile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def records(self) -> int:
-        """How many it has."""
+        """The number of records."""
         return sum(self.topics.values())
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The records [first, end) of a log, whole.
+    """Description of an archived range: all records [first, end) of a log.
 
     Attributes:
-        format: of the archive.
+        format: format of the archive.
         log: uuid of the log, hex.
         first, end: the range; never empty.
         tick_first, tick_last: ticks of the first and the last record.
-        ticks: (number, offset) wherever the tick changes inside: of the records from the offset on that is the last tick.
-        digest: of the range, as `tutti log digest` gives it.
-        files: where its records are, each record in one.
+        ticks: (number, offset) of each change of the tick inside the range; the tick applies to records from the offset on.
+        digest: digest of the range, as `tutti log digest` prints it.
+        files: files with the records, each record in exactly one.
     """
 
     format: int = FORMAT
@@ -104,12 +104,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bytes(self) -> int:
-        """Of its files."""
+        """Size of all its files."""
         return sum(file.bytes for file in self.files)
 
     @property
     def raw_bytes(self) -> int:
-        """What its records take in memory."""
+        """Size of its records in memory."""
         return sum(file.raw_bytes for file in self.files)
 
     @property
@@ -119,24 +119,24 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Where it stands below the archive."""
+        """The path of the manifest below the archive."""
         return f"{RANGES}/{range_name(self.first, self.end)}"
 
 
 class Marker(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands at the root of an archive: its format, and the uuid (hex) of the one log that it is of."""
+    """Marker at the root of an archive: its format, and the uuid (hex) of its log."""
 
     format: int = FORMAT
     log: str
 
 
 def range_name(first: int, end: int) -> str:
-    """The name of the manifest of [first, end)."""
+    """Return the name of the manifest of [first, end)."""
     return f"{first:020}-{end:020}.json"
 
 
 def range_of(name: str) -> tuple[int, int] | None:
-    """The range that a manifest of this name is of; None: it is no manifest's."""
+    """Return the range of a manifest's name; None for other names."""
     found = _RANGE.fullmatch(name)
     return (int(found[1]), int(found[2])) if found else None
 
@@ -147,51 +147,51 @@ def data_name(ticks: tuple[int, int], span: tuple[int, int], sha256: str) -> str
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """The bytes of a manifest.
+    """Encode a manifest.
 
     Raises:
-        FormatError: it is larger than a reader takes.
+        FormatError: the manifest exceeds the limit of readers.
     """
     line = msgspec.json.encode(manifest)
     if len(line) > limits.ARCHIVE_MANIFEST_BYTES_MAX:
         raise FormatError(
-            f"the manifest of [{manifest.first}, {manifest.end}) has {len(line)} bytes and at most "
-            f"{limits.ARCHIVE_MANIFEST_BYTES_MAX} are taken: archive smaller ranges"
+            f"the manifest of [{manifest.first}, {manifest.end}) has {len(line)} bytes, above the limit of "
+            f"{limits.ARCHIVE_MANIFEST_BYTES_MAX}: archive smaller ranges"
         )
     return line + b"\n" + hashlib.sha256(line).hexdigest().encode() + b"\n"
 
 
 def decode_manifest(data: bytes, where: str, name: str) -> Manifest:
-    """The manifest of `where` (for messages), which stands under `name`.
+    """Decode a manifest with file name `name`; `where` names it in messages.
 
     Raises:
-        Damaged: it is not what was written.
-        FormatError: it is of a newer release.
+        Damaged: the manifest is corrupt.
+        FormatError: a newer release wrote the manifest.
     """
     line, _, rest = data.partition(b"\n")
     if rest.strip() != hashlib.sha256(line).hexdigest().encode():
-        raise Damaged(f"the manifest {where} is damaged: its SHA-256 is another one; {PUT_BACK}")
+        raise Damaged(f"the manifest {where} is corrupt: its SHA-256 does not match; {PUT_BACK}")
     _check_format(line, where)
     try:
         manifest = msgspec.json.decode(line, type=Manifest)
     except _UNREADABLE as error:
         raise Damaged(f"the manifest {where} cannot be read ({error}); {PUT_BACK}") from error
     if range_name(manifest.first, manifest.end) != name or manifest.first >= manifest.end or not manifest.files:
-        raise Damaged(f"the manifest {where} is that of [{manifest.first}, {manifest.end}): it was renamed; {PUT_BACK}")
+        raise Damaged(f"the manifest {where} describes [{manifest.first}, {manifest.end}): it was renamed; {PUT_BACK}")
     return manifest
 
 
 def encode_marker(marker: Marker) -> bytes:
-    """The bytes of a marker."""
+    """Encode a marker."""
     return msgspec.json.encode(marker) + b"\n"
 
 
 def decode_marker(data: bytes, where: str) -> Marker:
-    """The marker of the archive `where`.
+    """Decode the marker of the archive `where`.
 
     Raises:
-        Damaged: it cannot be read.
-        FormatError: it is of a newer release.
+        Damaged: the marker is corrupt.
+        FormatError: a newer release wrote the marker.
     """
     _check_format(data, where)
     try:
@@ -202,19 +202,19 @@ def decode_marker(data: bytes, where: str) -> Marker:
 
 def _check_format(data: bytes, where: str) -> None:
     try:
-        told = msgspec.json.decode(data)
+        fields = msgspec.json.decode(data)
     except _UNREADABLE:
-        return  # what reads it whole says what is wrong
-    found = told.get("format") if isinstance(told, dict) else None
+        return  # the caller's full decoding raises the right error
+    found = fields.get("format") if isinstance(fields, dict) else None
     if isinstance(found, int) and found > FORMAT:
-        raise FormatError(f"{where} has format {found} and this release reads up to {FORMAT}: read it with a newer release")
+        raise FormatError(f"{where} has format {found}, but this release supports up to format {FORMAT}: use a newer release")
 
 
 def data_range_of(path: str) -> tuple[int, int] | None:
-    """The range that a file below DATA was written for; None: its name is none that an archiver gives."""
+    """Return the range of a file below DATA from its name; None if no archiver wrote it."""
     found = _DATA.fullmatch(path.rpartition("/")[2])
     return (int(found[1]), int(found[2])) if found else None
 
 
-PUT_BACK = "put it back from a copy, or, where the log still has the range, remove its manifest: the archiver archives it again"
-PUT_BACK_MARKER = "put it back from a copy: it has the format and the uuid of the log, which each manifest has too"
+PUT_BACK = "restore it from a copy, or, if the log still has the range, remove its manifest: the archiver archives it again"
+PUT_BACK_MARKER = "restore it from a copy: it holds the format and the uuid of the log, as each manifest does"

@@ -1,4 +1,4 @@
-"""What an archiver says of itself to Prometheus, collected when it is asked."""
+"""Prometheus metrics of an archiver, collected on request."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from tutti.archive.archiver import Archiver
 
 
 class Metrics(Collector):
-    """Collector of one archiver; it is looked at from another thread, and nothing is changed."""
+    """Collector for one archiver. It only reads the archiver, from another thread."""
 
     def __init__(self, archiver: Archiver) -> None:
-        """Of this one."""
+        """Collect from `archiver`."""
         self._archiver = archiver
 
     def collect(self) -> Iterator[Metric]:
-        """All families."""
+        """Yield all metric families."""
         one = self._archiver
         lag = max(0, one.frontier - one.offset)
         yield GaugeMetricFamily("tutti_archive_offset", "All records below it are in the archive.", value=one.offset)
-        yield GaugeMetricFamily("tutti_archive_lag_records", "Committed records that are not in it yet.", value=lag)
+        yield GaugeMetricFamily("tutti_archive_lag_records", "Committed records that are not archived yet.", value=lag)
         yield GaugeMetricFamily(
-            "tutti_archive_working", "0 while it waits for something that failed.", value=float(not one.trouble)
+            "tutti_archive_working", "0 while the archiver waits after a failure, else 1.", value=float(not one.trouble)
         )
         yield CounterMetricFamily("tutti_archive_ranges", "Ranges that this process added.", value=one.ranges)
-        yield CounterMetricFamily("tutti_archive_records", "Records in them.", value=one.records)
-        yield CounterMetricFamily("tutti_archive_bytes", "Bytes of these as readers get them.", value=one.bytes)
-        yield CounterMetricFamily("tutti_archive_failures", "Times that it had to wait and try again.", value=one.failures)
+        yield CounterMetricFamily("tutti_archive_records", "Records in the ranges that this process added.", value=one.records)
+        yield CounterMetricFamily("tutti_archive_bytes", "Bytes of these records in memory.", value=one.bytes)
+        yield CounterMetricFamily("tutti_archive_failures", "Waits and retries after a failure.", value=one.failures)

@@ -1,7 +1,7 @@
-"""Parquet files of the archive: made in memory, and read piece by piece, each piece checked against what the manifest says of it.
+"""Parquet files of the archive: encoded in memory, and read in parts with a check of each part.
 
-Every engine reads them as they are. What is read here is checked first: the footer and each column chunk have a CRC32C in the
-manifest, so that a read of some columns or records fetches and checks these alone.
+The files are plain Parquet for other query engines. Reads here check all bytes first: the manifest has a CRC32C of the footer and
+of each column chunk, so a read of some columns or records fetches and checks only these.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from tutti.data.frames.columns import SCHEMA, schema_of
 from tutti.data.frames.frame import crc32c
 from tutti.errors import Damaged
 
-_LEVEL = 1  # of zstd: the next ones take twice the time for a twentieth
+_LEVEL = 1  # zstd level: higher ones take twice the CPU time for 5 % smaller files
 _NUMBERS = ("offset", "timestamp", "sequence", "view", "tick")
 _NAMES: Any = ["topic", "gateway", "producer"]
-_ROW_BYTES = 100  # the other columns of a record
-_MAGIC = 8  # bytes at the end: the footer's length, and PAR1
+_ROW_BYTES = 100  # estimate for the fixed-size columns of a record
+_MAGIC = 8  # bytes at the end of a file: the footer's length, and PAR1
 
 
 class Encoded(NamedTuple):
-    """A file as it is to be written: its bytes, their SHA-256, its footer (length, CRC32C) and row groups."""
+    """An encoded file: its bytes, their SHA-256, its footer (length, CRC32C) and row groups."""
 
     data: pa.Buffer
     sha256: str
@@ -40,20 +40,20 @@ class Encoded(NamedTuple):
 
 
 def weight(records: pa.Table | pa.RecordBatch) -> int:
-    """What records (with all columns) take in memory, about, in bytes; how they are cut into batches does not count."""
+    """Return the approximate bytes of records (with all columns) in memory, independent of their division into batches."""
     entries: Any = records.column("headers").combine_chunks() if isinstance(records, pa.Table) else records.column("headers")
     texts: list[Any] = [records.column("key"), records.column("value"), *entries.flatten().flatten()]
     return records.num_rows * _ROW_BYTES + sum(pc.sum(pc.binary_length(text)).as_py() or 0 for text in texts)
 
 
 def groups_of(table: pa.Table) -> list[pa.Table]:
-    """The table (of `SCHEMA`) cut into row groups; records alone decide where."""
+    """Split a table (of `SCHEMA`) into row groups; the result depends on the records alone."""
     rows = max(1, table.num_rows * limits.ARCHIVE_GROUP_BYTES // max(weight(table), 1))
     return [table.slice(at, rows) for at in range(0, table.num_rows, rows)]
 
 
 def encode(groups: Sequence[pa.Table]) -> Encoded:
-    """A file with these row groups."""
+    """Encode a file with these row groups."""
     sink = pa.BufferOutputStream()
     plain: dict[str, str] = {"key": "PLAIN", "value": "PLAIN"}
     with parquet.ParquetWriter(
@@ -75,10 +75,10 @@ def encode(groups: Sequence[pa.Table]) -> Encoded:
     return Encoded(data, hashlib.sha256(data).hexdigest(), (length, crc32c(memoryview(tail))), found)
 
 
-def _group(data: pa.Buffer, told: Any, group: pa.Table) -> Group:
+def _group(data: pa.Buffer, metadata: Any, group: pa.Table) -> Group:
     chunks = []
-    for number in range(told.num_columns):
-        column = told.column(number)
+    for number in range(metadata.num_columns):
+        column = metadata.column(number)
         start = column.data_page_offset
         if column.dictionary_page_offset is not None:
             start = min(start, column.dictionary_page_offset)
@@ -88,26 +88,26 @@ def _group(data: pa.Buffer, told: Any, group: pa.Table) -> Group:
 
 
 class ArchivedFile:
-    """A file of an archive, opened for reading. Nothing that fails its check is ever given.
+    """A file of an archive, opened for reading. Only checked data is returned.
 
     Raises (all methods):
-        Damaged: the file is not what was written; the message names it.
-        Unavailable: it cannot be read now.
+        Damaged: the file differs from what was written; the message names it.
+        Unavailable: the file is not readable now.
     """
 
     def __init__(self, store: Store, file: DataFile) -> None:
-        """Read its footer."""
+        """Read and check the footer."""
         self._file = file
         self._where = f"{store.where}/{file.path}"
         length, crc = file.tail
         tail = _read(store, file, self._where, file.bytes - length, length)
         if crc32c(tail) != crc:
-            raise damaged(self._where, "its footer fails its CRC")
+            raise damaged(self._where, "the footer fails its CRC")
         source = pa.PythonFile(_Checked(store, file, self._where), mode="r")
         self._parquet = parquet.ParquetFile(source, metadata=parquet.read_metadata(io.BytesIO(tail)), pre_buffer=False)
 
     def group(self, number: int, columns: Sequence[str]) -> pa.Table:
-        """These columns of a row group, in this order."""
+        """Return these columns of a row group, in this order."""
         try:
             table = self._parquet.read_row_group(number, columns=list(columns), use_threads=False)
         except (pa.ArrowException, OSError) as error:
@@ -119,7 +119,7 @@ class ArchivedFile:
 
 
 class _Checked(io.RawIOBase):
-    """A file as pyarrow reads it: whatever it asks for, whole column chunks are fetched, checked, and cut."""
+    """File object for pyarrow, which fetches and checks whole column chunks for each read."""
 
     def __init__(self, store: Store, file: DataFile, where: str) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ class _Checked(io.RawIOBase):
         self._at = 0
         self._chunks = sorted(chunk for group in file.groups for chunk in group.chunks)
         self._starts = [start for start, _, _ in self._chunks]
-        self._held = (0, b"")  # the last chunks that were asked for, and where they begin
+        self._held = (0, b"")  # the last fetched chunks, and their first byte
 
     def readable(self) -> bool:
         return True
@@ -159,7 +159,7 @@ class _Checked(io.RawIOBase):
         begin = wanted[0][0] if wanted else 0
         upto = wanted[-1][0] + wanted[-1][1] if wanted else 0
         if not begin <= start <= end <= upto:
-            raise damaged(self._where, f"its footer asks for bytes {start} to {end}, where no column chunk is")
+            raise damaged(self._where, f"the footer refers to bytes {start} to {end}, where no column chunk is")
         data = _read(self._store, self._file, self._where, begin, upto - begin)
         view = memoryview(data)
         for at, length, crc in wanted:
@@ -172,12 +172,12 @@ def _read(store: Store, file: DataFile, where: str, start: int, length: int) -> 
     try:
         data = store.read_at(file.path, start, length)
     except FileNotFoundError as error:
-        raise damaged(where, "it is gone") from error
+        raise damaged(where, "the file is missing") from error
     if len(data) != length:
-        raise damaged(where, f"it ends before byte {start + length} and had {file.bytes} bytes")
+        raise damaged(where, f"it ends before byte {start + length}, but was written with {file.bytes} bytes")
     return data
 
 
 def damaged(where: str, why: str) -> Damaged:
-    """The error of a file that is not what was written."""
-    return Damaged(f"{where} of the archive is damaged: {why}; {PUT_BACK}")
+    """Return the error for a file that differs from what was written."""
+    return Damaged(f"{where} of the archive is corrupt: {why}; {PUT_BACK}")

@@ -1,4 +1,4 @@
-"""Records of an archive in the order of their offsets: the files of a range are merged, as each has those of some topics."""
+"""Reads records of an archive in offset order, by merging the files of a range, each of which holds some topics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tutti.data.frames.columns import schema_of
 
 
 class Part(NamedTuple):
-    """Records, the offset to go on from after them, and their offsets where they do not follow each other."""
+    """Records, the next offset after them, and their offsets if these have gaps."""
 
     batch: pa.RecordBatch
     next: int
@@ -26,15 +26,15 @@ class Part(NamedTuple):
 
 
 def read(archive: Archive, start: int, end: int, topics: Sequence[str] | None, columns: Sequence[str]) -> Iterator[Part]:
-    """The records [start, end) of an archive.
+    """Yield the records [start, end) of an archive.
 
     Args:
         topics: only these; None is all.
         columns: only these, in this order.
 
     Raises:
-        OffsetOutOfRange: the archive has not all of them.
-        Damaged: a file is not what was written; everything before was right.
+        OffsetOutOfRange: the archive lacks some of the records.
+        Damaged: a file differs from what was written; all records before it are correct.
     """
     for low, high, span in archive.covering(start, end):
         yield from read_range(archive, archive.manifest(span), low, high, topics, columns)
@@ -43,7 +43,7 @@ def read(archive: Archive, start: int, end: int, topics: Sequence[str] | None, c
 def read_range(
     archive: Archive, manifest: Manifest, start: int, end: int, topics: Sequence[str] | None, columns: Sequence[str]
 ) -> Iterator[Part]:
-    """As `read`, of one range."""
+    """As `read`, from one range."""
     schema = schema_of(columns)
     wanted = None if topics is None else frozenset(topics)
     runs = [
@@ -62,14 +62,14 @@ def read_range(
             made = pa.RecordBatch.from_arrays([batch.column(name) for name in columns], schema=schema)
             yield Part(made, position, part if wanted is not None else None)
     if wanted is None and position != end:
-        raise damaged(f"{archive.where}/{manifest.name}", f"records {position} to {end - 1} are in none of its files")
+        raise damaged(f"{archive.where}/{manifest.name}", f"none of its files holds records {position} to {end - 1}")
 
 
 def _check_dense(archive: Archive, manifest: Manifest, position: int, offsets: pa.ChunkedArray[Any]) -> None:
-    """Each record of the range is there, once."""
+    """Check that the offsets continue `position` without a gap or duplicate."""
     numbers = offsets.to_numpy()
     if numbers[0] != position or not bool((np.diff(numbers) == 1).all()):
-        found = f"its files have not all records from {position} on, or some twice"
+        found = f"its files lack records from {position} on, or hold some twice"
         raise damaged(f"{archive.where}/{manifest.name}", found)
 
 
@@ -80,7 +80,7 @@ def _batches(table: pa.Table) -> Iterator[pa.RecordBatch]:
 
 
 class _Run:
-    """The records of one file that are wanted, a row group at a time."""
+    """The selected records of one file, read one row group at a time."""
 
     def __init__(
         self, archive: Archive, file: DataFile, start: int, end: int, topics: Collection[str] | None, columns: Sequence[str]
@@ -88,7 +88,7 @@ class _Run:
         self._archive = archive
         self._file = file
         self._start, self._end = start, end
-        # A file of one topic is wanted as a whole, else it would not be opened.
+        # A file with a single topic needs no filter: it is opened only if the topic is selected.
         self._topics = None if topics is None or len(file.topics) == 1 else pa.array(sorted(topics), pa.string())
         self._columns = list(dict.fromkeys([*columns, "offset"]))
         self._asked = list(dict.fromkeys([*self._columns, "topic"])) if self._topics is not None else self._columns
@@ -98,7 +98,7 @@ class _Run:
         self.offsets: npt.NDArray[np.int64] = np.empty(0, np.int64)
 
     def fill(self) -> bool:
-        """Have records at hand; False when there are no more."""
+        """Load the next row group if the buffer is empty. Return False at the end of the file."""
         while not len(self.offsets) and self._groups:
             if self._opened is None:
                 self._opened = ArchivedFile(self._archive.store, self._file)
@@ -112,7 +112,7 @@ class _Run:
         return len(self.offsets) > 0
 
     def upto(self, last: int) -> pa.Table | None:
-        """Take the records up to an offset."""
+        """Remove and return the buffered records up to an offset."""
         count = int(np.searchsorted(self.offsets, last, side="right"))
         if not count or self.table is None:
             return None
@@ -121,7 +121,7 @@ class _Run:
 
 
 def _merged(runs: list[_Run]) -> Iterator[pa.Table]:
-    """The records of all runs in order: as far as the run that has least at hand tells."""
+    """Merge the records of all runs in order, each step up to the lowest last offset of their buffers."""
     while runs := [run for run in runs if run.fill()]:
         last = min(int(run.offsets[-1]) for run in runs)
         parts = [part for run in runs if (part := run.upto(last)) is not None]

@@ -1,7 +1,7 @@
-"""Where an archive is kept: a directory of this machine, or any file system that pyarrow or fsspec reaches by a URL.
+"""Storage of an archive: a local directory, or any file system that pyarrow or fsspec reaches by a URL.
 
-Nothing is ever renamed. A file is there whole or not at all in a directory; an object store gives the same, and where it does not
-(a write that was cut short), what was written is read back before anything names it.
+Archived files are never renamed. Writes are atomic in a local directory and in most object stores. For other stores, the archiver
+reads each file back before a manifest names it.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from tutti.runtime.backoff import Doubling
 from tutti.runtime.fsync import open_file, sync_directory
 
 T = TypeVar("T")
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
-#: What waiting does not mend.
-_NO_PLACE = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
+_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_LINK_ERRNOS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+#: Errors that a retry cannot resolve.
+_PERMANENT_ERRNOS = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 _PARTIAL = ".partial"
 
 
 class Entry(NamedTuple):
-    """A file: its path below the archive, its size, and when it was written (us since 1970; 0 where nobody says)."""
+    """A file: its path below the archive, its size, and its write time (us since 1970; 0 if unknown)."""
 
     path: str
     bytes: int
@@ -41,52 +41,52 @@ class Entry(NamedTuple):
 
 
 class Store(Protocol):
-    """The files of an archive, by their paths below it.
+    """Access to the files of an archive by their paths below it.
 
     Raises (all methods):
-        FileNotFoundError: there is no such file.
-        DiskFull: there is no room.
-        Unavailable: the file system did not do it; the message names the file and says why.
+        FileNotFoundError: the file does not exist.
+        DiskFull: the disk is full.
+        Unavailable: the file system failed; the message names the file and the reason.
     """
 
     @property
     def where(self) -> str:
-        """The archive, as messages name it."""
+        """The location of the archive for messages."""
 
     def read(self, path: str) -> pa.Buffer:
-        """A whole file."""
+        """Return a whole file."""
 
     def read_back(self, path: str) -> pa.Buffer:
-        """A whole file that was just written, from where it is kept and not from memory, where that can be said."""
+        """Return a whole file that was just written, from the medium instead of a cache if possible."""
 
     def read_at(self, path: str, start: int, length: int) -> bytes:
-        """Some bytes of a file; fewer where it ends."""
+        """Return bytes of a file; fewer at its end."""
 
     def write(self, path: str, data: pa.Buffer) -> None:
-        """Make a file, or the same file again; durable when this returns."""
+        """Write a file durably, or write the same file again."""
 
     def create(self, path: str, data: bytes) -> bool:
-        """As `write`, unless there is a file already: then False, where the file system can tell at once, and else as good as."""
+        """As `write`, unless the file exists: then return False. The check is atomic only if the file system supports that."""
 
     def names(self, folder: str) -> list[str]:
-        """The names of the files in a folder; none where there is no such folder."""
+        """Return the names of the files in a folder; empty if the folder does not exist."""
 
     def walk(self, folder: str) -> Iterator[Entry]:
-        """All files below a folder."""
+        """Yield all files below a folder."""
 
     def remove(self, path: str) -> None:
-        """Remove a file, which may be gone already."""
+        """Remove a file if it exists."""
 
 
 def open_store(where: str | os.PathLike[str]) -> Store:
-    """The store that `where` names: a directory, or a URL (`file:///DIR`, `s3://BUCKET/DIR`, or any other that fsspec knows).
+    """Open the store at a directory or URL (`file:///DIR`, `s3://BUCKET/DIR`, or any other that fsspec supports).
 
     Raises:
-        ConfigError: it names none, it has a password in it, or what reaches it is not installed.
+        ConfigError: the location is not valid, contains a password, or needs a package that is not installed.
     """
     text = os.fspath(where)
     if not text.strip() or "\0" in text:
-        raise ConfigError(f"{where!r} names no archive: give a directory, or a URL such as s3://BUCKET/DIR")
+        raise ConfigError(f"{where!r} is not the location of an archive: give a directory, or a URL such as s3://BUCKET/DIR")
     scheme, separator, rest = text.partition("://")
     if not separator or scheme == "file":
         return LocalStore(text if not separator else "/" + rest.lstrip("/"))
@@ -96,29 +96,29 @@ def open_store(where: str | os.PathLike[str]) -> Store:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         found, path = _by_fsspec(text, shown)
     except OSError as error:
-        raise Unavailable(f"the archive {shown} cannot be reached: {_without(text, shown, error)}") from None
+        raise Unavailable(f"the archive {shown} is not reachable: {_without(text, shown, error)}") from None
     return RemoteStore(shown, found, path)
 
 
 def _shown(url: str) -> str:
-    """The URL as messages, logs and plans may have it: without what stands behind `?` or `#`, which may be a signature.
+    """Return the URL for messages, logs and plans, without the part after `?` or `#`, which can be a signature.
 
     Raises:
-        ConfigError: it has a password.
+        ConfigError: the URL contains a password.
     """
     scheme, _, rest = url.partition("://")
     place = re.split(r"[?#]", rest, maxsplit=1)[0]
     authority = place.partition("/")[0]
-    if ":" in rest.rpartition("@")[0]:  # of all of it: a secret may have a slash in it that is not quoted
+    if ":" in rest.rpartition("@")[0]:  # search the whole URL, because a secret can contain an unquoted slash
         raise ConfigError(
-            f"a {scheme}:// URL of an archive has a password in it, which command lines, plans and logs would show: give it by "
-            "what the file system looks at itself (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for s3://, FSSPEC_* for others)"
+            f"the {scheme}:// URL of the archive contains a password, which command lines, plans and logs would show: use the "
+            "environment variables of the file system (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for s3://, FSSPEC_* for others)"
         )
     return f"{scheme}://{authority.rpartition('@')[2]}{place[len(authority) :]}"
 
 
 def _without(url: str, shown: str, error: Exception) -> str:
-    """What an error says, without what is not to be shown."""
+    """Return the text of an error without the secret part of the URL."""
     said = str(error).replace(url, shown)
     behind = re.split(r"[?#]", url, maxsplit=1)
     return said.replace(behind[1], "...") if len(behind) > 1 and behind[1] else said
@@ -127,75 +127,75 @@ def _without(url: str, shown: str, error: Exception) -> str:
 def _by_fsspec(url: str, shown: str) -> tuple[arrow_fs.FileSystem, str]:
     scheme = url.partition("://")[0]
     try:
-        from fsspec.core import url_to_fs  # noqa: PLC0415 - not installed where no archive is reached by it
+        from fsspec.core import url_to_fs  # noqa: PLC0415 - an optional dependency
     except ImportError as error:
-        raise ConfigError(f"{shown}: {scheme}:// is reached by fsspec: pip install 'tutti-ingest[archive]'") from error
+        raise ConfigError(f"{shown}: {scheme}:// needs fsspec: pip install 'tutti-ingest[archive]'") from error
     try:
         found, path = url_to_fs(url)
     except (ValueError, ImportError) as error:
-        raise ConfigError(f"{shown}: no file system is known for {scheme}:// ({_without(url, shown, error)})") from None
+        raise ConfigError(f"{shown}: fsspec has no file system for {scheme}:// ({_without(url, shown, error)})") from None
     handler: Any = arrow_fs.FSSpecHandler
     return arrow_fs.PyFileSystem(handler(found)), path
 
 
 class LocalStore:
-    """A directory of this machine."""
+    """A local directory."""
 
     def __init__(self, root: str) -> None:
-        """Nothing is made yet."""
+        """Use `root`, without creating it."""
         self.where = os.path.abspath(root)
 
     def _path(self, path: str) -> str:
         return os.path.join(self.where, path)
 
     def check_directory(self) -> None:
-        """Refuse a place that is there, and no directory.
+        """Check that the location is a directory, if it exists.
 
         Raises:
-            ConfigError: it is none.
+            ConfigError: the location is not a directory.
         """
         try:
             good = stat.S_ISDIR(os.stat(self.where).st_mode)
         except NotADirectoryError:
             good = False
         except OSError:
-            return  # whoever reads or writes it is told why not
+            return  # a later read or write raises the error
         if not good:
-            raise ConfigError(f"archive {self.where} is no directory: name one, or a URL such as s3://BUCKET/DIR")
+            raise ConfigError(f"archive {self.where} is not a directory: give a directory, or a URL such as s3://BUCKET/DIR")
 
     def check_writable(self) -> None:
-        """Refuse a place where nothing can be written: at the start that is a wrong name, and nothing to wait for.
+        """Check that the location is writable. At the start, a failure means a wrong location, so a wait would not help.
 
         Raises:
-            ConfigError: why it cannot.
+            ConfigError: the location is not writable; the message has the reason.
         """
         try:
             with self._partial(self._path("probe"), pa.py_buffer(b"")):
                 pass
         except OSError as error:
-            if error.errno in _NO_PLACE:
-                where = f"archive {self.where} cannot be written"
-                raise ConfigError(f"{where} ({error.strerror}): {remedy(error, 'name a directory that can be')}") from error
+            if error.errno in _PERMANENT_ERRNOS:
+                where = f"archive {self.where} is not writable"
+                raise ConfigError(f"{where} ({error.strerror}): {remedy(error, 'give a writable directory')}") from error
 
     def read(self, path: str) -> pa.Buffer:
         """As `Store.read`."""
-        with self._told("read", path), open(self._path(path), "rb", opener=open_file) as file:
+        with self._translated("read", path), open(self._path(path), "rb", opener=open_file) as file:
             return pa.py_buffer(file.read())
 
     def read_back(self, path: str) -> pa.Buffer:
-        """As `Store.read_back`: what is durable the kernel can forget, so that the disk is asked."""
-        with self._told("read", path), open(self._path(path), "rb", opener=open_file) as file:
+        """As `Store.read_back`: drop the durable pages from the page cache, so that the read uses the disk."""
+        with self._translated("read", path), open(self._path(path), "rb", opener=open_file) as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             return pa.py_buffer(file.read())
 
     def read_at(self, path: str, start: int, length: int) -> bytes:
         """As `Store.read_at`."""
-        with self._told("read", path), open(self._path(path), "rb", buffering=0, opener=open_file) as file:
+        with self._translated("read", path), open(self._path(path), "rb", buffering=0, opener=open_file) as file:
             return os.pread(file.fileno(), length, start)
 
     def write(self, path: str, data: pa.Buffer) -> None:
         """As `Store.write`."""
-        with self._told("write", path):
+        with self._translated("write", path):
             whole = self._path(path)
             with self._partial(whole, data) as partial:
                 os.replace(partial, whole)
@@ -203,7 +203,7 @@ class LocalStore:
 
     def create(self, path: str, data: bytes) -> bool:
         """As `Store.create`."""
-        with self._told("write", path):
+        with self._translated("write", path):
             whole = self._path(path)
             with self._partial(whole, pa.py_buffer(data)) as partial:
                 try:
@@ -211,7 +211,7 @@ class LocalStore:
                 except FileExistsError:
                     return False
                 except OSError as error:
-                    if error.errno not in _NO_LINKS:
+                    if error.errno not in _NO_LINK_ERRNOS:
                         raise
                     if os.path.exists(whole):
                         return False
@@ -221,7 +221,7 @@ class LocalStore:
 
     @contextlib.contextmanager
     def _partial(self, whole: str, data: pa.Buffer) -> Iterator[str]:
-        """A durable file beside `whole` that has the data; it is gone afterwards, whatever happens."""
+        """Provide a durable temporary file with the data beside `whole`, and remove it afterwards in any case."""
         self._make_folders(os.path.dirname(whole))
         partial = f"{whole}.{uuid.uuid4().hex}{_PARTIAL}"
         try:
@@ -249,13 +249,13 @@ class LocalStore:
     def names(self, folder: str) -> list[str]:
         """As `Store.names`."""
         try:
-            with self._told("list", folder):
+            with self._translated("list", folder):
                 return [name for name in os.listdir(self._path(folder)) if not name.endswith(_PARTIAL)]
         except FileNotFoundError:
             return []
 
     def walk(self, folder: str) -> Iterator[Entry]:
-        """As `Store.walk`; what a write left that was cut short, too."""
+        """As `Store.walk`, including the remains of interrupted writes."""
         for room, _, files in os.walk(self._path(folder)):
             for name in files:
                 path = os.path.join(room, name)
@@ -265,27 +265,27 @@ class LocalStore:
 
     def remove(self, path: str) -> None:
         """As `Store.remove`."""
-        with self._told("remove", path), contextlib.suppress(FileNotFoundError):
+        with self._translated("remove", path), contextlib.suppress(FileNotFoundError):
             os.unlink(self._path(path))
 
     @contextlib.contextmanager
-    def _told(self, what: str, path: str) -> Iterator[None]:
+    def _translated(self, what: str, path: str) -> Iterator[None]:
         try:
             yield
         except FileNotFoundError:
             raise
         except OSError as error:
             whole = self._path(path)
-            if error.errno in _NO_ROOM:
-                raise DiskFull(f"no room for {whole} ({error.strerror}): free some space where the archive is") from error
+            if error.errno in _FULL_ERRNOS:
+                raise DiskFull(f"the disk is full at {whole} ({error.strerror}): free some space for the archive") from error
             raise Unavailable(f"cannot {what} {whole} of the archive: {error.strerror or error}") from error
 
 
 class RemoteStore:
-    """A file system behind a network, or of another program: what it does not do at once is tried again."""
+    """A remote file system of pyarrow or fsspec. Failed operations are retried."""
 
     def __init__(self, where: str, found: arrow_fs.FileSystem, root: str) -> None:
-        """`root` is the archive's place there."""
+        """Use the archive at path `root` of the file system."""
         self.where = where.rstrip("/")
         self._fs = found
         self._root = root.rstrip("/")
@@ -300,7 +300,7 @@ class RemoteStore:
             with self._fs.open_input_file(self._path(path)) as file:
                 return file.read_buffer()
 
-        return self._tried("read", path, read)
+        return self._with_retries("read", path, read)
 
     read_back = read
 
@@ -312,7 +312,7 @@ class RemoteStore:
             with self._fs.open_input_file(self._path(path)) as file:
                 return bytes(file.read_at(length, start))
 
-        return self._tried("read", path, read)
+        return self._with_retries("read", path, read)
 
     def write(self, path: str, data: pa.Buffer) -> None:
         """As `Store.write`."""
@@ -323,15 +323,15 @@ class RemoteStore:
             with self._fs.open_output_stream(whole) as file:
                 file.write(data)
 
-        self._tried("write", path, write)
+        self._with_retries("write", path, write)
 
     def create(self, path: str, data: bytes) -> bool:
-        """As `Store.create`: pyarrow's file systems cannot tell at once."""
+        """As `Store.create`, with a non-atomic check, because pyarrow's file systems have no exclusive create."""
 
         def there() -> bool:
             return self._fs.get_file_info(self._path(path)).type != arrow_fs.FileType.NotFound
 
-        if self._tried("look for", path, there):
+        if self._with_retries("check for", path, there):
             return False
         self.write(path, pa.py_buffer(data))
         return True
@@ -348,24 +348,24 @@ class RemoteStore:
 
     def _listed(self, folder: str, *, recursive: bool) -> list[Any]:
         selector = arrow_fs.FileSelector(self._path(folder), allow_not_found=True, recursive=recursive)
-        found = self._tried("list", folder, lambda: self._fs.get_file_info(selector))
+        found = self._with_retries("list", folder, lambda: self._fs.get_file_info(selector))
         return [info for info in found if info.type == arrow_fs.FileType.File]
 
     def remove(self, path: str) -> None:
         """As `Store.remove`."""
         with contextlib.suppress(FileNotFoundError):
-            self._tried("remove", path, lambda: self._fs.delete_file(self._path(path)))
+            self._with_retries("remove", path, lambda: self._fs.delete_file(self._path(path)))
 
-    def _tried(self, what: str, path: str, act: Callable[[], T]) -> T:
+    def _with_retries(self, what: str, path: str, act: Callable[[], T]) -> T:
         waits = Doubling(limits.ARCHIVE_RETRY_US_MIN / 1e6, limits.ARCHIVE_RETRY_US_MAX / 1e6)
         for left in reversed(range(limits.ARCHIVE_TRIES)):
             try:
                 return act()
             except FileNotFoundError:
                 raise
-            except Exception as error:  # each file system raises what it likes
-                if isinstance(error, OSError) and error.errno in _NO_ROOM:
-                    raise DiskFull(f"no room for {self.where}/{path}: {error}") from error
+            except Exception as error:  # file systems raise arbitrary types
+                if isinstance(error, OSError) and error.errno in _FULL_ERRNOS:
+                    raise DiskFull(f"the disk is full at {self.where}/{path}: {error}") from error
                 if not left or isinstance(error, PermissionError | NotImplementedError):
                     raise Unavailable(f"cannot {what} {self.where}/{path}: {type(error).__name__}: {error}") from error
                 time.sleep(waits.next_s())

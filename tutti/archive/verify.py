@@ -1,4 +1,4 @@
-"""Looking through a whole archive: every file, every record, and whether something is missing."""
+"""Verification of a whole archive: every file, every record, and gaps between ranges."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tutti.errors import Damaged, FormatError
 
 
 class Verified(NamedTuple):
-    """What was found.
+    """Result of a verification.
 
     Attributes:
-        ranges, files, records, bytes: that are good.
-        wrong: what is damaged, in words, `limits.FINDINGS_MAX` at most.
-        holes: offsets [first, end) between ranges that none has.
-        orphans: files that no range names, for a day or longer, and whose records other files have: of archivers that were killed.
+        ranges, files, records, bytes: counts of intact items.
+        wrong: descriptions of corrupt items, at most `limits.FINDINGS_MAX`.
+        holes: gaps [first, end) between ranges.
+        orphans: files older than a day that no manifest names and whose records other files hold; killed archivers leave them.
     """
 
     ranges: int
@@ -37,18 +37,18 @@ class Verified(NamedTuple):
 
     @property
     def good(self) -> bool:
-        """Whether all that the archive is to hold is there."""
+        """True if the archive has no corrupt item and no gap."""
         return not self.wrong and not self.holes
 
 
 def verify(archive: Archive, progress: Callable[[int], None] | None = None) -> Verified:
-    """Read everything: each file's SHA-256, each record, and of each range the digest that the log had.
+    """Check the SHA-256 of each file, each record, and the digest of each range.
 
     Args:
-        progress: called with the records of each range that was looked at.
+        progress: called with the record count of each checked range.
 
     Raises:
-        Unavailable: the archive cannot be read now.
+        Unavailable: the archive is not readable now.
     """
     ranges = files = records = size = 0
     wrong: list[str] = []
@@ -69,12 +69,12 @@ def verify(archive: Archive, progress: Callable[[int], None] | None = None) -> V
     before_us = time.time_ns() // 1000 - limits.ARCHIVE_ORPHAN_US
     old = (entry.path for entry in archive.store.walk(DATA) if 0 < entry.written_us < before_us)
     orphans = [path for path in old if path not in named and _is_held(archive, path)]
-    # What a manifest that cannot be read names is not known: nothing of it is to be taken for an orphan.
+    # An unreadable manifest may name any file, so then no file counts as an orphan.
     return Verified(ranges, files, records, size, tuple(wrong), tuple(archive.holes()), () if wrong else tuple(sorted(orphans)))
 
 
 def _is_held(archive: Archive, path: str) -> bool:
-    """Whether ranges have all that a file can have: else it may be all that is left of one whose manifest was lost."""
+    """True if ranges hold all records that the file can hold. Otherwise it may be the last copy of a range without a manifest."""
     span = data_range_of(path)
     return span is None or archive.missing_at(span[0])[0] >= span[1]
 
@@ -85,11 +85,11 @@ def _check(archive: Archive, span: Span, manifest: Manifest) -> None:
         try:
             data = archive.store.read_back(file.path)
         except FileNotFoundError as error:
-            raise damaged(where, "it is gone") from error
+            raise damaged(where, "the file is missing") from error
         if data.size != file.bytes or hashlib.sha256(data).hexdigest() != file.sha256:
-            raise damaged(where, f"it has {data.size} bytes and another SHA-256 than was written")
+            raise damaged(where, f"its {data.size} bytes do not match the SHA-256 in the manifest")
     digester = Digester()
     for part in read_range(archive, manifest, span.first, span.end, None, COLUMNS):
         digester.take(part.batch)
     if digester.hexdigest(span.first) != manifest.digest:
-        raise damaged(f"{archive.where}/{manifest.name}", "its records have another digest than the log had")
+        raise damaged(f"{archive.where}/{manifest.name}", "the digest of its records does not match the log's")

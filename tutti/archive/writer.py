@@ -1,4 +1,4 @@
-"""Adding a range to an archive: its files first, each read back and compared, then the manifest, which alone makes them count."""
+"""Adds a range to an archive: first its files, each read back and compared, then the manifest that makes them valid."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from tutti.errors import invariant
 
 
 class Gathered:
-    """The records of a range, taken in order, by topic; all of them are in memory."""
+    """The records of a range in memory, collected in order and grouped by topic."""
 
     def __init__(self, first: int) -> None:
-        """Nothing yet; `first` is the range's first offset."""
+        """Start an empty range at offset `first`."""
         self.first = self.end = first
         self.raw_bytes = 0
         self._digester = Digester()
@@ -36,15 +36,15 @@ class Gathered:
 
     @property
     def is_full(self) -> bool:
-        """Whether there is no room for more: it ends here then."""
+        """True if the memory limit is reached, so the range must end here."""
         return self.raw_bytes >= limits.ARCHIVE_RAW_BYTES_MAX
 
     def take(self, batch: pa.RecordBatch) -> None:
-        """The next records, with all columns."""
+        """Append the next records, with all columns."""
         offsets = batch.column("offset").to_numpy()
         invariant(
             int(offsets[0]) == self.end and int(offsets[-1]) == self.end + len(offsets) - 1,
-            f"records {offsets[0]} to {offsets[-1]} ({len(offsets)}) came where {self.end} was to come",
+            f"the log returned records {offsets[0]} to {offsets[-1]} ({len(offsets)}) instead of records from {self.end} on",
         )
         ticks = batch.column("tick").to_numpy()
         self._tick = self._tick if self.end > self.first else int(ticks[0])
@@ -60,7 +60,7 @@ class Gathered:
         self.raw_bytes += weight(batch)
 
     def tables(self) -> list[tuple[str | None, pa.Table]]:
-        """The records by the files that they go to: a topic's, or (None) one for all that have none of their own."""
+        """Return (topic, records) for each file to write. Topic None is the shared file of the smaller topics."""
         tables = [(topic, pa.Table.from_batches(batches, SCHEMA)) for topic, batches in self._topics.items()]
         tables.sort(key=lambda one: (-weight(one[1]), one[0]))
         if len(tables) <= limits.ARCHIVE_FILES_MAX:
@@ -70,7 +70,7 @@ class Gathered:
         return [*own, (None, rest.take(np.argsort(rest.column("offset").to_numpy())))]
 
     def manifest(self, log: str, files: Iterable[DataFile]) -> Manifest:
-        """What the range is, in these files."""
+        """Return the manifest of the range in these files."""
         (tick_first, _), *ticks = self._ticks
         return Manifest(
             log=log,
@@ -102,15 +102,15 @@ def _by_topic(batch: pa.RecordBatch) -> Iterable[tuple[str, pa.RecordBatch]]:
 
 
 def add(archive: Archive, gathered: Gathered) -> Manifest:
-    """Write a range, and have it count. Where somebody else has added the same one meanwhile, theirs counts.
+    """Write the files and the manifest of a range. If another archiver has added the same range, its manifest stays.
 
     Raises:
-        Damaged: what was read back is not what was written.
-        DiskFull, Unavailable: it could not be written; nothing counts, and it may be tried again.
+        Damaged: the bytes read back differ from the written ones.
+        DiskFull, Unavailable: a write failed, so there is no manifest; the caller can retry.
     """
     span = gathered.first, gathered.end
     files = [_write(archive, topic, table, gathered.tick_span, span) for topic, table in gathered.tables()]
-    invariant(sum(file.records for file in files) == span[1] - span[0], f"the files of {span} have not all of its records")
+    invariant(sum(file.records for file in files) == span[1] - span[0], f"the files of range {span} do not hold all its records")
     manifest = gathered.manifest(archive.log, files)
     data = encode_manifest(manifest)
     archive.store.create(manifest.name, data)
@@ -118,14 +118,14 @@ def add(archive: Archive, gathered: Gathered) -> Manifest:
     try:
         there = archive.store.read_back(manifest.name).to_pybytes()
     except FileNotFoundError as error:
-        raise damaged(where, "it is gone as soon as it was written") from error
+        raise damaged(where, "the file is missing right after the write") from error
     manifest = decode_manifest(there, where, range_name(*span))
     archive.added(manifest)
     return manifest
 
 
 def _write(archive: Archive, topic: str | None, table: pa.Table, ticks: tuple[int, int], span: tuple[int, int]) -> DataFile:
-    # Each row group of one piece: how batches were cut on their way here leaves no trace in the file.
+    # One chunk per row group, so that the bytes of the file do not depend on the division into batches.
     groups = [group.combine_chunks() for group in groups_of(table)]
     made = encode(groups)
     path = data_name(ticks, span, made.sha256)
@@ -155,14 +155,14 @@ def _counts(table: pa.Table) -> dict[str, int]:
 
 
 def _check(where: str, data: pa.Buffer, sha256: str, groups: list[pa.Table]) -> None:
-    """What was read back is what was to be written, byte for byte, and gives the same records.
+    """Check that the bytes read back equal the written ones and decode to the same records.
 
     Raises:
-        Damaged: it is not, or does not.
+        Damaged: they do not.
     """
     if hashlib.sha256(data).hexdigest() != sha256:
-        raise damaged(where, "what is read back is not what was written")
+        raise damaged(where, "the bytes read back differ from the written ones")
     file = parquet.ParquetFile(pa.BufferReader(data), pre_buffer=False)
     for number, group in enumerate(groups):
         if not file.read_row_group(number, use_threads=False).equals(group):
-            raise damaged(where, f"row group {number} gives other records than the log has")
+            raise damaged(where, f"row group {number} does not decode to the log's records")

@@ -1,4 +1,4 @@
-"""What travels and what is stored: frames, batches, messages of the client port, and the state that a log describes.
+"""Data formats: frames, batches, messages of the client port, and the state of a log (NOTES.md).
 
-Pure functions and values. Nothing here does I/O, and nothing here imports another room of the gateway but `tutti.errors`.
+This package has only pure functions and values, without I/O.
 """

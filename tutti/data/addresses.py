@@ -1,4 +1,4 @@
-"""Addresses of gateways as the roster and `group.members` write them: `HOST:P`, or `HOST:P/G` where the group port is not P+1."""
+"""Gateway addresses in the roster and in `group.members`: `HOST:P`, or `HOST:P/G` if the group port is not P+1."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import NamedTuple
 from tutti.errors import UsageError
 
 PORT_MAX = 65_535
-GROUP_DISTANCE = 1  # of the group port from P
-_ANYWHERE = frozenset({"0.0.0.0", "::", "*"})  # noqa: S104 - where one listens, and nobody can connect to
-#: What to do about one of them.
-NAME_HOST = "name the host as the others reach it"
-_FORM = "write HOST:PORT, as 127.0.0.1:7400, an IPv6 host in brackets, as [::1]:7400"
-#: Any name: what logs of earlier releases have as an address of a member is one for ever.
+GROUP_DISTANCE = 1  # default group port minus client port
+_WILDCARDS = frozenset({"0.0.0.0", "::", "*"})  # noqa: S104 - addresses to listen on, which no peer can connect to
+#: Remedy for such an address.
+NAME_HOST = "use the host name or address that the other hosts reach"
+_FORM = "write HOST:PORT, such as 127.0.0.1:7400, or [::1]:7400 for IPv6"
+#: Permissive, because logs of earlier releases permanently hold any text as a member's address.
 _HOST = re.compile(r"\[[^\s/\[\]]+\]|[^\s/:\[\]]+")
 _PORT_DIGITS_MAX = 20
 
 
 class Address(NamedTuple):
-    """A host, by name or number, and a port."""
+    """A host (name or IP address) and a port."""
 
     host: str
     port: int
@@ -30,7 +30,7 @@ class Address(NamedTuple):
 
 
 class MemberAddress(NamedTuple):
-    """Where a gateway is: for its clients, and for the other gateways."""
+    """Addresses of a gateway: for its clients, and for the other gateways."""
 
     clients: Address
     group: Address
@@ -41,12 +41,12 @@ class MemberAddress(NamedTuple):
 
 
 def unreachable(host: str) -> str:
-    """Why nobody can connect to a host that only serves to listen everywhere; empty if it is another one."""
-    return f"nobody can connect to {host}" if host in _ANYWHERE else ""
+    """Return why a wildcard address is not reachable; empty for other hosts."""
+    return f"no other host can connect to {host}" if host in _WILDCARDS else ""
 
 
 def is_loopback(host: str) -> bool:
-    """Whether `host` can be reached from this machine only."""
+    """True if only this machine can reach `host`."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -54,43 +54,43 @@ def is_loopback(host: str) -> bool:
 
 
 def parse_host_port(text: str, port_min: int = 1) -> Address:
-    """The host and port of `HOST:PORT`; an IPv6 host stands in brackets. Whether there is such a host is not looked at.
+    """Parse `HOST:PORT`, with an IPv6 host in brackets. The host is not looked up.
 
     Args:
-        text: what was written.
-        port_min: 0 where one listens and 0 stands for a free port.
+        text: text to parse.
+        port_min: lowest valid port; 0 for a listening address, where port 0 means any free port.
 
     Raises:
-        UsageError: it is not of that form: which part of it.
+        UsageError: the text has another form; the message names the wrong part.
     """
     host, _, port = text.rpartition(":")
     if not host:
         raise UsageError(f"{text!r} has no host or no port: {_FORM}")
     if not _is_port(port, port_min):
-        raise UsageError(f"{port!r} in {text!r} is no port ({port_min} to {PORT_MAX}): {_FORM}")
+        raise UsageError(f"{port!r} in {text!r} is not a port ({port_min} to {PORT_MAX}): {_FORM}")
     if not _HOST.fullmatch(host):
-        raise UsageError(f"{host!r} in {text!r} is no host: {_FORM}")
+        raise UsageError(f"{host!r} in {text!r} is not a host: {_FORM}")
     return Address(host.strip("[]"), int(port))
 
 
 def parse_member(text: str) -> MemberAddress:
-    """Both addresses of a gateway from `HOST:P` or `HOST:P/G`.
+    """Parse both addresses of a gateway from `HOST:P` or `HOST:P/G`.
 
     Raises:
-        UsageError: it is of neither form, or P+1 is no port and G is missing.
+        UsageError: the text has neither form, or P+1 is not a port and G is missing.
     """
     clients, apart, group = text.partition("/")
     address = parse_host_port(clients)
     if apart and not _is_port(group):
-        raise UsageError(f"{group!r} in {text!r} is no port (1 to {PORT_MAX}): write HOST:PORT/GROUP-PORT, as 127.0.0.1:7400/9000")
+        raise UsageError(f"{group!r} in {text!r} is not a port (1 to {PORT_MAX}): write HOST:PORT/GROUP-PORT")
     port = int(group) if apart else address.port + GROUP_DISTANCE
     if port > PORT_MAX:
-        raise UsageError(f"{text!r} leaves no port for the group ({port}): write {text}/GROUP-PORT")
+        raise UsageError(f"the default group port {port} of {text!r} is too high: write {text}/GROUP-PORT")
     return MemberAddress(address, Address(address.host, port))
 
 
 def client_part(text: str) -> str:
-    """What clients connect to: `HOST:P` of `HOST:P/G`."""
+    """Return the client address: `HOST:P` of `HOST:P/G`."""
     return text.partition("/")[0]
 
 

@@ -1,15 +1,15 @@
-"""Messages of the client port: what producers, readers and tools say to a gateway, and what it answers.
+"""Client protocol: the messages between clients (producers, readers, tools) and the client port of a gateway.
 
-One message is one ZMTP message. Its first byte tells its form:
+Each message is one ZMTP message. Its first byte is its form:
 
 - `C` control: msgpack of one tagged struct of this module.
-- `S` submit: a run of frames of one producer or several, headers packed so that they are parsed at once.
-- `U` submit unordered: the same for the lane of the gateway that is asked. A session sends one of both forms.
-- `R` receipts: packed rows, the answer to submitted frames that committed.
+- `S` submit: frames of one or several producers, with packed headers for fast parsing.
+- `U` submit unordered: as `S`, for the lane of the gateway. A session uses only one of both forms.
+- `R` receipts: packed rows that answer committed frames.
 
 Submit: `S` or `U`, mode u8, frame count u16, zero u32, then the packed headers (96 bytes each; view, position, origin and header
-CRC are zero), then the progresses back to back without padding. Bodies follow back to back in the same part (mode 0, each padded
-to 8 bytes) or as one further part each (mode 1).
+CRC are zero), then the progress fields without padding. Bodies follow in the same part (mode 0, each padded to 8 bytes), or as one
+further part each (mode 1).
 
 Receipts: `R`, three zeros, row count u32, then rows (producer u64, first sequence u64, offset i64, epoch u32, count u32).
 """
@@ -27,8 +27,8 @@ from tutti.errors import FormatError
 PROTOCOL = 1
 CONTROL, SUBMIT, SUBMIT_UNORDERED, RECEIPTS = b"C", b"S", b"U", b"R"
 INLINE, PARTS = 0, 1
-INLINE_BYTES_MAX = 8192  # larger bodies travel as parts of their own, uncopied
-OFFSET_UNKNOWN = -1  # committed, and before the start of the log, or not behind each other
+INLINE_BYTES_MAX = 8192  # larger bodies are separate parts, to avoid a copy
+OFFSET_UNKNOWN = -1  # committed, but below the start of the log or not as consecutive records
 
 _SUBMIT = struct.Struct("<cBHI")
 _RECEIPTS = struct.Struct("<c3xI")
@@ -36,8 +36,13 @@ _RECEIPT = struct.Struct("<QQqII")
 
 
 class Hello(msgspec.Struct, frozen=True, tag="Hello"):
-    """First message of a connection: protocol version, name and version of the client, and its session (16 random bytes); the token
-    that lets it in, where one is wanted, by an encrypted connection alone.
+    """First message of a connection.
+
+    Attributes:
+        protocol: protocol version.
+        client: name and version of the client.
+        session: 16 random bytes.
+        token: token that authenticates the client, sent only over encrypted connections.
     """
 
     protocol: int
@@ -46,12 +51,12 @@ class Hello(msgspec.Struct, frozen=True, tag="Hello"):
     token: str = ""
 
     def __repr__(self) -> str:
-        """Without the token: this may land in a log."""
+        """Return a text without the token, because the text can end up in a log."""
         return f"Hello(protocol={self.protocol}, client={self.client!r})"
 
 
 class OpenProducer(msgspec.Struct, frozen=True, tag="OpenProducer"):
-    """Begin `epoch` of the producer `name` for `instance` (16 random bytes); the same again gets the same answer."""
+    """Open `epoch` of the producer `name` for `instance` (16 random bytes). A repeated request gets the same answer."""
 
     request: int
     name: str
@@ -60,14 +65,14 @@ class OpenProducer(msgspec.Struct, frozen=True, tag="OpenProducer"):
 
 
 class OpenTopic(msgspec.Struct, frozen=True, tag="OpenTopic"):
-    """Ask for the topic's number; a new topic is registered through the log."""
+    """Request a topic's number. The log registers a new topic."""
 
     request: int
     name: str
 
 
 class SaveOffset(msgspec.Struct, frozen=True, tag="SaveOffset"):
-    """A named reader's offset commit; below what it committed before it is refused, unless the reader wants to go `back`."""
+    """Commit the offset of a named reader. An offset below the committed one is refused without `back`."""
 
     request: int
     reader: str
@@ -76,8 +81,9 @@ class SaveOffset(msgspec.Struct, frozen=True, tag="SaveOffset"):
 
 
 class Forget(msgspec.Struct, frozen=True, tag="Forget"):
-    """Take producers out of the received-table, through the log. `instances` of producers without a name, one each, show that they
-    are the asker's own where a token alone would not let it.
+    """Remove producers from the received-table, through the log.
+
+    `instances` of nameless producers, one for each, prove their ownership if the client's token does not grant the right.
     """
 
     request: int
@@ -86,34 +92,38 @@ class Forget(msgspec.Struct, frozen=True, tag="Forget"):
 
 
 class Fence(msgspec.Struct, frozen=True, tag="Fence"):
-    """End the current epoch of a producer by beginning the next one for nobody."""
+    """End the current epoch of a producer: the log opens the next epoch without an instance."""
 
     request: int
     name: str
 
 
 class Status(msgspec.Struct, frozen=True, tag="Status"):
-    """Ask for the gateway's status (JSON)."""
+    """Request the gateway's status (JSON)."""
 
     request: int
 
 
 class Producers(msgspec.Struct, frozen=True, tag="Producers"):
-    """Ask for the received-table (JSON)."""
+    """Request the received-table (JSON)."""
 
     request: int
 
 
 class Members(msgspec.Struct, frozen=True, tag="Members"):
-    """Ask for the gateways of the group, as this one knows them (JSON)."""
+    """Request the members of the group, as this gateway knows them (JSON)."""
 
     request: int
 
 
 class ChangeRoster(msgspec.Struct, frozen=True, tag="ChangeRoster"):
-    """Change one gateway of the roster, through the log: `change` is "add" (`name` at `address`, HOST:P), "remove" or "replace"
-    (`name` lost its disk; `incarnation`, 16 bytes, is the one to be replaced, so that asking twice is asking once). Done when a
-    majority of the new roster knows it durably.
+    """Change one gateway of the roster, through the log. Answered when a majority of the new roster durably knows the change.
+
+    Attributes:
+        change: "add" (`name` at `address`, HOST:P), "remove", or "replace" (`name` lost its disk).
+        name: the gateway.
+        address: address of an added gateway.
+        incarnation: the disk to replace (16 bytes), which makes the request idempotent.
     """
 
     request: int
@@ -124,9 +134,10 @@ class ChangeRoster(msgspec.Struct, frozen=True, tag="ChangeRoster"):
 
 
 class ForceRoster(msgspec.Struct, frozen=True, tag="ForceRoster"):
-    """A majority of the roster is gone for good: the gateways `names` (1 to 63), the one that is asked among them, are all that
-    remains from now on. What only the others had is lost. Refused while a majority is heard, or may still come. Done when it is
-    decided.
+    """Reduce the roster to `names` (1 to 63 gateways, including this one) after the permanent loss of a majority.
+
+    Data that only the other gateways had is lost. Refused while a majority is reachable or may still return. Answered when the new
+    roster is decided.
     """
 
     request: int
@@ -134,22 +145,21 @@ class ForceRoster(msgspec.Struct, frozen=True, tag="ForceRoster"):
 
 
 class Leave(msgspec.Struct, frozen=True, tag="Leave"):
-    """Tell the gateway `name`, which must be the one that is asked, to leave the group in order and end. Done when it begins to."""
+    """Make the gateway `name`, which must be the receiver, leave the group and stop. Answered when the shutdown starts."""
 
     request: int
     name: str
 
 
 class Bye(msgspec.Struct, frozen=True, tag="Bye"):
-    """The client closes its session."""
+    """Close the client's session."""
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="Welcome"):
-    """Answer to Hello: who this is, where everything else is, and the limits a client keeps to. It comes without a Hello, too, when
-    the gateways or this one's state have changed.
+    """Answer to Hello: the gateway's identity, addresses, and limits for the client. Also sent when members or state change.
 
-    `gateways` are all of the group, this one included: name -> tutti://HOST:P; `silent` names those that this one does not hear.
-    `lane` is this gateway's own lane, NUMBER-INCARNATIONHEX, empty while it has none: it takes no unordered batches then.
+    `gateways` maps the names of all members, including this one, to tutti://HOST:P. `silent` names members that this gateway does
+    not hear. `lane` is the gateway's own lane, NUMBER-INCARNATIONHEX; while it is empty, the gateway accepts no unordered batches.
     """
 
     protocol: int
@@ -169,7 +179,7 @@ class Welcome(msgspec.Struct, frozen=True, tag="Welcome"):
 
 
 class Committed(msgspec.Struct, frozen=True, tag="Committed"):
-    """A batch committed at `offset` (-1: committed, where is no longer known). Packed as a receipt row on the wire."""
+    """A batch is committed at `offset` (-1: at an unknown offset). On the wire it is a packed receipt row."""
 
     producer: int
     epoch: int
@@ -179,7 +189,7 @@ class Committed(msgspec.Struct, frozen=True, tag="Committed"):
 
 
 class Duplicate(msgspec.Struct, frozen=True, tag="Duplicate"):
-    """The batch committed before; the driver looks its offset up and answers Committed. Never on the wire."""
+    """The batch was committed earlier; the driver looks up its offset and answers Committed. Never on the wire."""
 
     producer: int
     epoch: int
@@ -188,7 +198,7 @@ class Duplicate(msgspec.Struct, frozen=True, tag="Duplicate"):
 
 
 class AbortedAnswer(msgspec.Struct, frozen=True, tag="Aborted"):
-    """The batch is in no committed log, ever; its epoch is closed."""
+    """The batch is aborted permanently, and its epoch is closed."""
 
     producer: int
     epoch: int
@@ -198,7 +208,7 @@ class AbortedAnswer(msgspec.Struct, frozen=True, tag="Aborted"):
 
 
 class FencedAnswer(msgspec.Struct, frozen=True, tag="Fenced"):
-    """The producer's epoch is now `epoch`, begun by another instance; the outcome of `first_sequence` (0: of none) is not known."""
+    """Another instance has opened `epoch` of the producer; the outcome of `first_sequence` (0: of no batch) is unknown."""
 
     producer: int
     epoch: int
@@ -206,7 +216,7 @@ class FencedAnswer(msgspec.Struct, frozen=True, tag="Fenced"):
 
 
 class Expected(msgspec.Struct, frozen=True, tag="Expected"):
-    """A gap or an overlap: send again from `sequence` (the next one that will be taken)."""
+    """A gap or an overlap: the client must resend from `sequence`, the next accepted one."""
 
     producer: int
     epoch: int
@@ -214,7 +224,7 @@ class Expected(msgspec.Struct, frozen=True, tag="Expected"):
 
 
 class RefusedAnswer(msgspec.Struct, frozen=True, tag="Refused"):
-    """A batch was not taken; nothing of it is or will be in the log by this sending. `retry`: the same may be sent again later."""
+    """The gateway refused a batch: this copy will never be in the log. `retry` allows the client to send the batch again later."""
 
     producer: int
     epoch: int
@@ -225,7 +235,7 @@ class RefusedAnswer(msgspec.Struct, frozen=True, tag="Refused"):
 
 
 class EpochOpened(msgspec.Struct, frozen=True, tag="EpochOpened"):
-    """The epoch began: the producer's number, and the last committed sequence and progress (`Producer.resume`)."""
+    """The epoch is open: the producer's number, and the last committed sequence and progress (`Producer.resume`)."""
 
     request: int
     producer: int
@@ -235,7 +245,7 @@ class EpochOpened(msgspec.Struct, frozen=True, tag="EpochOpened"):
 
 
 class EpochFenced(msgspec.Struct, frozen=True, tag="EpochFenced"):
-    """The epoch was not begun: `epoch` is current, and another instance's."""
+    """The epoch is not open: another instance owns the current epoch `epoch`."""
 
     request: int
     epoch: int
@@ -249,14 +259,16 @@ class TopicOpened(msgspec.Struct, frozen=True, tag="TopicOpened"):
 
 
 class Done(msgspec.Struct, frozen=True, tag="Done"):
-    """The request took effect, durably."""
+    """The request has taken effect durably."""
 
     request: int
 
 
 class Denied(msgspec.Struct, frozen=True, tag="Denied"):
-    """The request (0: the last message) was not taken. Codes: hello, protocol, malformed, name, epoch, offset,
-    unknown, limit, roster, token, rights; busy, space, not_primary, leaving, halted, behind (these pass: `retry`).
+    """The gateway refused the request (0: the last message).
+
+    Codes: hello, protocol, malformed, name, epoch, offset, unknown, limit, roster, token, rights. Temporary codes, with `retry`:
+    busy, space, not_primary, leaving, halted, behind.
     """
 
     request: int
@@ -266,7 +278,7 @@ class Denied(msgspec.Struct, frozen=True, tag="Denied"):
 
 
 class StatusAnswer(msgspec.Struct, frozen=True, tag="StatusAnswer"):
-    """Status, producers or members, as JSON."""
+    """Answer to Status, Producers or Members, as JSON."""
 
     request: int
     json: bytes
@@ -296,15 +308,15 @@ _ANSWERS: msgspec.msgpack.Decoder[FromGateway] = msgspec.msgpack.Decoder(FromGat
 
 
 def encode_control(message: msgspec.Struct) -> bytes:
-    """One control message."""
+    """Encode a control message."""
     return CONTROL + _ENCODER.encode(message)
 
 
 def decode_request(data: Buffer) -> Request:
-    """The request in a control message (its first byte is not looked at).
+    """Decode the request in a control message, without a check of its first byte.
 
     Raises:
-        FormatError: the bytes are no request of this protocol.
+        FormatError: the bytes are not a request of this protocol.
     """
     try:
         return _REQUESTS.decode(memoryview(data)[1:])
@@ -313,10 +325,10 @@ def decode_request(data: Buffer) -> Request:
 
 
 def decode_from_gateway(data: Buffer) -> FromGateway:
-    """The answer in a control message (its first byte is not looked at).
+    """Decode the answer in a control message, without a check of its first byte.
 
     Raises:
-        FormatError: the bytes are no answer of this protocol.
+        FormatError: the bytes are not an answer of this protocol.
     """
     try:
         return _ANSWERS.decode(memoryview(data)[1:])
@@ -325,9 +337,9 @@ def decode_from_gateway(data: Buffer) -> FromGateway:
 
 
 def encode_submit(frames: Sequence[Frame], unordered: bool = False) -> list[Buffer]:
-    """The parts of one submit message, `unordered` for the gateway's lane.
+    """Encode a submit message as ZMTP parts; `unordered` is for the gateway's lane.
 
-    Bodies up to 8 KiB are joined into the first part if all are, else each is a part.
+    If all bodies have up to 8 KiB, they are in the first part; otherwise each body is a separate part.
     """
     form = SUBMIT_UNORDERED if unordered else SUBMIT
     if len(frames) == 1:
@@ -346,7 +358,7 @@ def encode_submit(frames: Sequence[Frame], unordered: bool = False) -> list[Buff
 
 
 def _encode_lone(frame: Frame, form: bytes) -> list[Buffer]:
-    """The parts of a submit message of one frame: with few records under way, all are."""
+    """Encode a submit message of one frame, the common case with few records in flight."""
     header, length = frame.packed_header(), frame.body_length
     if length > INLINE_BYTES_MAX:
         return [b"".join((_SUBMIT.pack(form, PARTS, 1, 0), header, frame.progress)), frame.body]
@@ -354,10 +366,10 @@ def _encode_lone(frame: Frame, form: bytes) -> list[Buffer]:
 
 
 def decode_submit(parts: Sequence[Buffer]) -> list[Frame]:
-    """The frames of a submit message (`S` or `U`), bodies as views of the parts. Of their content only the form is checked.
+    """Decode the frames of a submit message (`S` or `U`). Bodies are views of the parts, and their content is not checked.
 
     Raises:
-        FormatError: counts and lengths do not agree with what is there, or a frame is not an unplaced BATCH or TXN.
+        FormatError: counts and lengths do not match the parts, or a frame is not a BATCH or TXN without a position.
     """
     data = parts[0]
     if len(data) < _SUBMIT.size:
@@ -372,7 +384,7 @@ def decode_submit(parts: Sequence[Buffer]) -> list[Frame]:
     view = memoryview(data)
     for number, frame in enumerate(frames):
         if frame.kind not in SEQUENCED or frame.position or frame.view or frame.origin:
-            raise FormatError(f"a submitted frame is no unplaced batch: {frame!r}")
+            raise FormatError(f"a submitted frame must be a batch without a position, not {frame!r}")
         length = progress_length_at(data, _SUBMIT.size + number * HEADER_SIZE)
         if length:
             frame.progress = bytes(view[at : at + length])
@@ -384,24 +396,24 @@ def decode_submit(parts: Sequence[Buffer]) -> list[Frame]:
             frame.body = view[at : at + frame.body_length]
             at += padded(frame.body_length)
         if len(frame.body) != frame.body_length:
-            raise FormatError(f"the body of frame {number} has {len(frame.body)} bytes and its header says {frame.body_length}")
+            raise FormatError(f"the body of frame {number} has {len(frame.body)} bytes, but its header has {frame.body_length}")
     if at != len(data):
-        raise FormatError(f"a submit message has {len(data)} bytes in its first part where {at} were announced")
+        raise FormatError(f"the first part of a submit message has {len(data)} bytes instead of the declared {at}")
     return frames
 
 
 def encode_receipts(answers: Sequence[Committed]) -> bytes:
-    """One receipts message."""
+    """Encode a receipts message."""
     pack = _RECEIPT.pack
     rows = [pack(a.producer, a.first_sequence, a.offset, a.epoch, a.count) for a in answers]
     return b"".join([_RECEIPTS.pack(RECEIPTS, len(rows)), *rows])
 
 
 def decode_receipts(data: Buffer) -> Iterable[tuple[int, int, int, int, int]]:
-    """Rows of a receipts message: (producer, first sequence, offset, epoch, count).
+    """Decode the rows of a receipts message: (producer, first sequence, offset, epoch, count).
 
     Raises:
-        FormatError: the length does not fit the count.
+        FormatError: the length does not match the count.
     """
     if len(data) < _RECEIPTS.size:
         raise FormatError(f"a receipts message of {len(data)} bytes is too short")

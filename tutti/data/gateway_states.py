@@ -1,6 +1,6 @@
-"""States that a gateway says to be in, by what they mean to who asks it."""
+"""Groups of gateway states, by their meaning for clients."""
 
-#: Its frontier stands still until they are over, and it orders nothing: another gateway may do what it cannot.
+#: The frontier does not move and nothing is ordered: another gateway may serve the client.
 CUT_OFF = frozenset({"minority", "halted"})
-#: The same, and that of one about to stop: another gateway's lane is better for what is unordered.
+#: States in which unordered records should go to another gateway's lane; includes a gateway about to stop.
 SHUT = CUT_OFF | {"leaving"}

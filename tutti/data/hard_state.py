@@ -1,4 +1,4 @@
-"""The hard state of a member: the numbers that it keeps over a restart."""
+"""Hard state of a member: the numbers that survive a restart."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import msgspec
 
 
 class Scalars(msgspec.Struct, frozen=True):
-    """The durable numbers of a member (design, section 3): views as u64 ids, 0 before any.
+    """Hard state of a member (design, section 3): views as u64 ids, 0 before any.
 
     Attributes:
-        promised: no lower view is ever taken again.
+        promised: promised view; the member rejects all lower views.
         accepted: the view whose log this member has.
-        coordinated: the highest view that this member proposed; it never coordinates that one, or a lower one, after a restart.
+        coordinated: highest view that this member proposed; after a restart it never coordinates this view or a lower one.
     """
 
     promised: int = 0

@@ -1,4 +1,4 @@
-"""Counts of values in fixed buckets, cheap enough for the hot path."""
+"""Histogram with fixed buckets, cheap enough for the hot path."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LATENCY_BOUNDS_US = (
 
 
 class Histogram:
-    """Counts of values in fixed buckets (each holds what is at most its bound; the last one all the rest)."""
+    """A histogram with fixed buckets. A bucket counts values up to its bound; the last one counts all higher values."""
 
     __slots__ = ("bounds", "counts", "sum")
 
@@ -40,15 +40,15 @@ class Histogram:
         self.sum = 0
 
     def add(self, value: int, times: int = 1) -> None:
-        """Count `value`, `times` times."""
+        """Count `value` `times` times."""
         self.counts[bisect_left(self.bounds, value)] += times
         self.sum += value * times
 
     @property
     def count(self) -> int:
-        """How many values were counted."""
+        """The number of counted values."""
         return sum(self.counts)
 
     def to_dict(self) -> dict[str, object]:
-        """As `{"bounds": [...], "counts": [...], "sum": n}`; one count more than bounds."""
+        """Return `{"bounds": [...], "counts": [...], "sum": n}`, with one more count than bounds."""
         return {"bounds": list(self.bounds), "counts": list(self.counts), "sum": self.sum}

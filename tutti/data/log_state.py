@@ -1,9 +1,8 @@
-"""LogState: everything that a log up to a position says, apart from the records themselves (design, section 3).
+"""LogState: the complete state of a log up to a position, apart from the records themselves (design, section 3).
 
-One class serves the layers of the core (received-table), the snapshots at the start of segments, recovery and readers, so that
-nobody can come to another conclusion from the same log. It is a function of the frames applied in order, and of nothing else.
-Of a lane (design, section 7) it says position, offset, attempt and members (`view`, `members`), and each producer's epoch and
-sequence.
+The core (received-table), segment snapshots, recovery and readers share this class, so they always derive the same state from the
+same log. The state depends only on the applied frames in order. For a lane (design, section 7) it holds position, offset, attempt
+and members (`view`, `members`), and each producer's epoch and sequence.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ from tutti.errors import Damaged, FormatError, InvariantViolated
 
 SNAPSHOT_MAGIC = b"TUTS"
 SNAPSHOT_VERSION = 1
-FORCED_NUMBERS = 256  # of gateways that those who are gone may have given out since: nobody else gets them after a forced roster
-REMOVED_MAX = 64  # voters that a state still names after a ROSTER removed them
+FORCED_NUMBERS = 256  # gateway numbers skipped after a forced roster, because the lost gateways may have assigned them
+REMOVED_MAX = 64  # removed voters that a state remembers
 _BATCH = int(Kind.BATCH)
 _HEAD = 16  # magic, version u32, length u32, CRC u32
 
 
 class Topic(msgspec.Struct, array_like=True):
-    """A topic and what it holds: records, body bytes, offsets and times (us) of the first and the last record (-1: none yet)."""
+    """A topic: record count, body bytes, and offsets and times (us) of the first and the last record (-1: none yet)."""
 
     name: str
     records: int = 0
@@ -50,7 +49,7 @@ class Topic(msgspec.Struct, array_like=True):
 
 
 class Producer(msgspec.Struct, array_like=True):
-    """A line of the received-table. `last_seen` is the time (us) of the last tick before its last frame, 0 before any tick."""
+    """An entry of the received-table. `last_seen` is the time (us) of the last tick before its last frame, 0 before any tick."""
 
     name: str
     instance: bytes
@@ -62,7 +61,7 @@ class Producer(msgspec.Struct, array_like=True):
 
 
 class Staged(msgspec.Struct, frozen=True, array_like=True):
-    """A staged batch that no TXN made visible yet: whose it is, its records, and what its topic's line gets when one does."""
+    """A staged batch without a TXN: producer, epoch, record count, and the topic's changes when a TXN makes it visible."""
 
     producer: int
     epoch: int
@@ -74,7 +73,7 @@ class Staged(msgspec.Struct, frozen=True, array_like=True):
 
 
 def staged_of(frame: Frame) -> Staged:
-    """What is kept of a staged batch."""
+    """Return the state entry for a staged batch."""
     return Staged(
         frame.producer,
         frame.epoch,
@@ -87,25 +86,26 @@ def staged_of(frame: Frame) -> Staged:
 
 
 class LogState(msgspec.Struct, kw_only=True):
-    """What the log up to and including `position` says.
+    """State of the log up to and including `position`.
 
     Attributes:
-        position: last position applied, 0 before any.
+        position: last applied position, 0 before any.
         chain: header CRC of that position.
-        next_offset: offset that the next committed record gets.
+        next_offset: offset of the next committed record.
         tick, tick_time: number and time (us, UTC) of the last TICK, 0 before any.
-        dirty: whether records followed the last tick.
+        dirty: True if records followed the last tick.
         view, members: id of the last VIEW frame and its members (gateway numbers, oldest first).
-        group, log, roster: of the last ROSTER frame.
-        forced, forced_at: view and position of the last ROSTER that was made by force, 0 if there is none.
-        topics, producers: by number. readers: offset commits by name.
-        next_topic, next_producer, next_gateway: the next numbers to be given.
-        floor: every first epoch of a producer must exceed it (FORGET).
-        start, start_offset: the log begins with this position, and with this offset (TRIM).
-        staged: batches that wait for a TXN, by position.
-        disks: of a lane, the disks of `members`, in their order; empty where the VIEW does not name them.
-        removed: voters that a ROSTER removed, by name, the latest REMOVED_MAX: others may still need their answers, which count
-            by number and incarnation, until the removal is known durably.
+        group, log, roster: content of the last ROSTER frame.
+        forced, forced_at: view and position of the last forced ROSTER, 0 without one.
+        topics, producers: entries by number.
+        readers: committed offsets by name.
+        next_topic, next_producer, next_gateway: the next free numbers.
+        floor: lower bound (exclusive) of every first epoch of a producer (FORGET).
+        start, start_offset: first position and first offset of the log (TRIM).
+        staged: staged batches without a TXN, by position.
+        disks: in a lane, the disks of `members` in the same order; empty if the VIEW does not name them.
+        removed: the latest REMOVED_MAX removed voters, by name. Until the removal is durably known, other gateways may still need
+            their answers, which count by number and incarnation.
     """
 
     position: int = 0
@@ -135,15 +135,15 @@ class LogState(msgspec.Struct, kw_only=True):
     removed: dict[str, Voter] = msgspec.field(default_factory=dict)
 
     def apply(self, frame: Frame, aborted: bool = False) -> int:
-        """Take the next frame in; `aborted` says that a later ABORT voids this BATCH.
+        """Apply the next frame; `aborted` means that a later ABORT voids this BATCH.
 
-        Returns the offset of its first record (of the next record, for a frame without any).
+        Return the offset of its first record, or of the next record for a frame without records.
 
         Raises:
-            FormatError: its body does not have the form of its kind.
+            FormatError: the body does not match the kind.
         """
         if frame.position != self.position + 1:
-            raise InvariantViolated(f"position {frame.position} was applied after position {self.position}")
+            raise InvariantViolated(f"position {frame.position} was applied directly after position {self.position}")
         offset = self.next_offset
         if frame.kind == _BATCH:
             if not aborted:
@@ -157,7 +157,7 @@ class LogState(msgspec.Struct, kw_only=True):
     def _line(self, frame: Frame) -> None:
         producer = self.producers.get(frame.producer)
         if producer is None or producer.epoch != frame.epoch or producer.sequence + 1 != frame.first_sequence:
-            raise FormatError(f"{frame!r} does not follow its producer's line in the received-table ({producer!r})")
+            raise FormatError(f"{frame!r} does not follow its producer's entry in the received-table ({producer!r})")
         producer.sequence = frame.first_sequence + frame.count - 1
         producer.progress = frame.progress or producer.progress
         producer.last_seen = self.tick_time
@@ -166,7 +166,7 @@ class LogState(msgspec.Struct, kw_only=True):
         self._line(frame)
         topic = self.topics.get(frame.topic)
         if topic is None:
-            raise FormatError(f"{frame!r} names a topic that the log does not know")
+            raise FormatError(f"{frame!r} has a topic number that the log has not registered")
         if frame.staged:
             self.staged[frame.position] = staged_of(frame)
             return
@@ -183,7 +183,7 @@ class LogState(msgspec.Struct, kw_only=True):
         self.dirty = True
 
     def _txn(self, frame: Frame) -> None:
-        """The staged batches become visible, in the order in which the TXN names them."""
+        """Make the staged batches visible, in the order of the TXN."""
         body = decode_body(TxnBody, frame.body)
         parts = [self.staged[position] for position in body.staged if position in self.staged]
         if (
@@ -191,7 +191,7 @@ class LogState(msgspec.Struct, kw_only=True):
             or [part.count for part in parts] != list(body.counts)
             or sum(body.counts) != frame.count
         ):
-            raise FormatError(f"{frame!r} makes batches visible that are not staged, or not so many records")
+            raise FormatError(f"{frame!r} names batches that are not staged, or a wrong number of records")
         self._line(frame)
         for position, part in zip(body.staged, parts, strict=True):
             del self.staged[position]
@@ -207,12 +207,12 @@ class LogState(msgspec.Struct, kw_only=True):
         self.dirty = True
 
     def _unstage(self, gone: Callable[[Staged], bool]) -> None:
-        """Staged batches that nothing can make visible any more."""
+        """Remove staged batches that no TXN can make visible any more."""
         if self.staged:
             self.staged = {position: part for position, part in self.staged.items() if not gone(part)}
 
     def _lane_batch(self, frame: Frame, offset: int) -> None:
-        """A log that does not begin with its ROSTER is a lane (design, section 7): who sends and topics are the ordered log's."""
+        """Apply a batch of a lane, a log without a ROSTER (design, section 7). The ordered log holds producers and topics."""
         self.producers[frame.producer] = Producer("", b"", frame.epoch, frame.first_sequence + frame.count - 1, b"")
         self.next_offset = offset + frame.count
 
@@ -227,7 +227,7 @@ class LogState(msgspec.Struct, kw_only=True):
         return voter.incarnation if voter is not None else b""
 
     def gateway_text(self, number: int) -> str:
-        """A gateway of the roster for people, who know it by its name; one that it does not have by its number."""
+        """Return a gateway's name for messages; its number if the roster does not have it."""
         voter = self.roster.get(number)
         return f"gateway {voter.name!r}" if voter is not None else f"gateway {number}"
 
@@ -268,7 +268,7 @@ class LogState(msgspec.Struct, kw_only=True):
         entry = decode_body(AbortBody, frame.body).entry
         producer = self.producers.get(frame.producer)
         if producer is None:
-            raise FormatError(f"{frame!r} names a producer that the log does not know")
+            raise FormatError(f"{frame!r} has a producer number that the log has not registered")
         producer.instance, producer.epoch, producer.sequence = entry.instance, entry.epoch, entry.sequence
         producer.progress, producer.closed = entry.progress, True
 
@@ -286,54 +286,56 @@ class LogState(msgspec.Struct, kw_only=True):
         self.readers.update(decode_body(OffsetsBody, frame.body).readers)
 
     def gateway_number(self, incarnation: bytes) -> int:
-        """The number under which rosters count a disk, also after a ROSTER removed it; 0 if none is known."""
+        """Return the gateway number of a disk, also of a removed voter; 0 if unknown."""
         voters = [*self.roster.values(), *self.removed.values()]
         return next((voter.number for voter in voters if voter.incarnation == incarnation), 0)
 
     def topic_number(self, name: str) -> int:
-        """The number of a topic, 0 if it is not known."""
+        """Return the number of a topic; 0 if unknown."""
         return next((number for number, topic in self.topics.items() if topic.name == name), 0)
 
     def producer_number(self, name: str) -> int:
-        """The number of a producer, 0 if it is not known."""
+        """Return the number of a producer; 0 if unknown."""
         return next((number for number, producer in self.producers.items() if producer.name == name), 0)
 
     def copy(self) -> LogState:
-        """A state of its own: later frames applied to one do not show in the other."""
+        """Return an independent copy."""
         return _DECODER.decode(_ENCODER.encode(self))
 
     def become(self, other: LogState) -> None:
-        """Say what the other one says, which is not to be used any more."""
+        """Take over the content of the other state, which must not be used any more."""
         for name in self.__struct_fields__:
             setattr(self, name, getattr(other, name))
 
     def to_bytes(self) -> bytes:
-        """The state as a snapshot: magic, version, length and CRC32C, then msgpack."""
+        """Encode a snapshot: magic, version, length and CRC32C, then msgpack."""
         data = _ENCODER.encode(self)
         head = SNAPSHOT_MAGIC + SNAPSHOT_VERSION.to_bytes(4, "little") + len(data).to_bytes(4, "little")
         return head + crc32c(data, crc32c(head)).to_bytes(4, "little") + data
 
     @classmethod
     def from_bytes(cls, data: bytes) -> LogState:
-        """The state of a snapshot.
+        """Decode a snapshot.
 
         Raises:
-            Damaged: length or CRC do not fit.
-            FormatError: it is no snapshot, or of a version that this release does not read.
+            Damaged: magic, length or CRC do not match.
+            FormatError: this release does not support the version, or the content is not a state.
         """
         if data[:4] != SNAPSHOT_MAGIC or len(data) < _HEAD:
-            raise Damaged("a snapshot does not start with its magic")
+            raise Damaged("a snapshot does not begin with its magic number")
         version = int.from_bytes(data[4:8], "little")
         length = int.from_bytes(data[8:12], "little")
         body = data[_HEAD : _HEAD + length]
         if len(body) != length or crc32c(body, crc32c(data[:12])) != int.from_bytes(data[12:_HEAD], "little"):
             raise Damaged("a snapshot fails its CRC")
         if version != SNAPSHOT_VERSION:
-            raise FormatError(f"snapshot version {version} is not known (this release reads {SNAPSHOT_VERSION})")
+            raise FormatError(
+                f"snapshot version {version} is not supported (this release supports {SNAPSHOT_VERSION}): use a newer release"
+            )
         try:
             return _DECODER.decode(body)
         except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
-            raise FormatError(f"a snapshot is no state of a log: {error}") from error
+            raise FormatError(f"the content of a snapshot is not a valid log state: {error}") from error
 
 
 _APPLY: dict[int, Callable[[LogState, Frame], None]] = {

@@ -1,4 +1,4 @@
-"""What queries say of themselves, as gateways tell it."""
+"""Progress of streaming queries, as gateways return it."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ RUNNING, SILENT = "running", "silent"
 
 
 class QueryInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of a query, as it told a gateway last.
+    """The last progress report of one query run.
 
     Attributes:
-        name: under which its position is kept in the log; empty for one that has none.
-        run: of this run alone.
-        label: what it is and where it runs, for people.
-        topics: that it reads, None for all.
-        offset: what lies below it is processed.
-        lag_records: how many records lie above.
-        lag_ms: for how long the first of them has been known to it, as it told last; of a silent one, and the time since.
-        state: running, or silent: it has not told anything for a while.
-        since_us, seen_us: when it told first and last (us since 1970, by the gateway's clock).
-        trouble: why its position is not kept under its name; empty when it is.
+        name: name under which the log stores the query's offset; empty for a nameless query.
+        run: id of this run.
+        label: description of the query and its host for users.
+        topics: topics that the query reads; None for all.
+        offset: the query has processed all records below it.
+        lag_records: number of records above the offset.
+        lag_ms: age of the oldest unprocessed record at the last report, plus the time since then for a silent query.
+        state: running, or silent after a time without reports.
+        since_us, seen_us: times of the first and the last report (us since 1970, gateway's clock).
+        trouble: why the log does not store the offset under the name; empty if it does.
     """
 
     name: str
@@ -38,8 +38,8 @@ class QueryInfo(msgspec.Struct, frozen=True, kw_only=True):
     trouble: str
 
 
-def without_ended(told: Iterable[QueryInfo]) -> list[QueryInfo]:
-    """The runs without those that are over: silent, and their name runs again since."""
-    runs = sorted(told, key=lambda one: one.since_us)
+def without_ended(runs: Iterable[QueryInfo]) -> list[QueryInfo]:
+    """Return the runs without ended ones: a silent run has ended if a newer run has its name."""
+    runs = sorted(runs, key=lambda one: one.since_us)
     newest = {one.name: one.run for one in runs}
     return [one for one in runs if one.state == RUNNING or not one.name or one.run == newest[one.name]]

@@ -1,12 +1,10 @@
 """Messages between the reads process (`reads.common.gateway_link`) and its gateway (`node.status.status_socket`)."""
 
-TOKEN_BYTES = 8  # of a question, which its answer repeats
-PACKED = b"z"  # behind that, where zlib packed what is behind this
-READ_INDEX = b"readidx:"  # and a token, which the answer repeats before CONFIRMED or UNCONFIRMED
+TOKEN_BYTES = 8  # length of a request's token, which the answer repeats
+PACKED = b"z"  # flag after the token: the rest of the answer is compressed with zlib
+READ_INDEX = b"readidx:"  # followed by a token, which the answer repeats before CONFIRMED or UNCONFIRMED
 CONFIRMED, UNCONFIRMED = b"\1", b"\0"
-DAMAGED = b"damaged:"  # and the position, u64, little-endian
-LANE_DAMAGED = b"lanebad:"  # and the first 8 bytes of the lane's incarnation
-REFUSED = (
-    b"refused:"  # and how often callers were rejected for one reason since the last such word, u64, little-endian; and the reason
-)
+DAMAGED = b"damaged:"  # followed by the position of a corrupt frame, u64, little-endian
+LANE_DAMAGED = b"lanebad:"  # followed by the first 8 bytes of the lane's incarnation
+REFUSED = b"refused:"  # followed by the rejected calls since the last such message, u64, little-endian, and their reason
 WORD_BYTES_MAX = 64

@@ -1,4 +1,4 @@
-"""Ids of views: a counter, and the number of the gateway that proposed the view and coordinates it, in one number."""
+"""View ids: one number made of a counter and the number of the gateway that proposes and coordinates the view."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ _COORDINATOR_MAX = (1 << _COORDINATOR_BITS) - 1
 
 
 def view_of(counter: int, coordinator: int) -> int:
-    """The id of the view that the gateway proposes with this counter, both from 1."""
+    """Return the view id for a counter and a coordinator's number, both from 1."""
     return counter << _COORDINATOR_BITS | coordinator
 
 
 def counter_of(view: int) -> int:
-    """The counter of the view; 0 is none of a view."""
+    """Return the counter of the view; 0 for no view."""
     return view >> _COORDINATOR_BITS
 
 
 def coordinator_of(view: int) -> int:
-    """The number of the gateway that proposed the view; 0 is no gateway."""
+    """Return the number of the gateway that proposed the view; 0 for no view."""
     return view & _COORDINATOR_MAX
 
 
 def view_text(view: int) -> str:
-    """A view id as people read it: counter.coordinator."""
+    """Format a view id as counter.coordinator."""
     return f"{counter_of(view)}.{coordinator_of(view)}"

@@ -1,1 +1,1 @@
-"""Reading."""
+"""Cursors over sources, and the text forms of records and positions."""

@@ -1,6 +1,6 @@
-"""An Arrow IPC stream from a stranger, read with a look at each message before Arrow is let loose on it.
+"""Reads untrusted Arrow IPC streams, with a size check of each message before Arrow decodes it.
 
-A compressed buffer says what it will become, and Arrow allocates that: a stream of a few KiB could take gigabytes.
+A compressed buffer declares its decompressed size, and Arrow allocates that size: a stream of a few KiB could claim gigabytes.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from tutti.errors import FormatError, TooLarge
 
 
 def read_stream(data: bytes, raw_bytes_max: int, batches_max: int) -> pa.RecordBatch:
-    """All records of a stream, as one batch.
+    """Return all records of a stream as one batch.
 
     Args:
-        data: the stream, whole.
-        raw_bytes_max: bytes that its buffers may take together, decompressed.
-        batches_max: how many batches it may have.
+        data: the whole stream.
+        raw_bytes_max: limit of the decompressed bytes of all buffers together.
+        batches_max: limit of the number of batches.
 
     Raises:
-        FormatError: it is no such stream, or has dictionaries; the message names the batch.
-        TooLarge: it would take more than `raw_bytes_max`, or has more batches.
+        FormatError: the bytes are not an Arrow IPC stream, or it has dictionaries; the message names the batch.
+        TooLarge: the stream exceeds `raw_bytes_max` or `batches_max`.
     """
     source = pa.py_buffer(data)
     try:
         messages = pa.ipc.MessageReader.open_stream(source)
         schema = pa.ipc.read_schema(messages.read_next_message())
     except (pa.ArrowException, OSError, StopIteration) as error:
-        raise FormatError(f"the body is no Arrow IPC stream: {_first_line(error)}") from error
+        raise FormatError(f"the body is not an Arrow IPC stream: {_first_line(error)}") from error
     batches: list[pa.RecordBatch] = []
     raw = 0
     while True:
@@ -38,14 +38,14 @@ def read_stream(data: bytes, raw_bytes_max: int, batches_max: int) -> pa.RecordB
         except StopIteration:
             break
         except (pa.ArrowException, OSError) as error:
-            raise FormatError(f"batch {number} of the stream is cut short or damaged: {_first_line(error)}") from error
+            raise FormatError(f"batch {number} of the stream is truncated or corrupt: {_first_line(error)}") from error
         if message.type != "record batch":
-            raise FormatError(f"message {number} behind the schema is a {message.type}: only plain record batches are taken")
+            raise FormatError(f"message {number} after the schema is a {message.type}: send only plain record batches")
         if number > batches_max:
-            raise TooLarge(f"the stream has more than {batches_max} record batches: join them")
+            raise TooLarge(f"the stream has more than {batches_max} record batches: combine them into fewer")
         raw += body_sizes(memoryview(message.serialize()), 0).raw_bytes
         if raw > raw_bytes_max:
-            raise TooLarge(f"the stream takes {raw} bytes and more without compression; at most {raw_bytes_max} are taken")
+            raise TooLarge(f"the stream decompresses to {raw} bytes or more, above the limit of {raw_bytes_max}: split it")
         try:
             batch = pa.ipc.read_record_batch(message, schema)
             batch.validate(full=True)
@@ -59,4 +59,4 @@ def read_stream(data: bytes, raw_bytes_max: int, batches_max: int) -> pa.RecordB
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or "it ends too early").splitlines()[0][:300]
+    return (str(error).strip() or "unexpected end").splitlines()[0][:300]

@@ -1,4 +1,4 @@
-"""A cursor: where a reader is in one log, and what comes next there."""
+"""Cursor: the position of a reader in one log, and the batches that follow it."""
 
 from __future__ import annotations
 
@@ -10,50 +10,51 @@ from tutti.sources.source import Piece, Source
 
 
 class Reading(Protocol):
-    """What a reader goes through: one log, or several lanes. It does not wait beyond the deadline of the call."""
+    """Interface of cursors over one log or over several lanes. No method waits past the deadline of the call."""
 
     @property
     def position(self) -> object:
-        """Where to go on, for who asks."""
+        """The next offset to read, as `Reader.position` returns it."""
 
     @property
     def end(self) -> object:
-        """Where to stop before, likewise; None for never."""
+        """The exclusive end, as `Reader.end` returns it; None without one."""
 
     @property
     def mark(self) -> object:
-        """Where it is now, to see whether somebody else went on."""
+        """The current position, for a comparison that shows whether another call has moved it."""
 
     @property
     def lane(self) -> str:
-        """The lane that the last piece is of; empty for the ordered log."""
+        """The lane of the last batch; empty for the ordered log."""
 
     def advance(self, offset: int) -> None:
-        """Everything below this offset was given, of the log that the last piece is of."""
+        """Set the position in the log of the last batch: the caller has received every record below this offset."""
 
     def finished(self) -> bool:
-        """Whether the range is read."""
+        """True if the position is at the end of the range."""
 
     def open(self, deadline: Deadline) -> bool:
-        """Read on from where it is, as far as there is something committed; whether there is."""
+        """Start reading from the position up to the frontier. Return False if there is nothing committed to read."""
 
     def piece(self) -> Piece | None:
-        """The next one of what was opened; None behind the last."""
+        """Return the next batch of the opened part; None after the last."""
 
     def close(self) -> None:
-        """Let go of what is open."""
+        """Release the source."""
 
 
 class Cursor:
-    """A range of one log, or one that follows it.
+    """A cursor over a range of one log. With `follow`, the cursor waits for records that are committed later.
 
     Args:
         source: the log.
-        position: first offset. end: the offset to stop before; None is never.
-        follow: wait for what is committed later.
+        position: first offset.
+        end: exclusive end offset; None without one.
+        follow: wait for records that are committed later.
         topics, columns: only these; None is all.
-        patience: seconds that a gateway is looked for.
-        lane: whose log it is; empty for the ordered one.
+        patience: seconds to search for a gateway.
+        lane: the lane whose log the cursor reads; empty for the ordered log.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Cursor:
         patience: float,
         lane: str = "",
     ) -> None:
-        """Begin at `position`; nothing is opened yet."""
+        """Start at `position`, without a request to the source."""
         self.lane = lane
         self.source = source
         self.position = position
@@ -89,7 +90,7 @@ class Cursor:
         self.position = offset
 
     def begin_later(self, start: int) -> None:
-        """Begin at a later offset, nothing having been read yet; the range ends no earlier than it begins."""
+        """Move the start of an unread range to a later offset, and its end too if that would lie below the start."""
         self.position = start
         self.end = None if self.end is None else max(self.end, start)
 
@@ -98,7 +99,7 @@ class Cursor:
         return self.end is not None and self.position >= self.end
 
     def open(self, deadline: Deadline) -> bool:
-        """As `Reading.open`; it waits for the frontier of a log that it follows."""
+        """As `Reading.open`; with `follow`, wait for the frontier to pass the position."""
         if self.is_open():
             return True
         upto = self.end
@@ -112,26 +113,26 @@ class Cursor:
         return True
 
     def is_open(self) -> bool:
-        """Whether pieces come from the position on; those of a batch that was left in its middle do not."""
+        """True if the open scan continues at the position. A caller that stopped inside a batch has to open a new scan."""
         if self._reached != self.position:
             self._pieces = None
         return self._pieces is not None
 
     @property
     def left(self) -> bool:
-        """Whether something was opened that was not given."""
+        """True if the opened part has unread offsets."""
         return self.position < self._upto
 
     def open_upto(self, upto: int, deadline: Deadline) -> None:
-        """Have pieces come up to an offset that is committed."""
+        """Open a scan from the position up to a committed offset."""
         self._upto, self._reached = upto, self.position
         self._pieces = self.source.pieces(
             self.position, upto, self._topics, self._columns, absent_ok=self._follow, left=deadline.left
         )
 
     def piece(self) -> Piece | None:
-        """As `Reading.piece`; behind the last one the position is at its end."""
-        pieces, self._pieces = self._pieces, None  # what raises has ended: it is opened anew where it was
+        """As `Reading.piece`; after the last batch, the position is the end of the opened part."""
+        pieces, self._pieces = self._pieces, None  # a generator that raises is finished: the next call opens a new one
         piece = None if pieces is None else next(pieces, None)
         if piece is None:
             self.position = self._upto

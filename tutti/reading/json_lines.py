@@ -1,4 +1,4 @@
-"""Committed records as lines of JSON: what `tutti tail` and `tutti replay` write, and connectors hand out."""
+"""Committed records as JSON lines: the output format of `tutti tail`, `tutti replay` and the connectors."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tutti.reading.positions import time_text
 
 
 def json_lines(batch: pa.RecordBatch) -> Iterator[bytes]:
-    """A line of JSON a record (without the newline), with the batch's columns in their order.
+    """Yield one JSON line for each record, without the newline, with the columns in the order of the batch.
 
-    Bytes are text where they are UTF-8, else the field is named `..._base64`; times are ISO 8601 in UTC with microseconds.
+    UTF-8 bytes become text; other bytes become base64 in a field named `..._base64`. Times are ISO 8601 in UTC with microseconds.
     """
     columns = [_column(name, batch.column(number)) for number, name in enumerate(batch.schema.names)]
     for row in zip(*columns, strict=True):
@@ -24,7 +24,7 @@ def json_lines(batch: pa.RecordBatch) -> Iterator[bytes]:
 
 
 def cut_lines(batch: pa.RecordBatch, cut: int) -> Iterator[bytes]:
-    """As `json_lines`; of what is longer than `cut` bytes that much alone is shown, and `..._bytes` says how long it is."""
+    """As `json_lines`, with each value limited to its first `cut` bytes; the field `..._bytes` then holds its full length."""
     whole: dict[str, list[Any]] = {name: batch.column(name).to_pylist() for name in ("key", "value")}
     for number, line in enumerate(json_lines(batch.drop_columns(["headers"]))):
         shown = orjson.loads(line)
@@ -41,23 +41,23 @@ def _cut(name: str, value: bytes | None, cut: int) -> dict[str, object]:
         return dict([bytes_field(name, value)])
     field, _ = bytes_field(name, value)
     part = value[:cut]
-    shown = part.decode(errors="ignore") if field == name else b64encode(part).decode()  # no letter that the cut goes through
+    shown = part.decode(errors="ignore") if field == name else b64encode(part).decode()  # drops a character that the cut splits
     return {field: shown, f"{name}_bytes": len(value)}
 
 
 def values(batch: pa.RecordBatch) -> list[bytes | None]:
-    """The values alone."""
+    """Return the record values."""
     found: list[bytes | None] = batch.column("value").to_pylist()
     return found
 
 
 def with_key(batch: pa.RecordBatch, key: bytes | None) -> pa.RecordBatch:
-    """The records of the batch that have this key; all for None."""
+    """Return the records with this key; all for None."""
     return batch if key is None else batch.filter(pc.equal(batch.column("key"), pa.scalar(key, pa.binary())))
 
 
 def _column(name: str, array: Any) -> list[tuple[str, object]]:
-    """(field name, value) of each row."""
+    """Return (field name, value) for each row."""
     if name in ("key", "value"):
         return [bytes_field(name, value) for value in array.to_pylist()]
     convert: Callable[[Any], object] | None = None
@@ -74,7 +74,7 @@ def _headers(headers: list[dict[str, Any]] | None) -> list[dict[str, object]]:
 
 
 def bytes_field(name: str, value: bytes | None) -> tuple[str, str | None]:
-    """Bytes as a field: text under its name if they are UTF-8, else base64 under `..._base64`."""
+    """Return the field for some bytes: text if they are UTF-8, else base64 under the name `..._base64`."""
     if value is None:
         return name, None
     try:

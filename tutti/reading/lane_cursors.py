@@ -1,4 +1,4 @@
-"""Origins: unordered records, which stand in the lanes of the gateways that took them. A reader goes through one lane, or all."""
+"""Lane cursors: read the unordered records of all lanes, one lane after another."""
 
 from __future__ import annotations
 
@@ -18,33 +18,31 @@ _PAUSE_S_MAX = limits.LANES_LOOK_US_MAX / 1e6
 
 
 def lane_named(reads: Reads, origin: str) -> LaneInfo:
-    """The lane that a gateway's name (its newest one) or NUMBER-INCARNATIONHEX stands for.
+    """Return the lane for an origin: the newest lane of a gateway's name, or the lane NUMBER-INCARNATIONHEX.
 
     Raises:
-        UsageError: there is none.
+        UsageError: no lane matches.
     """
     lanes = reads.lanes()
     found = [lane for lane in lanes if origin == lane.lane or (origin == lane.gateway and lane.newest)]
     if not found:
         names = ", ".join(sorted({lane.gateway for lane in lanes}))
-        there = f"there are those of {names}" if names else "there is no lane yet"
-        raise UsageError(
-            f"there is no lane of origin {origin!r}: {there}; name a gateway, or one of its lanes as NUMBER-INCARNATION"
-        )
+        there = f"the gateways with lanes are {names}" if names else "no gateway has a lane yet"
+        raise UsageError(f"origin {origin!r} has no lane: {there}; give a gateway's name, or a lane as NUMBER-INCARNATION")
     return found[0]
 
 
 class Origins:
-    """All lanes, each in order, one after another; while following, new ones as they appear, from their beginning.
+    """Cursors of all lanes, read one lane after another. With `follow`, lanes that appear later are read from their start.
 
-    "earliest" is what a lane still holds when it is begun: what retention takes from it before that was never part of the reading.
-    In a lane that was begun, or of which there was nothing to read yet, what goes unread is told (`OffsetOutOfRange`).
+    "earliest" is the first record that a lane holds when its reading begins: records that retention removed before that are not
+    part of the range. If retention removes unread records later, the read fails with `OffsetOutOfRange`.
 
     Args:
-        reads: asks which lanes there are.
-        start, end: places that every lane has: "earliest", "latest" or an aware datetime; None is the beginning, and what is
-            committed now, or nothing with `follow`.
-        follow, topics, columns, patience: as of `Cursor`.
+        reads: lists the lanes.
+        start, end: "earliest", "latest" or an aware datetime, resolved in each lane. Without a start, each lane is read from its
+            first record. Without an end, each lane is read to its current frontier, or without limit with `follow`.
+        follow, topics, columns, patience: as in `Cursor`.
     """
 
     def __init__(
@@ -57,36 +55,36 @@ class Origins:
         columns: Sequence[str] | None,
         patience: float,
     ) -> None:
-        """Look which lanes there are."""
+        """Query the lanes and create a cursor for each."""
         for what, place in (("start", start), ("end", end)):
             if isinstance(place, int) and not isinstance(place, bool):
-                raise UsageError(f"{what}={place!r} is an offset, which one origin's lane has: name it with origin=")
+                raise UsageError(f"{what}={place!r} is an offset, which only counts in one lane: choose the lane with origin=")
             if place is not None and not isinstance(place, datetime):
                 place_of(reads, what, place, Frontier("", 0, 0, 0, 0, 0, ""))
         self._reads = reads
         self._start, self._end = start, end
         self._follow = follow
-        self._how = follow, topics, columns, patience
+        self._cursor_args = follow, topics, columns, patience
         self._patience = patience
         self._cursors: dict[str, Cursor] = {}
         self._sources: dict[str, Reads] = {}
         self._frontiers: dict[str, int] = {}
-        self._to_begin: set[str] = set()  # lanes that are to be read from their earliest record, and nothing was read of them yet
-        self._reached_back: dict[str, int] = {}  # lane -> where it was placed when all gateways were asked for what it still holds
-        self._now: str = ""  # the lane that the last piece is of
+        self._to_begin: set[str] = set()  # unread lanes whose range starts at "earliest"
+        self._start_tried: dict[str, int] = {}  # lane -> its position when all gateways were asked for their start offsets
+        self._current: str = ""  # the lane of the last batch
         self._pause = _PAUSE_S
-        self._unread: dict[str, float] = {}  # lane -> since when no gateway says how far it is
+        self._unknown_since: dict[str, float] = {}  # lane -> time (monotonic) since which no gateway answers with its frontier
         for lane in reads.lanes():
             self._add(lane, start, self._frontier(lane))
 
     @property
     def position(self) -> dict[str, int]:
-        """Lane (NUMBER-INCARNATIONHEX) -> the offset to go on from there."""
+        """The next offset to read of each lane (NUMBER-INCARNATIONHEX)."""
         return {name: cursor.position for name, cursor in self._cursors.items()}
 
     @property
     def end(self) -> dict[str, int] | None:
-        """Lane -> the offset to stop before; None while following without end."""
+        """The exclusive end offset of each lane; None without an end."""
         if self._follow and self._end is None:
             return None
         return {name: cursor.end for name, cursor in self._cursors.items() if cursor.end is not None}
@@ -94,25 +92,25 @@ class Origins:
     @property
     def mark(self) -> tuple[str, int]:
         """As `Reading.mark`."""
-        cursor = self._cursors.get(self._now)
-        return self._now, cursor.position if cursor is not None else 0
+        cursor = self._cursors.get(self._current)
+        return self._current, cursor.position if cursor is not None else 0
 
     @property
     def lane(self) -> str:
         """As `Reading.lane`."""
-        return self._now
+        return self._current
 
     def advance(self, offset: int) -> None:
         """As `Reading.advance`."""
-        self._cursors[self._now].advance(offset)
+        self._cursors[self._current].advance(offset)
 
     def finished(self) -> bool:
         """As `Reading.finished`."""
         return (not self._follow or self._end is not None) and all(cursor.finished() for cursor in self._cursors.values())
 
     def open(self, deadline: Deadline) -> bool:
-        """As `Reading.open`; one question asks for the frontiers of all lanes, again and again while nothing comes."""
-        current = self._cursors.get(self._now)
+        """As `Reading.open`; with `follow`, one request fetches the frontiers of all lanes, with backoff between the polls."""
+        current = self._cursors.get(self._current)
         if current is not None and current.is_open():
             return True
         if self._next(deadline):
@@ -120,7 +118,7 @@ class Origins:
         left = deadline.left()
         if self._follow:
             for lane in self._reads.lanes(min(left, self._patience)):
-                frontier = self._frontier_now(lane)
+                frontier = self._poll_frontier(lane)
                 if frontier is not None:
                     self._add(lane, "earliest", frontier)
             if self._next(deadline):
@@ -130,16 +128,16 @@ class Origins:
         return False
 
     def _next(self, deadline: Deadline) -> bool:
-        """Go to the next lane that has something, behind the present one; whether there is one."""
+        """Open the next lane with unread records, round-robin. Return False if no lane has any."""
         names = list(self._cursors)
         after = 0
-        if self._now:
-            after = names.index(self._now) + (not self._cursors[self._now].left)  # one that was left in its middle goes on
+        if self._current:
+            after = names.index(self._current) + (not self._cursors[self._current].left)  # a partly read lane comes first
         for name in [*names[after:], *names[:after]]:
             cursor = self._cursors[name]
             upto = self._frontiers[name] if cursor.end is None else min(self._frontiers[name], cursor.end)
             if upto > cursor.position:
-                self._now, self._pause = name, _PAUSE_S
+                self._current, self._pause = name, _PAUSE_S
                 cursor.open_upto(upto, deadline)
                 return True
         return False
@@ -147,24 +145,25 @@ class Origins:
     def piece(self) -> Piece | None:
         """As `Reading.piece`."""
         try:
-            piece = self._cursors[self._now].piece()
+            piece = self._cursors[self._current].piece()
         except OffsetOutOfRange:
-            if self._now in self._to_begin and self._placed_again(self._now):
+            if self._current in self._to_begin and self._recover_start(self._current):
                 return None
             raise
-        self._to_begin.discard(self._now)
+        self._to_begin.discard(self._current)
         return piece
 
-    def _placed_again(self, name: str) -> bool:
-        """Place a lane, whose first records are gone before it was begun, at the first one that a gateway holds, or turn to one
-        that still holds all of them; whether it goes on so.
+    def _recover_start(self, name: str) -> bool:
+        """Recover an unread lane whose first records retention has removed. Return True if the caller can retry.
+
+        The lane moves to a gateway that still holds the records, or else to the first offset that a gateway holds.
         """
         cursor, source = self._cursors[name], self._sources[name]
         placed = cursor.position
-        if self._reached_back.get(name) == placed:
-            start = source.frontier().start  # the one that held more cannot be read from
+        if self._start_tried.get(name) == placed:
+            start = source.frontier().start  # the gateway with the lowest start was tried and failed
         else:
-            self._reached_back[name] = placed
+            self._start_tried[name] = placed
             source, start = source.reaching_back()
             if start <= placed:
                 self._sources[name] = cursor.source = source
@@ -176,10 +175,10 @@ class Origins:
         return True
 
     def _frontier(self, lane: LaneInfo, patience: float | None = None) -> Frontier:
-        """How far a lane is: as was told, or where that gateway cannot tell all of it, as the others say.
+        """Return the frontier of a lane, from other gateways if the lane is lost or halted at the gateway that listed it.
 
         Raises:
-            Unavailable: it is lost at the gateway that was asked, and no other one says.
+            Unavailable: no other gateway answers with the frontier.
         """
         if lane.lane not in self._sources:
             self._sources[lane.lane] = self._reads.of_lane(lane)
@@ -187,35 +186,34 @@ class Origins:
             return self._sources[lane.lane].frontier(patience=patience)
         return Frontier("", lane.start, lane.frontier, lane.position, 0, 0, "")
 
-    def _frontier_now(self, lane: LaneInfo) -> Frontier | None:
-        """The same for who looks again and again: of a lane that is lost one gateway is asked each time, and None says: not known
-        yet. The other lanes are read meanwhile.
+    def _poll_frontier(self, lane: LaneInfo) -> Frontier | None:
+        """As `_frontier` with one attempt, for polling; None if the frontier is unknown. Other lanes stay readable meanwhile.
 
         Raises:
-            Unavailable: so it was for the reader's patience.
+            Unavailable: the frontier has been unknown for the reader's patience.
         """
         try:
             frontier = self._frontier(lane, patience=0.0)
         except Unavailable as error:
             now = time.monotonic()
-            silence = now - self._unread.setdefault(lane.lane, now)
+            silence = now - self._unknown_since.setdefault(lane.lane, now)
             if silence < self._patience:
                 return None
-            raise type(error)(f"lane {lane.lane} of gateway {lane.gateway} cannot be read, for {silence:.1f} s: {error}") from error
-        self._unread.pop(lane.lane, None)
+            raise type(error)(f"lane {lane.lane} of gateway {lane.gateway} is unreadable for {silence:.1f} s: {error}") from error
+        self._unknown_since.pop(lane.lane, None)
         return frontier
 
     def _add(self, lane: LaneInfo, start: Place | None, frontier: Frontier) -> None:
-        """Take note of how far a lane is, and of a new one where it begins and ends for this reader."""
+        """Record the frontier of a lane; for a new lane, create the cursor."""
         if lane.lane not in self._cursors:
             source = self._sources[lane.lane]
             first = place_of(source, "start", "earliest" if start is None else start, frontier)
             last = None if self._follow and self._end is None else place_of(source, "end", self._end or "latest", frontier)
-            self._cursors[lane.lane] = Cursor(source, first, None if last is None else max(first, last), *self._how)
+            self._cursors[lane.lane] = Cursor(source, first, None if last is None else max(first, last), *self._cursor_args)
             if start in (None, "earliest"):
                 self._to_begin.add(lane.lane)
         if self._cursors[lane.lane].position >= frontier.offset:
-            self._to_begin.discard(lane.lane)  # all of it was read: what comes now is not to be missed
+            self._to_begin.discard(lane.lane)  # read to its end: records removed unread from now on raise
         self._sources[lane.lane].saw(frontier.offset)
         self._frontiers[lane.lane] = max(frontier.offset, self._frontiers.get(lane.lane, 0))
 

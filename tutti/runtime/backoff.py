@@ -1,10 +1,10 @@
-"""How long to wait before something is tried again."""
+"""Exponential backoff between retries."""
 
 from __future__ import annotations
 
 
 class Doubling:
-    """Waits between tries, seconds: each twice as long as the one before, from `least_s` up to `most_s`."""
+    """Waits between retries in seconds: each doubles the one before, from `least_s` up to `most_s`."""
 
     __slots__ = ("_least_s", "_most_s", "_next_s")
 
@@ -13,10 +13,10 @@ class Doubling:
         self._most_s = most_s
 
     def next_s(self) -> float:
-        """How long to wait after one more failure."""
+        """Return the wait after another failure."""
         wait_s, self._next_s = self._next_s, min(2 * self._next_s, self._most_s)
         return wait_s
 
     def reset(self) -> None:
-        """It went well: the next failure is the first one."""
+        """Restart at the shortest wait, after a success."""
         self._next_s = self._least_s

@@ -1,4 +1,4 @@
-"""What other libraries would load into a process of this project, though nothing in it uses that."""
+"""Import blocker: keeps libraries from importing pandas into Tutti's own processes, which never use it."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from importlib.abc import MetaPathFinder
 from types import ModuleType
 
 
-class _NotThere(MetaPathFinder):
-    """Says of pandas that it is not installed."""
+class _PandasBlocker(MetaPathFinder):
+    """Import hook that reports pandas as not installed."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
-        """Nothing is said of other modules."""
+        """Raise for pandas; leave all other modules to the next finder."""
         if fullname == "pandas":
-            raise ModuleNotFoundError("pandas is not loaded into processes of Tutti's own", name=fullname)
+            raise ModuleNotFoundError("Tutti's own processes block the import of pandas", name=fullname)
 
 
 def without_pandas() -> None:
-    """Keep pyarrow from loading pandas where that is installed: at its first scalar, array or `to_numpy` it takes a third of a
-    second, in which a gateway answers nobody, and 45 MB for good, and swallows a Ctrl-C. For a process of our own, before it uses
-    pyarrow.
+    """Keep pyarrow from importing an installed pandas. Call this in Tutti's own processes before the first use of pyarrow.
+
+    At its first scalar, array or `to_numpy`, pyarrow would import pandas. The import takes a third of a second, in which a gateway
+    does not answer, and 45 MB of memory, and it swallows a Ctrl-C.
     """
-    sys.meta_path.insert(0, _NotThere())
+    sys.meta_path.insert(0, _PandasBlocker())

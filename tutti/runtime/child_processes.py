@@ -1,4 +1,4 @@
-"""Child processes that do not outlive their parent, however that ends and whatever they are busy with."""
+"""Child processes that end with their parent, even if the parent is killed."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import signal
 from collections.abc import Callable
 
 _PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)  # looked up here and not between fork and exec
+_LIBC = ctypes.CDLL(None)  # loaded at import, because loading between fork and exec is not safe
 
 
 def end_with_parent(parent: int, number: int) -> None:
-    """Let the kernel send this process the signal `number` when the *thread* that started it is gone (prctl(2), PR_SET_PDEATHSIG).
+    """Make the kernel send signal `number` to this process when the parent *thread* ends (prctl(2), PR_SET_PDEATHSIG).
 
-    So it is to be started from a thread that lives as long as it shall. If process `parent` is gone already, the signal comes now.
+    The parent must start the child from a long-lived thread. If process `parent` has ended already, send the signal now.
     """
     _LIBC.prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
@@ -23,5 +23,5 @@ def end_with_parent(parent: int, number: int) -> None:
 
 
 def ending_with_this(number: int = signal.SIGTERM) -> Callable[[], None]:
-    """The `preexec_fn` of a child that is to get the signal `number` when this process, which has one thread, is gone."""
+    """Return a `preexec_fn` for a child that gets signal `number` when this single-threaded process ends."""
     return functools.partial(end_with_parent, os.getpid(), number)

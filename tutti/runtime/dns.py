@@ -1,8 +1,8 @@
-"""Names of hosts, looked up beside the threads that need them: a name server that does not answer must hold nobody up.
+"""DNS lookups in background threads, so that a slow name server never blocks an I/O thread.
 
-Who moves messages would wait for the system's word, so that one dead name stops every connection for seconds. Here each name has a
-thread of its own while it is looked up, so that none waits for another one either. There is one of it in a process, whoever asks:
-who gives up and asks again waits for the same answer, and one that came meanwhile is kept for who is back soon.
+A blocking lookup in an I/O thread would stop every connection for seconds. Here each lookup has its own thread, so no name waits
+for another one. The process runs at most one lookup of a name at a time: all callers share its answer. A late answer is cached for
+a short time, for a caller that gave up and asks again.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from ipaddress import ip_address
 from tutti import limits
 
 MS_PER_S = 1000
-_LATE_S = limits.CONNECT_TIMEOUT_US / 1e6  # an answer that nobody waited for is good for so long
+_LATE_S = limits.CONNECT_TIMEOUT_US / 1e6  # cache time of an answer that arrives after all callers gave up
 Look = Callable[[str], str]
 
 
 def addresses(host: str) -> list[str]:
-    """The addresses of a host, in the system's order: at least one. One that is good on a single network names that, too.
+    """Return the addresses of a host in the system's order, at least one. A link-local address includes its scope.
 
     Raises:
-        OSError: it knows none.
-        UnicodeError: no host can have that name.
+        OSError: the lookup failed.
+        UnicodeError: the text is not a valid host name.
     """
-    return [_told(*found[4]) for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
+    return [_with_scope(*found[4]) for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
 
 
-def _told(address: str | int, _port: str | int, _flow: int = 0, scope: int = 0) -> str:
+def _with_scope(address: str | int, _port: str | int, _flow: int = 0, scope: int = 0) -> str:
     return f"{address}%{scope}" if scope and "%" not in str(address) else str(address)
 
 
 def look_up(host: str) -> str:
-    """The first address of a host, as the system knows it.
+    """Return the first address of a host.
 
     Raises:
-        OSError, UnicodeError: it knows none.
+        OSError, UnicodeError: as `addresses`.
     """
     return addresses(host)[0]
 
 
 def number(host: str) -> str:
-    """The address that a host is by itself; empty for a name."""
+    """Return the host as an IP address; empty for a name."""
     try:
         return str(ip_address(host))
     except ValueError:
@@ -54,17 +54,17 @@ def number(host: str) -> str:
 
 
 class Names:
-    """What is known of names. Owned by one thread, which is never held up; those that look up, nobody waits for.
+    """Resolver with cached addresses. One thread owns it and never blocks; the lookups run in other threads.
 
     Attributes:
-        fd: readable when there is something to `take`.
+        fd: readable when there are answers to `take`.
     """
 
     def __init__(self, look: Look = look_up) -> None:
-        """`look` is what the other threads call.
+        """Use `look` for lookups in other threads.
 
         Raises:
-            OSError: no descriptor is left.
+            OSError: the process has no free descriptor.
         """
         self._look = look
         self._answered: list[tuple[str, str, str]] = []
@@ -74,8 +74,9 @@ class Names:
         self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def address(self, host: str) -> str:
-        """The address of a host, empty while it is not known. A number is its own address; a name is looked up again each time, and
-        until that is done it is what it was.
+        """Return the address of a host; empty while it is unknown.
+
+        An IP address is returned as it is. Each call for a name starts a new lookup, and returns the last known address meanwhile.
         """
         found = number(host)
         if found:
@@ -86,17 +87,17 @@ class Names:
         return self._known.get(host, "")
 
     def wrong(self, host: str) -> str:
-        """Why the host's address is not known, as the system said when it was asked last; empty if it is, or nobody asked yet."""
+        """Return the error of the host's last lookup; empty without one."""
         return self._wrong.get(host, "")
 
     def wait(self, seconds: float) -> None:
-        """Sleep until there is something to `take`, for so long."""
+        """Sleep until there are answers to `take`, at most `seconds`."""
         poll = select.poll()
         poll.register(self.fd, select.POLLIN)
         poll.poll(max(0.0, seconds) * MS_PER_S)
 
     def take(self) -> dict[str, str]:
-        """Take in what was found: the addresses by host, empty where there is none."""
+        """Process the answers. Return the address by host; empty if the lookup failed."""
         with _lock:
             answered, self._answered = self._answered, []
             if answered:
@@ -111,12 +112,12 @@ class Names:
         return {host: address for host, address, _ in answered}
 
     def hear(self, host: str, address: str, reason: str) -> None:
-        """A lookup is over: an address, or why there is none. Called by whoever made it, with the lock."""
+        """Add the answer of a lookup: an address or an error. The lookup's thread calls this with the lock held."""
         self._answered.append((host, address, reason))
         os.eventfd_write(self.fd, 1)
 
     def close(self) -> None:
-        """Look nothing up any more; what is under way is left to itself, and to who asks for it soon."""
+        """Stop. Running lookups continue, for callers that ask again soon."""
         with _lock:
             for host in self._under_way:
                 waiting = _waiting.get((self._look, host), [])
@@ -127,16 +128,14 @@ class Names:
             self.fd = -1
 
 
-# One lookup of a name, whoever waits
-
 _Key = tuple[Look, str]
-_lock = threading.Lock()  # over all that follows, and over what is answered: an answer and its count in the descriptor are one
-_waiting: dict[_Key, list[Names]] = {}  # for each lookup that is under way
-_late: dict[_Key, tuple[float, str, str]] = {}  # when nobody waited any more (monotonic): an address, or why there is none
+_lock = threading.Lock()  # guards the tables below, and keeps answers and the eventfd counter consistent
+_waiting: dict[_Key, list[Names]] = {}  # running lookup -> resolvers that wait for it
+_late: dict[_Key, tuple[float, str, str]] = {}  # late answers: time (monotonic), address, error
 
 
 def _ask(look: Look, host: str, names: Names) -> None:
-    """Have `names` hear of a host: of the lookup that is under way, or came too late just now, or of a new one."""
+    """Give `names` an answer for a host: from a running lookup, from a late answer, or from a new lookup."""
     key = look, host
     with _lock:
         if key in _waiting:
@@ -149,15 +148,15 @@ def _ask(look: Look, host: str, names: Names) -> None:
         _waiting[key] = [names]
     try:
         threading.Thread(target=_run, args=key, name=f"name {host}", daemon=True).start()
-    except RuntimeError as error:  # the system has no thread left
+    except RuntimeError as error:  # the thread limit is reached
         _answer(key, "", str(error))
 
 
 def _run(look: Look, host: str) -> None:
-    """In a thread: look one up."""
+    """Perform a lookup; runs in its own thread."""
     try:
         found, reason = look(host), ""
-    except Exception as error:  # noqa: BLE001 - whatever it is, the host is told as unknown with it, and asked for again
+    except Exception as error:  # noqa: BLE001 - any failure is an answer: the host is unknown, and the next call retries
         text = error.strerror if isinstance(error, OSError) else None
         found, reason = "", (text or str(error) or type(error).__name__).lower()
     _answer((look, host), found, reason)
@@ -174,13 +173,13 @@ def _answer(key: _Key, address: str, reason: str) -> None:
                 del _late[next(iter(_late))]
 
 
-def _begin_anew() -> None:
-    """In a forked child: the threads are the parent's."""
-    global _lock  # noqa: PLW0603 - a thread that is not here may have it
+def _reset_after_fork() -> None:
+    """Reset the tables in a forked child, which has none of the parent's threads."""
+    global _lock  # noqa: PLW0603 - a thread of the parent may have held the lock
     _lock = threading.Lock()
     _waiting.clear()
     _late.clear()
 
 
-if hasattr(os, "register_at_fork"):  # on a system where nothing forks there is nothing to tell
-    os.register_at_fork(after_in_child=_begin_anew)
+if hasattr(os, "register_at_fork"):  # systems without fork need no reset
+    os.register_at_fork(after_in_child=_reset_after_fork)

@@ -1,4 +1,4 @@
-"""Directories that hold records: who may read them, how their files are opened, and how names survive a crash of the machine."""
+"""Directories with records: their mode, safe opening of their files, and fsync of their names."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import os
 import stat
 from pathlib import Path
 
-#: Of a directory for records: its account and group, whatever the umask leaves to all others. What exists keeps its mode.
+#: Mode of a new directory for records: access for owner and group only, whatever the umask allows. Existing ones keep their mode.
 DIRECTORY_MODE = 0o750
 
 
 def make_directory(directory: str | Path, mode: int = DIRECTORY_MODE) -> None:
-    """Make a directory for records, and those above it, where there is none. `mode` is for one that holds no records.
+    """Create a directory for records and its parents if they do not exist. Give another `mode` if it will hold no records.
 
     Raises:
-        OSError: it cannot be made, or is a file.
+        OSError: the directory cannot be created, or the path is a file.
     """
     try:
         os.makedirs(directory, mode, exist_ok=True)
-    except RecursionError:  # it calls itself for each directory above
+    except RecursionError:  # `os.makedirs` recurses for each parent
         raise OSError(errno.ENAMETOOLONG, "the path has too many directories", str(directory)) from None
 
 
@@ -34,12 +34,12 @@ _AT_ONCE = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(o
 
 
 def open_file(path: str | Path, flags: int, mode: int = 0o644) -> int:
-    """Open a regular file, or a link to one; it is an `opener` of `open`, too.
+    """Open a regular file, or a link to one. Usable as the `opener` of `open`.
 
-    A plain open of a named pipe waits without limit, and one of a device may read without an end.
+    A plain open of a named pipe blocks without limit, and reads of a device may never end.
 
     Raises:
-        OSError: it cannot be opened, or is not a regular file; it names the path, and says what the file is.
+        OSError: the path cannot be opened or is not a regular file; the error has the path and the type of the file.
     """
     name = os.path.basename(path)
     try:
@@ -56,10 +56,10 @@ def open_file(path: str | Path, flags: int, mode: int = 0o644) -> int:
 
 
 def sync_directory(directory: str | Path) -> None:
-    """Make names that were added, changed or removed in the directory durable: a file's own sync does not.
+    """Make added, changed and removed names of the directory durable, which a file's own sync does not.
 
     Raises:
-        OSError: they may not be.
+        OSError: the sync failed, so the names may not be durable.
     """
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

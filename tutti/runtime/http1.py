@@ -1,8 +1,8 @@
-"""HTTP/1.1 requests as RFC 9112 writes them: h11, without what it lets pass.
+"""Strict HTTP/1.1 parser (RFC 9112): h11 with additional checks against request smuggling.
 
-A proxy before a port of ours and the port have to agree where each request ends: else a stranger hides a request of his own in
-another one (request smuggling). So whatever can be read in two ways is refused with 400: lines that end with LF alone, folded
-header lines, control characters, a length that is given twice, or beside chunks. A major version other than 1 is refused with 505.
+A proxy and the port after it must agree where each request ends; otherwise an attacker can hide one request inside another. So
+ambiguous requests are refused with 400: lines that end with LF alone, folded headers, control characters, a repeated length, or a
+length beside chunked encoding. A major version other than 1 is refused with 505.
 """
 
 from __future__ import annotations
@@ -14,29 +14,31 @@ import h11
 from h11._receivebuffer import ReceiveBuffer
 
 HEAD_BYTES_MAX = 16 * 1024
-_IN_LINES = bytes({*range(256)} - {*range(32), 127} | {*b"\t"})  # what may stand in a line, between its ends
+_IN_LINES = bytes({*range(256)} - {*range(32), 127} | {*b"\t"})  # bytes allowed inside a line
 _LENGTHS = re.compile(rb"\ncontent-length:([^\n]*)", re.IGNORECASE)
 _CHUNKS = b"transfer-encoding"
 _HOST = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=:%\[\]-]*")
 _ABSOLUTE = re.compile(rb"https?://[^/?#@]+(?=[/?]|\Z)", re.IGNORECASE)
-_QUOTED = re.compile(r"""(bytearray\()?\bb('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")(?(1)\))""", re.DOTALL)  # bytes, as h11 shows them
+_QUOTED = re.compile(
+    r"""(bytearray\()?\bb('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")(?(1)\))""", re.DOTALL
+)  # byte literals in h11's error texts
 _CRLF = b"\r\n"
 
 
 class _Buffer(ReceiveBuffer):
-    """What was received. Its lines end with CRLF.
+    """Receive buffer that accepts only lines ending with CRLF.
 
     h11's own buffer is private. h11 has no public way to check the bytes of a head before it parses them: its events no longer
     show how lines ended, or that a header was given twice. `_check_h11` checks that h11 uses its buffer as this class expects.
     """
 
     def skip_empty_line(self) -> None:
-        """Skip an empty line before a request (RFC 9112, 2.2): some clients end a body with one."""
+        """Skip an empty line before a request (RFC 9112, 2.2), because some clients send one after a body."""
         if self._data[:2] == _CRLF:
             self._extract(2)
 
     def maybe_extract_lines(self) -> list[bytearray] | None:
-        """Extract a head, or the trailers after the last chunk; None while its end is not there.
+        """Extract a head, or the trailers after the last chunk; None while it is incomplete.
 
         Raises:
             h11.LocalProtocolError: a line is malformed.
@@ -58,10 +60,10 @@ class _Buffer(ReceiveBuffer):
         return lines
 
     def maybe_extract_next_line(self) -> bytearray | None:
-        """Extract the line before a chunk; None while its end is not there.
+        """Extract the line before a chunk; None while it is incomplete.
 
         Raises:
-            h11.LocalProtocolError: it holds a control character, or ends with blank space.
+            h11.LocalProtocolError: the line contains a control character, or ends with white space.
         """
         line = super().maybe_extract_next_line()
         if line is not None and (line.endswith((b" \r\n", b"\t\r\n")) or line[:-2].translate(None, _IN_LINES)):
@@ -70,10 +72,10 @@ class _Buffer(ReceiveBuffer):
 
 
 def _check_h11(connection: h11.Connection) -> None:
-    """Check that h11 reads from the buffer that `_Buffer` refines.
+    """Check that this h11 has the receive buffer that `_Buffer` extends.
 
     Raises:
-        ImportError: it does not.
+        ImportError: the buffer is a different one.
     """
     buffer = getattr(connection, "_receive_buffer", None)
     parts = ("_data", "_extract", "maybe_extract_lines", "maybe_extract_next_line")
@@ -88,16 +90,16 @@ _check_h11(h11.Connection(h11.SERVER))
 class ServerConnection(h11.Connection):
     """The server's side of a connection.
 
-    After the client has closed its side no more than `NEED_DATA` comes: the server answers what is there, and closes.
+    After the client has closed its side, `next_event` returns only `NEED_DATA`: the server answers complete requests and closes.
     """
 
     def __init__(self, head_bytes_max: int | None) -> None:
-        """Nothing was received yet; a head that is not whole has `head_bytes_max` bytes at most (None: `HEAD_BYTES_MAX`)."""
+        """Create the parser. An incomplete head can have `head_bytes_max` bytes (None: `HEAD_BYTES_MAX`)."""
         super().__init__(h11.SERVER, head_bytes_max or HEAD_BYTES_MAX)
         self._receive_buffer: _Buffer = _Buffer()
 
     def receive_data(self, data: bytes) -> None:
-        """Take bytes, or the end of them (`b""`). Ignore those after a request that says that it is the last one."""
+        """Add received bytes; `b""` is the end of the stream. Bytes after a request with `Connection: close` are ignored."""
         if not data or self.their_state is not h11.MUST_CLOSE:
             super().receive_data(data)
 
@@ -121,10 +123,10 @@ class ServerConnection(h11.Connection):
 
 
 def _checked(request: h11.Request) -> h11.Request:
-    """Return the request, with a target that begins with `/` where it named this server, too.
+    """Return the request, with an absolute URL as target reduced to its path.
 
     Raises:
-        h11.RemoteProtocolError: it is not HTTP/1, or can be read in two ways.
+        h11.RemoteProtocolError: the request is not HTTP/1, or is ambiguous.
     """
     version = request.http_version.decode()
     headers = list(request.headers)
@@ -132,7 +134,7 @@ def _checked(request: h11.Request) -> h11.Request:
     if version != "1.0" and b"host" not in names:
         raise h11.RemoteProtocolError("the header Host is missing")
     if not version.startswith("1."):
-        raise h11.RemoteProtocolError(f"HTTP/{version} is not spoken here: use HTTP/1.1", error_status_hint=505)
+        raise h11.RemoteProtocolError(f"HTTP/{version} is not supported: use HTTP/1.1", error_status_hint=505)
     if _CHUNKS in names and (b"content-length" in names or version == "1.0"):
         raise h11.RemoteProtocolError(
             "Transfer-Encoding comes with Content-Length, or in HTTP/1.0: give the length of the body in one way"

@@ -1,5 +1,6 @@
-"""HTTP/1.1 for whoever faces strangers: uvicorn's connection with the bounds that it has no setting for, and its server without a
-clock. What the bounds are, each port says for itself.
+"""HTTP/1.1 server for untrusted clients: uvicorn with additional limits, and without its periodic timer.
+
+Each port defines its own limits.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from tutti.runtime.reserved_fds import TOO_MANY
 
 _HTTP2_PREFACE = b"PRI * HTTP/2.0"
 _ZEROMQ_GREETING = b"\xff"
-#: What uvicorn is told by each port that faces strangers: HTTP/1.1 alone, logs of our own, no word of what serves, no proxy.
+#: uvicorn settings of every port for untrusted clients: plain HTTP/1.1, no uvicorn logs, no server header, no proxy headers.
 PLAIN: dict[str, Any] = {
     "ws": "none",
     "lifespan": "off",
@@ -40,18 +41,18 @@ PLAIN: dict[str, Any] = {
     "date_header": False,
     "proxy_headers": False,
 }
-HALF_CLOSED = "half_closed"  # in the state of a request's scope: True once its client has closed its side
-_RETRY_S = 1  # told with 503
-_FULL = "all connections of this port are taken: come again, and send requests at once and whole"
+HALF_CLOSED = "half_closed"  # key in the state of a request's scope: True once the client has closed its side
+_RETRY_S = 1  # Retry-After of a 503 answer
+_FULL = "the connection limit of this port is reached: retry later, and send each request at once"
 
 
 def problem(status: int, message: str) -> bytes:
-    """The JSON of an error."""
+    """Return an error as JSON."""
     return msgspec.json.encode({"error": HTTPStatus(status).phrase, "message": message})
 
 
 def _last_answer(status: HTTPStatus, message: str) -> bytes:
-    """An answer after which the connection is closed."""
+    """Return an answer after which the server closes the connection."""
     body = problem(status, message)
     again = f"retry-after: {_RETRY_S}\r\n" if status is HTTPStatus.SERVICE_UNAVAILABLE else ""
     head = (
@@ -62,53 +63,53 @@ def _last_answer(status: HTTPStatus, message: str) -> bytes:
 
 
 class BoundedProtocol(H11Protocol):
-    """A connection with a time after which it is cut however slowly the other side reads or writes.
+    """A connection with a deadline for each request, however slowly the client reads or writes.
 
-    The time begins with the connection and again with the end of each answer. Who speaks another protocol is told so.
-    A client that closes its side still gets the answers to the requests that it sent whole.
+    The time starts with the connection and again after each answer. A client of another protocol gets an explanation. A client that
+    closes its side still gets the answers to its complete requests.
     """
 
-    #: What who speaks another protocol is told; `{spoken}` is that.
+    #: Error for clients of another protocol, which `{spoken}` names.
     wrong_port: ClassVar[str]
-    #: How many connections were closed without an answer of the application: by the status of the refusal, or `listener.CROWDED`.
+    #: Number of connections closed without an answer of the application, by status of the refusal, or `listener.CROWDED`.
     turned_away: ClassVar[Counter[str]]
-    #: Of the connections of the port; the server sets it before the connection is made.
+    #: Connection limit of the port; the server sets it before the connection is made.
     limit: ConnectionLimit
     _deadline: asyncio.TimerHandle | None = None
     _spoke = False
     _half_closed = False  # True once the client has closed its side
     _begun = False  # True if bytes of the next request have arrived
-    _number = -1  # of the descriptor
+    _number = -1  # descriptor of the connection
 
     def __init_subclass__(cls) -> None:
-        """Each port counts its own."""
+        """Give each port its own counter."""
         cls.turned_away = Counter()
 
     def __init__(self, config: uvicorn.Config, server_state: ServerState, app_state: dict[str, Any]) -> None:
-        """Nothing is connected yet. As uvicorn's, with a stricter parser."""
+        """As uvicorn's protocol, with a stricter parser."""
         super().__init__(config, server_state, app_state)
         self.conn = ServerConnection(config.h11_max_incomplete_event_size)
 
     @abstractmethod
     def patience_s(self) -> float:
-        """Seconds until it is cut."""
+        """Return the seconds until the connection is aborted."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the class above
-        """Take a connection: its handshake is over, where there is one."""
+        """Start a connection after its TLS handshake, if any."""
         super().connection_made(transport)
         self._number = transport.get_extra_info("socket").fileno()
         self.limit.opened(self._number, self.evict)
         self.arm()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone."""
+        """Clean up after a lost connection."""
         self.disarm()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes from the other side; the first ones tell whether it speaks HTTP at all."""
+        """Process received bytes; the first ones show whether the client uses HTTP."""
         if self.transport.is_closing():
-            return None  # TLS hands on what it had: nothing that follows a refusal or a last answer is a request
+            return None  # buffered TLS data after a refusal or a last answer is not a request
         self._begun = True
         if not self._spoke:
             self._spoke = True
@@ -119,19 +120,19 @@ class BoundedProtocol(H11Protocol):
         return super().data_received(data)
 
     def eof_received(self) -> bool:  # type: ignore[override]  # uvicorn's never keeps the connection
-        """The client closes its side, as `nc -N` does after a request; return True while it still gets an answer.
+        """Handle a client that closes its side, as `nc -N` does after a request. Return True while it still gets an answer.
 
-        A client that is gone looks the same: writing to it fails, and ends the connection.
+        A vanished client looks the same: the write to it fails and ends the connection.
         """
         if self.transport.is_closing():
             return False
         self._half_closed = True
         self.conn.receive_data(b"")
-        self.handle_events()  # a request that is not whole by now is refused
+        self.handle_events()  # refuses an incomplete request
         return not (self.transport.is_closing() or self.answered)
 
     def handle_events(self) -> None:
-        """Do what the bytes say."""
+        """Process the parsed events."""
         super().handle_events()
         if not self.answered:
             self.scope["state"][HALF_CLOSED] = self._half_closed
@@ -140,12 +141,12 @@ class BoundedProtocol(H11Protocol):
 
     @property
     def answered(self) -> bool:
-        """True if no answer is under way."""
+        """True if no answer is in progress."""
         cycle: RequestResponseCycle | None = self.cycle  # none before the first request
         return cycle is None or cycle.response_complete
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP request, with the code that the parser suggests (400, 431, 501...)."""
+        """Answer an invalid request with the status that the parser suggests (400, 431, 501...)."""
         error = sys.exc_info()[1]
         status = HTTPStatus(getattr(error, "error_status_hint", HTTPStatus.BAD_REQUEST))
         if self._can_refuse():
@@ -154,52 +155,52 @@ class BoundedProtocol(H11Protocol):
             self.transport.close()
 
     def _can_refuse(self) -> bool:
-        """True if no answer has begun: a second one would be taken for a part of it, or for the answer to the next request."""
+        """True if no answer has started: the client would take a second one for a part of it, or for the next answer."""
         return self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE)
 
     def on_response_complete(self) -> None:
-        """An answer was handed over: the time of the next request begins."""
+        """Start the time of the next request after an answer."""
         self._begun = False
         self.limit.waiting(self._number, answered=True)
         self.arm()
         super().on_response_complete()
 
     def arm(self) -> None:
-        """Begin the time anew."""
+        """Restart the deadline."""
         self.disarm()
         self._deadline = self.loop.call_later(self.patience_s(), self.expired)
 
     def disarm(self) -> None:
-        """Let it have as much time as it needs: something else bounds it."""
+        """Cancel the deadline, for requests with another time limit."""
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
     def expired(self) -> None:
-        """Its time is over."""
+        """Abort the connection at its deadline."""
         self.transport.abort()
 
     def evict(self) -> None:
-        """Close it, for another connection to have its place: a request that has begun is answered with 503."""
+        """Close the connection in favour of a new one. An incomplete request is answered with 503."""
         if self._begun and self._can_refuse() and not self.transport.is_closing():
-            self._say(HTTPStatus.SERVICE_UNAVAILABLE, _FULL)
+            self._answer_last(HTTPStatus.SERVICE_UNAVAILABLE, _FULL)
         self.transport.abort()
 
     def refuse(self, status: HTTPStatus, message: str) -> None:
-        """Answer and close, whatever was asked."""
+        """Send a last answer and close the connection."""
         self.turned_away[str(status.value)] += 1
-        self._say(status, message)
+        self._answer_last(status, message)
         self.transport.close()
 
-    def _say(self, status: HTTPStatus, message: str) -> None:
+    def _answer_last(self, status: HTTPStatus, message: str) -> None:
         if self.cycle is not None:
-            self.cycle.disconnected = True  # what the application would answer is not sent behind this
+            self.cycle.disconnected = True  # the application's own answer must not follow this one
             self.cycle.message_event.set()
         self.transport.write(_last_answer(status, message))
 
 
-def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """That no descriptor is left for a connection is told once (`connections.Crowd`): asyncio says it of each that waits."""
+def _handle_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Ignore the lack of descriptors, which asyncio would log for each waiting connection; the listener counts it once."""
     error = context.get("exception")
     if not (isinstance(error, OSError) and error.errno in TOO_MANY):
         loop.default_exception_handler(context)
@@ -214,18 +215,18 @@ _PRIVATE_PARTS = (
 
 
 class _Tls(SSLProtocol):
-    """TLS in which the client may close its side first, as in plain TCP; asyncio's own would close both."""
+    """TLS connection whose client can close its side first, as in plain TCP. asyncio's own class would close both sides."""
 
-    # What asyncio has and its type stubs do not:
+    # Attributes of asyncio that its type stubs lack:
     _state: SSLProtocolState
     _app_reading_paused: bool
     _app_protocol: BoundedProtocol
-    # Own names, which asyncio does not use. (It has `_eof_received`: where that is set, it ends TLS without a word to the client.)
+    # Names that asyncio does not use. (asyncio's `_eof_received` would end TLS without a close_notify to the client.)
     _client_closed = False  # True if the client has closed TCP without closing TLS before
     _kept = False  # True if the client has closed its side while an answer was under way
 
     def eof_received(self) -> bool | None:  # type: ignore[override]  # as any protocol's
-        """The client has closed TCP without closing TLS before."""
+        """Handle a client that closes TCP without closing TLS before."""
         if self._state is not SSLProtocolState.WRAPPED:
             closed: bool | None = super().eof_received()
             return closed
@@ -244,19 +245,19 @@ class _Tls(SSLProtocol):
             self._kept = self._app_protocol.eof_received()
 
     def _start_shutdown(self) -> None:
-        """Close, unless it is the client alone that has closed: then the protocol closes after its answer."""
+        """Close, unless only the client has closed: then the protocol closes after its answer."""
         if not self._kept or self._app_transport.is_closing():
             super()._start_shutdown()
 
     def _do_shutdown(self) -> None:
-        """Close TLS, so that the client knows that its answer is whole. A client that has closed TCP cannot confirm it."""
+        """Close TLS, so that the client can verify that its answer is complete. A client without TCP cannot confirm this."""
         super()._do_shutdown()  # type: ignore[misc]  # not in the stubs
         if self._client_closed:
             self._on_shutdown_complete(None)  # type: ignore[attr-defined]  # not in the stubs
 
 
 def _check_tls(protocol: SSLProtocol) -> None:
-    """Check that this Python's asyncio has what `_Tls` relies on.
+    """Check that this Python's asyncio has the private parts that `_Tls` uses.
 
     Raises:
         ConfigError: a part is missing.
@@ -270,17 +271,18 @@ def _check_tls(protocol: SSLProtocol) -> None:
 
 
 class Server(uvicorn.Server):
-    """uvicorn with bounds of connections, and of the time that a TLS handshake has; and without its clock: that wakes ten times a
-    second, a tenth of what an idle gateway costs, for a date that nobody is sent and to see whether it is to end, of which it is
-    told here.
+    """uvicorn's server with limits of connections and of the TLS handshake time, and without its periodic timer.
+
+    The timer wakes ten times a second, a tenth of an idle gateway's cost, to update an unused date header and to check for the end.
+    Here `end` wakes the server instead.
     """
 
     def __init__(self, config: uvicorn.Config, connections_max: int, handshake_s: float) -> None:
-        """Nothing is served yet.
+        """Prepare the server.
 
         Args:
-            config: of uvicorn; where its protocol is a `BoundedProtocol`, that counts who is turned away.
-            connections_max: connections at once, at each socket.
+            config: uvicorn's configuration. A `BoundedProtocol` in it counts rejected connections.
+            connections_max: limit of concurrent connections per socket.
             handshake_s: seconds for a TLS handshake.
         """
         super().__init__(config)
@@ -289,15 +291,15 @@ class Server(uvicorn.Server):
         counted = getattr(config.http, "turned_away", None)
         self._turned_away: Counter[str] = counted if counted is not None else Counter()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._told = asyncio.Event()
+        self._ended = asyncio.Event()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals to whoever runs it, who calls `end`."""
+        """Leave signals to the caller, who ends the server with `end`."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to serve at the sockets."""
+        """Start serving on the sockets."""
         await self.lifespan.startup()
         config = self.config
         loop = asyncio.get_running_loop()
@@ -322,18 +324,18 @@ class Server(uvicorn.Server):
             made.limit = limit
         if config.ssl is None:
             return made
-        return _Tls(loop, made, config.ssl, None, server_side=True, ssl_handshake_timeout=self._handshake_s)  # type: ignore[arg-type]  # nobody waits for it; seconds
+        return _Tls(loop, made, config.ssl, None, server_side=True, ssl_handshake_timeout=self._handshake_s)  # type: ignore[arg-type]  # asyncio accepts None as waiter, and a float
 
     async def main_loop(self) -> None:
         """Sleep until `end`."""
         self._loop = asyncio.get_running_loop()
-        self._loop.set_exception_handler(_tell)
+        self._loop.set_exception_handler(_handle_exception)
         if not self.should_exit:
-            await self._told.wait()
+            await self._ended.wait()
 
     def end(self) -> None:
-        """Have it end, from any thread and at any time."""
+        """End the server, from any thread at any time."""
         self.should_exit = True
         if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # it has ended
-                self._loop.call_soon_threadsafe(self._told.set)
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._ended.set)

@@ -1,4 +1,4 @@
-"""A listening socket with a limit of connections, which idle strangers cannot use up."""
+"""Listening socket with a connection limit that idle clients cannot exhaust."""
 
 from __future__ import annotations
 
@@ -13,50 +13,50 @@ from typing import Any
 
 from tutti.zmtp.listener import descriptors_for, lowest_free
 
-_SHARES = 2  # of spare descriptors, that connections leave to the rest of the process
-CROWDED = "crowded"  # why a connection was closed: there were as many as there may be
+_SHARES = 2  # shares of spare descriptors that connections leave to the rest of the process
+CROWDED = "crowded"  # reason of a connection closed at the limit
 
 
 class ConnectionLimit:
-    """The open connections of a port, by descriptor, and the choice of the one that is evicted for a new one.
+    """The open connections of a port, and the choice of the one to evict for a new connection.
 
-    A connection waits while it has no whole request that is not answered. Those that never sent a whole request are evicted first,
-    then those that did. Of these it is the one that waits for longest, from the network that has the most of them. So a stranger
-    who holds many connections evicts his own, and a client that sends its request at once gets its answer.
+    A connection waits while it has no complete unanswered request. Connections that never sent a complete request go first. Within
+    a class, the victim is the longest-waiting connection of the network with the most waiting ones. So a client with many
+    connections evicts its own, and a client that sends its request at once gets its answer.
     """
 
     def __init__(self, most: int, turned_away: Counter[str]) -> None:
-        """None is open; `turned_away` counts those that are evicted."""
+        """Allow `most` connections; `turned_away` counts evictions."""
         self._most = most
         self.turned_away = turned_away
         self._open: dict[int, tuple[str, Callable[[], None]]] = {}
-        # Without and with an answer before, by network; the one that waits for longest stands first.
+        # Waiting connections without and with an earlier answer, by network, the longest-waiting first.
         self._waiting: tuple[dict[str, dict[int, None]], ...] = ({}, {})
         self._leaving: set[int] = set()
 
     @property
     def full(self) -> bool:
-        """True if one more would be too many."""
+        """True if the limit is reached."""
         return len(self._open) >= self._most
 
     def accepted(self, number: int, address: Any, close: Callable[[], None]) -> None:
-        """A connection from `address` was accepted; `close` ends it."""
+        """Register an accepted connection from `address`; `close` ends it."""
         self._open[number] = _network(address[0]), close
         self.waiting(number, answered=False)
 
     def opened(self, number: int, close: Callable[[], None]) -> None:
-        """It is ready for requests; by now `close` ends it."""
+        """Register that a connection is ready for requests; from now on `close` ends it."""
         if number in self._open:
             self._open[number] = self._open[number][0], close
 
     def waiting(self, number: int, *, answered: bool) -> None:
-        """It waits for a request; `answered`: after one that was."""
+        """Register that a connection waits for a request; `answered` means after an earlier answer."""
         if number in self._open:
             self.working(number)
             self._waiting[answered].setdefault(self._open[number][0], {})[number] = None
 
     def working(self, number: int) -> None:
-        """A whole request is there: the connection keeps its place until the answer."""
+        """Register a complete request: the connection cannot be evicted until the answer."""
         if number in self._open:
             network = self._open[number][0]
             for networks in self._waiting:
@@ -66,13 +66,13 @@ class ConnectionLimit:
                         del networks[network]
 
     def closed(self, number: int) -> None:
-        """It is over."""
+        """Register the end of a connection."""
         self.working(number)
         self._open.pop(number, None)
         self._leaving.discard(number)
 
     def evict(self) -> bool:
-        """Close one that waits, which the event loop does in its next turn; False if none waits."""
+        """Close a waiting connection, in the event loop's next turn. Return False if none waits."""
         if self._leaving:
             return True
         for networks in self._waiting:
@@ -87,7 +87,7 @@ class ConnectionLimit:
 
 
 def _network(host: str) -> str:
-    """Return what one stranger has: an address of IPv4, or the first 64 bits of one of IPv6."""
+    """Return the network of one client: an IPv4 address, or the first 64 bits of an IPv6 address."""
     if ":" not in host:
         return host
     address = IPv6Address(host.partition("%")[0])
@@ -95,29 +95,29 @@ def _network(host: str) -> str:
 
 
 class _Connection(socket.socket):
-    """A connection that counts until it is closed."""
+    """A connection that counts towards the limit until it is closed."""
 
     limit: ConnectionLimit | None = None
 
     def close(self) -> None:
-        """It is over."""
+        """Close the connection and release its slot."""
         if self.limit is not None:
             self.limit.closed(self.fileno())
         super().close()
 
     def evict(self) -> None:
-        """End it while its TLS handshake is not over: asyncio, which waits for that, sees the end and closes it."""
-        with contextlib.suppress(OSError):  # the other side has ended it
+        """End the connection during its TLS handshake: asyncio sees the end of the stream and closes it."""
+        with contextlib.suppress(OSError):  # the client has closed it already
             self.shutdown(socket.SHUT_RDWR)
 
 
 class Listener(socket.socket):
-    """A socket that listens and hands out so many connections at once, those too whose TLS handshake is not over: asyncio tells
-    nobody of these, and each has its buffers.
+    """A listening socket with a connection limit.
 
-    At the limit, and where descriptors run short, one that waits is evicted, and the new connection stays in the backlog until the
-    event loop has closed that one. Where none waits the new connection is closed, after `refusal`. asyncio itself would take no
-    connection for a second each time that no descriptor is left.
+    The limit includes connections in their TLS handshake, which asyncio does not expose and which have buffers. At the limit, or if
+    descriptors run short, a waiting connection is evicted, and the new one stays in the backlog until the event loop has closed the
+    evicted one. If none waits, the new connection is closed after `refusal`. Without this class, asyncio would stop accepting for a
+    second after each lack of descriptors.
     """
 
     def __init__(self, like: socket.socket, limit: ConnectionLimit, refusal: bytes) -> None:
@@ -128,11 +128,11 @@ class Listener(socket.socket):
         self._coming.register(self.fileno(), select.POLLIN)
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """As that of any socket."""
+        """As `socket.accept`, within the limit."""
         if (self._limit.full or lowest_free() >= self._descriptors) and self._coming.poll(0):
             if not self._limit.evict():
                 self._refuse(super().accept()[0])
-            raise BlockingIOError  # asyncio comes again in the next turn of its loop
+            raise BlockingIOError  # asyncio retries in the next turn of its loop
         found, address = super().accept()
         taken = _Connection(found.family, found.type, found.proto, found.detach())
         taken.limit = self._limit

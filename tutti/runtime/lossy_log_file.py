@@ -1,4 +1,4 @@
-"""A file for logs that never stops who writes, whatever becomes of it: threads that move messages log, too."""
+"""Lossy log file: a log output that never blocks its writers for long, because I/O threads log too."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from typing import TextIO
 from tutti import limits
 
 MS = 1000
-_WAIT_PART = 100  # of the time is not waited
-_BLOCKING_TERMINAL_BYTES = 1  # that surely do not block one that says that it has room: how much, it does not say
+_WAIT_PART = 100  # waits take at most one part in 100 of the time
+_BLOCKING_TERMINAL_BYTES = 1  # a writable blocking terminal does not report its free space; one byte never blocks
 
 
 class Unfailing:
-    """A file whose lines are lost, and counted, on a full disk, or when nobody reads the pipe or the terminal.
+    """A file that drops and counts lines on a full disk, or if no process reads the pipe or terminal. Thread-safe.
 
-    Who reads more slowly than lines come is waited for, `LOG_WAIT_MS_MAX` at most and one hundredth of the time: threads that
-    others wait for log too. Thread-safe.
+    Writes wait for a slow reader for at most `LOG_WAIT_MS_MAX`, and one hundredth of the total time, because other threads wait for
+    the threads that log.
 
     Attributes:
-        lost: how many lines were lost so far.
+        lost: number of dropped lines.
     """
 
     def __init__(self, file: TextIO) -> None:
         """Write to `file`."""
         self._file = file
         self._lock = threading.Lock()
-        self._held = False  # the lock, for longer than is waited for it: the disk hangs in the thread that has it
+        self._stuck = False  # True if another thread holds the lock too long, because its disk hangs
         self._pipe, self._piece = _pipe_of(file)
         self._poll = select.poll()
         if self._pipe is not None:
             self._poll.register(self._pipe, select.POLLOUT)
             if self._pipe != file.fileno():
                 weakref.finalize(self, os.close, self._pipe).atexit = False
-        self._torn = False  # the last line was not written to its end
-        self._wait_ms: float = limits.LOG_WAIT_MS_MAX  # that may be spent, which time gives back
+        self._torn = False  # True if the last line is incomplete
+        self._wait_ms: float = limits.LOG_WAIT_MS_MAX  # remaining wait budget, which grows over time
         self._waited_at = time.monotonic()
         self.lost = 0
 
     def write(self, line: str) -> None:
-        """Write a line, or lose it."""
-        if not self._lock.acquire(timeout=0 if self._held else limits.LOG_WAIT_MS_MAX / MS):
-            self._held = True
+        """Write a line, or drop it."""
+        if not self._lock.acquire(timeout=0 if self._stuck else limits.LOG_WAIT_MS_MAX / MS):
+            self._stuck = True
             self.lost += 1
             return
         try:
@@ -55,28 +55,28 @@ class Unfailing:
                 self._file.write(line)
                 self._file.flush()
             else:
-                self._into_pipe(self._pipe, line.encode("utf-8", "backslashreplace"))
-        except (OSError, ValueError):  # ValueError: it is closed
+                self._write_pipe(self._pipe, line.encode("utf-8", "backslashreplace"))
+        except (OSError, ValueError):  # ValueError: the file is closed
             self.lost += 1
         finally:
-            self._held = False
+            self._stuck = False
             self._lock.release()
 
-    def _into_pipe(self, pipe: int, data: bytes) -> None:
-        """Write in pieces for each of which a pipe has room when it says that it has some; OSError where it has none."""
+    def _write_pipe(self, pipe: int, data: bytes) -> None:
+        """Write in pieces that always fit into a writable pipe. Raise OSError if the pipe is full."""
         left = memoryview(b"\n" + data if self._torn else data)
         whole = len(left)
         try:
             while left:
-                if not self._has_room():
+                if not self._wait_writable():
                     raise BlockingIOError
                 left = left[os.write(pipe, left[: self._piece]) :]
         finally:
             if len(left) < whole:
                 self._torn = bool(left)
 
-    def _has_room(self) -> bool:
-        """Whether the pipe has room, now or within the time that there is to wait."""
+    def _wait_writable(self) -> bool:
+        """True if the pipe is writable now or within the remaining wait budget."""
         began = time.monotonic()
         self._wait_ms = min(limits.LOG_WAIT_MS_MAX, self._wait_ms + (began - self._waited_at) * MS / _WAIT_PART)
         has_room = bool(self._poll.poll(self._wait_ms))
@@ -85,20 +85,20 @@ class Unfailing:
         return has_room
 
     def flush(self) -> None:
-        """Nothing waits."""
+        """Do nothing: no line is buffered."""
 
 
 def _pipe_of(file: TextIO) -> tuple[int | None, int]:
-    """The pipe, terminal or socket that a file is, None if it is none; and how much is written at once, bytes.
+    """Return the descriptor of a file that is a pipe, terminal or socket (else None), and the bytes per write.
 
-    A pipe or a terminal is opened anew, so that no write to it blocks and nothing changes for others that have it. One that may not
-    be opened so is written to as it is.
+    A pipe or terminal is opened again without blocking, so that other users of it keep their mode. If that is not permitted, the
+    original descriptor is used.
     """
     try:
         number = file.fileno()
         mode = os.fstat(number).st_mode
         terminal = os.isatty(number)
-    except (OSError, ValueError):  # it is no file of the system, or closed
+    except (OSError, ValueError):  # the file has no descriptor, or is closed
         return None, 0
     if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISCHR(mode)):
         return None, 0
@@ -110,9 +110,9 @@ def _pipe_of(file: TextIO) -> tuple[int | None, int]:
 
 
 def _own_terminal(number: int) -> tuple[str, ...]:
-    """The name by which a process may open its own terminal, if this is it: also where it belongs to another user (`sudo -u`)."""
+    """Return /dev/tty if the descriptor is the process's own terminal: it opens even if another user owns it (`sudo -u`)."""
     try:
         os.tcgetpgrp(number)
-    except OSError:  # no terminal, or not the one that this process was started from
+    except OSError:  # not a terminal, or not the controlling one
         return ()
     return ("/dev/tty",)

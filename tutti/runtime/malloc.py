@@ -1,7 +1,7 @@
-"""The C library's allocator, set up for messages of some hundred kilobytes that come and go thousands of times a second.
+"""Settings of the C library's allocator for messages of some hundred kilobytes, thousands of times a second.
 
-With glibc's defaults each of them is mapped, faulted in page by page, and unmapped again; kept on the heap they cost a tenth to a
-fifth less in all. The price is a heap that stays large after load, which `give_back` returns to the system.
+With glibc's defaults, each of them is mapped, faulted in page by page, and unmapped. On the heap, they cost 10 to 20 % less CPU
+time in total. The heap then stays large after load, until `give_back` returns free pages to the system.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ import os
 import struct
 from collections.abc import Iterator
 
-_HUGE_BYTES = 2 << 20  # of one huge page
+_HUGE_BYTES = 2 << 20  # size of a huge page
 _PAGES = _HUGE_BYTES // os.sysconf("SC_PAGE_SIZE")
-_FULL_PAGES = _PAGES * 3 // 4  # resident, from which on the rest of a huge page is no waste
-_ENTRY = struct.Struct("<Q")  # of /proc/self/pagemap, one for each page; the highest bit: it is resident
+_FULL_PAGES = _PAGES * 3 // 4  # resident pages from which on a huge page wastes little memory
+_ENTRY = struct.Struct("<Q")  # entry of /proc/self/pagemap for one page; the highest bit means resident
 _MADV_COLLAPSE = 25
 _MMAP_THRESHOLD, _TRIM_THRESHOLD, _TOP_PAD, _ARENA_MAX = -3, -1, -2, -8
 
 
 def tune(*, mmap: int | None = None, trim: int | None = None, top_pad: int | None = None, arenas: int | None = None) -> bool:
-    """Set the allocator up; what is None stays as it is. False where the C library has no mallopt, or refuses a value.
+    """Configure the allocator; None keeps a setting. Return False if the C library has no mallopt, or refuses a value.
 
     Args:
-        mmap: blocks of so many bytes and more are mapped and unmapped, smaller ones live on the heap.
-        trim: so many free bytes at the heap's end go back to the system.
-        top_pad: bytes that the heap grows by beyond what is asked.
-        arenas: heaps of the process; call before other threads start.
+        mmap: size in bytes from which on blocks are mapped instead of allocated on the heap.
+        trim: free bytes at the heap's end above which they return to the system.
+        top_pad: additional bytes for each growth of the heap.
+        arenas: number of heaps of the process; set it before other threads start.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     settings = ((_MMAP_THRESHOLD, mmap), (_TRIM_THRESHOLD, trim), (_TOP_PAD, top_pad), (_ARENA_MAX, arenas))
@@ -38,37 +38,35 @@ def tune(*, mmap: int | None = None, trim: int | None = None, top_pad: int | Non
 
 
 def tuned_by_user() -> bool:
-    """Whether the environment sets glibc's allocator up already."""
+    """True if the environment already configures glibc's allocator."""
     return "GLIBC_TUNABLES" in os.environ or any(name.startswith("MALLOC_") for name in os.environ)
 
 
 def give_back() -> bool:
-    """Return free heap pages to the system; takes a millisecond or so for each 100 MB."""
+    """Return free heap pages to the system, which takes about a millisecond per 100 MB."""
     malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     return bool(malloc_trim and malloc_trim(0))
 
 
 def collapse() -> int:
-    """Have what the process holds already in huge pages, where nearly all of one is there; how many bytes that are. Call it when
-    all is loaded.
+    """Move the process's mostly resident memory into huge pages, and return the bytes moved. Call this after all imports.
 
-    Where processes take turns on a processor, each begins with misses in the TLB; with huge pages there are far fewer, above all in
-    a virtual machine. Linux 6.1 and later do it at once (madvise(2), MADV_COLLAPSE); elsewhere, and where huge pages are forbidden,
-    nothing happens.
+    After each context switch a process has TLB misses; with huge pages there are far fewer, above all in a virtual machine. This
+    needs Linux 6.1 (madvise(2), MADV_COLLAPSE); on other systems, and with huge pages disabled, nothing happens.
     """
     madvise = getattr(ctypes.CDLL(None), "madvise", None)
     done = 0
     if madvise is not None:
-        with contextlib.suppress(OSError, ValueError):  # no /proc here, or another kind of it
+        with contextlib.suppress(OSError, ValueError):  # /proc is missing or has another format
             for start in _full():
                 if madvise(ctypes.c_void_p(start), ctypes.c_size_t(_HUGE_BYTES), _MADV_COLLAPSE) != 0:
-                    break  # not on this system: the next one would be refused, too
+                    break  # the system does not support it: stop
                 done += _HUGE_BYTES
     return done
 
 
 def _full() -> Iterator[int]:
-    """Addresses of what may be huge pages in this process's own memory: not its stacks, of which little is used."""
+    """Yield the addresses of possible huge pages in this process's memory, except mostly unused stacks."""
     with open("/proc/self/maps", encoding="ascii") as listed, open("/proc/self/pagemap", "rb", buffering=0) as pages:
         for line in listed.read().splitlines():
             place, mode, _, _, inode, *name = line.split(maxsplit=5)

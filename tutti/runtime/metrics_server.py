@@ -1,6 +1,6 @@
-"""The page of metrics of what runs beside the gateways.
+"""Metrics page of connectors and the archiver, served by one thread.
 
-One thread serves it, with bounds: whoever reaches its port may ask, and as slowly as they like.
+The page has limits of connections and time, because any client that reaches the port can send requests as slowly as it likes.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ US = 1_000_000
 
 
 class _Protocol(BoundedProtocol):
-    wrong_port = "this port tells metrics over HTTP/1.1; {spoken} belongs to a gateway's own ports"
+    wrong_port = "this port serves metrics over HTTP/1.1; use {spoken} with a gateway's own ports"
 
     def patience_s(self) -> float:
-        """Seconds for a request and its answer."""
+        """Return the seconds for a request and its answer."""
         return limits.METRICS_US_MAX / US
 
 
 class _TurnedAway(Collector):
-    """What the page says of its own port."""
+    """Metrics of the page's own port."""
 
     def collect(self) -> Iterator[Metric]:
-        """Look at the counts of its connections."""
-        about = "Connections to this page that were closed without an answer of it: by the status of the refusal, or crowded."
+        """Yield the counts of rejected connections."""
+        about = "Connections to this page that were closed without an answer, by status of the refusal, or crowded."
         family = CounterMetricFamily("tutti_page_turned_away", about, labels=["why"])
         for why, count in dict(_Protocol.turned_away).items():
             family.add_metric([why], count)
@@ -44,22 +44,22 @@ class _TurnedAway(Collector):
 
 
 class Page:
-    """Serves while the context is entered.
+    """Metrics page, served while the context is entered.
 
     Attributes:
-        url: of the page.
+        url: URL of the page.
     """
 
     def __init__(self, listen: str, collector: Collector, *, insecure: bool) -> None:
-        """Listen; nothing is answered yet.
+        """Open the listening socket.
 
         Args:
-            listen: HOST:PORT; port 0 takes a free one.
-            collector: of what is on the page; it is asked from the page's thread.
-            insecure: whether it may listen beyond this host.
+            listen: HOST:PORT; port 0 selects a free port.
+            collector: metrics of the page; called from the page's thread.
+            insecure: allow an address that other hosts can reach.
 
         Raises:
-            ConfigError: it cannot be listened on there, or may not.
+            ConfigError: the address is not available, or not permitted.
         """
         try:
             host, port = parse_host_port(listen, port_min=0)
@@ -67,7 +67,7 @@ class Page:
             raise ConfigError(f"metrics: {error}") from None
         if not (insecure or is_loopback(host)):
             raise ConfigError(
-                f"metrics is {listen!r}, which others can reach, and anybody there may read the page: listen on 127.0.0.1, or say "
+                f"metrics is {listen!r}, which other hosts can reach without authentication: listen on 127.0.0.1, or set "
                 f"insecure = true at the top of the file"
             )
         registry = CollectorRegistry()
@@ -77,13 +77,13 @@ class Page:
             family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
             self._listener = socket.create_server(place[:2], family=family, backlog=limits.METRICS_CONNECTIONS_MAX)
         except OSError as error:
-            raise ConfigError(f"metrics: {listen} cannot be listened on ({error.strerror}): name another port") from error
+            raise ConfigError(f"metrics: cannot listen on {listen} ({error.strerror}): use another port") from error
         self.url = f"http://{Address(host, self._listener.getsockname()[1])}/metrics"
         config = uvicorn.Config(
             make_asgi_app(registry),
             http=_Protocol,
             **PLAIN,
-            log_level="error",  # it warns of each request that is none: strangers would fill the log
+            log_level="error",  # uvicorn warns about each invalid request, so clients could fill the log
             backlog=limits.METRICS_CONNECTIONS_MAX,
             timeout_graceful_shutdown=1,
             h11_max_incomplete_event_size=limits.METRICS_HEAD_BYTES_MAX,
@@ -92,12 +92,12 @@ class Page:
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
 
     def __enter__(self) -> str:
-        """Begin to answer; the page's URL."""
+        """Start serving, and return the page's URL."""
         self._thread.start()
         return self.url
 
     def __exit__(self, *_: object) -> None:
-        """End."""
+        """Stop serving."""
         self._server.end()
         self._thread.join()
         self._listener.close()

@@ -1,7 +1,7 @@
-"""Descriptors for a process's own files where connections have used up the others: to have none is no failure of a disk.
+"""Reserved descriptors for a process's own files, so that connections cannot exhaust them and look like a disk failure.
 
-Libraries take connections as long as the system gives descriptors. A process that has such sets some aside: the system gives it
-fewer than it may have, and asks for more for its own files when it has none. Those libraries ask again a second later.
+Libraries accept connections until the descriptors run out. So a process lowers its soft limit to reserve some, and raises the limit
+for a moment when its own files need one. The libraries retry after a second.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _US = 1_000_000
 Result = TypeVar("Result")
 
 _lock = threading.Lock()
-_bounds: list[int] = []  # how many descriptors there are for all, and with those set aside
+_bounds: list[int] = []  # soft limit without and with the reserved descriptors
 
 
 def raise_limit() -> None:
-    """Ask the system for as many descriptors as it allows, up to `limits.OPEN_FILES`: each connection takes one."""
-    import resource  # noqa: PLC0415 - clients are imported also on systems without it, and raise nothing
+    """Raise the limit of descriptors as far as the system allows, up to `limits.OPEN_FILES`: each connection takes one."""
+    import resource  # noqa: PLC0415 - clients also run on systems without it, and never call this
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = limits.OPEN_FILES if hard == resource.RLIM_INFINITY else min(limits.OPEN_FILES, hard)
@@ -34,8 +34,8 @@ def raise_limit() -> None:
 
 
 def set_aside() -> None:
-    """From now on some of this process's descriptors are for `spared` alone; once in a process."""
-    import resource  # noqa: PLC0415 - clients are imported also on systems without it, and set nothing aside
+    """Reserve descriptors of this process for `spared`. Call this once per process."""
+    import resource  # noqa: PLC0415 - clients also run on systems without it, and never call this
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY:
@@ -45,7 +45,7 @@ def set_aside() -> None:
 
 
 def spared(act: Callable[[], Result]) -> Result:
-    """Do something that takes a descriptor; where none is left, one of those that were set aside is given.
+    """Call a function that needs a descriptor; if none is free, use a reserved one.
 
     Raises:
         OSError: as `act`.
@@ -55,7 +55,7 @@ def spared(act: Callable[[], Result]) -> Result:
     except OSError as error:
         if error.errno not in TOO_MANY or not _bounds:
             raise
-    import resource  # noqa: PLC0415 - `set_aside` has brought it: no descriptor is needed
+    import resource  # noqa: PLC0415 - `set_aside` has imported it, so the import needs no descriptor
 
     fewer, all_of_them = _bounds
     with _lock:
@@ -68,12 +68,14 @@ def spared(act: Callable[[], Result]) -> Result:
 
 
 def patiently(act: Callable[[], Result]) -> Result:
-    """As `spared`; where there is none at all one is waited for, as connections that hold them go or are refused.
+    """As `spared`; if the reserve is empty too, wait until connections release descriptors.
 
     Raises:
-        OSError: as `act`; also where there was none for long.
+        OSError: as `act`; also if no descriptor was free for `FILES_WAIT_US_MAX`.
     """
-    for _ in range(limits.FILES_WAIT_US_MAX // limits.FILES_LOOK_US):  # not by a clock: a process that stands still does not wait
+    for _ in range(
+        limits.FILES_WAIT_US_MAX // limits.FILES_LOOK_US
+    ):  # counted, not timed: a suspended process must not use up its wait
         try:
             return spared(act)
         except OSError as error:

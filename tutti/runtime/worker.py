@@ -1,7 +1,4 @@
-"""What the command of each process beside the gateways does, a connector or the archiver.
-
-Logs, signals, a page of metrics, the line that says that it is there, its end.
-"""
+"""Common command of the worker processes (connectors and the archiver): logs, signals, metrics page, readiness line, exit."""
 
 from __future__ import annotations
 
@@ -22,41 +19,41 @@ from tutti.runtime.metrics_server import Page
 
 
 class Worker(Protocol):
-    """What runs until it is told to end."""
+    """A task that runs until it is stopped."""
 
     def run(self, stop: threading.Event, ready: Callable[[], None]) -> None:
-        """Bring records across until `stop`; what was taken is delivered before it returns, within a bound.
+        """Transfer records until `stop` is set. Deliver records already accepted before the return, within a time limit.
 
         Args:
             stop: set by SIGTERM and Ctrl-C.
-            ready: to call once, when both sides have answered and nothing is known that keeps records from flowing.
+            ready: callback to call once, when both sides have answered and no obstacle is known.
 
         Raises:
-            TuttiError: what trying again cannot mend; its exit code is the command's.
+            TuttiError: an error that a retry cannot resolve; its exit code becomes the command's.
         """
 
 
 def run(
     worker: Worker,
-    told: Mapping[str, Any],
+    ready_fields: Mapping[str, Any],
     metrics: str = "",
     collector: Collector | None = None,
     *,
     insecure: bool = False,
     file: str = "",
 ) -> int:
-    """Run it as a command does; its exit code.
+    """Run a worker as a command, and return the exit code.
 
     Args:
-        worker: prepared, nothing is connected yet.
-        told: what the line on standard output says beside `"ready": true`: name, topics, addresses; looked at when it is said.
-        metrics: HOST:PORT of the page for Prometheus, none without it; port 0 takes a free one, which the line names.
-        collector: of what is on the page; it is asked from another thread.
-        insecure: whether the page may be seen from beyond this host.
-        file: where `metrics` stands, to be named where it is wrong.
+        worker: the worker, not connected yet.
+        ready_fields: fields of the readiness line on standard output beside `"ready": true`, read when the line is printed.
+        metrics: HOST:PORT of the page for Prometheus; empty for none. Port 0 selects a free port, which the readiness line names.
+        collector: metrics of the page; called from another thread.
+        insecure: allow other hosts to read the page.
+        file: configuration file with `metrics`, for error messages.
 
     Raises:
-        ConfigError: `metrics` cannot be listened on, or may not.
+        ConfigError: the address in `metrics` is not available, or not permitted.
         TuttiError: as `Worker.run`.
     """
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
@@ -70,15 +67,17 @@ def run(
                 page["metrics"] = stack.enter_context(Page(metrics, collector, insecure=insecure))
             except ConfigError as error:
                 raise ConfigError(f"{file}: {error}" if file else str(error)) from error
-        stack.enter_context(_collector_spared())
-        worker.run(stop, lambda: print(json.dumps({"ready": True, **told, **page}), flush=True))
+        stack.enter_context(_relaxed_gc())
+        worker.run(stop, lambda: print(json.dumps({"ready": True, **ready_fields, **page}), flush=True))
     return 0
 
 
 @contextlib.contextmanager
-def _collector_spared() -> Iterator[None]:
-    """What is loaded by now stays, and messages are let go of as they are committed: by default Python would look through all there
-    is after each few thousand of them, 25 ms each time.
+def _relaxed_gc() -> Iterator[None]:
+    """Reduce the work of Python's garbage collector: freeze the loaded objects and raise the thresholds.
+
+    Reference counting already frees committed messages. With the defaults, a full collection would take 25 ms after every few
+    thousand messages.
     """
     before = gc.get_threshold()
     gc.collect()

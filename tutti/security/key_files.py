@@ -1,5 +1,6 @@
-"""Files that people write (configurations, keys, tokens): read within a bound of bytes and time. Those that hold secrets are
-checked for who else may read or write them, and are written whole.
+"""Safe access to user files (configurations, keys, tokens): reads have limits of bytes and time.
+
+Files with secrets must have restrictive modes, and are replaced atomically.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from tutti import limits
 from tutti.errors import ConfigError, remedy
 
 FILE_BYTES_MAX = 1 * limits.MIB
-_KEY_PARTS_MAX = 64  # of a key in TOML, more than any file of ours has
+_KEY_PARTS_MAX = 64  # limit of a TOML key's parts, more than any valid file has
 _QUOTED = re.compile(r'"[^"]*"|\'[^\']*\'')
-FILE_WAIT_S = 10.0  # for each part of what a pipe or a terminal gives in place of a file
+FILE_WAIT_S = 10.0  # seconds to wait for each part of the input from a pipe or terminal
 
 
 Stamp = tuple[int, int, int]
 
 
 def stamp(path: str | Path) -> Stamp:
-    """What changes when a file is written; zeros while there is none."""
+    """Return values that change with each write of a file; zeros if it does not exist."""
     try:
         found = Path(path).stat()
     except OSError:
@@ -37,31 +38,32 @@ def stamp(path: str | Path) -> Stamp:
 
 
 def monotonic_us() -> int:
-    """A clock that is never set, us."""
+    """Return a monotonic clock, us."""
     return time.monotonic_ns() // 1000
 
 
 class Changes:
-    """Whether a file is another one than it was, told once it has stood still for a while: who writes it in place (`cp`, an editor)
-    leaves half of it there for a moment, which may look whole. Owned by one thread at a time.
+    """Detects that a file changed and then stayed unchanged for `KEYS_STILL_US`. Owned by one thread at a time.
+
+    The delay skips half-written files: `cp` and editors that write in place leave a partial file, which can look complete.
     """
 
     def __init__(self, path: str | Path, taken: Stamp, clock_us: Callable[[], int] = monotonic_us) -> None:
-        """`taken` is its stamp as it was before it was read; `clock_us` tells the time."""
+        """Watch a file. `taken` is its stamp before the last read; `clock_us` returns the time."""
         self._path = path
         self._taken = self._seen = taken
         self._clock_us = clock_us
         self._since_us = clock_us()
 
     def look(self) -> Stamp | None:
-        """The stamp of the file where it is to be read again, else None. It is so until `take`."""
+        """Return the file's stamp if it must be read again, else None. The answer stays until `take`."""
         seen, now_us = stamp(self._path), self._clock_us()
         if seen != self._seen or now_us < self._since_us:
             self._seen, self._since_us = seen, now_us
         return seen if seen != self._taken and now_us - self._since_us >= limits.KEYS_STILL_US else None
 
     def take(self, read: Stamp) -> None:
-        """The file was read as it was with that stamp."""
+        """Record that the file was read with this stamp."""
         self._taken = read
 
 
@@ -75,10 +77,10 @@ def read_whole(path: str | Path, bytes_max: int = FILE_BYTES_MAX) -> tuple[bytes
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
     except ValueError:
-        raise OSError(errno.EINVAL, "the path holds a zero byte", str(path)) from None
+        raise OSError(errno.EINVAL, "the path contains a zero byte", str(path)) from None
     except OSError as error:
         if error.errno == errno.ENXIO:
-            raise OSError(errno.EINVAL, "it is a socket, or a device that is not there", str(path)) from None
+            raise OSError(errno.EINVAL, "it is a socket, or a device that does not exist", str(path)) from None
         raise
     try:
         return _read(descriptor, bytes_max), os.fstat(descriptor)
@@ -94,10 +96,10 @@ def _read(descriptor: int, bytes_max: int) -> bytes:
     data = bytearray()
     while len(data) <= bytes_max:
         if not ready.poll(FILE_WAIT_S * 1000):
-            raise OSError(errno.ETIMEDOUT, f"nothing was written into it for {FILE_WAIT_S:g} s")
+            raise OSError(errno.ETIMEDOUT, f"no input arrived for {FILE_WAIT_S:g} s")
         try:
             part = os.read(descriptor, bytes_max + 1 - len(data))
-        except BlockingIOError:  # another process that reads the same pipe was quicker
+        except BlockingIOError:  # another process has read the data from the same pipe
             continue
         if not part:
             return bytes(data)
@@ -106,19 +108,19 @@ def _read(descriptor: int, bytes_max: int) -> bytes:
 
 
 class TooDeep(ValueError):
-    """A TOML text has a key of so many parts that the parser, which takes quadratic time for them, would not end soon."""
+    """A TOML key has too many parts: the parser needs quadratic time for them."""
 
     def __init__(self, line: int) -> None:
-        """`line`: on which the key stands, from 1."""
+        """Name the line (from 1) of the key."""
         super().__init__(f"a key has more than {_KEY_PARTS_MAX} parts (at line {line})")
         self.line = line
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Return what a TOML text holds.
+    """Parse a TOML text.
 
     Raises:
-        TooDeep: it has a key of too many parts.
+        TooDeep: a key has too many parts.
         ValueError, RecursionError: as `tomllib.loads`.
     """
     for number, line in enumerate(text.splitlines(), 1):
@@ -128,14 +130,14 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def read_toml(path: str | Path, made_by: str) -> tuple[dict[str, Any], os.stat_result]:
-    """What a file holds, and what the system knows of it.
+    """Read a TOML file. Return its content and its status.
 
     Args:
-        path: of the file.
-        made_by: what makes a good one, for an error.
+        path: path of the file.
+        made_by: remedy for the error text: the command that creates such a file.
 
     Raises:
-        ConfigError: it cannot be read, it is too large, or no TOML; nothing of what it holds is in the message.
+        ConfigError: the file is not readable, too large, or not TOML. The message contains none of its content.
     """
     try:
         data, found = read_whole(path)
@@ -148,46 +150,46 @@ def read_toml(path: str | Path, made_by: str) -> tuple[dict[str, Any], os.stat_r
 
 
 def check_private(path: str | Path, found: os.stat_result) -> None:
-    """Refuse a file with a secret that others than its user may read or write.
+    """Check that only its owner can read or write a file with a secret.
 
     Raises:
-        ConfigError: they may.
+        ConfigError: other users can.
     """
     mode = stat.S_IMODE(found.st_mode)
     if mode & 0o077:
-        raise ConfigError(f"{path} holds a secret and others may read or write it (mode {mode:04o}): chmod 600 {path}")
+        raise ConfigError(f"{path} contains a secret, and other users can read or write it (mode {mode:04o}): chmod 600 {path}")
 
 
 def check_guarded(path: str | Path, found: os.stat_result) -> None:
-    """Refuse a file that says who may come in, where all may write it.
+    """Check that not every user can write a file that grants access.
 
     Raises:
-        ConfigError: they may.
+        ConfigError: every user can.
     """
     mode = stat.S_IMODE(found.st_mode)
     if mode & 0o002:
-        raise ConfigError(f"{path} says who may come in, and everybody may write it (mode {mode:04o}): chmod 644 {path}")
+        raise ConfigError(f"{path} grants access, and every user can write it (mode {mode:04o}): chmod 644 {path}")
 
 
 def write_new(path: Path, text: str, mode: int) -> None:
-    """Write a file that is not there yet.
+    """Create a file with a text.
 
     Raises:
-        OSError: it is there, or cannot be written.
+        OSError: the file exists, or cannot be written.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        os.fchmod(descriptor, mode)  # whatever the umask takes away
+        os.fchmod(descriptor, mode)  # independent of the umask
         file.write(text)
         file.flush()
         os.fsync(descriptor)
 
 
 def write_whole(path: str | Path, text: str, mode: int) -> None:
-    """Write a file anew, whole or not at all: somebody may read it at any moment.
+    """Replace a file atomically, so that concurrent readers never see a partial one.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     place = Path(path)
     fresh = place.with_name(f".{place.name}.{os.getpid()}")
@@ -197,32 +199,32 @@ def write_whole(path: str | Path, text: str, mode: int) -> None:
 
 
 def check_certificate(certificate: str | Path, key: str | Path) -> None:
-    """Refuse a certificate and its key that cannot serve.
+    """Check that a certificate and its key are usable.
 
     Raises:
-        ConfigError: one cannot be read, others may read the key, or they are not of each other; the message says what to do.
+        ConfigError: a file is not readable, other users can read the key, or the two do not match.
     """
-    import ssl  # noqa: PLC0415 - for those alone who have a certificate
+    import ssl  # noqa: PLC0415 - only gateways with a certificate load it
 
     try:
         for path in (certificate, key):
             found = read_whole(path)[1]
-            if not stat.S_ISREG(found.st_mode):  # it is read again: by the library, and when it changes
+            if not stat.S_ISREG(found.st_mode):  # pipes do not work: the library reads the file again, also after changes
                 raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         check_private(key, found)
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=_no_password)
     except ssl.SSLError as error:
         reason = error.reason or str(error)
         raise ConfigError(
-            f"{certificate} and {key} are no certificate and its key ({reason}): name both as PEM, of one pair"
+            f"{certificate} and {key} are not a certificate and its key ({reason}): give a matching pair in PEM format"
         ) from None
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise ConfigError(
-            f"{error.filename or certificate} cannot be read ({reason}): {remedy(error, 'name a file of PEM')}"
+            f"{error.filename or certificate} cannot be read ({reason}): {remedy(error, 'give a PEM file')}"
         ) from None
 
 
 def _no_password() -> str:
-    """A gateway has nobody to ask."""
+    """Return no password: a gateway cannot ask for one."""
     return ""

@@ -1,18 +1,18 @@
-"""Who may do what: tokens, their rights, and the file that lists them (docs/how-to/security.md).
+"""Tokens, their rights, and the file that lists them (docs/how-to/security.md).
 
-A token is 32 random bytes as text, which whoever has it may do what is listed for it. The file holds no token, only the SHA-256 of
-each: a token has more bits than anybody can try, so that nothing slower is needed, and who reads the file can let nobody in.
+A token is 32 random bytes as text; a client that shows it has the rights listed for it. The file contains only the SHA-256 of each
+token, so readers of the file cannot use it for access. A fast hash is enough, because 256 random bits cannot be guessed.
 
     [tokens.jfk-feed]
     sha256 = "<64 hexadecimal digits>"
-    produce = ["flights*"]              # topics that it may write to; `*` stands for any run of characters
-    read = ["*"]                        # topics that it may read
-    producers = ["jfk-*"]               # producers' names that it may write under; left out: all
-    admin = true                        # may do what changes the group, and see it; left out: may not
-    expires = 2027-01-31T00:00:00Z      # left out: never
+    produce = ["flights*"]              # topics that the token can write to; `*` matches any characters
+    read = ["*"]                        # topics that the token can read
+    producers = ["jfk-*"]               # producer names that the token can use; default: all
+    admin = true                        # right to administer the group; default: no
+    expires = 2027-01-31T00:00:00Z      # default: never
 
-The file is read again when it changed and has stood still for a moment; one that is to list nothing has `[tokens]` alone. What a
-mistake in it says does not count then, and what was read before still holds.
+The file is read again after a change that stays unmodified for a moment. A file without tokens contains `[tokens]` alone. If the
+changed file has a mistake, the tokens read before stay valid.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tutti.errors import ConfigError, NotAllowed, UsageError
 from tutti.runtime.fsync import make_directory
 from tutti.security.key_files import Changes, check_guarded, read_toml, stamp, write_whole
 
-PREFIX = "tutti_"  # so that who finds one in a text knows what it is
+PREFIX = "tutti_"  # makes a leaked token recognisable
 TOKEN_BYTES = 32
 _MADE_BY = "`tutti tokens new` makes it"
 _KEYS = frozenset({"sha256", "produce", "read", "producers", "admin", "expires"})
@@ -45,20 +45,20 @@ _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 _PATTERN = re.compile(rf"[A-Za-z0-9._*-]{{1,{NAME_BYTES_MAX}}}\Z")
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 
-#: Codes of `NotAllowed`: it is not known who asks; who asks may not do this.
+#: Codes of `NotAllowed`: the caller is not authenticated; the caller lacks the right.
 WHO, WHAT = "token", "rights"
 
 
 class Access(NamedTuple):
-    """Who somebody is, and what they may do.
+    """Identity and rights of a caller.
 
     Attributes:
-        name: of the token; of the gateway, for one of those.
-        sha256: of the token, hexadecimal; empty for a gateway.
-        produce, read: patterns of topics that it may write to and read.
-        admin: whether it may do what changes the group.
-        expires_us: when that ends, us since 1970, UTC; 0: never.
-        producers: patterns of the names that it may write under.
+        name: name of the token, or of the gateway.
+        sha256: SHA-256 of the token, hexadecimal; empty for a gateway.
+        produce, read: patterns of topics that the caller can write to and read.
+        admin: right to administer the group.
+        expires_us: end of validity, us since 1970, UTC; 0 means never.
+        producers: patterns of producer names that the caller can use.
     """
 
     name: str
@@ -70,23 +70,23 @@ class Access(NamedTuple):
     producers: tuple[str, ...] = ("*",)
 
     def may_produce(self, topic: str) -> bool:
-        """Whether it may write to a topic."""
+        """True if the caller can write to the topic."""
         return any(_matches(pattern, topic) for pattern in self.produce)
 
     def may_read(self, topic: str) -> bool:
-        """Whether it may read a topic."""
+        """True if the caller can read the topic."""
         return any(_matches(pattern, topic) for pattern in self.read)
 
     @property
     def may_read_all(self) -> bool:
-        """Whether it may read every topic, those that do not exist yet too."""
+        """True if the caller can read every topic, including future ones."""
         return "*" in self.read
 
     def require_produce(self, topic: str) -> None:
-        """Refuse a topic that it may not write to.
+        """Check the right to write to a topic.
 
         Raises:
-            NotAllowed: it may not.
+            NotAllowed: the caller lacks the right.
         """
         if not self.may_produce(topic):
             raise NotAllowed(
@@ -94,10 +94,10 @@ class Access(NamedTuple):
             )
 
     def require_producer(self, name: str) -> None:
-        """Refuse a producer's name that it may not write under; one that was made up at random is anybody's.
+        """Check the right to use a producer's name. Every caller with a write right can use nameless producers.
 
         Raises:
-            NotAllowed: it may not, or may write nothing at all.
+            NotAllowed: the caller lacks the right, or cannot write at all.
         """
         if not self.produce:
             raise NotAllowed(
@@ -107,10 +107,10 @@ class Access(NamedTuple):
             raise NotAllowed(f"token {self.name!r} may not write as producer {name!r}: ask for one that may", WHAT)
 
     def require_read(self, topics: Iterable[str] | None) -> None:
-        """Refuse topics (None: all) that it may not read.
+        """Check the right to read topics (None: all).
 
         Raises:
-            NotAllowed: it may not read one of them.
+            NotAllowed: the caller cannot read one of them.
         """
         if self.may_read_all:
             return
@@ -124,35 +124,37 @@ class Access(NamedTuple):
                 )
 
     def require_reader(self) -> None:
-        """Refuse who may read nothing, and so has no offset to save.
+        """Check the right to be a named reader, which needs at least one readable topic.
 
         Raises:
-            NotAllowed: it may read no topic.
+            NotAllowed: the caller can read no topic.
         """
         if not self.read:
-            raise NotAllowed(f"token {self.name!r} may read no topic, and so be no reader: ask for one that may", WHAT)
+            raise NotAllowed(
+                f"token {self.name!r} may read no topic, so it cannot save an offset: ask for a token with --read", WHAT
+            )
 
     def require_admin(self, to_do: str) -> None:
-        """Refuse who may not administer the group; `to_do` says what was wanted.
+        """Check the right to administer the group; `to_do` names the operation in the error.
 
         Raises:
-            NotAllowed: it may not.
+            NotAllowed: the caller lacks the right.
         """
         if not self.admin:
-            raise NotAllowed(f"token {self.name!r} may not {to_do}: that takes one with --admin (`tutti tokens new`)", WHAT)
+            raise NotAllowed(f"token {self.name!r} may not {to_do}: that needs a token with --admin (`tutti tokens new`)", WHAT)
 
 
-#: Who asks where nobody is asked who they are.
+#: Access of every caller at a gateway without authentication.
 ANYBODY = Access("", produce=("*",), read=("*",), admin=True)
 
 
 def gateway_access(name: str) -> Access:
-    """A gateway of the group, known by its key: it asks for all, on behalf of nobody."""
+    """Return the access of a gateway of the group, which its key authenticates: all rights."""
     return Access(name, produce=("*",), read=("*",), admin=True)
 
 
 def _matches(pattern: str, topic: str) -> bool:
-    """Whether a topic is of a pattern, in which `*` is any run of characters."""
+    """True if a topic matches a pattern, in which `*` stands for any characters."""
     first, *rest = pattern.split("*")
     if not rest:
         return topic == first
@@ -168,29 +170,29 @@ def _matches(pattern: str, topic: str) -> bool:
 
 
 def new_token() -> str:
-    """A new token."""
+    """Return a new random token."""
     return PREFIX + secrets.token_urlsafe(TOKEN_BYTES)
 
 
 def digest_of(token: str) -> str:
-    """What the file holds of a token: its SHA-256, hexadecimal."""
+    """Return the SHA-256 of a token, hexadecimal, as in the file."""
     return hashlib.sha256(token.encode(errors="replace")).hexdigest()
 
 
 class Tokens:
-    """The tokens that a file lists. Thread-safe.
+    """The tokens of a file. Thread-safe.
 
     Attributes:
-        trouble: why the file could not be read again, empty if it could. What it said before holds on.
-        refused: how often who asked was refused, by why: "missing", "unknown", "expired", "rights".
-        version: counts how often the file was read.
+        trouble: error of the last reload; empty if it succeeded. After an error, the earlier tokens stay valid.
+        refused: number of rejected callers by reason: "missing", "unknown", "expired", "rights".
+        version: number of successful reads of the file.
     """
 
     def __init__(self, path: str | Path, clock_us: Callable[[], int] = lambda: time.time_ns() // 1000) -> None:
-        """Read the file; `clock_us` tells the time, us since 1970, UTC.
+        """Read the file; `clock_us` returns the time, us since 1970, UTC.
 
         Raises:
-            ConfigError: it cannot be read, or something in it is wrong.
+            ConfigError: the file is not readable, or its content is wrong.
         """
         self._path = Path(path)
         self._clock_us = clock_us
@@ -203,36 +205,38 @@ class Tokens:
         self.version = 1
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of tokens."""
         return len(self._known)
 
     def who(self, token: str | None) -> Access:
-        """Who shows a token.
+        """Authenticate a token and return its access.
 
         Raises:
-            NotAllowed: nobody is known by it, or not any more; which of them is not said to who asks, `refused` counts it.
+            NotAllowed: the token is missing, unknown or expired. The error does not tell the last two apart; `refused` does.
         """
         self.refresh()
         if not token:
-            raise self._nobody("missing", "a token is wanted here and none came: set TUTTI_TOKEN_FILE, or give `credentials`")
+            raise self._rejection(
+                "missing", "this gateway requires a token, and the client sent none: set TUTTI_TOKEN_FILE, or give `credentials`"
+            )
         digest = digest_of(token[: limits.TOKEN_CHARACTERS_MAX])
-        found = self._known.get(digest)  # the time tells of a hash at most, which nobody can choose
+        found = self._known.get(digest)  # timing reveals only a hash, which callers cannot choose
         if found is not None and not hmac.compare_digest(found.sha256, digest):
             found = None
-        unknown = "the token is not known here, or has expired: ask for a new one (`tutti tokens new`)"
+        unknown = "the token is unknown to this gateway, or has expired: ask for a new one (`tutti tokens new`)"
         if found is None:
-            raise self._nobody("unknown", unknown)
-        if not self._lasts(found):
-            raise self._nobody("expired", unknown)
+            raise self._rejection("unknown", unknown)
+        if not self._is_valid(found):
+            raise self._rejection("expired", unknown)
         return found
 
     def still(self, access: Access) -> Access | None:
-        """What somebody known from `who` may do by now; None if they are not known any more, or no longer."""
+        """Return the current access for one returned by `who`; None if the token was removed or has expired."""
         found = self._known.get(access.sha256)
-        return found if found is not None and self._lasts(found) else None
+        return found if found is not None and self._is_valid(found) else None
 
     def count_refused(self, error: NotAllowed) -> None:
-        """Count a caller who is known and asked for what its rights do not allow."""
+        """Count an authenticated caller that lacked a right."""
         if error.code == WHAT:
             self.count(WHAT)
 
@@ -242,7 +246,7 @@ class Tokens:
             self.refused[reason] += times
 
     def refresh(self) -> None:
-        """Read the file again if it changed, looking once in a while."""
+        """Read the file again if it changed, with a check at most every `KEYS_LOOK_US`."""
         now_us = self._clock_us()
         with self._lock:
             if 0 <= now_us - self._looked_us < limits.KEYS_LOOK_US:
@@ -253,85 +257,87 @@ class Tokens:
                 return
             try:
                 known = read_tokens(self._path)
-            except ConfigError as error:  # whatever it is may pass though the file stays as it is: it is read again
-                self.trouble = f"the tokens that were read before still hold: {error}"
+            except ConfigError as error:  # retried even if the file stays unchanged, because the cause can be temporary
+                self.trouble = f"the tokens read before stay valid: {error}"
                 return
             self._changes.take(seen)
             self.trouble = ""
             self._known = {access.sha256: access for access in known.values()}
             self.version += 1
 
-    def _lasts(self, access: Access) -> bool:
+    def _is_valid(self, access: Access) -> bool:
         return not access.expires_us or self._clock_us() < access.expires_us
 
-    def _nobody(self, why: str, reason: str) -> NotAllowed:
+    def _rejection(self, why: str, reason: str) -> NotAllowed:
         self.count(why)
         return NotAllowed(reason, WHO)
 
 
 def read_tokens(path: str | Path) -> dict[str, Access]:
-    """The tokens of a file, by name.
+    """Read the tokens of a file, by name.
 
     Raises:
-        ConfigError: it cannot be read, everybody may write it, or something in it is wrong; the message names it.
+        ConfigError: the file is not readable, every user can write it, or its content is wrong.
     """
     tree, found = read_toml(path, _MADE_BY)
-    table = tree.get("tokens")  # nothing at all is no empty list: the file may be written at this moment
+    table = tree.get("tokens")  # an empty file is an error, because another process may be writing it
     if set(tree) - {"tokens"} or not isinstance(table, dict):
         raise ConfigError(
             f"{path} lists no tokens: write [tokens.NAME] tables and nothing else, or [tokens] alone for none; {_MADE_BY}"
         )
     if len(table) > limits.TOKENS_MAX:
-        raise ConfigError(f"{path} lists {len(table)} tokens, and {limits.TOKENS_MAX} are taken: take old ones out")
-    tokens = {name: _access(path, name, told) for name, told in table.items()}
+        raise ConfigError(f"{path} lists {len(table)} tokens, above the limit of {limits.TOKENS_MAX}: remove old ones")
+    tokens = {name: _access(path, name, fields) for name, fields in table.items()}
     owner: dict[str, str] = {}
     for name, access in tokens.items():
         if access.sha256 in owner:
-            raise ConfigError(f"{path}: {owner[access.sha256]} and {name} are one token: give each its own with `tutti tokens new`")
+            raise ConfigError(
+                f"{path}: {owner[access.sha256]} and {name} are the same token: create one for each with `tutti tokens new`"
+            )
         owner[access.sha256] = name
     check_guarded(path, found)
     return tokens
 
 
-def _access(path: str | Path, name: str, told: object) -> Access:
+def _access(path: str | Path, name: str, fields: object) -> Access:
     try:
         check_name("token", name)
     except UsageError as error:
         raise ConfigError(f"{path}: {error}") from None
     where = f"{path}: tokens.{name}"
-    if not isinstance(told, dict):
-        raise ConfigError(f"{where} is no table: write [tokens.{name}] and what it has below it")
-    if unknown := set(told) - _KEYS:
+    if not isinstance(fields, dict):
+        raise ConfigError(f"{where} is not a table: write [tokens.{name}] and its keys below")
+    if unknown := set(fields) - _KEYS:
         raise ConfigError(f"{where} has {', '.join(sorted(unknown))[:100]}: it takes {', '.join(sorted(_KEYS))}")
-    digest, admin, expires = told.get("sha256"), told.get("admin", False), told.get("expires")
+    digest, admin, expires = fields.get("sha256"), fields.get("admin", False), fields.get("expires")
     if not isinstance(digest, str) or not _SHA256.match(digest):
         raise ConfigError(
-            f"{where}.sha256 is no SHA-256: it takes 64 hexadecimal digits; {_MADE_BY}, and the token itself is not kept"
+            f"{where}.sha256 is not a SHA-256: it takes 64 hexadecimal digits; {_MADE_BY}, and the file never has the token itself"
         )
     if not isinstance(admin, bool):
         raise ConfigError(f"{where}.admin is {admin!r}: it takes true or false")
     if expires is not None and not (isinstance(expires, datetime) and expires.tzinfo is not None):
         raise ConfigError(f"{where}.expires is {expires}: it takes a time with a zone, 2027-01-31T00:00:00Z for example")
     try:
-        expires_us = (expires.astimezone(UTC) - _EPOCH) // _MICROSECOND or 1 if expires is not None else 0  # 0 would be never
+        expires_us = (expires.astimezone(UTC) - _EPOCH) // _MICROSECOND or 1 if expires is not None else 0  # 0 would mean never
     except OverflowError:
-        raise ConfigError(f"{where}.expires is {expires}, which is outside of the years 1 to 9999 in UTC") from None
-    produce, read, producers = (_patterns(where, told, kind) for kind in ("produce", "read", "producers"))
-    return Access(name, digest, produce, read, admin, expires_us, producers if "producers" in told else ("*",))
+        raise ConfigError(f"{where}.expires is {expires}: use a time in the years 1 to 9999 in UTC") from None
+    produce, read, producers = (_patterns(where, fields, kind) for kind in ("produce", "read", "producers"))
+    return Access(name, digest, produce, read, admin, expires_us, producers if "producers" in fields else ("*",))
 
 
-def _patterns(where: str, told: Mapping[str, object], kind: str) -> tuple[str, ...]:
-    found = told.get(kind, [])
+def _patterns(where: str, fields: Mapping[str, object], kind: str) -> tuple[str, ...]:
+    found = fields.get(kind, [])
     if not isinstance(found, list) or len(found) > limits.RIGHT_PATTERNS_MAX:
         raise ConfigError(f'{where}.{kind} takes a list of up to {limits.RIGHT_PATTERNS_MAX} topics: ["flights*"]')
     return tuple(check_pattern(pattern, f"{where}.{kind}") for pattern in found)
 
 
 def check_pattern(pattern: object, where: str) -> str:
-    """`pattern` if it is one of topics.
+    """Return `pattern` if it is a valid pattern of topics.
 
     Raises:
-        ConfigError: it is not; `where` says where it stands.
+        ConfigError: the pattern is not valid; `where` names its key in the error.
     """
     if not isinstance(pattern, str) or not _PATTERN.match(pattern):
         raise ConfigError(f"{where} has {pattern!r}: a topic takes letters, digits, '.', '_', '-', and '*' for any run of them")
@@ -339,11 +345,11 @@ def check_pattern(pattern: object, where: str) -> str:
 
 
 def change_tokens(path: str | Path, change: Callable[[dict[str, Access]], None]) -> None:
-    """Change the tokens of a file, which is made if it is missing; one who changes it waits for another.
+    """Change the tokens of a file under a lock. Create the file if it does not exist.
 
     Raises:
-        ConfigError: what is there is no file of tokens, or what `change` raises; nothing was written then.
-        OSError: it cannot be written.
+        ConfigError: the file is not a token file, or `change` raised; the file stays unchanged.
+        OSError: the file cannot be written.
     """
     place = Path(path)
     make_directory(place.parent, 0o777)
@@ -353,27 +359,29 @@ def change_tokens(path: str | Path, change: Callable[[dict[str, Access]], None])
         tokens = read_tokens(place) if place.exists() else {}
         change(tokens)
         if len(tokens) > limits.TOKENS_MAX:
-            raise ConfigError(f"{path} would list {len(tokens)} tokens, and {limits.TOKENS_MAX} are taken: take old ones out first")
+            raise ConfigError(
+                f"{path} would list {len(tokens)} tokens, above the limit of {limits.TOKENS_MAX}: remove old ones first"
+            )
         write_whole(place, _text(tokens.values()), 0o644)
     finally:
         os.close(directory)
 
 
 def _text(tokens: Iterable[Access]) -> str:
-    told = "# Tokens of clients, each by its SHA-256: the same file on every host. `tutti tokens` changes it.\n\n[tokens]\n"
+    text = "# Tokens of clients, each by its SHA-256: the same file on every host. `tutti tokens` changes it.\n\n[tokens]\n"
     for access in sorted(tokens):
         name = f'"{access.name}"' if "." in access.name else access.name
-        told += f'\n[tokens.{name}]\nsha256 = "{access.sha256}"\n'
+        text += f'\n[tokens.{name}]\nsha256 = "{access.sha256}"\n'
         for kind, patterns in (("produce", access.produce), ("read", access.read)):
             if patterns:
-                told += f"{kind} = [{', '.join(map(_quoted, patterns))}]\n"
+                text += f"{kind} = [{', '.join(map(_quoted, patterns))}]\n"
         if access.producers != ("*",):
-            told += f"producers = [{', '.join(map(_quoted, access.producers))}]\n"
+            text += f"producers = [{', '.join(map(_quoted, access.producers))}]\n"
         if access.admin:
-            told += "admin = true\n"
+            text += "admin = true\n"
         if access.expires_us:
-            told += f"expires = {(_EPOCH + access.expires_us * _MICROSECOND).isoformat().replace('+00:00', 'Z')}\n"
-    return told
+            text += f"expires = {(_EPOCH + access.expires_us * _MICROSECOND).isoformat().replace('+00:00', 'Z')}\n"
+    return text
 
 
 def _quoted(pattern: str) -> str:

@@ -1,1 +1,1 @@
-"""Sources."""
+"""Sources of committed records: gateways, data directories, archives, and combinations."""

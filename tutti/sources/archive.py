@@ -1,4 +1,4 @@
-"""An archive alone, as a source of records: what `Source` asks, answered from manifests and files."""
+"""A `Source` that reads an archive alone, from its manifests and Parquet files."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _PAUSE_S = limits.ARCHIVE_LOOK_US / 1e6
 
 
 class ArchiveSource:
-    """An archive alone, as a source of records: up to where it goes, with every gateway gone. Thread-safe."""
+    """Reads an archive up to its end offset, without any gateway. Thread-safe."""
 
     addresses: tuple[Address, ...] = ()
     heard = addresses
 
     def __init__(self, archive: Archive) -> None:
-        """Read it."""
+        """Read from `archive`."""
         self.archive = archive
 
     def frontier(self, beyond: int | None = None, timeout: float = 0.0, patience: float | None = None) -> Frontier:
-        """How far the archive goes without a hole; with `beyond`, once that is above it or `timeout` seconds are over."""
+        """Return the end of the gapless archive; with `beyond`, wait up to `timeout` seconds until the end is above it."""
         deadline = time.monotonic() + timeout
         while True:
             archive = self.archive
@@ -55,7 +55,7 @@ class ArchiveSource:
         follow: bool = False,
         absent_ok: bool = False,
     ) -> Iterator[pa.RecordBatch]:
-        """Records [start, end) in offset order; arguments as in `Reads.scan`."""
+        """Yield the records [start, end) in offset order; arguments as in `Reads.scan`."""
         return scan_of(self, start, end, topics, columns, follow, absent_ok)
 
     def pieces(
@@ -67,7 +67,7 @@ class ArchiveSource:
         absent_ok: bool = False,
         left: Callable[[], float] | None = None,
     ) -> Iterator[Piece]:
-        """As `scan` of a range that is archived, with the offset to go on from after each batch; `left` is for gateways."""
+        """As `scan` over an archived range, with the next offset after each batch. `left` is ignored: no gateway is involved."""
         wanted, chosen = check_columns(columns), check_topics(topics)
         if chosen is not None and not absent_ok:
             self._check_known(chosen, start, end)
@@ -85,7 +85,7 @@ class ArchiveSource:
             if not missing:
                 return
         names = ", ".join(sorted(known)[:10]) or "none"
-        raise UsageError(f"the archive {self.archive.where} has no topic {min(missing)!r} in [{start}, {end}): there are {names}")
+        raise UsageError(f"the archive {self.archive.where} has no topic {min(missing)!r} in [{start}, {end}), only {names}")
 
     def plan(
         self,
@@ -95,7 +95,7 @@ class ArchiveSource:
         splits: int | None = None,
         split_bytes: int | None = None,
     ) -> list[Range]:
-        """The range cut where ranges of the archive begin, into parts of about as many bytes."""
+        """Split a range into parts of about equal bytes, at the starts of archived ranges."""
         wanted = None if topics is None else frozenset(topics)
         found: list[Range] = []
         for low, high, span in self.archive.covering(start, end):
@@ -108,11 +108,11 @@ class ArchiveSource:
         return _joined(found, goal)
 
     def offset_for_time(self, time: int | datetime) -> int:
-        """Offset of the first record at or after a time (us since 1970, UTC, or an aware datetime), else where the archive ends."""
+        """Return the offset of the first record at or after a time (us since 1970, UTC, or an aware datetime), else the end."""
         return self.offset_at(time_us_of(time), self.archive.end)
 
     def offset_at(self, time_us: int, end: int) -> int:
-        """Offset of the first record below `end` at or after a time, else `end`."""
+        """Return the offset of the first record below `end` at or after a time, else `end`."""
         for low, high, span in self.archive.covering(self.archive.first, end):
             if self.archive.manifest(span).time_max < time_us:
                 continue
@@ -123,10 +123,7 @@ class ArchiveSource:
         return end
 
     def tick_end(self, start: int, limit: int, end: int, every: int) -> int:
-        """Offset of the last tick above `start` up to `limit`, else of the first up to `end`; `start` when there is none.
-
-        Only ticks whose number `every` divides count. A tick behind the last record the archive does not know.
-        """
+        """As `Source.tick_end`, over archived ticks. A tick after the last archived record is unknown."""
         for low, high, backwards in ((start, limit, True), (max(start, limit), end, False)):
             spans = [span for _, _, span in self.archive.covering(low, min(high + 1, self.archive.end))] if high > low else []
             pairs = list(zip([None, *spans], spans, strict=False))
@@ -137,7 +134,7 @@ class ArchiveSource:
         return start
 
     def _ticks(self, before: Span | None, span: Span, every: int) -> Iterator[int]:
-        """Offsets in a range at which there was a tick whose number `every` divides; `before` is the range before it."""
+        """Yield the offsets in a range that have a tick with a number divisible by `every`; `before` is the preceding range."""
         manifest = self.archive.manifest(span)
         tick = manifest.tick_first if before is None else self.archive.manifest(before).tick_last
         for number, offset in ((manifest.tick_first, span.first), *manifest.ticks):
@@ -146,7 +143,7 @@ class ArchiveSource:
             tick = number
 
     def bytes_end(self, start: int, end: int, bytes_max: int, topics: Sequence[str] | None = None) -> int:
-        """Offset where what begins with [start, end) ends so that its files take about `bytes_max` bytes, one record at least."""
+        """Return the end of the longest prefix of [start, end) that takes about `bytes_max` bytes of files, at least one record."""
         held = 0
         for part in self.plan(start, end, topics, split_bytes=1):
             if held + part.bytes > bytes_max:
@@ -156,11 +153,11 @@ class ArchiveSource:
         return end
 
     def bytes_of(self, start: int, end: int, topics: Sequence[str] | None) -> int:
-        """About how many bytes of files a range takes."""
+        """Return the approximate bytes of files for a range."""
         return sum(part.bytes for part in self.plan(start, end, topics))
 
     def topics(self, upto: int = 0) -> list[Topic]:
-        """All topics that the archive has records of."""
+        """Return all topics with archived records."""
         found: dict[str, Topic] = {}
         for span in self.archive.spans:
             for file in self.archive.manifest(span).files:
@@ -170,11 +167,11 @@ class ArchiveSource:
         return sorted(found.values())
 
     def readers(self) -> dict[str, int]:
-        """None: what named readers saved, the log says."""
+        """Return nothing: only the log holds the committed offsets of named readers."""
         return {}
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no file stays open."""
 
 
 def _records(topics: dict[str, int], wanted: frozenset[str]) -> int:
@@ -182,7 +179,7 @@ def _records(topics: dict[str, int], wanted: frozenset[str]) -> int:
 
 
 def _joined(parts: Sequence[Range], goal: int) -> list[Range]:
-    """Neighbours joined while together they have no more than `goal` bytes, about."""
+    """Combine neighbouring parts up to about `goal` bytes each."""
     found: list[Range] = []
     for part in parts:
         last = found[-1] if found else None

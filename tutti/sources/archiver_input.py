@@ -1,4 +1,4 @@
-"""What an archiver asks of a log, asked of gateways: records come from the files of one on this host where they may be read."""
+"""The log that an archiver reads, from gateways or from the files of a gateway on the same host."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from tutti.sources.source import Frontier, Piece, begun
 
 
 class LogOfGateways:
-    """A log as gateways serve it, for `tutti.archive.archiver`.
+    """The log interface of `tutti.archive.archiver`, backed by gateways.
 
     Args:
         url: `tutti://HOST:PORT[,HOST:PORT...]`.
 
     Raises (all methods):
         Unavailable: no gateway answered in time.
-        Refused: one would not do it.
-        OffsetOutOfRange: what was asked for is not there any more.
+        Refused: a gateway refused the request.
+        OffsetOutOfRange: retention has removed the records.
     """
 
     def __init__(self, url: str) -> None:
-        """Nothing is connected yet."""
+        """Prepare, without a connection."""
         self._reads = Reads(url)
 
     def frontier(self) -> Frontier:
-        """How far it is committed, once it has begun."""
+        """Return the frontier of the log; wait for the log to exist."""
         return begun(self._reads)
 
     def tick_end(self, start: int, limit: int, end: int, every: int) -> int:
@@ -39,18 +39,18 @@ class LogOfGateways:
         return self._reads.bytes_end(start, end, bytes_max)
 
     def records(self, start: int, end: int) -> Iterator[Piece]:
-        """The records [start, end), with all columns."""
+        """Yield the records [start, end) with all columns."""
         log = self._reads.frontier().log
         return pieces_nearby([one for one in self._reads.addresses if is_here(one.host)], self._reads, log, start, end)
 
     def readers(self) -> dict[str, int]:
-        """What named readers saved."""
+        """Return the committed offsets of named readers."""
         return self._reads.readers()
 
     def save_offset(self, reader: str, offset: int, back: bool = False) -> None:
-        """A named reader's offset commit."""
+        """Commit the offset of a named reader; `back` allows a lower one."""
         self._reads.save_offset(reader, offset, back)
 
     def close(self) -> None:
-        """Nothing is held that others do not share."""
+        """Release the gateways. Connections belong to the process and stay open."""
         self._reads.close()

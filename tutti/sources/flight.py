@@ -1,4 +1,4 @@
-"""Reads: the committed log as gateways serve it, over Arrow Flight, from one gateway after another."""
+"""A `Source` that reads the committed log from gateways over Arrow Flight, with failover between them."""
 
 from __future__ import annotations
 
@@ -34,36 +34,37 @@ Answer = TypeVar("Answer")
 Asked = dict[str, object]
 Seconds = float | None
 _METADATA_KEY = b"tutti"
-_SLACK_S = limits.BEHIND_WAIT_US_MAX / 1e6 + 3.0  # what an answer may take beside what it was told to wait
-#: States of a gateway that serves what it has while another one may have more.
-_MAY_LACK = CUT_OFF | {"joining"}  # that one catches up by itself, as who follows can wait for
-_SLACK_S_MIN = limits.ADDRESS_TIMEOUT_US / 1e6  # the same for who has less patience than that
+_SLACK_S = limits.BEHIND_WAIT_US_MAX / 1e6 + 3.0  # time allowed for an answer beyond the requested wait
+#: States in which a gateway serves its own prefix of the log and another gateway may have more.
+_MAY_LACK = CUT_OFF | {"joining"}  # a joining gateway catches up, so a waiting reader need not leave it
+_SLACK_S_MIN = limits.ADDRESS_TIMEOUT_US / 1e6  # lower bound of that time for callers with little patience
 
 LOG = logging.getLogger("tutti.client")
-_locations: dict[tuple[int, Address], str] = {}  # reads ports found by this process
+_locations: dict[tuple[int, Address], str] = {}  # location of the reads port by (process id, client address)
 
 
 class Reads:
-    """Asks the gateways of a url. Thread-safe; connections are shared by everything in the process.
+    """Reads from the gateways of a url. Thread-safe; the whole process shares the connections.
 
-    It carries the highest frontier that it was shown, so that no gateway shows it less (C7), and goes on at another gateway, or at
-    the same one when it is back, from the offset reached.
+    Each request carries the highest frontier seen so far, so no gateway answers with less (C7). After a failure, a scan continues
+    at another gateway, or at the same one when it is back, from the offset reached.
 
     Args:
         url: `tutti://HOST:P[,HOST:P...]`, or addresses.
-        timeout: seconds that a question may take, and that a gateway is looked for to put it to, unless that is above `patience`.
-        patience: seconds that a scan under way looks for a gateway before it gives up.
-        seen: a frontier that was shown before, to another instance.
-        log: uuid of the only log that will do; "" takes the one that is met first.
-        lane: NUMBER-INCARNATIONHEX; offsets are of that lane then, where unordered sends are, and not of the log.
-        credentials: what it is let in with; those of the environment when left out.
+        timeout: seconds for one request. Also the time to search for a gateway, unless `patience` is shorter.
+        patience: seconds that a running scan searches for a gateway before it fails.
+        seen: highest frontier that another instance has seen.
+        log: uuid of the only accepted log; "" accepts the first log found.
+        lane: NUMBER-INCARNATIONHEX of a lane of unordered records; offsets then count in this lane. "" reads the ordered log.
+        credentials: credentials for the gateways. The default comes from the environment.
 
     Raises (all methods):
-        Unavailable: no gateway answered in time; the message says what was met at each.
-        Behind: likewise, and a gateway that answered is below a frontier that was shown before.
-        OffsetOutOfRange, UsageError: what was asked is not there, or is wrong.
-        Refused: a gateway serves another log than the one before (code "log"), or would not do it.
-        Damaged: a stored frame fails its check; everything before was right.
+        Unavailable: no gateway answered in time; the message lists the failure of each.
+        Behind: as `Unavailable`, and a gateway that answered is below a frontier seen before.
+        OffsetOutOfRange: the log does not hold the offsets.
+        UsageError: an argument is wrong.
+        Refused: a gateway serves another log than before (code "log"), or refused the request.
+        Damaged: a stored frame fails its checksum; all records returned before it are correct.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class Reads:
         lane: str = "",
         credentials: Credentials | None = None,
     ) -> None:
-        """Prepare; nothing is connected yet."""
+        """Prepare, without a connection."""
         self._credentials = given(credentials)
         self._of = {"lane": lane} if lane else {}
         self._route = Route(parse_url(url) if isinstance(url, str) else url)
@@ -85,30 +86,30 @@ class Reads:
         self._patience = patience
         self._seen = seen
         self._log = log
-        self._stale = False  # whether no gateway could confirm the last frontier
+        self._stale = False  # True if no gateway could confirm the last frontier
         self._lock = threading.Lock()
 
     @property
     def addresses(self) -> tuple[Address, ...]:
-        """The gateways that it may turn to, those of the url and those that it has learned of since; the present one first."""
+        """The gateways of the url and those that gateways have named since; the current one first."""
         with self._lock:
             known, present = self._route.addresses, self._route.present
             return tuple(dict.fromkeys([present, *known]))
 
     @property
     def heard(self) -> tuple[Address, ...]:
-        """Those of them that answer, as far as is known, in an order that stays."""
+        """Those of `addresses` that answer, as far as is known, in a stable order."""
         with self._lock:
             return tuple(sorted(set(self._route.heard)))
 
-    # -- questions
+    # -- requests
 
     def frontier(self, beyond: int | None = None, timeout: float = 0.0, patience: float | None = None) -> Frontier:
-        """How far the log is committed; with `beyond`, once it is above that offset or `timeout` seconds are over.
+        """Return the frontier; with `beyond`, wait up to `timeout` seconds until the frontier is above that offset.
 
-        A gateway is looked for `patience` seconds, in place of the reader's own. Without `beyond` a gateway confirms its answer
-        with a majority, or the next one is asked. Where none can, the furthest answer counts and is `stale`, with a warning: what
-        was committed can still be read. Where one is cut off while this waits for news, the others are asked, too.
+        `patience` replaces the time to search for a gateway. Without `beyond`, the gateway confirms its frontier with a majority,
+        and the next gateway is asked if it cannot. If none can, the highest frontier counts and is `stale`, with a warning: reads
+        of committed records still work. With `beyond`, the other gateways are asked too while one is cut off from the majority.
         """
         deadline = time.monotonic() + timeout
         best: Frontier | None = None
@@ -120,14 +121,14 @@ class Reads:
                 found = self._ask_frontier(beyond, wait, patience)
             except Unavailable:
                 if best is None or (beyond is not None and not cut_off):
-                    raise  # who answered before does so no more
+                    raise  # the gateways that answered before no longer do
                 return self._warned(best)
             if best is None or found.offset >= best.offset:
                 best = found
             lacks = found.stale if beyond is None else found.state in CUT_OFF and best.offset <= beyond
             turned = lacks and self._another_than(cut_off, found.state)
             if beyond is not None and time.monotonic() >= deadline:
-                return best  # who asks again asks the next one
+                return best  # the next call starts at the next gateway
             if turned:
                 continue
             if beyond is None:
@@ -137,10 +138,12 @@ class Reads:
             cut_off.clear()
 
     def _warned(self, best: Frontier) -> Frontier:
-        """The frontier that counts; a stale one is warned of when it begins to be."""
+        """Return the frontier. Log a warning when it becomes stale."""
         with self._lock:
-            if best.stale and best.log and not self._stale:  # a log that has not begun lacks nothing
-                text = "no gateway confirms its frontier with a majority: it is read up to offset %d, others may have more (%s)"
+            if best.stale and best.log and not self._stale:  # a log that does not exist yet cannot be stale
+                text = (
+                    "no gateway can confirm its frontier with a majority: reading to offset %d, other gateways may have more (%s)"
+                )
                 LOG.warning(text, best.offset, self._route.told())
             self._stale = best.stale
         return best
@@ -150,25 +153,25 @@ class Reads:
         if beyond is not None:
             asked |= {"beyond": beyond, "timeout_ms": int(wait * 1000)}
         slack = _SLACK_S if patience is None else min(_SLACK_S, max(patience, _SLACK_S_MIN))
-        told = self._act("frontier", asked, wait + slack, patience, linearizable=beyond is None)
-        gateways = told.get("gateways")
+        answer = self._act("frontier", asked, wait + slack, patience, linearizable=beyond is None)
+        gateways = answer.get("gateways")
         if gateways:
             with self._lock:
-                self._route.learn(gateways, told.get("silent", ()), told["state"] == "primary")
+                self._route.learn(gateways, answer.get("silent", ()), answer["state"] == "primary")
         return Frontier(
-            self._same_log(told["log"]),
-            told["start"],
-            self.saw(told["frontier"]),
-            told["position"],
-            told["time_us"],
-            told["tick"],
-            told["state"],
-            # One of an earlier release, or a lane's, is taken at its word.
-            beyond is None and not told.get("confirmed", told["state"] not in _MAY_LACK),
+            self._same_log(answer["log"]),
+            answer["start"],
+            self.saw(answer["frontier"]),
+            answer["position"],
+            answer["time_us"],
+            answer["tick"],
+            answer["state"],
+            # A gateway of an earlier release, or an answer about a lane, has no confirmation: its state decides.
+            beyond is None and not answer.get("confirmed", answer["state"] not in _MAY_LACK),
         )
 
     def _another_than(self, cut_off: set[Address], state: str) -> bool:
-        """Turn to a gateway that has not said yet that it is cut off; False when all others did, or do not answer."""
+        """Switch to a gateway that has not yet answered as cut off; False if there is none."""
         with self._lock:
             present = self._route.present
             if present in cut_off or len(self._route.addresses) == len(cut_off) + 1:
@@ -185,15 +188,15 @@ class Reads:
         splits: int | None = None,
         split_bytes: int | None = None,
     ) -> list[Range]:
-        """The range cut into parts that can be read side by side, between batches; at most one of `splits`, `split_bytes`."""
+        """Split a range between batches into parts for parallel reads; give at most one of `splits` and `split_bytes`."""
         asked: Asked = {"start": start, "end": end, "topics": check_topics(topics), "absent_ok": True, **self._of}
         asked |= {name: size for name, size in (("splits", splits), ("split_bytes", split_bytes)) if size is not None}
-        told = self._act("plan", asked)
-        self._same_log(told["log"])
-        return [Range(part["start"], part["end"], part["rows"], part["bytes"]) for part in told["ranges"]]
+        answer = self._act("plan", asked)
+        self._same_log(answer["log"])
+        return [Range(part["start"], part["end"], part["rows"], part["bytes"]) for part in answer["ranges"]]
 
     def offset_for_time(self, time: int | datetime) -> int:
-        """Offset of the first record at or after a time (us since 1970, UTC, or an aware datetime), else the frontier."""
+        """Return the offset of the first record at or after a time (us since 1970 UTC, or an aware datetime), else the frontier."""
         return int(self._act("offset_for_time", {"time_us": time_us_of(time), **self._of}, linearizable=not self._stale)["offset"])
 
     def tick_end(self, start: int, limit: int, end: int, every: int) -> int:
@@ -206,23 +209,23 @@ class Reads:
         return int(self._act("bytes_end", {"start": start, "end": end, "bytes": bytes_max, "topics": chosen})["offset"])
 
     def topics(self, upto: int = 0) -> list[Topic]:
-        """All topics: also those whose first record lies below `upto`, where the log is known to go so far."""
+        """Return all topics from a gateway with at least the frontier `upto`."""
         self.saw(upto)
         return [Topic(*(line[name] for name in Topic._fields)) for line in self._act("topics", {})]
 
     def lanes(self, patience: float | None = None) -> list[LaneInfo]:
-        """The lanes of unordered sends that the gateway knows, the oldest of each gateway first."""
-        told = self._act("lanes", {}, _SLACK_S, patience)
-        return [LaneInfo(**{name: line[name] for name in LaneInfo._fields if name in line}) for line in told]
+        """Return the lanes of unordered records that a gateway knows, the oldest of each origin first."""
+        answer = self._act("lanes", {}, _SLACK_S, patience)
+        return [LaneInfo(**{name: line[name] for name in LaneInfo._fields if name in line}) for line in answer]
 
     def of_lane(self, lane: LaneInfo) -> Reads:
-        """The same for a lane that some gateway told of: who is behind that is passed by."""
+        """Return a source for a lane; gateways below the frontier in `lane` do not answer it."""
         return Reads(self.addresses, self._timeout, self._patience, lane.frontier, self._log, lane.lane, self._credentials)
 
     def reaching_back(self) -> tuple[Reads, int]:
-        """The same, beginning with the gateway that holds most of it (retention is each one's own), and its first offset there.
+        """Return a source that prefers the gateway with the lowest start of the log, and that start.
 
-        Gateways that do not answer at once do not count, unless none does.
+        Each gateway has its own retention. Gateways that do not answer at once are skipped, unless none answers.
         """
         addresses, starts = self.addresses, dict[Address, int]()
         for address in addresses:
@@ -240,14 +243,14 @@ class Reads:
             )
 
     def readers(self, patience: float | None = None, *, linearizable: bool = True) -> dict[str, int]:
-        """What named readers, and queries that have a name, saved.
+        """Return the committed offsets of named readers and named queries, as of this call or later.
 
-        They had saved it when this was called, or later. Without `linearizable` a gateway tells what it knows, for people alone.
+        Without `linearizable`, a gateway answers from its own log without confirmation: use that for display only.
         """
         return dict(self._act("readers", {}, patience=patience, linearizable=linearizable))
 
     def save_offset(self, reader: str, offset: int, back: bool = False) -> None:
-        """A named reader's offset commit; durable when this returns. One below what it committed before takes `back`."""
+        """Commit the offset of a named reader, durably. An offset below the committed one needs `back`."""
         check_name("reader", reader)
         self._act("save_offset", {"reader": reader, "offset": offset, "back": back})
 
@@ -262,7 +265,7 @@ class Reads:
         follow: bool = False,
         absent_ok: bool = False,
     ) -> Iterator[pa.RecordBatch]:
-        """Records [start, end) in offset order, as batches of exactly `schema_of(columns)`; arguments as in `Source.scan`."""
+        """Yield the records [start, end) in order, as batches of exactly `schema_of(columns)`; arguments as in `Source.scan`."""
         return scan_of(self, start, end, topics, columns, follow, absent_ok, self._patience)
 
     def pieces(
@@ -274,13 +277,13 @@ class Reads:
         absent_ok: bool = False,
         left: Callable[[], float] | None = None,
     ) -> Iterator[Piece]:
-        """As `scan` of a range that is committed, with the offset to go on from after each batch.
+        """As `scan` over a committed range, with the next offset after each batch.
 
-        `left` tells, in seconds, how long a gateway may be waited for at this moment, where that is less than the patience.
+        `left` returns the remaining seconds to wait for a gateway; it can only shorten the patience.
         """
         wanted, chosen = check_columns(columns), check_topics(topics)
         schema = schema_of(wanted)
-        # Offsets of all records follow each other; of some topics' records they do not, and are asked for to know where to go on.
+        # With a topic filter the offsets have gaps, so the offset column is requested to compute the next position.
         asked = (*wanted, "offset") if chosen is not None and "offset" not in wanted else wanted
         position = start
         failing_since: float | None = None
@@ -307,10 +310,10 @@ class Reads:
                         made = pa.RecordBatch.from_arrays([batch.column(name) for name in wanted], schema=schema)
                         yield Piece(made, position, offsets)
                         if time.monotonic() > old:
-                            break  # its time counts that of who takes the batches: what is left is for the gateway alone
+                            break  # the stream's deadline also counts the caller's time: reopen early, before it can expire
                     else:
                         if chosen is None and position != end:
-                            raise FormatError(f"{self._route.present} ended a stream at offset {position} that goes to {end}")
+                            raise FormatError(f"gateway {self._route.present} ended a stream to offset {end} at offset {position}")
                         return
             except Unavailable as error:
                 now = time.monotonic()
@@ -321,16 +324,16 @@ class Reads:
                 self._move_on(str(error), until, until - failing_since, kind)
 
     def _stream(self, ticket: bytes) -> Generator[pa.RecordBatch]:
-        """Batches of one stream. Its own errors come as ours, those of who takes the batches pass."""
+        """Yield the batches of one stream. Flight errors are translated; errors of the caller pass through."""
         stream = None
         try:
             try:
                 client, headers = client_of(self._location(), self._credentials)
                 options = flight.FlightCallOptions(timeout=limits.STREAM_US_MAX / 1e6, headers=headers)
                 stream = client.do_get(flight.Ticket(ticket), options)
-                told = orjson.loads((stream.schema.metadata or {}).get(_METADATA_KEY, b"{}"))
-                self._same_log(told.get("log", ""))
-                self.saw(told.get("frontier", 0))
+                answer = orjson.loads((stream.schema.metadata or {}).get(_METADATA_KEY, b"{}"))
+                self._same_log(answer.get("log", ""))
+                self.saw(answer.get("frontier", 0))
             except FLIGHT_ERRORS as error:
                 raise translate(error) from error
             while True:
@@ -349,26 +352,26 @@ class Reads:
                 stream.cancel()
 
     def close(self) -> None:
-        """Nothing is held that others do not share: connections belong to the process."""
+        """Do nothing: connections belong to the process and stay open."""
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return the source itself."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close."""
+        """Close the source."""
         self.close()
 
-    # -- one gateway after another
+    # -- failover
 
     def _known(self) -> dict[str, object]:
-        """What goes with every question: a gateway that is behind, or has another log, has no answer to it."""
+        """Return the fields of every request that let a lagging gateway, or one with another log, refuse it."""
         with self._lock:
             return {"seen": self._seen, "log": self._log}
 
     def _act(self, action: str, asked: Asked, timeout: Seconds = None, patience: Seconds = None, linearizable: bool = False) -> Any:
         plain = body = orjson.dumps(asked | self._known())
-        if linearizable := linearizable and not self._of:  # no majority decides a lane
+        if linearizable := linearizable and not self._of:  # a lane has no majority to confirm it
             body = orjson.dumps(asked | self._known() | {"linearizable": True})
 
         def act(client: Any, options: flight.FlightCallOptions) -> Any:
@@ -382,7 +385,7 @@ class Reads:
         return self._call(act, self._timeout if timeout is None else timeout, self._search if patience is None else patience)
 
     def _call(self, call: Callable[[Any, Any], Answer], seconds: float, patience: float) -> Answer:
-        """Call a gateway that answers. `seconds` is for one call; a gateway is looked for `patience` seconds."""
+        """Call one gateway after another until one answers. `seconds` limits one call, `patience` the whole search."""
         began, kind = time.monotonic(), Unavailable
         while True:
             try:
@@ -398,7 +401,7 @@ class Reads:
                 self._move_on(str(error), began + patience, patience, kind)
 
     def _location(self) -> str:
-        """The reads port of the present gateway, found out by its client port when it is not known."""
+        """Return the reads port of the current gateway; ask its client port if it is not cached."""
         address = self._route.present
         location = _locations.get((os.getpid(), address))
         if location is None:
@@ -408,9 +411,9 @@ class Reads:
                 except (ConfigError, Unavailable) as error:
                     if isinstance(error, ConfigError) and len(self._route.addresses) == 1:
                         raise
-                    raise Unavailable(talk.trouble or str(error)) from error  # the route says where it was met
+                    raise Unavailable(talk.trouble or str(error)) from error  # the route adds the address
             if not welcome.reads:
-                raise Unavailable(f"gateway {welcome.gateway} serves no reads")
+                raise Unavailable(f"gateway {welcome.gateway} serves no reads: its configuration has no reads port")
             with self._lock:
                 self._route.learn(welcome.gateways, welcome.silent, welcome.state == "primary")
             location = _locations[os.getpid(), address] = welcome.reads
@@ -422,7 +425,7 @@ class Reads:
             self._route.went_well()
 
     def _move_on(self, reason: str, deadline: float, seconds: float, kind: type[Unavailable] = Unavailable) -> None:
-        """The present gateway does not answer: the next one's turn, or the end when the time is over."""
+        """Switch to the next gateway after a failure; raise `kind` when the time is over."""
         with self._lock:
             location = _locations.pop((os.getpid(), self._route.present), None)
             if location is not None:
@@ -430,13 +433,13 @@ class Reads:
             wait = self._route.move_on(reason)
         left = deadline - time.monotonic()
         if left <= 0:
-            raise kind(f"no gateway could be read from within {round(seconds, 2):g} s: {self._route.told()}")
+            raise kind(f"no gateway answered a read within {round(seconds, 2):g} s: {self._route.told()}")
         time.sleep(min(max(wait, limits.RETRY_US_MIN / 1e6), left))
 
     def _same_log(self, log: str) -> str:
         if self._log and log and log != self._log:
             raise Refused(
-                f"{self._route.present} serves log {log} and this reader began on log {self._log}: "
+                f"gateway {self._route.present} serves log {log}, but this reader started on log {self._log}: "
                 "the url names gateways of different groups, or the log was replaced",
                 "log",
             )
@@ -444,7 +447,7 @@ class Reads:
         return self._log
 
     def saw(self, offset: int) -> int:
-        """Somebody was shown this frontier: from now on none that is below it will do."""
+        """Record a frontier that a reader has seen, so that no gateway below it answers from now on. Return it."""
         with self._lock:
             self._seen = max(self._seen, offset)
         return offset

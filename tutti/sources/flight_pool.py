@@ -1,4 +1,4 @@
-"""Arrow Flight connections of this process, and what their errors mean (docs/reference/reads.md)."""
+"""The process's Arrow Flight clients, and the translation of Flight errors (docs/reference/reads.md)."""
 
 from __future__ import annotations
 
@@ -29,44 +29,43 @@ _CODES: dict[str, type[TuttiError]] = {
     "busy": Unavailable,
     "stopping": Unavailable,
     "unavailable": Unavailable,
-    "unknown_lane": Unavailable,  # another gateway has it, where this one was told
+    "unknown_lane": Unavailable,  # another gateway has the lane
     "internal": Unavailable,
 }
-#: What a call of Flight raises.
+#: Exceptions that a Flight call can raise.
 FLIGHT_ERRORS = (flight.FlightError, pa.ArrowException, OSError)
 
-#: A gateway that is gone without a word is noticed by this in the middle of an answer. It may not be asked often: a server that has
-#: nothing to say meanwhile, as to a slow reader, takes two questions and closes the connection at the third.
+#: gRPC keepalive detects a gateway that vanishes during a stream. The interval is long, because a server that sends no data (for
+#: example to a slow reader) closes the connection at the third ping.
 _OPTIONS: list[tuple[str, int | str]] = [
     ("grpc.keepalive_time_ms", limits.FLIGHT_BEAT_MS),
     ("grpc.keepalive_timeout_ms", limits.FLIGHT_SILENT_MS_MAX),
-    ("grpc.http2.ping_timeout_ms", limits.FLIGHT_SILENT_MS_MAX),  # a minute otherwise, whatever the other says
+    ("grpc.http2.ping_timeout_ms", limits.FLIGHT_SILENT_MS_MAX),  # gRPC's default of one minute overrides keepalive_timeout_ms
     ("grpc.http2.max_pings_without_data", 0),
 ]
 
-#: What gRPC says of a connection that it gave up since nothing came by it, not even an answer to a ping.
+#: gRPC's error text for a connection that answers no keepalive ping.
 _UNANSWERED = "ping timeout"
 
 _lock = threading.Lock()
-_clients: dict[tuple[str, str], Any] = {}  # by location, and who is trusted
+_clients: dict[tuple[str, str], Any] = {}  # by location and trusted certificates
 _TLS = "grpc+tls://"
 _pid = 0
 
 
 def client_of(location: str, credentials: Credentials | None = None) -> tuple[Any, Any]:
-    """The process's client for a location (`grpc://HOST:PORT`, `grpc+tls://...`), made when first asked for and shared by all
-    threads, and what goes with each call to show the credentials.
+    """Return the shared client for a location (`grpc://HOST:PORT`, `grpc+tls://...`), and the call headers with the credentials.
 
     Raises:
-        ConfigError: the credentials are not to be shown there.
-        UsageError: the process was forked from one that had such clients. gRPC does not survive that: every call would hang.
+        ConfigError: the credentials must not be sent to this location.
+        UsageError: the process was forked from one with Flight clients. gRPC does not support that: every call would hang.
     """
     global _pid  # noqa: PLW0603 - the process that the clients belong to
     with _lock:
         if _pid not in (0, os.getpid()):
             raise UsageError(
                 f"process {os.getpid()} was forked from process {_pid}, which had read from gateways; gRPC does not work in such a "
-                "child: start it by spawn (multiprocessing.get_context('spawn')), or open the first reader after the fork"
+                "child: start it with multiprocessing.get_context('spawn'), or open the first reader after the fork"
             )
         _pid = os.getpid()
         headers, certificates = ([], "") if credentials is None else (credentials.headers(location), credentials.certificates)
@@ -78,7 +77,7 @@ def client_of(location: str, credentials: Credentials | None = None) -> tuple[An
 
 
 def drop(location: str) -> None:
-    """Forget a client whose gateway did not answer; calls under way go on with it."""
+    """Drop the client of a gateway that did not answer. Running calls keep the client."""
     with _lock:
         if _pid == os.getpid():
             for key in [key for key in _clients if key[0] == location]:
@@ -86,7 +85,7 @@ def drop(location: str) -> None:
 
 
 def _renew_after_fork() -> None:
-    global _lock  # noqa: PLW0603 - it may have been held by a thread that is not in the child
+    global _lock  # noqa: PLW0603 - a thread that does not exist in the child may have held the lock
     _lock = threading.Lock()
 
 
@@ -94,42 +93,42 @@ after_fork(_renew_after_fork)
 
 
 def answer_of(client: Any, options: flight.FlightCallOptions, action: str, body: bytes) -> Any:
-    """What an action answers, from JSON.
+    """Perform an action and return its JSON answer.
 
     Raises:
-        FormatError: it is not one result.
+        FormatError: the answer does not have exactly one result.
     """
     results = list(client.do_action(flight.Action(action, body), options))
     if len(results) != 1:
-        raise FormatError(f"action {action} was answered with {len(results)} results, not with one")
+        raise FormatError(f"the gateway answered action {action} with {len(results)} results instead of one")
     return orjson.loads(results[0].body.to_pybytes())
 
 
 def lacks_field(error: BaseException, field: str) -> bool:
-    """Whether a gateway of an earlier release refused a question for a field that it does not know."""
+    """True if a gateway of an earlier release refused a request because it does not know the field."""
     return f"unknown field `{field}`".encode() in (getattr(error, "extra_info", None) or b"")
 
 
 def translate(error: BaseException) -> TuttiError:
-    """A Flight error as one of ours. `Unavailable` (and `Behind`) may go better at another gateway, or later."""
+    """Return the `TuttiError` for a Flight error. `Unavailable` and `Behind` are worth a retry at another gateway, or later."""
     info = getattr(error, "extra_info", None)
     if info:
         try:
-            told = orjson.loads(info)
+            fields = orjson.loads(info)
         except orjson.JSONDecodeError:
-            told = {}
-        message = str(told.get("message", error))
-        code = told.get("code")
+            fields = {}
+        message = str(fields.get("message", error))
+        code = fields.get("code")
         if code == "other_log":
             return Refused(message, "log")
         if code == "not_allowed":
-            return NotAllowed(message, str(told.get("reason", "rights")))
+            return NotAllowed(message, str(fields.get("reason", "rights")))
         if code == "refused":
-            return Refused(message, str(told.get("reason", "refused")))
+            return Refused(message, str(fields.get("reason", "refused")))
         kind = _CODES.get(str(code))
         if kind is not None:
             return kind(message)
     text = str(error).strip() or type(error).__name__
     if isinstance(error, flight.FlightTimedOutError) or _UNANSWERED in text:
-        return Unavailable(f"connected, but there was no answer in time: {STANDS_STILL}")
+        return Unavailable(f"the gateway accepted the connection but did not answer in time: {STANDS_STILL}")
     return Unavailable(text.splitlines()[0][:300])

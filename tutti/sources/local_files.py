@@ -1,9 +1,9 @@
-"""Short-circuit reads: who is on a gateway's own host maps the gateway's files and does not have it send them.
+"""Short-circuit reads: a client on a gateway's host maps the gateway's files instead of receiving records from it.
 
-The gateway tells where its directory is as it tells everybody, in its status. That the directory found there is its own, and no
-other one at the same path (another container's, a copy), shows in it: log and name are those that the gateway told, and its live
-page is written by a process that runs on this machine. What is read is decided, so every directory of the log holds the same: but
-for one that its gateway is gone from, which a forced roster may have left behind. So it is looked at again for each range.
+The gateway's public status names the data directory. The path could hold another directory, such as a copy, or one in another
+container. So the client checks that log and gateway name match the status, and that a running local process writes the live page.
+Decided records are the same in every directory of the log, except in one that a forced roster left behind without its gateway.
+Therefore the check runs again for each range.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tutti.sources.source import Piece, Source
 
 LOG = logging.getLogger("tutti.client")
 
-#: Of each gateway and log: its files, None if they cannot be read from here, and until when that is believed (seconds, monotonic).
+#: By process, gateway and log: the files (None if they are not readable here), and the end of that failure's caching (monotonic s).
 _known: dict[tuple[int, Address, str], tuple[Files | None, float]] = {}
 
 
@@ -37,15 +37,15 @@ def pieces_nearby(
     columns: Sequence[str] | None = None,
     credentials: Credentials | None = None,
 ) -> Iterator[Piece]:
-    """As `source.pieces` (topics that do not exist have no records), from the files of a gateway while that works.
+    """As `source.pieces`, from a local gateway's files as long as they are readable. Topics that do not exist are empty.
 
     Args:
-        addresses: gateways of this host; of several the same one is taken each time, so that one copy of the log is in memory.
-        source: asked for what no file gives: all of it, or what follows where a file is damaged, gone or no longer to be read.
+        addresses: gateways of this host. The lowest address comes first, so all readers share one copy in the page cache.
+        source: serves the rest of the range if the files are unreadable, corrupt, removed or too short.
         log: uuid of the log.
-        start, end: a decided range of it.
+        start, end: a decided range of the log.
         topics, columns: as in `Reads.scan`.
-        credentials: what a gateway is asked with for where its files are.
+        credentials: credentials for the status request that returns the data directory.
     """
     position = start
     for address in sorted(addresses):
@@ -58,14 +58,16 @@ def pieces_nearby(
                 yield piece
             return
         except (TuttiError, OSError) as error:
-            _give_up(address, log, f"offset {position} of {', '.join(files.paths)} is read through gateways: {error}")
+            _give_up(address, log, f"reading from gateways instead of {', '.join(files.paths)}, from offset {position} on: {error}")
             break
     yield from source.pieces(position, end, topics, columns, absent_ok=True)
 
 
 def files_of(address: Address, log: str, ask: Callable[[Address], dict[str, object]] | None = None) -> Files | None:
-    """The files of the gateway at `address`, if they hold log `log` and can be read from here. Asked once a process, and again when
-    nobody writes them any more; what could not be read is tried again after a while. `ask` gives a gateway's status.
+    """Return the files of the gateway at `address` if they hold log `log` and are readable here, else None.
+
+    The process caches the answer until no gateway writes the files, and retries a failure after `NEARBY_AGAIN_US`. `ask` returns a
+    gateway's status.
     """
     files, until = _known.get((os.getpid(), address, log), (None, 0.0))
     if time.monotonic() < until:
@@ -75,13 +77,13 @@ def files_of(address: Address, log: str, ask: Callable[[Address], dict[str, obje
             files = _opened((ask or _status)(address), log)
             _keep(address, log, files, 0.0)
     except (TuttiError, OSError) as error:
-        _give_up(address, log, f"the files of gateway {address} are not read from here: {error}")
+        _give_up(address, log, f"not reading the files of gateway {address} directly: {error}")
         return None
     return files
 
 
 def _keep(address: Address, log: str, files: Files | None, until: float) -> None:
-    """Know the files of a gateway, or until when none are looked for, as one of some."""
+    """Cache the files of a gateway, or the time until which a failure stands; drop the oldest entry of a full cache."""
     key = os.getpid(), address, log
     _known.pop(key, None)
     while len(_known) >= limits.SPARK_DIRECTORIES_MAX:
@@ -94,21 +96,21 @@ def _status(address: Address, credentials: Credentials | None = None) -> dict[st
         return control.status()
 
 
-def _opened(told: dict[str, object], log: str) -> Files:
-    """The directory that a gateway's status tells of.
+def _opened(status: dict[str, object], log: str) -> Files:
+    """Open the data directory that a gateway's status names.
 
     Raises:
-        TuttiError: it is not there, not that gateway's, or cannot be read.
+        TuttiError: the directory does not exist here, belongs to another gateway, or is not readable.
     """
-    path, name = str(told.get("data", "")), told.get("gateway")
-    if told.get("log") != log:
-        raise TuttiError(f"it serves log {told.get('log')} and not {log}")
+    path, name = str(status.get("data", "")), status.get("gateway")
+    if status.get("log") != log:
+        raise TuttiError(f"the gateway serves log {status.get('log')}, not log {log}")
     if not os.path.isabs(path):
-        raise TuttiError("it does not say where they are")
+        raise TuttiError("the gateway's status names no data directory")
     files = Files(path)
     if files.written_by() != name or files.frontier().log != log:
         files.close()
-        raise TuttiError(f"what is at {path} here is not written by gateway {name}, in a process that can be seen from here")
+        raise TuttiError(f"no process visible on this host writes {path} as gateway {name}")
     return files
 
 

@@ -1,4 +1,4 @@
-"""Whether a gateway is on this host: then its files may be read where they are."""
+"""Checks whether a gateway runs on this host, so that a client can read its files directly."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tutti import limits
 
 @lru_cache(maxsize=limits.ADDRESSES_MAX)
 def is_here(host: str) -> bool:
-    """Whether that is this host: its name, or one of its addresses. No name is looked up."""
+    """True if `host` is this host's name or one of its addresses. No DNS lookup takes place."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

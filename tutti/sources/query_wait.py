@@ -1,4 +1,4 @@
-"""Waiting until a query has processed a record: one question for all receipts of a producer that wait for the same query."""
+"""Waits until a query has processed a record, with one shared request for all receipts that wait for the same query."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from tutti.common.credentials import Credentials
     from tutti.sources.query_progress import Progress
 
-_TURN_S = limits.ANSWER_WAIT_US_MAX / 1e6  # of one question: no signal is heard meanwhile, as of Ctrl-C
-_TELL_S = 1.0  # that may be taken to find out what to say where it was waited for in vain
-_NAMES_TOLD = 10
+_TURN_S = limits.ANSWER_WAIT_US_MAX / 1e6  # limit of one request, because Ctrl-C takes effect only between requests
+_REPORT_S = 1.0  # time allowed for composing the timeout message
+_NAMES_SHOWN = 10
 
 
 class _Query:
-    """What is known of one: the furthest position that it was at, who waits for what, and the thread that asks for all of them."""
+    """State of one query: its highest known position, the offsets waited for, and the thread that sends the shared request."""
 
     def __init__(self) -> None:
         self.position = -1
@@ -32,10 +32,10 @@ class _Query:
 
 
 class Passing:
-    """The queries that receipts wait for. Thread-safe; nothing is connected before the first wait."""
+    """Waits for queries on behalf of receipts. Thread-safe; the first wait connects."""
 
     def __init__(self, route: Route, log: str, credentials: Credentials | None = None) -> None:
-        """Ask the gateways of `route`, those that are known when it is first waited, about log `log`."""
+        """Use the gateways that `route` knows at the first wait, and log `log`."""
         self._route = route
         self._credentials = credentials
         self._log = log
@@ -45,43 +45,43 @@ class Passing:
         self._gateways: Progress | None = None
 
     def wait(self, name: str, offset: int, count: int, timeout: float | None) -> int:
-        """Wait until the query has passed `count` records from `offset` on (-1: which are committed, it is not known where).
+        """Wait until the query has processed `count` records from `offset` on (-1: committed at an unknown offset).
 
-        Returns its position: records below it are processed.
+        Return the query's position: it has processed all records below it.
 
         Raises:
-            TimeoutError: it has not after `timeout` seconds; the message says how far it is.
-            Unavailable: no gateway could be asked for a minute.
+            TimeoutError: the query is not that far after `timeout` seconds; the message gives its position.
+            Unavailable: no gateway answered for a minute.
             Refused: the gateway is of an older release.
-            UsageError: called in a forked child, or by a signal handler whose thread waits in here already.
+            UsageError: called in a forked child, or by a signal handler whose thread is already waiting here.
         """
         if os.getpid() != self._pid:
-            raise UsageError("the producer of this receipt belongs to the process that forked this one: wait there")
+            raise UsageError("this receipt belongs to a producer of the parent process: call wait there, not in the forked child")
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         with self._changed:
             if self._gateways is None:
-                from tutti.sources.query_progress import Progress  # noqa: PLC0415 - Flight is loaded by who waits alone
+                from tutti.sources.query_progress import Progress  # noqa: PLC0415 - only callers that wait load Arrow Flight
 
                 self._gateways = Progress(list(self._route.addresses), log=self._log, credentials=self._credentials)
             query = self._queries.setdefault(name, _Query())
         try:
             end = self._gateways.frontier(patience=_patience(deadline)).offset if offset == OFFSET_UNKNOWN else offset + count
-            return self._reached(self._gateways, name, query, end, deadline)
+            return self._wait_shared(self._gateways, name, query, end, deadline)
         except Unavailable as error:
             if time.monotonic() < deadline:
                 raise
             raise TimeoutError(
-                f"whether query {name!r} has processed the record is not known after {round(timeout or 0.0, 1):g} s: {error}"
+                f"the position of query {name!r} is still unknown after {round(timeout or 0.0, 1):g} s: {error}"
             ) from error
         except TimeoutError:
-            raise TimeoutError(self._in_vain(self._gateways, name, offset, timeout)) from None
+            raise TimeoutError(self._timeout_message(self._gateways, name, offset, timeout)) from None
 
-    def _reached(self, gateways: Progress, name: str, query: _Query, end: int, deadline: float) -> int:
-        """The position of the query, once it is at `end`. Of those who wait for it one asks, for who wants least."""
+    def _wait_shared(self, gateways: Progress, name: str, query: _Query, end: int, deadline: float) -> int:
+        """Wait until the query is at `end`; return its position. One waiting thread asks for all, with the lowest wanted offset."""
         me = threading.get_ident()
         with self._changed:
             if query.asker == me:
-                raise UsageError("a signal handler waits for a query that its own thread was asking about: let it set a flag")
+                raise UsageError("a signal handler waits for a query that its own thread is asking about: set a flag instead")
             query.wanted.append(end)
         try:
             while True:
@@ -107,22 +107,26 @@ class Passing:
             with self._changed:
                 query.wanted.remove(end)
 
-    def _in_vain(self, gateways: Progress, name: str, offset: int, timeout: float | None) -> str:
-        """What there is to say about a query that has not processed a record in time."""
+    def _timeout_message(self, gateways: Progress, name: str, offset: int, timeout: float | None) -> str:
+        """Return the message for a query that has not processed a record in time."""
         where = "" if offset == OFFSET_UNKNOWN else f" at offset {offset}"
         what = f"query {name!r} has not processed the record{where} after {round(timeout or 0.0, 1):g} s"
         try:
-            saved = gateways.readers(_TELL_S)
-            troubles = [f"; it is not kept: {one.trouble}" for one in gateways.queries(_TELL_S) if one.name == name and one.trouble]
+            saved = gateways.readers(_REPORT_S)
+            troubles = [
+                f"; the log does not store it: {one.trouble}"
+                for one in gateways.queries(_REPORT_S)
+                if one.name == name and one.trouble
+            ]
         except TuttiError as error:
-            return f"{what}; more is not known: {error}"
+            return f"{what}; its position is unknown: {error}"
         if name in saved or troubles:
-            at = f"it has processed what lies below {saved.get(name, 0)}"
-            return f"{what}: {at}{''.join(troubles)}; `tutti queries` says more"
-        there = f"there are {', '.join(sorted(saved)[:_NAMES_TOLD])}" if saved else "there is none at all"
-        return f"{what}: no query or named reader of that name has told its position ({there}); a query does with option queryName"
+            at = f"it has processed the records below offset {saved.get(name, 0)}"
+            return f"{what}: {at}{''.join(troubles)}; `tutti queries` shows details"
+        there = f"known names: {', '.join(sorted(saved)[:_NAMES_SHOWN])}" if saved else "no names are known"
+        return f"{what}: no query or reader of this name has committed a position ({there}); set option queryName on it"
 
 
 def _patience(deadline: float) -> float:
-    """For how many seconds a gateway is looked for."""
+    """Return the seconds to search for a gateway."""
     return max(0.0, min(limits.READ_RETRY_US / 1e6, deadline - time.monotonic()))

@@ -1,4 +1,4 @@
-"""What a committed log can be asked for, whether gateways serve it (`Reads`) or its files are read (`Files`)."""
+"""The `Source` interface to one committed log, and the types and functions that all sources share."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from tutti.common.address import Address
 from tutti.errors import Behind, OffsetOutOfRange, Unavailable, UsageError
 from tutti.log.read.splits import Range
 
-#: Why gateways have no log, and where to look.
-NOT_FOUNDED = "the group is founded when all of its gateways are there, and `tutti members` says who is missing"
+#: Explanation in the error for gateways without a log.
+NOT_FOUNDED = "the group is founded once all its gateways run; `tutti members` lists the missing ones"
 
-_BEGIN_LOOK_S = 0.25  # how often it is looked whether a log has begun
+_BEGIN_LOOK_S = 0.25  # interval between checks whether the log exists
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-#: A place in the log: an offset, "earliest", "latest", or the first record at or after an aware time.
+#: A position as callers give it: an offset, "earliest", "latest", or an aware time (the first record at or after it).
 Place = int | str | datetime
 
 __all__ = ["Frontier", "LaneInfo", "Piece", "Place", "Range", "Source", "Topic", "begun", "check_topics", "place_of", "time_us_of"]
 
 
 class Frontier(NamedTuple):
-    """How far a log is committed.
+    """The committed end of a log, and the state of the gateway that reports it.
 
     Attributes:
         log: uuid of the log, hex.
-        start: first offset that it still holds.
-        offset: the frontier: records below it are committed.
+        start: first offset that the log still holds.
+        offset: the frontier: all records below it are committed.
         position: last decided position.
         time_us, tick: time (us, UTC) and number of the last tick, 0 before any.
-        state: of the gateway (primary, minority, ...); "files" when read from files.
-        stale: no gateway could confirm with a majority of the group that this is all that is committed: others may have more.
+        state: the gateway's state (primary, minority, ...); "files" for data directories.
+        stale: True if no gateway could confirm the frontier with a majority, so other gateways may have more records.
     """
 
     log: str
@@ -50,16 +50,16 @@ class Frontier(NamedTuple):
 
 
 class LaneInfo(NamedTuple):
-    """A lane of unordered sends.
+    """A lane of unordered records, as one gateway reports it.
 
     Attributes:
-        lane: NUMBER-INCARNATIONHEX: number of its origin, and incarnation of the disk there.
-        gateway: name of the origin, "" while the log does not say it.
-        newest: whether it is the one that the origin has now.
-        start, frontier: its first offset, and where what is decided ends.
+        lane: NUMBER-INCARNATIONHEX: number of the origin, and incarnation of the origin's disk.
+        gateway: name of the origin; "" while the log does not hold the name.
+        newest: True if the origin writes this lane now.
+        start, frontier: first offset, and first undecided offset.
         position: last decided position.
-        halted: why nothing can follow in it at the gateway that was asked: others may have more of it.
-        lost: why that gateway cannot read it at all: only others can say how far it is.
+        halted: why the lane cannot grow at the reporting gateway; other gateways may have more of it.
+        lost: why the reporting gateway cannot read the lane; only other gateways know its frontier.
     """
 
     lane: str
@@ -73,8 +73,9 @@ class LaneInfo(NamedTuple):
 
 
 class Topic(NamedTuple):
-    """A topic: records that were ever committed and their bytes; offset and time (us, UTC) of the first record that the log still
-    holds (-1 and 0: it holds none), and of the last.
+    """A topic with the count and bytes of all records ever committed, and offsets and times (us, UTC) of two records.
+
+    The first record is the first that the log still holds (-1 and 0 if it holds none). The last is the last ever committed.
     """
 
     name: str
@@ -87,9 +88,9 @@ class Topic(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A batch of a scan, and the offset to go on from after it.
+    """A batch of a scan, and the next offset to read after it.
 
-    `column` has its records' offsets where they do not follow each other.
+    `column` holds the records' offsets if they have gaps.
     """
 
     batch: pa.RecordBatch
@@ -97,7 +98,7 @@ class Piece(NamedTuple):
     column: pa.Array[Any] | None = None
 
     def offsets(self) -> Iterable[int]:
-        """The offset of each record."""
+        """Return the offset of each record."""
         if self.column is None:
             return range(self.next - self.batch.num_rows, self.next)
         offsets: list[int] = self.column.to_numpy().tolist()
@@ -105,20 +106,20 @@ class Piece(NamedTuple):
 
 
 class Source(Protocol):
-    """Answers about one committed log."""
+    """Read access to one committed log."""
 
     @property
     def addresses(self) -> tuple[Address, ...]:
-        """The gateways that may be turned to, as far as they are known by now, the present one first; none for files."""
+        """The known gateways, the current one first; empty for files."""
 
     @property
     def heard(self) -> tuple[Address, ...]:
-        """Those of `addresses` that answer, as far as is known, in an order that stays; none for files."""
+        """Those of `addresses` that answer, as far as is known, in a stable order; empty for files."""
 
     def frontier(self, beyond: int | None = None, timeout: float = 0.0, patience: float | None = None) -> Frontier:
-        """How far the log is committed; with `beyond`, once it is above that offset or `timeout` seconds are over.
+        """Return the frontier; with `beyond`, wait up to `timeout` seconds until the frontier is above that offset.
 
-        A gateway is looked for `patience` seconds. Without `beyond` it holds all that was committed before the question, or is
+        `patience` limits the search for a gateway. Without `beyond`, the answer covers everything committed before the call, or is
         `stale`.
         """
 
@@ -131,15 +132,15 @@ class Source(Protocol):
         follow: bool = False,
         absent_ok: bool = False,
     ) -> Iterator[pa.RecordBatch]:
-        """Records [start, end) in offset order.
+        """Yield the records [start, end) in offset order.
 
         Args:
             start: first offset.
-            end: offset to stop before; None is the frontier now, or never with `follow`.
+            end: exclusive end; None is the current frontier, or no end with `follow`.
             topics: only these; None is all.
             columns: only these, in this order; None is all.
-            follow: continue with what is committed later, until `end`.
-            absent_ok: topics that do not exist (yet) are empty; with `follow` they always are.
+            follow: wait for records that are committed later, until `end`.
+            absent_ok: treat topics that do not exist as empty; with `follow` this is always so.
         """
 
     def pieces(
@@ -151,7 +152,7 @@ class Source(Protocol):
         absent_ok: bool = False,
         left: Callable[[], float] | None = None,
     ) -> Iterator[Piece]:
-        """As `scan`, with the offset to go on from. `left` tells for how many seconds a gateway may be waited for now."""
+        """As `scan`, with the next offset after each batch. `left` returns the remaining seconds to wait for a gateway."""
 
     def plan(
         self,
@@ -161,37 +162,37 @@ class Source(Protocol):
         splits: int | None = None,
         split_bytes: int | None = None,
     ) -> list[Range]:
-        """The range cut into parts that can be read side by side, between batches."""
+        """Split a range between batches into parts for parallel reads."""
 
     def offset_for_time(self, time: int | datetime) -> int:
-        """Offset of the first record at or after a time (us since 1970, UTC, or an aware datetime), else the frontier."""
+        """Return the offset of the first record at or after a time (us since 1970 UTC, or an aware datetime), else the frontier."""
 
     def tick_end(self, start: int, limit: int, end: int, every: int) -> int:
-        """Offset of the last tick above `start` up to `limit`, else of the first up to `end`; `start` when there is none.
+        """Return the offset of the last tick in (start, limit], else of the first tick in (limit, end], else `start`.
 
-        Only ticks whose number `every` divides count.
+        Only ticks with a number divisible by `every` count.
         """
 
     def bytes_end(self, start: int, end: int, bytes_max: int, topics: Sequence[str] | None = None) -> int:
-        """Offset where what begins with [start, end) ends so that it has `bytes_max` bytes of `topics` at most, or one batch."""
+        """Return the end of the longest prefix of [start, end) with at most `bytes_max` bytes of `topics`, at least one batch."""
 
     def topics(self, upto: int = 0) -> list[Topic]:
-        """All topics: also those whose first record lies below `upto`, where the log is known to go so far."""
+        """Return all topics, including every topic with a record below `upto`, a frontier that is known to exist."""
 
     def readers(self) -> dict[str, int]:
-        """What named readers saved; of gateways, what they had saved when this was called, or later."""
+        """Return the committed offsets of named readers. Gateways return them as of this call or later."""
 
     def close(self) -> None:
-        """Let go of connections or files."""
+        """Release connections or files."""
 
 
 def begun(source: Source, patience: float | None = None) -> Frontier:
-    """How far a log is committed, once there is one: before its group is founded there is none, and that it is empty is no answer.
+    """Wait until the log exists, and return its frontier. A group has no log before it is founded.
 
-    Gateways are waited for up to `patience` seconds, by default as long as for one that does not answer; files stand as they are.
+    The wait for gateways is `patience` seconds, by default the read patience. Files are checked once.
 
     Raises:
-        Unavailable: there was none by then.
+        Unavailable: the log does not exist in time.
     """
     seconds = limits.CONNECT_TIMEOUT_US / 1e6 if patience is None else patience
     deadline = time.monotonic() + (seconds if source.addresses else 0.0)
@@ -205,33 +206,33 @@ def begun(source: Source, patience: float | None = None) -> Frontier:
 
 def _none_yet(addresses: Sequence[Address], seconds: float) -> str:
     if not addresses:
-        return "no log has begun in the directory: its gateway was in no group yet that is founded; start it, and the others"
-    return f"no log has begun at {', '.join(map(str, addresses))} within {seconds:g} s: {NOT_FOUNDED}"
+        return "the directory holds no log yet, because its gateway has not joined a founded group: start all gateways of the group"
+    return f"there is no log at {', '.join(map(str, addresses))} after {seconds:g} s: {NOT_FOUNDED}"
 
 
 def check_topics(topics: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Topics as they are asked for; None is all.
+    """Return the chosen topics as a tuple; None is all.
 
     Raises:
-        UsageError: one text instead of several, no names, or none at all.
+        UsageError: the argument is a text, not a list of names, or empty.
     """
     if topics is None:
         return None
     if isinstance(topics, str):
-        raise UsageError(f"topics is a list of names, not a text: use [{topics!r}]")
+        raise UsageError(f"topics must be a list of names, not a text: use [{topics!r}]")
     if not isinstance(topics, Iterable):
-        raise UsageError(f"topics is a list of names, not {type(topics).__name__} ({topics!r})")
+        raise UsageError(f"topics must be a list of names, not {type(topics).__name__} ({topics!r})")
     chosen = tuple(topics)
     if not chosen:
-        raise UsageError("topics is empty: name some, or leave it out for all")
+        raise UsageError("topics is empty: name at least one topic, or omit topics to read all")
     return chosen
 
 
 def time_us_of(time: int | datetime) -> int:
-    """A time in us since 1970, UTC.
+    """Return a time in us since 1970, UTC.
 
     Raises:
-        UsageError: a datetime without a zone.
+        UsageError: the datetime has no zone.
     """
     if isinstance(time, datetime):
         if time.tzinfo is None:
@@ -241,12 +242,12 @@ def time_us_of(time: int | datetime) -> int:
 
 
 def place_of(source: Source, what: str, place: object, frontier: Frontier, beyond_ok: bool = False) -> int:
-    """The offset of a place; `what` ("start", "end") names it in errors, `beyond_ok` takes one that is not committed yet.
+    """Resolve a position to an offset. `what` ("start", "end") names it in errors; `beyond_ok` accepts an uncommitted offset.
 
     Raises:
-        UsageError: it is no place.
-        OffsetOutOfRange: it lies beyond the frontier or below what the log holds.
-        Behind: it lies beyond the frontier, which is stale.
+        UsageError: the argument is not a position.
+        OffsetOutOfRange: the offset is above the frontier or below the start of the log.
+        Behind: the offset is above a stale frontier.
     """
     if isinstance(place, datetime):
         return source.offset_for_time(place)
@@ -255,19 +256,19 @@ def place_of(source: Source, what: str, place: object, frontier: Frontier, beyon
     if place == "latest":
         return frontier.offset
     if isinstance(place, bool) or not isinstance(place, int):
-        raise UsageError(f"{what}={place!r} is no place in the log: use an offset, 'earliest', 'latest' or an aware datetime")
+        raise UsageError(f"{what}={place!r} is not a position in the log: use an offset, 'earliest', 'latest' or an aware datetime")
     if place < frontier.start:
-        gone = "there are no negative offsets"
+        gone = "offsets are never negative"
         if place >= 0:
-            gone = f"the log begins at {frontier.start}, what lay below was removed; where it was archived, name the archive"
-        raise OffsetOutOfRange(f"{what}={place} is below the log: {gone}")
+            gone = f"the log begins at {frontier.start}, and retention removed older records; if archived, name the archive"
+        raise OffsetOutOfRange(f"{what}={place} is below the start of the log: {gone}")
     if place > frontier.offset and not beyond_ok:
         if frontier.stale:
             raise Behind(
-                f"{what}={place} lies beyond offset {frontier.offset}, up to which a gateway that is cut off from a majority of "
-                f"its group ({frontier.state}) has the log: name gateways of the majority, or wait until there is one"
+                f"{what}={place} is above offset {frontier.offset}, the end of the log at a gateway that is cut off from the "
+                f"majority of its group ({frontier.state}): name gateways of the majority, or wait until there is one"
             )
-        raise OffsetOutOfRange(f"{what}={place} lies beyond the frontier: the log is committed up to {frontier.offset}")
+        raise OffsetOutOfRange(f"{what}={place} is above the frontier: the log is committed up to offset {frontier.offset}")
     return place
 
 
@@ -281,7 +282,7 @@ def scan_of(
     absent_ok: bool,
     patience: float | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """What `scan` of a source is, made of its frontier and pieces. While it follows, a gateway is looked for `patience` seconds."""
+    """Implement `Source.scan` with `frontier` and `pieces`. With `follow`, `patience` limits each search for a gateway."""
     if not follow:
         for piece in source.pieces(start, source.frontier().offset if end is None else end, topics, columns, absent_ok):
             yield piece.batch

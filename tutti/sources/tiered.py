@@ -1,4 +1,4 @@
-"""A log together with its archive: what retention has removed is read there, and what follows in the log, without a seam."""
+"""Tiered reads: records that retention has removed come from the archive, and the rest from the log."""
 
 from __future__ import annotations
 
@@ -20,39 +20,38 @@ Answer = TypeVar("Answer")
 
 
 class Archived:
-    """A log and its archive. What the log still holds is read there, what lies below its start, in the archive: also where
-    retention comes between planning and reading.
+    """Reads a log, and its archive for records below the start of the log, even if retention removes records during the read.
 
     Args:
         log: gateways, or directories.
-        archive: of the same log.
-        begins: the first offset that the log held when it was asked, where that is known; asked anew with each frontier.
+        archive: archive of the same log.
+        begins: first offset of the log at the last check, if known. Each frontier request updates it.
 
     Attributes:
-        log, begins: these.
+        log, begins: as the arguments.
     """
 
     def __init__(self, log: Source, archive: Archive, begins: int = 0) -> None:
-        """Nothing is asked yet."""
+        """Prepare, without a request."""
         self.log = log
         self._archive = ArchiveSource(archive)
         self.begins = begins
 
     @property
     def addresses(self) -> tuple[Address, ...]:
-        """Those of the log."""
+        """As `Source`, from the log."""
         return self.log.addresses
 
     @property
     def heard(self) -> tuple[Address, ...]:
-        """Those of the log."""
+        """As `Source`, from the log."""
         return self.log.heard
 
     def frontier(self, beyond: int | None = None, timeout: float = 0.0, patience: float | None = None) -> Frontier:
-        """That of the log, which begins where the archive does.
+        """Return the frontier of the log, with the start of the archive.
 
         Raises:
-            WrongDirectory: the archive is that of another log.
+            WrongDirectory: the archive belongs to another log.
         """
         found = self.log.frontier(beyond, timeout, patience)
         archive = self._archive.archive
@@ -60,7 +59,7 @@ class Archived:
             return found
         if found.log != archive.log:
             raise WrongDirectory(
-                f"{archive.where} is the archive of log {archive.log}, and log {found.log} is read: name the archive of that one"
+                f"{archive.where} is the archive of log {archive.log}, but the source is log {found.log}: name that log's archive"
             )
         self.begins = max(self.begins, found.start)
         if not archive.spans:
@@ -76,7 +75,7 @@ class Archived:
         follow: bool = False,
         absent_ok: bool = False,
     ) -> Iterator[pa.RecordBatch]:
-        """Records [start, end) in offset order; arguments as in `Reads.scan`."""
+        """Yield the records [start, end) in offset order; arguments as in `Reads.scan`."""
         return scan_of(self, start, end, topics, columns, follow, absent_ok)
 
     def pieces(
@@ -88,7 +87,7 @@ class Archived:
         absent_ok: bool = False,
         left: Callable[[], float] | None = None,
     ) -> Iterator[Piece]:
-        """As `Source.pieces`, of both."""
+        """As `Source.pieces`, from archive and log."""
         if topics is not None and not absent_ok:
             self._check_known(check_topics(topics) or (), columns, left)
 
@@ -102,16 +101,16 @@ class Archived:
         return self.begins
 
     def _check_known(self, topics: Sequence[str], columns: Sequence[str] | None, left: Callable[[], float] | None) -> None:
-        """The log knows every topic that ever was."""
+        """Check the topics against the log, which keeps topics whose records retention has removed."""
         end = self.log.frontier().offset
         for _ in self.log.pieces(end, end, topics, columns, left=left):
             pass
 
     def _asked(self, question: Callable[[], Answer]) -> Answer:
-        """The answer, also where retention has come in between.
+        """Return the answer to a request, with a retry if retention removes records meanwhile.
 
         Raises:
-            OffsetOutOfRange: what was asked for is in neither.
+            OffsetOutOfRange: neither the archive nor the log holds the range.
         """
         while True:
             begins = self.begins
@@ -130,7 +129,7 @@ class Archived:
         splits: int | None = None,
         split_bytes: int | None = None,
     ) -> list[Range]:
-        """The range cut into parts that can be read side by side, each in the archive or in the log."""
+        """Split a range into parts for parallel reads, each within the archive or within the log."""
         return self._asked(lambda: self._plan(start, end, topics, splits, split_bytes))
 
     def _plan(self, start: int, end: int, topics: Sequence[str] | None, splits: int | None, split_bytes: int | None) -> list[Range]:
@@ -151,7 +150,7 @@ class Archived:
         ]
 
     def offset_for_time(self, time: int | datetime) -> int:
-        """Offset of the first record at or after a time (us since 1970, UTC, or an aware datetime), else the frontier."""
+        """Return the offset of the first record at or after a time (us since 1970 UTC, or an aware datetime), else the frontier."""
         self.frontier()
         if self._archive.archive.spans:
             found = self._archive.offset_at(time_us_of(time), self.begins)
@@ -160,7 +159,7 @@ class Archived:
         return self.log.offset_for_time(time)
 
     def tick_end(self, start: int, limit: int, end: int, every: int) -> int:
-        """As `Source.tick_end`, over both."""
+        """As `Source.tick_end`, over archive and log."""
         return self._asked(lambda: self._tick_end(start, limit, end, every))
 
     def _tick_end(self, start: int, limit: int, end: int, every: int) -> int:
@@ -185,7 +184,7 @@ class Archived:
         return found if found > behind else start
 
     def _tick_at(self, offset: int, every: int) -> bool:
-        """Whether a tick that counts stands where the log begins and the archive ends: the records on both sides tell."""
+        """True if a tick that counts lies between the records before and after `offset`, where archive and log meet."""
         if offset >= self.log.frontier().offset:
             return False
         behind = next(iter(self.log.pieces(offset, offset + 1, None, ("tick",)))).batch
@@ -193,7 +192,7 @@ class Archived:
         return bool(behind.column("tick")[0].as_py() // every > before.column("tick")[0].as_py() // every)
 
     def bytes_end(self, start: int, end: int, bytes_max: int, topics: Sequence[str] | None = None) -> int:
-        """As `Source.bytes_end`; what is in the archive weighs what its files do."""
+        """As `Source.bytes_end`; archived records count with their bytes in the files."""
         return self._asked(lambda: self._bytes_end(start, end, bytes_max, topics))
 
     def _bytes_end(self, start: int, end: int, bytes_max: int, topics: Sequence[str] | None) -> int:
@@ -206,15 +205,15 @@ class Archived:
         return max(low, self.log.bytes_end(low, end, bytes_max - held, topics))
 
     def topics(self, upto: int = 0) -> list[Topic]:
-        """All topics, as the log says: it knows those whose records have gone, too."""
+        """Return all topics of the log, including those whose records retention has removed."""
         return self.log.topics(upto)
 
     def readers(self) -> dict[str, int]:
-        """What named readers saved."""
+        """Return the committed offsets of named readers."""
         return self.log.readers()
 
     def close(self) -> None:
-        """Let go of the log."""
+        """Release the log."""
         self.log.close()
 
 
@@ -228,15 +227,15 @@ def across(
     of_log: Callable[[int], Iterator[Piece]],
     begins_now: Callable[[], int],
 ) -> Iterator[Piece]:
-    """The records [start, end), as `Source.pieces`: from the archive up to where the log begins, then from the log.
+    """As `Source.pieces` for [start, end): from the archive up to the start of the log, then from the log.
 
     Args:
-        begins: where the log began when it was asked last.
-        of_log: gives its records from an offset up to `end`.
-        begins_now: asks it where it begins by now.
+        begins: start of the log at the last check.
+        of_log: yields the log's records from an offset up to `end`.
+        begins_now: returns the current start of the log.
 
     Raises:
-        OffsetOutOfRange: some of them are in neither.
+        OffsetOutOfRange: neither the archive nor the log holds some of the records.
     """
     wanted, chosen = check_columns(columns), check_topics(topics)
     position = start
@@ -260,4 +259,4 @@ def across(
                 raise
             archive.refresh()
             if archive.span_at(position) is None:
-                raise OffsetOutOfRange(f"{error}; nor is it in the archive {archive.where}, which goes to {archive.end}") from error
+                raise OffsetOutOfRange(f"{error}; and the archive {archive.where} ends at offset {archive.end}") from error

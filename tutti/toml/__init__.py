@@ -1,1 +1,1 @@
-"""Toml."""
+"""Loading of TOML configurations, with the line of each mistake."""

@@ -1,4 +1,4 @@
-"""On which line of a TOML text a key stands; the standard parser does not tell."""
+"""Line numbers of the keys of a TOML text, which the standard parser does not provide."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 Path = tuple[str, ...]
-_DEPTH = 8  # of a key, more than any configuration has; deeper ones are on the line of the key that holds them
+_DEPTH = 8  # recorded depth of a key, more than any configuration has; deeper keys get the line of their parent
 
 _PART = r'(?:[A-Za-z0-9_-]+|"[^"]*"|\'[^\']*\')'
 _DOTTED = rf"{_PART}(?:\s*\.\s*{_PART})*"
@@ -16,9 +16,9 @@ _LONG_STRING = re.compile(r'"""|\'\'\'')
 
 
 def key_lines(text: str) -> dict[Path, int]:
-    """Path of a key or table -> the line (from 1) on which it stands first, for a text that is good TOML.
+    """Return the first line (from 1) of each key or table of a valid TOML text.
 
-    Keys of inline tables are not told apart: they stand on the line of the key that holds them, see `line_of`.
+    Keys of inline tables are not listed: `line_of` returns the line of their parent key.
     """
     lines: dict[Path, int] = {}
     table: Path = ()
@@ -34,7 +34,7 @@ def key_lines(text: str) -> dict[Path, int]:
 
 
 def line_of(lines: dict[Path, int], path: Path) -> int | None:
-    """The line of `path`, else of the nearest thing that holds it; None when the text holds nothing of it."""
+    """Return the line of `path`, else of its nearest parent; None if the text has neither."""
     for length in range(min(len(path), 2 * _DEPTH), 0, -1):
         if path[:length] in lines:
             return lines[path[:length]]

@@ -1,4 +1,4 @@
-"""A struct from a TOML file, key by key, so that every mistake is found at once and explained: where, what, what to do."""
+"""Loads a struct from a TOML file key by key, and reports all mistakes at once with location and remedy."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from tutti.toml.lines import key_lines, line_of
 from tutti.toml.mistakes import KeyPath, Mistake
 
 AStruct = TypeVar("AStruct", bound=Struct)
-_TOLD = 10  # mistakes of a file at once
-_MISSING = 1 << 30  # behind every line
+_REPORTED_MAX = 10  # mistakes in one error
+_MISSING = 1 << 30  # sorts after every line
 
 
 def load_struct(path: str | Path, kind: type[AStruct]) -> AStruct:
-    """A struct from a TOML file of its own, with every mistake explained.
+    """Load a struct from a TOML file.
 
     Raises:
-        ConfigError: the file cannot be read or is wrong; the message has a line for each mistake, what is missing behind what is
-            there, as one may be the other misspelt.
+        ConfigError: the file is not readable or has mistakes. The message has one line for each; missing keys come last, because a
+            misspelt key can be the cause.
     """
     text, mistakes = text_of(path)
     tree, wrong = tree_of(text) if text is not None else ({}, [])
@@ -38,14 +38,14 @@ def load_struct(path: str | Path, kind: type[AStruct]) -> AStruct:
         mistakes = sorted(reading.mistakes, key=lambda mistake: mistake.line or _MISSING)
         if not mistakes:
             return value
-    others = [f"and {len(mistakes) - _TOLD} more in the file"] if len(mistakes) > _TOLD else []
-    raise ConfigError("\n".join([*(mistake.text(str(path)) for mistake in mistakes[:_TOLD]), *others]))
+    others = [f"and {len(mistakes) - _REPORTED_MAX} more in the file"] if len(mistakes) > _REPORTED_MAX else []
+    raise ConfigError("\n".join([*(mistake.text(str(path)) for mistake in mistakes[:_REPORTED_MAX]), *others]))
 
 
 def text_of(path: str | Path) -> tuple[str | None, list[Mistake]]:
-    """Return the text of a file, None if it cannot be read, and the mistake that says why."""
+    """Return the text of a file, or None with the mistake that describes the failure."""
     try:
-        # Editors of some systems begin a file with a mark, and end its lines otherwise.
+        # Some editors write a byte order mark and other line ends.
         return read_whole(path)[0].decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n"), []
     except OSError as error:
         return None, [
@@ -56,7 +56,7 @@ def text_of(path: str | Path) -> tuple[str | None, list[Mistake]]:
 
 
 def tree_of(text: str) -> tuple[dict[str, Any], list[Mistake]]:
-    """Parse TOML: the tree of values, and the mistake that ended the parse, if any."""
+    """Parse TOML. Return the tree of values, and the mistake that ended the parse, if any."""
     try:
         return parse_toml(text), []
     except TooDeep as error:
@@ -73,26 +73,26 @@ def tree_of(text: str) -> tuple[dict[str, Any], list[Mistake]]:
 
 
 class StructReader:
-    """Turns a tree of TOML values into structs and collects what does not fit."""
+    """Converts a tree of TOML values to structs and collects the mistakes."""
 
     def __init__(self, text: str, root: type[Struct]) -> None:
-        """Read `text`, whose top is a `root`."""
+        """Prepare for `text`, whose top level is a `root`."""
         self._root = root
         self.mistakes: list[Mistake] = []
         self._wrong: set[KeyPath] = set()
         self._lines = key_lines(text)
 
     def mistake(self, path: KeyPath, what: str, do: str) -> None:
-        """Add a mistake: the key, what is wrong with it, and what to write."""
+        """Add a mistake: the key, the problem, and the remedy."""
         self._wrong.add(path)
         self.mistakes.append(Mistake(".".join(path), line_of(self._lines, path), what, do))
 
     def good(self, *path: str) -> bool:
-        """Whether no mistake was found in `path` itself or in what holds it."""
+        """True if neither `path` nor a parent of it has a mistake."""
         return not any(path[:length] in self._wrong for length in range(1, len(path) + 1))
 
     def struct(self, kind: type[AStruct], table: dict[str, Any], path: KeyPath) -> AStruct:
-        """A `kind` from a table; a value that is missing or wrong is told and stands as its default, or as the example."""
+        """Convert a table to a `kind`. A missing or wrong value is a mistake, and its default or example replaces it."""
         fields = {field.name: field for field in msgspec.structs.fields(kind)}
         for key in table.keys() - fields.keys():
             self._unknown((*path, key), list(fields))
@@ -103,7 +103,7 @@ class StructReader:
             if name in table:
                 value = self._value(field.type, table[name], here)
             elif field.required and isinstance(field.type, type) and issubclass(field.type, Struct):
-                value = self.struct(field.type, {}, here)  # tells what is missing in it
+                value = self.struct(field.type, {}, here)  # adds a mistake for each key that is missing in it
             elif field.required:
                 where = f" to {_table_text(path)}" if path else ""
                 self.mistake(here, "is missing", f"add it{where}, for example {name} = {json.dumps(_example(field.type))}")
@@ -119,8 +119,10 @@ class StructReader:
                 return self.struct(kind, value, path)
             self.mistake(path, f"is {_shown(value)}", f"make it a table, [{'.'.join(path)}] with keys below it")
             return _WRONG
-        if isinstance(value, str) and "\0" in value and len(value) > 1:  # one character may be any: it separates columns
-            self.mistake(path, f"is {_shown(value)}", "leave the zero byte out: no path, name or address can hold one")
+        if (
+            isinstance(value, str) and "\0" in value and len(value) > 1
+        ):  # a single character may be a zero byte, as a column separator
+            self.mistake(path, f"is {_shown(value)}", "remove the zero byte: no path, name or address can contain one")
             return _WRONG
         try:
             return msgspec.convert(value, kind)
@@ -131,7 +133,7 @@ class StructReader:
     def _unknown(self, path: KeyPath, names: list[str]) -> None:
         near = difflib.get_close_matches(path[-1], names, n=1)
         elsewhere = [place for place in _all_keys(self._root, ()) if place[-1] == path[-1]]
-        if elsewhere:  # spelled so somewhere else says more than spelled nearly so here
+        if elsewhere:  # an exact match in another table is a better hint than a similar key here
             hint = f"it belongs into {_table_text(elsewhere[0][:-1])}"
         elif near:
             hint = f"did you mean {near[0]}?"
@@ -144,16 +146,16 @@ _WRONG = object()
 
 
 def taken(kind: Any) -> str:
-    """What a field takes, in words."""
+    """Return a description of the values that a field accepts."""
     return _taken(inspect.type_info(kind))
 
 
-def _taken(told: inspect.Type) -> str:
-    match told:
+def _taken(info: inspect.Type) -> str:
+    match info:
         case inspect.Metadata(type=inner):
             return _taken(inner)
         case inspect.IntType():
-            return f"a whole number from {told.ge} to {told.le}"
+            return f"a whole number from {info.ge} to {info.le}"
         case inspect.BoolType():
             return "true or false"
         case inspect.LiteralType(values=values):
@@ -179,9 +181,9 @@ def _taken(told: inspect.Type) -> str:
 
 
 def _example(kind: Any) -> Any:
-    told = inspect.type_info(kind)
-    if isinstance(told, inspect.Metadata) and told.extra_json_schema:
-        return told.extra_json_schema["examples"][0]
+    info = inspect.type_info(kind)
+    if isinstance(info, inspect.Metadata) and info.extra_json_schema:
+        return info.extra_json_schema["examples"][0]
     raise TypeError(f"{kind} is required and has no example")
 
 

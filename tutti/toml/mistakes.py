@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, or what an operator should know of it, as one sentence: where, what, what to do."""
+"""Mistakes in a configuration, and remarks for the operator: one sentence with location, problem and remedy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ KeyPath = tuple[str, ...]
 
 
 class Mistake(NamedTuple):
-    """One thing wrong in a file."""
+    """One mistake in a file."""
 
     key: str
     line: int | None
@@ -16,6 +16,6 @@ class Mistake(NamedTuple):
     do: str
 
     def text(self, file: str) -> str:
-        """As a sentence: file and line, key, what is wrong, what to do."""
+        """Return a sentence: file and line, key, problem, remedy."""
         place = f"{file}:{self.line}" if self.line else file
         return f"{place}: {self.key + ' ' if self.key else ''}{self.what}: {self.do}"

@@ -191,4 +191,4 @@ def test_the_last_one_goes_on_alone_when_it_is_told_to(group: House) -> None:
     for attempt in (1, 2):  # it learns that it is out, and does not begin again
         back = shell("serve", "--config", str(group.directory / "g3.toml"))
         assert back.code == attempt, back.err
-    assert "no gateway begins on data directory" in back.err
+    assert "no gateway can start on data directory" in back.err

@@ -112,7 +112,7 @@ def test_a_part_is_chosen_by_start_end_count_and_last(running: House) -> None:
     [
         (["--start", "99999999"], 2, "error: "),
         (["--start", "-1"], 2, "error: "),
-        (["--start", "soon"], 2, "'soon' is no place in the log"),
+        (["--start", "soon"], 2, "'soon' is not a position"),
         (["--start", "2026-01-01T00:00:00"], 2, "has no zone"),
         (["--last", "3", "--start", "0"], 2, "--last and --start both set the start"),
     ],

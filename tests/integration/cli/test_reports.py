@@ -59,7 +59,7 @@ def test_offsets_of_times(running: House) -> None:
     assert later.json == {"time": "2099-12-31T23:00:00+00:00", "offset": frontier}
     wrong = tutti("offsets", "--time", "yesterday", url=running.url)
     assert (wrong.code, wrong.out) == (2, "")
-    assert "'yesterday' is no time: write ISO 8601 with a zone" in wrong.err
+    assert "'yesterday' is not a time: write ISO 8601 with a zone" in wrong.err
 
 
 def test_producers_are_listed_fenced_and_forgotten(running: House) -> None:

@@ -136,7 +136,7 @@ def test_files_that_another_user_may_not_read(gateway: GatewayProcess) -> None:
     finally:
         gateway.data.chmod(mode)
     assert (done.returncode, done.stdout.strip()) == (0, "None"), done.stderr
-    assert "are not read from here" in done.stderr
+    assert "not reading the files of gateway" in done.stderr
 
 
 def test_damage_and_a_directory_that_goes(tmp_path: Path) -> None:

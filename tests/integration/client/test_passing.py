@@ -75,7 +75,7 @@ def test_a_batch_is_processed_with_its_last_record(gateway: GatewayProcess) -> N
         receipt = p.send_batch("flights", pa.record_batch({"value": pa.array([b"a", b"b", b"c"])}))
         first = receipt.result(WAIT_S)
         query.report("run", first + 2, name="whole")
-        with pytest.raises(TimeoutError, match=f"it has processed what lies below {first + 2}"):
+        with pytest.raises(TimeoutError, match=f"it has processed the records below offset {first + 2}"):
             receipt.processed_by("whole", timeout=0.2)
         query.report("run", first + 3, name="whole")
         assert receipt.processed_by("whole", timeout=WAIT_S) == first + 3
@@ -100,9 +100,9 @@ def test_a_name_that_nobody_has_is_said(gateway: GatewayProcess) -> None:
         receipt = p.send("flights", b"v")
         query.report("run", receipt.result(WAIT_S), name="known")
         query.report("other", receipt.result(WAIT_S), label="job.py")
-        with pytest.raises(TimeoutError, match=r"'unknown' .* no query or named reader of that name .*known.* queryName"):
+        with pytest.raises(TimeoutError, match=r"'unknown' .* no query or reader of this name .*known.* queryName"):
             receipt.processed_by("unknown", timeout=0.1)
-        with pytest.raises(TimeoutError, match="has processed what lies below"):
+        with pytest.raises(TimeoutError, match="has processed the records below"):
             receipt.processed_by("known", timeout=0)
 
 
@@ -172,7 +172,7 @@ def test_a_query_that_goes_back_is_waited_for_again(gateway: GatewayProcess) -> 
         assert "lies below" in query.report("other", 0, name="back")
         assert query.report("second", 0, name="back", back=True) == ""
         assert receipt.processed_by("back", 0) == max(ends)
-        with pytest.raises(TimeoutError, match="has processed what lies below"):
+        with pytest.raises(TimeoutError, match="has processed the records below"):
             later.processed_by("back", timeout=0.1)
         assert query.report("second", max(ends), name="back") == ""
         assert later.processed_by("back", WAIT_S) == max(ends)

@@ -80,13 +80,13 @@ def test_a_minority_is_read_and_decides_nothing(three: Three, caplog: pytest.Log
     try:
         with caplog.at_level(logging.WARNING, "tutti"), Reader(three[left].url, start="earliest") as reader:
             assert sum(batch.num_rows for batch in reader) == end
-        assert "no gateway confirms its frontier with a majority" in caplog.text
-        with pytest.raises(Unavailable, match="give `start` to read what there is"):
+        assert "no gateway can confirm its frontier with a majority" in caplog.text
+        with pytest.raises(Unavailable, match="give `start` to read without confirmation"):
             Reader(three[left].url, name="loader", connect_timeout=3)
         with Reads(three[left].url) as reads:
             assert reads.frontier().stale
             assert reads.readers(linearizable=False)["loader"] == end
-        with pytest.raises(Behind, match=f"start={end + 1} lies beyond offset {end}"):
+        with pytest.raises(Behind, match=f"start={end + 1} is above offset {end}"):
             Reader(three[left].url, start=end + 1, connect_timeout=3)
     finally:
         for gateway in three.all.values():

@@ -64,7 +64,7 @@ def test_tokens_over_tls(group: Three, tmp_path: Path) -> None:
         assert stream.readline().startswith(b"retry")
         kept = tokens.read_bytes()
         tokens.write_bytes(kept + b"[tokens")  # a typo: what was read before holds, and somebody is told
-        until(lambda: "tokens that were read before still hold" in front.told())
+        until(lambda: "tokens read before stay valid" in front.told())
         assert front.get("/v1/records?topic=flights", **theirs).status == 200
         assert front.measured(**theirs)['tutti_http_tokens_trouble{connector="web"}'] == 1
         assert front.measured(**theirs)['tutti_http_tokens_refused_total{connector="web",reason="rights"}'] > 5

@@ -77,7 +77,7 @@ def test_what_was_acknowledged_since_is_waited_for(tmp_path: Path, running: bool
             group[name].start(wait=False)
         until(says(group, "g1", lambda told: "tutti members replace g1" in str(told["reason"])), WAIT_S)
         until(says(group, "g3", lambda told: told["state"] == "minority"), WAIT_S)
-        assert "was put back from one" in group["g1"].log_tail(100_000)
+        assert "was restored from one" in group["g1"].log_tail(100_000)
         group["g2"].start()  # it and g3 are the majority
         with Reader(group["g2"].url, topics=["t"], columns=["value"]) as reader:
             assert [value for batch in reader for value in batch.column("value").to_pylist()] == [

@@ -109,7 +109,7 @@ def test_who_reads_the_name_of_a_producer_without_one_can_do_nothing_with_it(
         producer.send("flights", b"x").result(10)
         with Control(gateway.url, credentials=house.credentials("all")) as control:
             for shown in ((), (bytes(16),)):
-                with pytest.raises(NotAllowed, match="takes one with --admin"):
+                with pytest.raises(NotAllowed, match="needs a token with --admin"):
                     control.forget([producer.name], shown)
         monkeypatch.setattr("tutti.producer.nameless_name", lambda instance: producer.name)
         with pytest.raises(NotAllowed, match="is unnamed and belongs to another client"):
@@ -139,7 +139,7 @@ def test_only_who_administers_sees_and_changes_the_group(house: House, gateway: 
     with Control(gateway.url, credentials=house.credentials("all")) as control:
         assert control.status()["gateway"] == "g1"
         for ask in asked:
-            with pytest.raises(NotAllowed, match="takes one with --admin") as error:
+            with pytest.raises(NotAllowed, match="needs a token with --admin") as error:
                 ask(control)
             refused(error, house, "rights")
     with Control(gateway.url, credentials=house.credentials("ops")) as control:

@@ -129,7 +129,7 @@ def test_a_new_checkpoint_takes_the_position_back(spark: SparkSession, gateway: 
             again.start()
             until(lambda: gateways.readers()["back"] == first, "the position to go back", again.running)
             assert seen.processed_by("back", timeout=0) >= end
-            with pytest.raises(TimeoutError, match=f"lies below {first}"):
+            with pytest.raises(TimeoutError, match=f"records below offset {first}"):
                 unseen.processed_by("back", timeout=0.3)
         assert unseen.processed_by("back", timeout=WAIT_S) >= end
         again.stop()

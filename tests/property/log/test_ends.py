@@ -115,7 +115,7 @@ def check(case: Case, data: bytes) -> None:
     if kind != "found":
         with pytest.raises(Damaged) as caught:
             recover(str(case.path), Storage(), LogOptions(), log=case.log, live=(0, 0), failed=False)
-        assert kind != "head" or f"segment {case.file} is damaged at byte" in str(caught.value)
+        assert kind != "head" or f"segment {case.file} is corrupt at byte" in str(caught.value)
         if kind == "damaged":
             assert f"the log is corrupt at position {one} (offset {offset_before(case.history, one)})" in str(caught.value)
         assert case.file.read_bytes() == data  # nothing was changed

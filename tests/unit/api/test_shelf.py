@@ -100,7 +100,7 @@ def test_a_name_that_the_log_does_not_say_yet_is_waited_for(tmp_path: Path, shel
     written(tmp_path, history, 3)
     reader = shelf.of("g1").reader
     assert [row["value"] for batch in scan(reader, 0, 1) for row in batch.to_pylist()] == [b"known"]
-    with pytest.raises(Behind, match="does not say yet"):
+    with pytest.raises(Behind, match="does not hold the name of number 99"):
         list(scan(reader, 1, 2))
 
 

@@ -201,14 +201,14 @@ def test_a_damaged_manifest_is_named(tmp_path: Path) -> None:
         with pytest.raises((Damaged, FormatError), match=victim.name):
             read_table(Archive(tmp_path), 390, 410)
     victim.write_bytes(files(tmp_path / "ranges")[1].read_bytes())
-    with pytest.raises(Damaged, match=r"is that of \[200, 400\): it was renamed"):
+    with pytest.raises(Damaged, match=r"describes \[200, 400\): it was renamed"):
         read_table(Archive(tmp_path), 400, 410)
     deep = b'{"format":1,"log":' + b"[" * 5_000 + b"]" * 5_000 + b"}"
     victim.write_bytes(deep + b"\n" + hashlib.sha256(deep).hexdigest().encode() + b"\n")
     with pytest.raises(Damaged, match=f"{victim.name} cannot be read"):
         read_table(Archive(tmp_path), 400, 410)
     newer = whole.replace(b'"format":1', b'"format":9')
-    with pytest.raises(Damaged, match="another one"):
+    with pytest.raises(Damaged, match="SHA-256 does not match"):
         decode_manifest(newer, "m", victim.name)
 
 
@@ -226,15 +226,15 @@ def test_a_missing_range_is_told_by_who_reads_and_who_verifies(tmp_path: Path) -
 
 
 def test_what_is_no_archive_or_of_another_log_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(WrongDirectory, match=r"is no archive: there is no archive\.json"):
+    with pytest.raises(WrongDirectory, match=r"is not an archive: it has no archive\.json"):
         Archive(tmp_path)
     archived(tmp_path)
-    with pytest.raises(WrongDirectory, match=f"archive of log {LOG}, and not of log cd"):
+    with pytest.raises(WrongDirectory, match=f"archive of log {LOG}, not of log cd"):
         Archive(tmp_path, "cd" * 16)
-    with pytest.raises(WrongDirectory, match="archive it elsewhere"):
+    with pytest.raises(WrongDirectory, match="use another archive"):
         Archiver(Log(TABLE, log="cd" * 16), Archive(tmp_path), SETTINGS).begin()
     (tmp_path / MARKER).unlink()
-    with pytest.raises(Damaged, match="is gone, and ranges are there; put it back from a copy: it has the format"):
+    with pytest.raises(Damaged, match="is missing beside existing ranges; restore it from a copy: it holds the format"):
         Archive(tmp_path, LOG, make=True)
 
 
@@ -254,7 +254,7 @@ def test_ranges_and_manifests_are_bounded(tmp_path: Path, monkeypatch: pytest.Mo
     archive.refresh()
     monkeypatch.setattr(limits, "ARCHIVE_RANGES_MAX", count - 1)
     for act in (archive.refresh, lambda: Archive(tmp_path)):
-        with pytest.raises(FormatError, match=f"has {count} ranges and at most {count - 1} are read"):
+        with pytest.raises(FormatError, match=f"has {count} ranges, above the limit of {count - 1}"):
             act()
 
 
@@ -264,7 +264,7 @@ def test_a_place_that_cannot_be_written_is_a_wrong_configuration(tmp_path: Path,
     file.write_text("mine")
     for place in (file, file / "below"):
         for make in (True, False):
-            with pytest.raises(ConfigError, match=f"archive {place} (is no directory|cannot be written)") as raised:
+            with pytest.raises(ConfigError, match=f"archive {place} (is not a directory|is not writable)") as raised:
                 Archive(place, LOG, make=make)
             assert raised.value.exit_code == 2
 
@@ -272,7 +272,7 @@ def test_a_place_that_cannot_be_written_is_a_wrong_configuration(tmp_path: Path,
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(os, "mkdir", denied)
-    with pytest.raises(ConfigError, match=r"cannot be written \(Permission denied\): name a directory that can be"):
+    with pytest.raises(ConfigError, match=r"is not writable \(Permission denied\): give a writable directory"):
         Archive(tmp_path / "new", LOG, make=True)
 
 
@@ -320,7 +320,7 @@ def test_records_that_are_gone_before_they_were_archived_stop_it_or_leave_a_hole
     log.end = 450
     archived(tmp_path, log)
     log.start, log.end = 700, COUNT
-    with pytest.raises(OffsetOutOfRange, match=r"records 400 to 699 were removed .* name 'archive' in \[retention\] keep_for"):
+    with pytest.raises(OffsetOutOfRange, match=r"removed records 400 to 699 .* add 'archive' to \[retention\] keep_for"):
         archived(tmp_path, log)
     archive = archived(tmp_path, log, SETTINGS._replace(skip_lost=True))
     assert archive.holes() == [(400, 700)]
@@ -345,7 +345,7 @@ def test_a_log_that_is_behind_its_archive_is_not_archived(tmp_path: Path) -> Non
     log = Log(TABLE)
     archived(tmp_path, log)
     log.end = 900
-    with pytest.raises(WrongDirectory, match="goes to offset 1000 and the log to 900"):
+    with pytest.raises(WrongDirectory, match="ends at offset 1000, but the log ends at 900"):
         archived(tmp_path, log)
 
 
@@ -385,7 +385,7 @@ def test_what_fails_for_a_while_is_told_and_tried_again_and_what_is_written_wron
     thread.join(30)
     assert (archiver.failures, archiver.trouble, archiver.offset) == (4, "", CLOSED)
     told = [record.getMessage() for record in caplog.records]
-    assert [sum(text in line for line in told) for text in ("no room for it", "away", "is not what was written")] == [1, 1, 1]
+    assert [sum(text in line for line in told) for text in ("no room for it", "away", "differ from the written ones")] == [1, 1, 1]
     assert verify(Archive(tmp_path)).good
     figures = {metric.name: metric.samples[0].value for metric in Metrics(archiver).collect()}
     assert figures["tutti_archive_offset"] == CLOSED

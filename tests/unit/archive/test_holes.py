@@ -64,7 +64,7 @@ def test_of_what_an_archive_has_lost_the_log_gives_what_it_still_has(tmp_path: P
     log.start, log.end = 350, COUNT
     archive = archived(tmp_path, log)
     assert archive.holes() == [(200, 350)]
-    assert f"records 200 to 349 are missing in {tmp_path}, and the log has them no more" in caplog.text
+    assert f"records 200 to 349 are missing in {tmp_path}, and the log no longer has them" in caplog.text
     assert (archive.furthest, log.saved, log.backwards) == (CLOSED, {"archive": CLOSED}, [350])
     assert read_table(archive, 350, CLOSED).equals(TABLE.slice(350, CLOSED - 350))
 
@@ -104,7 +104,7 @@ def test_a_record_is_found_in_a_long_range_behind_many_short_ones(tmp_path: Path
     assert [archive.missing_at(at) for at in (0, 100_030, 100_055, 200_000)] == [
         *((100_020, 100_050), (100_030, 100_050), (100_060, None), (200_000, None))
     ]
-    with pytest.raises(OffsetOutOfRange, match="which goes to 100060"):
+    with pytest.raises(OffsetOutOfRange, match="which ends at 100060"):
         list(archive.covering(100_058, 100_070))
 
 

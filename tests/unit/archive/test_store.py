@@ -76,7 +76,7 @@ def test_a_file_that_gives_other_records_does_not_count_though_its_bytes_are_tho
     groups = [TABLE.slice(0, 100)]
     made = encode(groups)
     writer._check("here", made.data, made.sha256, groups)
-    with pytest.raises(Damaged, match="row group 0 gives other records than the log has"):
+    with pytest.raises(Damaged, match="row group 0 does not decode to the log's records"):
         writer._check("here", made.data, made.sha256, [TABLE.slice(1, 100)])
-    with pytest.raises(Damaged, match="what is read back is not what was written"):
+    with pytest.raises(Damaged, match="the bytes read back differ from the written ones"):
         writer._check("here", made.data.slice(1), made.sha256, groups)

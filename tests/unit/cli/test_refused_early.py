@@ -33,8 +33,8 @@ def untouched() -> Iterator[str]:
 @pytest.mark.parametrize(
     ("options", "text", "code", "said"),
     [
-        (["--topic", "my topic"], "a\n", 2, "the topic name 'my topic' has ' ' in it"),
-        (["--topic", "t", "--producer", "a b"], "a\n", 2, "the producer name 'a b' has ' ' in it"),
+        (["--topic", "my topic"], "a\n", 2, "the topic name 'my topic' contains ' '"),
+        (["--topic", "t", "--producer", "a b"], "a\n", 2, "the producer name 'a b' contains ' '"),
         (["--topic", "t", "--key", "k"], "a\n", 2, "--key k names a field, but lines have no fields"),
         (["--topic", "t", "--format", "csv", "--key", "k"], "a,b\n1,2\n", 2, "--key k is not a field of the input"),
         (["--topic", "t", "--format", "xml"], "a\n", 2, "'xml' is not one of 'lines', 'json', 'csv'"),

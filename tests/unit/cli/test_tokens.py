@@ -56,7 +56,7 @@ def test_a_token_that_is_removed_is_nobodys(path: Path, capsys: pytest.CaptureFi
     ("arguments", "said"),
     [
         (["new", "feed"], "feed would have no rights"),
-        (["new", "two words", "--admin"], "has ' ' in it"),
+        (["new", "two words", "--admin"], "contains ' '"),
         (["new", "feed", "--produce", "a b"], "--produce has 'a b'"),
         (["new", "feed", "--admin", "--expires", "soon"], "'soon' is no time"),
         (["new", "taken", "--admin"], "already has a token 'taken'"),

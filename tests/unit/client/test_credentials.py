@@ -77,7 +77,7 @@ def test_a_file_that_cannot_serve_says_why_and_not_what_is_in_it(file: Path, tex
 @pytest.mark.parametrize("mode", [0o640, 0o604])
 def test_a_file_that_others_may_read_is_refused(file: Path, mode: int) -> None:
     file.chmod(mode)
-    with pytest.raises(ConfigError, match="others may read or write it"):
+    with pytest.raises(ConfigError, match="other users can read or write it"):
         Credentials.read(file)
 
 

@@ -52,7 +52,7 @@ def test_a_directory_that_is_behind_answers_nothing_when_the_one_that_was_ahead_
     ahead = stopped(tmp_path / "ahead", history)
     behind = stopped(tmp_path / "behind", sample(5))
     end = len(history.records)
-    with Files(behind) as files, pytest.raises(Behind, match=f"{end} was seen: is it a copy of an older state"):
+    with Files(behind) as files, pytest.raises(Behind, match=f"{end} seen before: check whether it is an old copy"):
         files.topics(end)
     with Files([ahead, behind]) as files:
         assert files.frontier().offset == end

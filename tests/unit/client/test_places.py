@@ -49,7 +49,7 @@ def test_a_plus_that_a_url_made_a_space_is_told() -> None:
         ("2026-11-26T10:00:00 +1", False),
         ("2026-13-26 10:00", False),
     ):
-        with pytest.raises(UsageError, match="is no time") as error:
+        with pytest.raises(UsageError, match="is not a time") as error:
             parse_bound(text)
         assert ("%2B" in str(error.value)) == hinted, text
 

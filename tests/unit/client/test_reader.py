@@ -96,33 +96,33 @@ def test_places(gateway: ReadableGateway) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "said"),
     [
-        ({"start": 21}, OffsetOutOfRange, "start=21 lies beyond the frontier: the log is committed up to 20"),
-        ({"end": 21}, OffsetOutOfRange, "end=21 lies beyond the frontier"),
-        ({"start": -1}, OffsetOutOfRange, "no negative offsets"),
-        ({"start": 7, "end": 5}, OffsetOutOfRange, "ends at offset 5, before it begins at 7"),
-        ({"start": "5"}, UsageError, "start='5' is no place"),
-        ({"start": 5.0}, UsageError, "start=5.0 is no place"),
-        ({"end": True}, UsageError, "end=True is no place"),
+        ({"start": 21}, OffsetOutOfRange, "start=21 is above the frontier: the log is committed up to offset 20"),
+        ({"end": 21}, OffsetOutOfRange, "end=21 is above the frontier"),
+        ({"start": -1}, OffsetOutOfRange, "never negative"),
+        ({"start": 7, "end": 5}, OffsetOutOfRange, "offset 5, is below its start, offset 7"),
+        ({"start": "5"}, UsageError, "start='5' is not a position"),
+        ({"start": 5.0}, UsageError, "start=5.0 is not a position"),
+        ({"end": True}, UsageError, "end=True is not a position"),
         ({"start": datetime(2024, 1, 1)}, UsageError, "has no zone"),  # noqa: DTZ001 - what is tested
         ({"columns": ["offse"]}, UsageError, "did you mean 'offset'"),
-        ({"columns": []}, UsageError, "no columns"),
+        ({"columns": []}, UsageError, "columns is empty"),
         ({"topics": "a"}, UsageError, "use ['a']"),
-        ({"topics": 5}, UsageError, "topics is a list of names, not int (5)"),
-        ({"columns": 5}, UsageError, "columns is a list of names, not int (5)"),
+        ({"topics": 5}, UsageError, "topics must be a list of names, not int (5)"),
+        ({"columns": 5}, UsageError, "columns must be a list of names, not int (5)"),
         ({"follow": "yes"}, UsageError, "follow is True or False, not 'yes'"),
         ({"topics": []}, UsageError, "topics is empty"),
-        ({"topics": ["a b"]}, UsageError, "' ' in it"),
+        ({"topics": ["a b"]}, UsageError, "contains ' '"),
         ({"name": "a b"}, UsageError, "reader name"),
-        ({"ordering": "x"}, UsageError, "not known"),
-        ({"origin": "g1"}, UsageError, "give ordering='unordered', too"),
-        ({"ordering": "unordered", "origin": ""}, UsageError, "origin is the name of a gateway, or of a lane, not ''"),
-        ({"ordering": "unordered", "origin": 1}, UsageError, "not 1"),
-        ({"ordering": "unordered", "name": "loader"}, UsageError, "saves nothing"),
-        ({"ordering": "unordered", "start": 5}, UsageError, "start=5 is an offset, which one origin's lane has"),
+        ({"ordering": "x"}, UsageError, "not supported"),
+        ({"origin": "g1"}, UsageError, "add ordering='unordered'"),
+        ({"ordering": "unordered", "origin": ""}, UsageError, "origin='' must be the name of a gateway or of a lane"),
+        ({"ordering": "unordered", "origin": 1}, UsageError, "origin=1 must be the name"),
+        ({"ordering": "unordered", "name": "loader"}, UsageError, "cannot have a name"),
+        ({"ordering": "unordered", "start": 5}, UsageError, "start=5 is an offset, which only counts in one lane"),
         ({"ordering": "unordered", "end": 5}, UsageError, "end=5 is an offset"),
-        ({"ordering": "unordered", "start": "soon"}, UsageError, "start='soon' is no place"),
-        ({"ordering": "unordered", "origin": "g7"}, UsageError, "no lane of origin 'g7': there is no lane yet"),
-        ({"path": "somewhere"}, UsageError, "one of them"),
+        ({"ordering": "unordered", "start": "soon"}, UsageError, "start='soon' is not a position"),
+        ({"ordering": "unordered", "origin": "g7"}, UsageError, "origin 'g7' has no lane: no gateway has a lane yet"),
+        ({"path": "somewhere"}, UsageError, "exactly one of"),
     ],
 )
 def test_wrong_arguments_are_told(gateway: ReadableGateway, arguments: dict[str, Any], error: type[Exception], said: str) -> None:
@@ -131,7 +131,7 @@ def test_wrong_arguments_are_told(gateway: ReadableGateway, arguments: dict[str,
 
 
 def test_no_url_and_no_path() -> None:
-    with pytest.raises(UsageError, match="takes a url or path="):
+    with pytest.raises(UsageError, match="needs exactly one of url and path="):
         Reader()
 
 
@@ -144,12 +144,12 @@ def test_a_url_that_is_no_text_is_told(url: Any) -> None:
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        (5, "path is a data directory or a list of them, as text, not int (5)"),
-        (b"data", "path is a data directory or a list of them, as text, not bytes (b'data')"),
-        ([], "no data directory was named"),
-        ([5], "5 names no data directory"),
-        ("a\0b", r"'a\x00b' names no data directory"),
-        ("", "'' names no data directory"),
+        (5, "path must be a data directory or a list of them, not int (5)"),
+        (b"data", "path must be a data directory or a list of them, not bytes (b'data')"),
+        ([], "at least one data directory"),
+        ([5], "5 is not the path of a data directory"),
+        ("a\0b", r"'a\x00b' is not the path of a data directory"),
+        ("", "'' is not the path of a data directory"),
     ],
 )
 def test_a_path_that_is_none_is_told(path: Any, said: str) -> None:
@@ -256,7 +256,7 @@ def test_a_gateway_of_another_log_is_refused(gateway: ReadableGateway) -> None:
 
 def test_nobody_there_is_said_with_names_and_times() -> None:
     began = time.monotonic()
-    with pytest.raises(Unavailable, match=re.escape("could be read from within 0.5 s: 127.0.0.1:1: ")):
+    with pytest.raises(Unavailable, match=re.escape("answered a read within 0.5 s: 127.0.0.1:1: ")):
         Reader("tutti://127.0.0.1:1", connect_timeout=0.5)
     assert time.monotonic() - began < 6
 
@@ -267,7 +267,7 @@ def test_each_address_is_named_once_with_what_was_met_there_and_the_shorter_wait
     with pytest.raises(Unavailable) as caught:
         Reader(f"tutti://127.0.0.1:1,127.0.0.1:{port}", **options)  # type: ignore[arg-type]  # of seconds
     refused = "connection refused"
-    said = f"no gateway could be read from within 1.5 s: 127.0.0.1:1: {refused}; 127.0.0.1:{port}: {refused}"
+    said = f"no gateway answered a read within 1.5 s: 127.0.0.1:1: {refused}; 127.0.0.1:{port}: {refused}"
     assert str(caught.value) == said
     assert time.monotonic() - began < limits.CONNECT_TIMEOUT_US / 1e6
 

@@ -41,8 +41,8 @@ def test_where_no_gateway_confirms_it_the_furthest_is_read_with_a_warning(caplog
             frontier = reads.frontier()
             assert (frontier.offset, frontier.stale) == (8, True)
             assert reads.frontier().stale
-            assert caplog.text.count("no gateway confirms its frontier") == 1
-            with pytest.raises(Behind, match="start=9 lies beyond offset 8"):
+            assert caplog.text.count("no gateway can confirm its frontier") == 1
+            with pytest.raises(Behind, match="start=9 is above offset 8"):
                 place_of(reads, "start", 9, frontier)
             one.reads.confirms = True
             one.add(4)
@@ -53,7 +53,7 @@ def test_a_named_reader_has_no_start_where_no_gateway_confirms_it() -> None:
     with ReadableGateway(8) as gateway:
         gateway.reads.confirms = False
         gateway.reads.saved = {"loader": 2}
-        with pytest.raises(Unavailable, match=r"where reader .loader. begins is not known.*give `start`"):
+        with pytest.raises(Unavailable, match=r"the committed offset of reader .loader. is unknown.*give `start`"):
             Reader(gateway.url, name="loader", connect_timeout=0.2)
         with Reader(gateway.url, name="loader", start=2) as reader:
             assert reader.position == 2

@@ -68,7 +68,7 @@ def test_a_poll_ends_in_time_though_no_gateway_answers(gateway: ReadableGateway,
     with Reader(gateway.url, start=0, follow=follow, patience=1.5) as reader:
         gateway.reads.fail = always("unavailable")
         began = time.monotonic()
-        said = r"read from within \d+(\.\d+)? s: .* \(and so it was at each poll, for \d+\.\d s\)"
+        said = r"answered a read within \d+(\.\d+)? s: .* \(every poll has failed for \d+\.\d s\)"
         with pytest.raises(Unavailable, match=said):  # noqa: PT012 - once that was so for the reader's patience
             while time.monotonic() - began < 60:
                 assert reader.poll(0.2) is None
@@ -147,7 +147,7 @@ def test_only_a_reader_that_was_told_where_to_start_saves_a_lower_offset(gateway
 def test_a_named_reader_whose_records_were_removed_is_told_and_never_passes_over_them(gateway: ReadableGateway) -> None:
     gateway.reads.saved["loader"] = 4
     gateway.reads.start = 8
-    with pytest.raises(OffsetOutOfRange, match="committed offset 4, and the log begins at 8: records 4 to 7 were removed unread"):
+    with pytest.raises(OffsetOutOfRange, match="committed offset 4, and the log begins at 8: retention removed records 4 to 7 unread"):
         Reader(gateway.url, name="loader")
     with Reader(gateway.url, name="loader", start="earliest") as reader:
         assert reader.position == 8
@@ -206,7 +206,7 @@ def test_a_closed_reader_says_so_and_is_not_an_empty_one(
 ) -> None:
     with Reader(gateway.url, start=0, end=20, follow=follow, name="loader") as reader:
         assert next(reader).num_rows == 4
-    with pytest.raises(UsageError, match="the reader is closed: open another"):
+    with pytest.raises(UsageError, match="the reader is closed: create a new one"):
         use(reader)
     assert (reader.position, reader.end) == (4, 20)
     reader.close()

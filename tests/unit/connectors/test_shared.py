@@ -194,9 +194,9 @@ def test_a_connector_runs_until_it_is_told_to_end(capsys: pytest.CaptureFixture[
     ("listen", "told"),
     [
         ("9464", "metrics: '9464' has no host or no port: write HOST:PORT"),
-        ("127.0.0.1:²", "is no port"),
-        ("]x[:1", "is no host"),
-        ("192.0.2.1:1", "others can reach"),
+        ("127.0.0.1:²", "is not a port"),
+        ("]x[:1", "is not a host"),
+        ("192.0.2.1:1", "other hosts can reach"),
     ],
 )
 def test_a_page_that_cannot_be_is_told(capsys: pytest.CaptureFixture[str], listen: str, told: str) -> None:
@@ -205,7 +205,7 @@ def test_a_page_that_cannot_be_is_told(capsys: pytest.CaptureFixture[str], liste
 
 
 def test_a_page_that_others_can_reach_is_as_its_file_says() -> None:
-    with pytest.raises(ConfigError, match="cannot be listened on"):
+    with pytest.raises(ConfigError, match="cannot listen on"):
         Served("192.0.2.1:1", Page(), insecure=True)
     with Served("0.0.0.0:0", Page(), insecure=True) as url, urllib.request.urlopen(url, timeout=10) as page:  # noqa: S310 - its own
         assert b"tutti_try_lag" in page.read()

@@ -323,7 +323,7 @@ def test_a_cut_of_undecided_segments_beside_a_read_is_no_damage(tmp_path: Path, 
     decide(writer, history, 1, decided)
     with closing(LogReader(path)) as reader:
         end = reader.frontier().offset
-        look, cut = reader._look, [lambda: writer.cut(decided)]
+        look, cut = reader._refresh, [lambda: writer.cut(decided)]
 
         def looked() -> Any:
             found = look()
@@ -332,7 +332,7 @@ def test_a_cut_of_undecided_segments_beside_a_read_is_no_damage(tmp_path: Path, 
             return found
 
         monkeypatch.setattr(reader, "check_range", lambda *_: None)
-        monkeypatch.setattr(reader, "_look", looked)
+        monkeypatch.setattr(reader, "_refresh", looked)
         assert sum(int(rows["count"].sum()) for _, rows in reader.batches(end - 1, end)) == 1
     close()
 

@@ -66,9 +66,9 @@ def test_the_directory_of_another_gateway_or_group_is_refused(tmp_path: Path, ga
 
 def test_an_identity_of_a_newer_format_is_refused(tmp_path: Path) -> None:
     (tmp_path / "identity.json").write_bytes(b'{"format": 2, "gateway": 7}')
-    with pytest.raises(WrongDirectory, match="has format 2 and this release knows format 1"):
+    with pytest.raises(WrongDirectory, match="has format 2, but this release supports format 1"):
         open_directory(str(tmp_path), gateway=GATEWAY, group=GROUP)
-    with pytest.raises(WrongDirectory, match="has format 2 and this release knows format 1"):
+    with pytest.raises(WrongDirectory, match="has format 2, but this release supports format 1"):
         LogReader(tmp_path)
 
 
@@ -150,9 +150,9 @@ def test_a_directory_above_those_of_gateways_is_refused_with_a_hint(tmp_path: Pa
 
 def test_a_path_that_is_no_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(DirectoryRefused, match="cannot be used: Not a directory"):
+    with pytest.raises(DirectoryRefused, match="is not usable: Not a directory"):
         open_directory(str(tmp_path / "file" / "data"), gateway=GATEWAY, group=GROUP)
-    with pytest.raises(DirectoryRefused, match="cannot be used"):
+    with pytest.raises(DirectoryRefused, match="is not usable"):
         open_directory(str(tmp_path / "missing"), gateway=GATEWAY, group=GROUP, create=False)
 
 
@@ -168,7 +168,7 @@ def test_segments_of_another_log_are_refused(tmp_path: Path) -> None:
 def test_a_lost_log_folder_or_scalars_is_not_taken_for_a_new_gateway(tmp_path: Path) -> None:
     write_log(tmp_path, History())
     os.rename(tmp_path / "scalars", tmp_path / "away")
-    with pytest.raises(Damaged, match="scalars is missing and the log is there"):
+    with pytest.raises(Damaged, match="scalars is missing beside an existing log"):
         opened(tmp_path)
     os.rename(tmp_path / "away", tmp_path / "scalars")
     for file in (tmp_path / "log").iterdir():
@@ -176,7 +176,7 @@ def test_a_lost_log_folder_or_scalars_is_not_taken_for_a_new_gateway(tmp_path: P
     with pytest.raises(Damaged, match=r"held log 00010203.*log has no segment of it"):
         opened(tmp_path)
     (tmp_path / "log").rmdir()
-    with pytest.raises(Damaged, match="has lost its log folder"):
+    with pytest.raises(Damaged, match="the log folder of data directory .* is missing"):
         opened(tmp_path)
 
 
@@ -193,7 +193,7 @@ def test_scalars_survive_a_torn_slot_and_are_refused_when_both_are_bad(tmp_path:
     assert older.sequence == found.sequence - 1
     data[4096 - newest + 9] ^= 1
     (tmp_path / "scalars").write_bytes(data)
-    with pytest.raises(Damaged, match="neither of its two slots is good"):
+    with pytest.raises(Damaged, match="both slots are corrupt"):
         opened(tmp_path)
 
 
@@ -205,7 +205,7 @@ def test_scalars_of_a_newer_release_are_refused(tmp_path: Path, monkeypatch: pyt
     newer = encode_slot(found._replace(sequence=found.sequence + 1))
     monkeypatch.undo()
     (tmp_path / "scalars").write_bytes(newer.ljust(8192, b"\0"))
-    with pytest.raises(WrongDirectory, match="has format 9 and this release reads format 1"):
+    with pytest.raises(WrongDirectory, match="has format 9, but this release supports format 1"):
         opened(tmp_path)
 
 
@@ -214,7 +214,7 @@ def test_a_directory_that_its_group_went_on_without_is_refused_and_can_still_be_
     directory = open_directory(str(tmp_path), gateway=GATEWAY, group=GROUP)
     directory.leave("the group went on without gateway 'jfk'")
     directory.close()
-    with pytest.raises(DirectoryRefused, match=r"no gateway begins on data directory .* any more: the group went on without"):
+    with pytest.raises(DirectoryRefused, match=r"no gateway can start on data directory .* again: the group went on without"):
         open_directory(str(tmp_path), gateway=GATEWAY, group=GROUP)
     lock_directory(tmp_path).close()
     assert LogReader(tmp_path).frontier().position

@@ -64,13 +64,13 @@ def test_who_was_forgotten_before_the_log_begins_is_shown_by_number(tmp_path: Pa
     reader = LaneReader(LogReader(tmp_path), OTHER)
     if opened_before:
         assert reader.name_of(Kind.EPOCH, 1) == "stays"
-        with pytest.raises(Behind, match="does not say yet what number 2"):
+        with pytest.raises(Behind, match="does not hold the name of number 2"):
             rows(reader, 0, 1)
     trimmed(tmp_path, go_on(forget(history)))
     if not opened_before:
         reader = LaneReader(LogReader(tmp_path), OTHER)
     assert rows(reader, 0, 2) == [("#2", "#2", "t", b"2"), ("stays", "#2", "t", b"1")]
-    with pytest.raises(Behind, match="does not say yet what number 99"):
+    with pytest.raises(Behind, match="does not hold the name of number 99"):
         rows(reader, 2, 3)
     assert not is_name("#1")
 

@@ -37,7 +37,7 @@ def churned(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_each_segment_is_gone_through_once_for_all_of_its_names(
     churned: Path, monkeypatch: pytest.MonkeyPatch, together: int
 ) -> None:
-    monkeypatch.setattr(name_registry, "_TOGETHER", together)
+    monkeypatch.setattr(name_registry, "_NEIGHBOURS", together)
     frames, looks = [0], [0]
     frame, good_rows = View.frame, Catalog.good_rows
 
@@ -65,7 +65,7 @@ def test_each_segment_is_gone_through_once_for_all_of_its_names(
 
 def test_few_names_are_kept_and_all_are_found(churned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "NAMES_KEPT_MAX", 50)
-    monkeypatch.setattr(name_registry, "_TOGETHER", 16)
+    monkeypatch.setattr(name_registry, "_NEIGHBOURS", 16)
     reader = LogReader(churned)
     for number in [*range(0, COUNT, 7), *reversed(range(COUNT))]:
         assert reader.name_of(Kind.EPOCH, number + 1) == f"~{number}"
@@ -90,7 +90,7 @@ def test_names_are_found_without_snapshots_and_beside_damage(churned: Path, tmp_
         file.seek(place + 96)
         file.write(b"\xff\xff")
     reader = LogReader(path)
-    with pytest.raises(Damaged, match="does not say which producer number 3 is"):
+    with pytest.raises(Damaged, match="does not hold the name of producer number 3"):
         reader.name_of(Kind.EPOCH, 3)
     assert (reader.name_of(Kind.EPOCH, 2), reader.name_of(Kind.EPOCH, 4)) == ("~1", "~3")
     reader.close()

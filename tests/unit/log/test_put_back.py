@@ -130,7 +130,7 @@ def test_an_older_copy_that_is_put_back_is_another_disk(tmp_path: Path, put_back
     LogWriter.open(directory, SMALL)
     kill(directory)  # before it wrote anything
     put_back(old, path)
-    assert "was put back from one" in (renewed := start(path))
+    assert "was restored from one" in (renewed := start(path))
     assert disk_remedy(GATEWAY) in renewed
     after = identity_of(path)
     assert (after.incarnation == before.incarnation, after.place == before.place) == (False, True)

@@ -115,7 +115,7 @@ def test_the_state_names_and_places_are_found(reader: LogReader) -> None:
         assert reader.name_of(Kind.EPOCH, number) == name
     assert reader.name_of(Kind.ROSTER, 1) == "g1"
     assert reader.name_of(Kind.TOPIC, 2) == next(name for name, number in HISTORY.topics.items() if number == 2)
-    with pytest.raises(Damaged, match="does not say which producer number 99 is"):
+    with pytest.raises(Damaged, match="does not hold the name of producer number 99"):
         reader.name_of(Kind.EPOCH, 99)
 
 
@@ -177,11 +177,11 @@ def test_a_plan_covers_the_range_once_and_cuts_between_batches(
 def test_ranges_that_are_not_there_are_refused(reader: LogReader) -> None:
     end = len(HISTORY.records)
     for start, until, error, message in (
-        (-1, 5, OffsetOutOfRange, "starts at offset -1 and this log begins at 0"),
-        (end + 1, end + 2, OffsetOutOfRange, f"starts at offset {end + 1} and the log is committed up to {end}"),
+        (-1, 5, OffsetOutOfRange, "starts at offset -1, but this log begins at 0"),
+        (end + 1, end + 2, OffsetOutOfRange, f"starts at offset {end + 1}, but the log is committed up to {end}"),
         (0, end + 1, OffsetOutOfRange, f"ends at offset {end + 1}"),
         (5, 4, UsageError, "ends before it begins"),
-        ("7", 9, UsageError, "an integer, and not '7'"),
+        ("7", 9, UsageError, "an integer offset, not '7'"),
         (1.5, 9, UsageError, "not 1.5"),
         (True, 9, UsageError, "not True"),
     ):
@@ -326,12 +326,12 @@ def test_before_a_damage_that_no_index_covers_is_read_what_is_void_for_nobody(tm
     (tmp_path / "log" / f"{lost:020d}.seg").unlink()
     reader, found = LogReader(tmp_path), []
     end = history.offset_after(void.position - 1) if view else 0
-    with pytest.raises(Damaged, match=f"where position {lost} must be"):  # noqa: PT012
+    with pytest.raises(Damaged, match=f"instead of position {lost}"):  # noqa: PT012
         for batch in scan(reader, 0, reader.frontier().offset):
             found += seen([batch])
     assert found == expected(history, 0, end)
     time_us = history.records[history.offset_after(void.position)].timestamp
-    with pytest.raises(Damaged, match=f"where position {lost} must be"):
+    with pytest.raises(Damaged, match=f"instead of position {lost}"):
         reader.offset_for_time(time_us)
 
 
@@ -350,7 +350,7 @@ def test_damage_that_no_index_covers_leaves_what_an_index_covers_readable(tmp_pa
     reader = LogReader(tmp_path)
     end = history.offset_after(first - 1)
     found = []
-    with pytest.raises(Damaged, match=rf"a bad header at byte {place}, where position {first + 5} must be"):  # noqa: PT012
+    with pytest.raises(Damaged, match=rf"a bad header at byte {place}, instead of position {first + 5}"):  # noqa: PT012
         for batch in scan(reader, 0, reader.frontier().offset):
             found += seen([batch])
     assert found == expected(history, 0, end)

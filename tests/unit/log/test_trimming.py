@@ -84,7 +84,7 @@ def test_what_is_left_reads_as_before(tmp_path: Path, state: Callable[[Path], No
     end = len(history.records)
     assert (reader.start, reader.first, reader.frontier().offset) == (offset, position, end)
     assert seen(scan(reader, offset, end)) == expected(history, offset)
-    with pytest.raises(OffsetOutOfRange, match=f"starts at offset {offset - 1} and this log begins at {offset}"):
+    with pytest.raises(OffsetOutOfRange, match=f"starts at offset {offset - 1}, but this log begins at {offset}"):
         list(scan(reader, offset - 1, end))
     assert reader.offset_for_time(0) == offset
     ticks = [tick for tick in history.ticks if tick[2] >= position]
@@ -353,7 +353,7 @@ def test_a_damaged_word_on_the_begin_is_refused_and_never_taken_for_none(tmp_pat
     path = Path(start_path(str(tmp_path)))
     good = path.read_bytes()
     path.write_bytes(good[:9] + bytes([good[9] ^ 1]) + good[10:])
-    with pytest.raises(Damaged, match="fails its CRC, so where the log begins is not known"):
+    with pytest.raises(Damaged, match="fails its CRC, so the start of the log is unknown"):
         opened(tmp_path)
     with pytest.raises(Damaged, match="fails its CRC"):
         LogReader(tmp_path)

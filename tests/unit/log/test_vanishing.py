@@ -80,7 +80,7 @@ def test_a_segment_that_goes_before_a_scan_has_come_to_it_is_told(log: Written) 
                 got += batch.column(0).to_pylist()
         except Damaged as error:
             told = str(error)
-        assert f"{begins[3]:020d}.seg is missing" in told or f"where position {begins[3]} must be" in told
+        assert f"{begins[3]:020d}.seg is missing" in told or f"instead of position {begins[3]}" in told
         assert got == list(range(log.history.offset_after(begins[3] - 1)))
 
 

@@ -242,7 +242,7 @@ def test_frames_of_a_newer_release_are_not_taken_for_torn(tmp_path: Path) -> Non
     place = 12288 + sum(frame.size for frame in history.frames)
     data[place : place + strange.size] = strange.to_bytes()
     segment.write_bytes(data)
-    with pytest.raises(WrongDirectory, match="version 1 and kind 77, which this release does not know"):
+    with pytest.raises(WrongDirectory, match="version 1 and kind 77, which this release does not support"):
         opened(tmp_path)
     assert segment.read_bytes() == data
 

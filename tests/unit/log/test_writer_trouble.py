@@ -102,7 +102,7 @@ def test_what_asks_for_room_and_finds_none_can_be_tried_again(tmp_path: Path, wh
     writer, _, close = opened(tmp_path, storage=storage)
     for number in (errno.ENOSPC, errno.EDQUOT):
         storage.fail = failing(what, number)
-        with pytest.raises(DiskFull, match=r"no room on the disk for writing to .*: free some space"):
+        with pytest.raises(DiskFull, match=r"the disk is full: writing to .*: free some space"):
             writer.append(history.frames)
     storage.fail = lambda what: None
     writer.append(history.frames)
@@ -180,7 +180,7 @@ def test_the_reserve_takes_what_must_be_written_when_nothing_else_is_left(tmp_pa
     storage.free = 1  # above the limit, and the reserve is not there yet
     space = writer.space()
     assert space.low
-    assert "new records are taken from 1 MiB on" in space.reason  # 32 KiB
+    assert "new records need at least 1 MiB" in space.reason  # 32 KiB
     storage.free = 0
     with pytest.raises(DiskFull, match="the reserve is only for frames that must be written"):  # a start makes no room
         writer.append(history.frames[done : done + 1])
@@ -210,7 +210,7 @@ def test_low_space_is_told_early_and_taken_back_with_some_room_to_spare(tmp_path
     for mib, low in ((200, False), (99, True), (110, True), (126, False), (50, True)):
         storage.free = mib << 20
         assert writer.space().low is low, mib
-    assert "50 MiB are free" in writer.space().reason
+    assert "has 50 MiB free" in writer.space().reason
     close()
 
 
@@ -220,8 +220,8 @@ def test_what_is_told_of_low_space_is_what_ends_it(tmp_path: Path) -> None:
     writer, _, close = opened(tmp_path, options, storage)
     storage.free = 100 << 20
     told = writer.space().reason
-    assert "100 MiB are free" in told
-    assert "new records are taken from 126 MiB on" in told
+    assert "has 100 MiB free" in told
+    assert "new records need at least 126 MiB" in told
     storage.free = 125 << 20
     assert writer.space().low
     storage.free = 126 << 20

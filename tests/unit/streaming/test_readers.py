@@ -340,7 +340,7 @@ def test_a_batch_read(log: FakeLog) -> None:
 
 def test_a_batch_read_of_a_log_that_has_not_begun_is_no_empty_one(log: FakeLog) -> None:
     log.set(offset=0, log="")
-    with pytest.raises(Unavailable, match="no log has begun"):
+    with pytest.raises(Unavailable, match="there is no log at"):
         BatchReader(ReadOptions(gateways="tutti://h:1")).partitions()
 
 

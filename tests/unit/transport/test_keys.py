@@ -74,7 +74,7 @@ def test_a_secret_is_not_in_what_is_printed_of_it() -> None:
 def test_a_secret_that_others_may_read_is_refused(keys: Path, mode: int) -> None:
     secret = keys / "jfk.secret"
     secret.chmod(mode)
-    with pytest.raises(ConfigError, match=rf"others may read or write it \(mode {mode:04o}\): chmod 600 .*jfk\.secret"):
+    with pytest.raises(ConfigError, match=rf"other users can read or write it \(mode {mode:04o}\): chmod 600 .*jfk\.secret"):
         read_secret(secret)
 
 

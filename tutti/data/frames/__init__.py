@@ -1,1 +1,1 @@
-"""Frames."""
+"""Frames, and the bodies, schemas and columns of their records."""

@@ -1,8 +1,8 @@
-"""A look into an Arrow IPC message before Arrow itself is let loose on it.
+"""Size check of an Arrow IPC message before Arrow decodes it.
 
-Arrow allocates what a compressed buffer says it will become. A hostile or broken sender could so make a gateway allocate without
-bound; this module reads the message's flatbuffer (Arrow columnar format, "Encapsulated message format" and "RecordBatch message")
-with every bound checked, and adds the sizes up first.
+Arrow allocates the decompressed size that a compressed buffer declares, so a hostile sender could make a gateway allocate without
+limit. This module reads the message's flatbuffer (Arrow columnar format, "Encapsulated message format" and "RecordBatch message")
+with bounds checks, and sums up the declared sizes.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _EXTENT = struct.Struct("<qq")
 _CONTINUATION = 0xFFFFFFFF
 _RECORD_BATCH = 3  # Arrow's MessageHeader union
 _CODECS = {0: "lz4", 1: "zstd"}
-BUFFERS_MAX = 64  # the schema has 11; more is no batch of ours
-NOT_COMPRESSED = -1  # in place of a length: the buffer follows as it is
+BUFFERS_MAX = 64  # the schema has 11 buffers, so a message with more is not a batch
+NOT_COMPRESSED = -1  # value of the length field of an uncompressed buffer
 
 
 class BodySizes(NamedTuple):
-    """What a message announces: records, bytes of its buffers when decompressed, and the codec (None, "lz4", "zstd")."""
+    """Declared sizes of a message: records, decompressed bytes of its buffers, and the codec (None, "lz4", "zstd")."""
 
     rows: int
     raw_bytes: int
@@ -36,19 +36,19 @@ class BodySizes(NamedTuple):
 
 
 def body_sizes(data: Buffer, columns: int) -> BodySizes:
-    """Sizes of the RecordBatch message in `data`.
+    """Return the declared sizes of the RecordBatch message in `data`.
 
     Args:
-        data: one encapsulated IPC message, nothing behind it.
-        columns: how many columns the schema has; there must be at least as many buffers.
+        data: exactly one encapsulated IPC message.
+        columns: number of columns of the schema, the minimum number of buffers.
 
     Raises:
-        FormatError: the bytes are no such message, or any offset in them points outside.
+        FormatError: the bytes are not such a message, or an offset in them is out of bounds.
     """
     try:
         return _body_sizes(memoryview(data).cast("B"), columns)
     except (struct.error, IndexError) as error:
-        raise FormatError("the body is no Arrow IPC message: an offset in it points outside") from error
+        raise FormatError("the body is not a valid Arrow IPC message: an offset in it is out of bounds") from error
 
 
 def _body_sizes(data: memoryview, columns: int) -> BodySizes:
@@ -56,14 +56,14 @@ def _body_sizes(data: memoryview, columns: int) -> BodySizes:
         raise FormatError(f"the body has {len(data)} bytes, too few for an Arrow IPC message")
     mark, length = _PREFIX.unpack_from(data, 0)
     if mark != _CONTINUATION or length <= 0 or _PREFIX.size + length > len(data):
-        raise FormatError("the body does not start with an Arrow IPC message")
+        raise FormatError("the body does not begin with an Arrow IPC message")
     metadata = data[_PREFIX.size : _PREFIX.size + length]
     content = data[_PREFIX.size + length :]
     message = _Table(metadata, _I32.unpack_from(metadata, 0)[0])
     if message.u8(1) != _RECORD_BATCH:
-        raise FormatError("the body is an Arrow IPC message of another kind than RecordBatch")
+        raise FormatError("the body is an Arrow IPC message, but not a RecordBatch")
     if message.i64(3) != len(content):
-        raise FormatError(f"the Arrow IPC message announces {message.i64(3)} bytes and {len(content)} follow")
+        raise FormatError(f"the Arrow IPC message declares {message.i64(3)} bytes, but {len(content)} follow")
     batch = message.table(2)
     rows = batch.i64(0)
     compression = batch.find(3)
@@ -71,34 +71,34 @@ def _body_sizes(data: memoryview, columns: int) -> BodySizes:
     if compression:
         codec = _CODECS.get(batch.table(3).u8(0))
         if codec is None:
-            raise FormatError("the body is compressed by a codec that is not known")
+            raise FormatError("the body has an unknown compression codec: use lz4 or zstd")
     at, count = batch.vector(2)
     if not columns <= count <= BUFFERS_MAX:
-        raise FormatError(f"the body has {count} buffers, which fits no batch of {columns} columns")
+        raise FormatError(f"the body has {count} buffers, which does not match a batch of {columns} columns")
     raw = 0
     for number in range(count):
         raw += _raw_size(metadata, content, at + number * _EXTENT.size, codec)
     if rows < 0:
-        raise FormatError(f"the body announces {rows} records")
+        raise FormatError(f"the body declares {rows} records")
     return BodySizes(rows, raw, codec)
 
 
 def _raw_size(metadata: memoryview, content: memoryview, at: int, codec: str | None) -> int:
     offset, length = _EXTENT.unpack_from(metadata, at)
     if offset < 0 or length < 0 or offset + length > len(content):
-        raise FormatError("a buffer of the body lies outside of the message")
+        raise FormatError("a buffer of the body lies outside the message")
     if codec is None or length == 0:
         return int(length)
     (size,) = _I64.unpack_from(content, offset)
     if size == NOT_COMPRESSED:
         return int(length) - _I64.size
     if size < 0:
-        raise FormatError(f"a compressed buffer of the body announces {size} bytes")
+        raise FormatError(f"a compressed buffer of the body declares {size} bytes")
     return int(size)
 
 
 class _Table:
-    """A flatbuffer table at `start` of `data`; reads raise struct.error or IndexError when they would leave the buffer."""
+    """A flatbuffer table at `start` of `data`; reads outside the buffer raise struct.error or IndexError."""
 
     __slots__ = ("data", "fields", "start", "vtable")
 
@@ -113,7 +113,7 @@ class _Table:
         self.fields = (_U16.unpack_from(data, self.vtable)[0] - 4) // 2
 
     def find(self, field: int) -> int:
-        """Where the field's value lies, 0 if it is absent."""
+        """Return the position of the field's value; 0 if absent."""
         if field >= self.fields:
             return 0
         offset = int(_U16.unpack_from(self.data, self.vtable + 4 + 2 * field)[0])
@@ -134,7 +134,7 @@ class _Table:
         return _Table(self.data, at + int(_U32.unpack_from(self.data, at)[0]))
 
     def vector(self, field: int) -> tuple[int, int]:
-        """Where the vector's first element lies, and how many there are."""
+        """Return the position of the vector's first element, and the element count."""
         at = self.find(field)
         if not at:
             return 0, 0

@@ -1,6 +1,6 @@
-"""Bodies of the frames that are not batches: msgpack of small frozen structs (design, sections 3 to 5).
+"""Bodies of all frames except batches: msgpack of small frozen structs (design, sections 3 to 5).
 
-A body is decoded strictly: what does not have the form is a `FormatError`, so that a damaged or foreign frame cannot slip through.
+Decoding is strict: bytes of any other form raise `FormatError`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from tutti.errors import FormatError
 
 
 class Voter(msgspec.Struct, frozen=True, array_like=True):
-    """One gateway of the roster: its number, name, the incarnation of its disk (16 bytes) and its address (HOST:P). One that was
-    added and has not caught up is named and does not vote: a learner, of any incarnation.
+    """One gateway of the roster: number, name, incarnation of its disk (16 bytes) and address (HOST:P).
+
+    A gateway that was added and has not caught up is a learner: it does not vote, and its incarnation is not fixed.
     """
 
     number: int
@@ -25,7 +26,7 @@ class Voter(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ViewBody(msgspec.Struct, frozen=True, array_like=True):
-    """VIEW: the members (gateway numbers, oldest first) that decide from here on."""
+    """VIEW: the members (gateway numbers, oldest first) that decide from this position on."""
 
     members: tuple[int, ...]
 
@@ -34,8 +35,8 @@ class AttemptBody(msgspec.Struct, frozen=True, array_like=True):
     """VIEW in a lane: the members of the attempt (gateway numbers, oldest first) and their disks.
 
     Attributes:
-        disks: the incarnation of each member's disk, in the order of `members`, empty where it is not known. A number names one
-            disk after another, and only the disk that voted holds the frames. A release that knew no disks left the field out.
+        disks: the incarnation of each member's disk, in the order of `members`; empty if unknown. A gateway number can have several
+            disks over time, and only the disk that voted holds the frames. Older releases omit the field.
     """
 
     members: tuple[int, ...]
@@ -43,7 +44,7 @@ class AttemptBody(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def by_number(self) -> dict[int, bytes]:
-        """The disk of each member, empty where it is not known."""
+        """The disk of each member; empty if unknown."""
         disks = self.disks if len(self.disks) == len(self.members) else (b"",) * len(self.members)
         return dict(zip(self.members, disks, strict=True))
 
@@ -51,7 +52,7 @@ class AttemptBody(msgspec.Struct, frozen=True, array_like=True):
 class RosterBody(msgspec.Struct, frozen=True, array_like=True):
     """ROSTER: the voting gateways in the order of their numbers, the group's name and the log's uuid (16 bytes).
 
-    `forced`: an operator named who remains when a majority was gone for good. From here on nobody before it counts.
+    `forced`: an operator reduced the roster after the permanent loss of a majority. From this position on, only these voters count.
     """
 
     group: str
@@ -61,7 +62,7 @@ class RosterBody(msgspec.Struct, frozen=True, array_like=True):
 
 
 class EpochBody(msgspec.Struct, frozen=True, array_like=True):
-    """EPOCH: a producer's instance (16 bytes) begins the epoch named in the header, going on after `sequence` with `progress`."""
+    """EPOCH: a producer's instance (16 bytes) opens the epoch in the header, and continues after `sequence` with `progress`."""
 
     name: str
     instance: bytes
@@ -70,20 +71,20 @@ class EpochBody(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TopicBody(msgspec.Struct, frozen=True, array_like=True):
-    """TOPIC: the name that the header's topic number stands for from here on."""
+    """TOPIC: registers a name for the topic number in the header."""
 
     name: str
 
 
 class ForgetBody(msgspec.Struct, frozen=True, array_like=True):
-    """FORGET: producers (numbers) that leave the received-table; every later first epoch must exceed `floor`."""
+    """FORGET: removes producers (numbers) from the received-table; every later first epoch must exceed `floor`."""
 
     producers: tuple[int, ...]
     floor: int
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """A producer's line of the received-table: instance, epoch, highest sequence, progress, and whether its epoch is closed."""
+    """A producer's entry in the received-table: instance, epoch, highest sequence, progress, and whether its epoch is closed."""
 
     instance: bytes
     epoch: int
@@ -93,9 +94,9 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class AbortBody(msgspec.Struct, frozen=True, array_like=True):
-    """ABORT: from `position` on (up to the ABORT itself) every batch of the header's (producer, epoch) is void.
+    """ABORT: voids every batch of the header's (producer, epoch) from `position` up to the ABORT itself.
 
-    `entry` is the producer's line as it was before `position`; it is put back, closed.
+    `entry` is the producer's entry before `position`; it is restored and closed.
     """
 
     position: int
@@ -104,37 +105,37 @@ class AbortBody(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TickBody(msgspec.Struct, frozen=True, array_like=True):
-    """TICK: number and time (us, UTC); a deterministic place where a micro-batch may be cut."""
+    """TICK: number and time (us, UTC), a deterministic position at which a micro-batch may end."""
 
     number: int
     time_us: int
 
 
 class TrimBody(msgspec.Struct, frozen=True, array_like=True):
-    """TRIM: the log begins with `position` from here on, whose first record has the offset `offset`; what lies below may go."""
+    """TRIM: moves the start of the log to `position`, whose first record has the offset `offset`; lower records can be removed."""
 
     position: int
     offset: int
 
 
 class OffsetsBody(msgspec.Struct, frozen=True, array_like=True):
-    """OFFSETS: offset commits of named readers."""
+    """OFFSETS: committed offsets of named readers."""
 
     readers: dict[str, int]
 
 
 class TxnBody(msgspec.Struct, frozen=True, array_like=True):
-    """TXN: the records of the staged batches at these positions, in this order, become visible together, where the TXN stands.
+    """TXN: makes the records of the staged batches at these positions visible together, in this order, at the TXN's position.
 
-    `counts` are their records. The header has the sum, the topic of the first one, the range of all timestamps, and the producer
-    whose they are then.
+    `counts` are the record counts of the batches. The header has their sum, the topic of the first batch, the range of all
+    timestamps, and the producer.
     """
 
     staged: tuple[int, ...]
     counts: tuple[int, ...]
 
     def good(self, batches_max: int) -> bool:
-        """Whether it names 1 to so many batches, each once and with its records."""
+        """True if the TXN names 1 to `batches_max` distinct batches, each with its count."""
         return 0 < len(set(self.staged)) == len(self.staged) == len(self.counts) <= batches_max
 
 
@@ -162,20 +163,20 @@ _DECODERS: dict[type, msgspec.msgpack.Decoder[object]] = {
 
 
 def encode_body(body: msgspec.Struct) -> bytes:
-    """The bytes of a body; equal bodies have equal bytes on every gateway."""
+    """Encode a body; equal bodies have equal bytes on every gateway."""
     return _ENCODER.encode(body)
 
 
 def decode_body(kind: type[Body], data: bytes | bytearray | memoryview) -> Body:
-    """The body of type `kind` in `data`.
+    """Decode a body of type `kind`.
 
     Raises:
-        FormatError: the bytes do not have that form.
+        FormatError: the bytes are not such a body.
     """
     try:
         body = _DECODERS[kind].decode(data)
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
-        raise FormatError(f"the body of a frame is no {kind.__name__}: {error}") from error
+        raise FormatError(f"the body of a frame is not a valid {kind.__name__}: {error}") from error
     if not isinstance(body, kind):  # pragma: no cover - the decoder is typed
         raise FormatError(f"the body of a frame is a {type(body).__name__}, not a {kind.__name__}")
     return body

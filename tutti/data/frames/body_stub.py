@@ -1,7 +1,7 @@
-"""A body that stands for another one of the same length and CRC32C, where the other one is not at hand.
+"""Body stub: replaces a missing body by bytes of the same length and CRC32C.
 
-Any four bytes can be chosen so that the CRC of what stands before them and of them is a wanted one: each step of a CRC can be
-undone, the last one first (Stigge, Plötz, Müller and Redlich, Reversing CRC, 2006).
+Four final bytes can produce any wanted CRC, because each step of a CRC is reversible (Stigge, Plötz, Müller and Redlich, Reversing
+CRC, 2006).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BY_HIGH_BYTE = {entry >> 24: index for index, entry in enumerate(_TABLE)}
 
 
 def stand_in(length: int, crc: int, before: int = 0) -> bytes:
-    """`length` bytes (4 at least) with which a CRC32C that was `before` becomes `crc`: zeros, and four that make it so."""
+    """Return `length` bytes (at least 4) that change a CRC32C from `before` to `crc`: zeros, then four computed bytes."""
     zeros = bytes(length - BYTES_MIN)
     state, wanted = crc32c(zeros, before) ^ _ONES, crc ^ _ONES
     indexes = []

@@ -1,13 +1,13 @@
-"""One number for the records of a range: equal wherever the range is the same, however it was batched, compressed and stored.
+"""Digest of the records of a range, independent of their batching, compression and storage.
 
-Canonical form: SHA-256 over `tutti-digest-1`, a newline, first offset u64, records u64, and then the SHA-256 (32 bytes each) of
-these, each over all records of the range in order, all numbers little-endian:
+The digest is SHA-256 over `tutti-digest-1`, a newline, first offset u64, record count u64, and the SHA-256 values (32 bytes each)
+of the following streams. Each stream covers all records of the range in order; all numbers are little-endian:
 
-1. topics, keys, values: for each of the three the lengths i32 (-1 for null), then the bytes back to back, so six sums;
+1. topics, keys, values: for each of the three, the lengths i32 (-1 for null), and the concatenated bytes: six streams;
 2. timestamps i64, us;
-3. headers: how many i32 (-1 for null), then of the names, and of the values, the lengths and the bytes as in 1, so five sums.
+3. headers: the counts i32 (-1 for null), then lengths and bytes of the names and of the values, as in 1: five streams.
 
-So no more than one batch is ever held, however large the records are.
+So the computation holds at most one batch in memory.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-#: The columns that count.
+#: The columns that the digest covers.
 DIGESTED = ("topic", "key", "value", "timestamp", "headers")
 _HEAD = struct.Struct("<QQ")
 
 
 class Digester:
-    """Takes the records of a range, batch by batch, in order."""
+    """Computes the digest of a range from its batches in order."""
 
     def __init__(self) -> None:
-        """Nothing yet."""
+        """Start an empty range."""
         self._topics, self._keys, self._values, self._names, self._contents = (_Texts() for _ in range(5))
         self._times, self._counts = hashlib.sha256(), hashlib.sha256()
         self.records = 0
 
     def take(self, batch: pa.RecordBatch) -> None:
-        """The next records; the batch has the columns `DIGESTED`, and others as it likes."""
+        """Add the next records. The batch must have the columns `DIGESTED`; others are ignored."""
         topic, key, value, timestamp, headers = (batch.column(name) for name in DIGESTED)
         for texts, column in ((self._topics, topic), (self._keys, key), (self._values, value)):
             texts.take(column)
@@ -48,7 +48,7 @@ class Digester:
         self.records += batch.num_rows
 
     def hexdigest(self, first: int) -> str:
-        """The digest of what was taken, whose first record has the offset `first`."""
+        """Return the digest of the added records, which start at offset `first`."""
         hasher = hashlib.sha256(b"tutti-digest-1\n" + _HEAD.pack(first, self.records))
         for texts in (self._topics, self._keys, self._values):
             hasher.update(texts.sums())
@@ -57,23 +57,23 @@ class Digester:
 
 
 class _Texts:
-    """Two sums over texts or bytes: one over their lengths, one over what they are."""
+    """Two hashes over texts or bytes: one of their lengths, one of their content."""
 
     def __init__(self) -> None:
         self._lengths = hashlib.sha256()
         self._bytes = hashlib.sha256()
 
     def take(self, column: pa.Array[Any]) -> None:
-        """Some more of them."""
+        """Add values."""
         self._lengths.update(_int32(pc.binary_length(cast("pa.BinaryArray", column))).data)
-        there = column.drop_null()  # what stands behind a null is nobody's business
+        there = column.drop_null()  # the bytes of a null slot are undefined
         _, offsets, data = there.buffers()
         if len(there) and offsets is not None and data is not None:
             bounds = np.frombuffer(memoryview(offsets), np.int32)[there.offset : there.offset + len(there) + 1]
             self._bytes.update(data.slice(int(bounds[0]), int(bounds[-1] - bounds[0])))
 
     def sums(self) -> bytes:
-        """Both."""
+        """Return both hashes."""
         return self._lengths.digest() + self._bytes.digest()
 
 

@@ -1,4 +1,4 @@
-"""The frame: one place in the ordered stream, as it travels and as it is stored (design, section 3).
+"""The frame: one entry of the ordered stream, with one encoding for network and disk (design, section 3).
 
 A frame is a fixed header of 96 bytes, then the producer's opaque progress, then the body, each padded with zeros to 8 bytes.
 All numbers are little-endian:
@@ -11,8 +11,8 @@ All numbers are little-endian:
 72 body_length u32  76 raw_length u32  80 body_crc u32    84 zero u32        88 zero u32       92 header_crc u32
 ```
 
-`body_crc` is CRC32C over progress and body and is the producer's own. `header_crc` is CRC32C over bytes 0..92 seeded with the
-header CRC of the frame one position before, so that one value names a whole log (the chain).
+`body_crc` is the producer's CRC32C over progress and body. `header_crc` is CRC32C over bytes 0..92, seeded with the header CRC of
+the preceding frame, so that one value identifies a whole log (the chain).
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ MAGIC = b"TUT1"
 VERSION = 1
 HEADER_SIZE = 96
 POSITION_AT, CRC_AT = 16, 92
-TERMINATOR = bytes(HEADER_SIZE)  # an invalid header: what every write leaves at the next place
+TERMINATOR = bytes(HEADER_SIZE)  # an invalid header, which every write leaves after the last frame
 PROGRESS_BYTES_MAX = 256
-CRC_COPY_BELOW = 1024  # the CRC library refuses memoryviews: below this a copy is cheaper than a numpy view
+CRC_COPY_BELOW = 1024  # the CRC library rejects memoryviews: below this size a copy is cheaper than a numpy view
 
 _HEADER = struct.Struct("<4sBBHQQQQqqIIIHHIIIIII")
 _PREFIX = struct.Struct("<4sBBHQQQQqqIIIHHIIIII")
 _CRC = struct.Struct("<I")
 _PADDING = tuple(bytes(n) for n in range(8))
 
-#: Headers of a run as one numpy array, for code that looks at many at once.
+#: Headers of consecutive frames as one numpy array, for vectorised code.
 HEADER_DTYPE: np.dtype[np.void] = np.dtype(
     [
         ("magic", "S4"),
@@ -69,7 +69,7 @@ HEADER_DTYPE: np.dtype[np.void] = np.dtype(
 
 
 class Kind(enum.IntEnum):
-    """What a frame is (design, section 3)."""
+    """Kind of a frame (design, section 3)."""
 
     BATCH = 1
     VIEW = 2
@@ -87,13 +87,14 @@ class Kind(enum.IntEnum):
 KINDS = frozenset(int(kind) for kind in Kind)
 _TXN = int(Kind.TXN)
 
-#: What clients send and a producer's sequence counts: one follows the other. All else is the group's own.
+#: Kinds that clients send and that count in a producer's sequence. The group itself creates all other kinds.
 SEQUENCED = frozenset((int(Kind.BATCH), _TXN))
 
 
 class Flag(enum.IntFlag):
-    """Bits of a frame's flags: how the body's buffers are compressed (Arrow IPC body compression), and whether a BATCH is staged:
-    in the log, without offsets, until a TXN makes its records visible.
+    """Flags of a frame: the compression of the body (Arrow IPC body compression), and STAGED.
+
+    A staged BATCH is in the log without offsets until a TXN makes its records visible.
     """
 
     LZ4 = 1
@@ -107,7 +108,7 @@ KNOWN_FLAGS = CODEC_FLAGS | STAGED
 
 
 def crc32c(data: Buffer, seed: int = 0) -> int:
-    """CRC32C of `data`, continued from `seed` (0 starts a new one)."""
+    """Return the CRC32C of `data`, continued from `seed` (0 starts a new one)."""
     if isinstance(data, bytes):
         return int(google_crc32c.extend(seed, data))
     if len(data) < CRC_COPY_BELOW:
@@ -116,15 +117,15 @@ def crc32c(data: Buffer, seed: int = 0) -> int:
 
 
 def padded(length: int) -> int:
-    """`length` rounded up to a multiple of 8 bytes."""
+    """Return `length` rounded up to a multiple of 8 bytes."""
     return (length + 7) & ~7
 
 
 class Frame:
-    """One frame. Fields are those of the header; `header` is its 96 bytes once the frame is stamped (position 0 before that).
+    """One frame with the fields of its header. `header` holds the 96 bytes after `stamp`; before that, the position is 0.
 
-    A frame is never changed after it was stamped: it is shared by reference between the layers, the disk and the network. `body`
-    may be any buffer; it is never copied by the gateway.
+    A stamped frame never changes, because the layers, the disk and the network share it by reference. `body` may be any buffer; the
+    gateway never copies it.
     """
 
     __slots__ = (
@@ -167,7 +168,7 @@ class Frame:
         raw_length: int = 0,
         body_crc: int | None = None,
     ) -> None:
-        """Make a frame that has no place yet; `body_crc` is computed unless it is given."""
+        """Create a frame without a position; `body_crc` is computed unless it is given."""
         self.kind = kind
         self.body = body
         self.body_length = len(body)
@@ -195,31 +196,31 @@ class Frame:
 
     @property
     def codec(self) -> int:
-        """The flags that say how the body is compressed, 0 if it is not."""
+        """The compression flags of the body; 0 if uncompressed."""
         return self.flags & CODEC_FLAGS
 
     @property
     def staged(self) -> bool:
-        """Whether it is a BATCH that waits for a TXN."""
+        """True for a BATCH that needs a TXN."""
         return bool(self.flags & STAGED)
 
     @property
     def transactional(self) -> bool:
-        """Whether it is such a BATCH, or a TXN."""
+        """True for a staged BATCH or a TXN."""
         return self.kind == _TXN or bool(self.flags & STAGED)
 
     @property
     def visible(self) -> bool:
-        """Whether records have offsets at its place, unless an ABORT voids it."""
+        """True if the frame's position gives records their offsets, unless an ABORT voids the frame."""
         return self.kind in SEQUENCED and not self.flags & STAGED
 
     @property
     def size(self) -> int:
-        """Bytes that the frame takes in a log or on the wire, padding included."""
-        return HEADER_SIZE + ((len(self.progress) + 7) & ~7) + ((self.body_length + 7) & ~7)  # `padded`, without the calls
+        """Size in bytes in a log or on the wire, padding included."""
+        return HEADER_SIZE + ((len(self.progress) + 7) & ~7) + ((self.body_length + 7) & ~7)  # inlined `padded`: this is a hot path
 
     def stamp(self, view: int, position: int, previous_crc: int) -> None:
-        """Give the frame its place: sets view, position, header and header CRC (once: a stamped frame keeps its place for ever)."""
+        """Assign the position: set view, position, header and header CRC. A frame can be stamped only once."""
         if self.position:
             raise FormatError(f"the frame already has position {self.position}; it cannot be stamped again with {position}")
         self.view = view
@@ -250,7 +251,7 @@ class Frame:
         self.header = prefix + _CRC.pack(crc)
 
     def unstamped(self) -> Frame:
-        """A copy that shares progress and body and has no place."""
+        """Return a copy without a position that shares progress and body."""
         return Frame(
             self.kind,
             self.body,
@@ -269,7 +270,7 @@ class Frame:
         )
 
     def extents(self) -> list[Buffer]:
-        """The frame's bytes as buffers, in order, for one gathered write; nothing is copied."""
+        """Return the frame's bytes as buffers for one vectored write, without a copy."""
         out: list[Buffer] = [self.header]
         progress = self.progress
         if progress:
@@ -283,7 +284,7 @@ class Frame:
         return out
 
     def to_bytes(self) -> bytes:
-        """The frame's bytes in one piece; an unstamped frame is written with view, position and header CRC zero."""
+        """Return the frame's bytes; an unstamped frame has zeros as view, position and header CRC."""
         header = self.header or self._unstamped_header()
         return b"".join([header, *self.extents()[1:]])
 
@@ -313,11 +314,11 @@ class Frame:
         )
 
     def packed_header(self) -> bytes:
-        """The 96 bytes of the header, stamped or not."""
+        """Return the 96 bytes of the header, stamped or not."""
         return self.header or self._unstamped_header()
 
     def __repr__(self) -> str:
-        """One line for logs and transcripts."""
+        """Return one line for logs and transcripts."""
         kind = Kind(self.kind).name if self.kind in KINDS else str(self.kind)
         text = f"{kind} view={view_text(self.view)} position={self.position}"
         if self.producer:
@@ -325,7 +326,7 @@ class Frame:
         return f"<{text} topic={self.topic} body={self.body_length}>"
 
     def __eq__(self, other: object) -> bool:
-        """Same header, progress and body."""
+        """True if header, progress and body are equal."""
         if not isinstance(other, Frame):
             return NotImplemented
         return (
@@ -338,26 +339,29 @@ class Frame:
 
 
 def payload_crc(progress: bytes, body: Buffer) -> int:
-    """The producer's CRC: CRC32C over progress and body."""
+    """Return the producer's CRC: CRC32C over progress and body."""
     return crc32c(body, google_crc32c.extend(0, progress) if progress else 0)
 
 
 def decode_header(data: Buffer, at: int = 0) -> Frame:
-    """The frame described by the 96 bytes at `at`, with empty progress and body but all lengths set (`body_length`; the progress's
-    length is `progress_length_at(data, at)`).
+    """Decode the header at `at` into a frame with empty progress and body, without a check of the chain (`chained`).
+
+    `body_length` is set; `progress_length_at(data, at)` returns the length of the progress.
 
     Raises:
-        FormatError: the bytes are no header of a known version and kind. The chain is not checked here (`chained`).
+        FormatError: the bytes are not a header of a known version and kind.
     """
     if len(data) < at + HEADER_SIZE:
-        raise FormatError(f"a header takes {HEADER_SIZE} bytes and only {max(0, len(data) - at)} are there")
+        raise FormatError(f"a frame header needs {HEADER_SIZE} bytes, but only {max(0, len(data) - at)} are left")
     fields = _HEADER.unpack_from(data, at)
     if fields[0] != MAGIC:
-        raise FormatError(f"no frame starts here: magic is {fields[0]!r}, not {MAGIC!r}")
+        raise FormatError(f"no frame begins here: magic is {fields[0]!r}, not {MAGIC!r}")
     if fields[1] != VERSION:
-        raise FormatError(f"frame version {fields[1]} is not known (this release reads version {VERSION}); use a newer release")
+        raise FormatError(
+            f"frame version {fields[1]} is not supported (this release supports version {VERSION}): use a newer release"
+        )
     if fields[2] not in KINDS:
-        raise FormatError(f"frame kind {fields[2]} is not known to this release")
+        raise FormatError(f"frame kind {fields[2]} is not supported by this release: use a newer release")
     if fields[3] & ~KNOWN_FLAGS or fields[18] or fields[19]:
         raise FormatError(f"reserved bits are set in the header (flags {fields[3]:#x})")
     if fields[14] > PROGRESS_BYTES_MAX:
@@ -393,7 +397,7 @@ def decode_header(data: Buffer, at: int = 0) -> Frame:
 
 
 def progress_length_at(data: Buffer, at: int = 0) -> int:
-    """The length of the progress that the header at `at` announces."""
+    """Return the length of the progress from the header at `at`."""
     return int(_PROGRESS_LENGTH.unpack_from(data, at + 70)[0])
 
 
@@ -401,26 +405,26 @@ _PROGRESS_LENGTH = struct.Struct("<H")
 
 
 def header_chain(header: Buffer, previous_crc: int) -> int:
-    """The header CRC that `header` (96 bytes) must carry after a frame whose header CRC is `previous_crc`."""
+    """Return the expected CRC of `header` (96 bytes) after a frame with header CRC `previous_crc`."""
     return int(google_crc32c.extend(previous_crc, bytes(header[:CRC_AT])))
 
 
 def chained(frame: Frame, previous_crc: int) -> bool:
-    """Whether the frame's header CRC continues the chain from `previous_crc`."""
+    """True if the frame's header CRC continues the chain from `previous_crc`."""
     return header_chain(frame.header, previous_crc) == frame.header_crc
 
 
 def decode_frame(data: Buffer, at: int = 0) -> Frame:
-    """The whole frame at `at`; its body is a view of `data`. CRCs are not checked here (`chained`, `check_payload`).
+    """Decode the whole frame at `at`, without a check of CRCs (`chained`, `check_payload`). Its body is a view of `data`.
 
     Raises:
-        FormatError: no header of a known version is there, or the buffer ends inside the frame.
+        FormatError: the bytes are not a header of a known version, or the buffer ends inside the frame.
     """
     frame = decode_header(data, at)
     length = progress_length_at(data, at)
     body_at = at + HEADER_SIZE + padded(length)
     if body_at + frame.body_length > len(data):
-        raise FormatError(f"the frame at byte {at} needs {body_at + frame.body_length - at} bytes and {len(data) - at} are there")
+        raise FormatError(f"the frame at byte {at} needs {body_at + frame.body_length - at} bytes, but {len(data) - at} are left")
     view = memoryview(data)
     if length:
         frame.progress = bytes(view[at + HEADER_SIZE : at + HEADER_SIZE + length])
@@ -429,10 +433,10 @@ def decode_frame(data: Buffer, at: int = 0) -> Frame:
 
 
 def check_payload(frame: Frame, where: str = "") -> None:
-    """Raise `Damaged` unless progress and body have the CRC that the header names."""
+    """Check that progress and body match the CRC in the header, else raise `Damaged`."""
     found = payload_crc(frame.progress, frame.body)
     if found != frame.body_crc or len(frame.body) != frame.body_length:
         raise Damaged(
             f"the body of position {frame.position}{f' in {where}' if where else ''} has CRC {found:#010x} "
-            f"and its header says {frame.body_crc:#010x}"
+            f"instead of {frame.body_crc:#010x} as in its header"
         )

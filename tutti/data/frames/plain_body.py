@@ -1,13 +1,12 @@
-"""The plain form of a body, by which nearly all travel: no compression, no headers, every buffer where Arrow's writer puts it.
+"""Plain body: fast codec for the common form of a body, without compression and headers, in the layout of Arrow's writer.
 
-The metadata of such a message (a flatbuffer of 480 bytes) is fixed but for a few numbers: how many records, how many bytes of keys
-and values, and how many of them are null. So a body of this form is written here with one copy of its data and checked here with a
-handful of comparisons; Arrow's own functions cost five times that for a lone record, and more when none of their code is in the
-processor's caches. What is not of this form is left to Arrow (`tutti.data.frames.schema`): these functions answer None, which says
-nothing.
+The metadata of such a message (a flatbuffer of 480 bytes) is constant except for a few numbers: record count, and bytes and nulls
+of keys and values. So this module encodes a plain body with one copy of its data, and checks one with a few comparisons. Arrow's
+own functions cost five times that for a single record, and more with cold CPU caches. For bodies of other forms these functions
+return None, and callers use Arrow (`tutti.data.frames.schema`).
 
-The bytes of `encode_plain` are Arrow's to the last one: what `RecordBatch.serialize` gives (Arrow columnar format, "IPC"). Of a
-slice Arrow writes some bytes of its neighbours too, where `encode_plain_batch` writes zeros.
+The output of `encode_plain` is byte for byte that of `RecordBatch.serialize` (Arrow columnar format, "IPC"). For a slice, Arrow
+also writes some bytes of neighbouring records, where `encode_plain_batch` writes zeros.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ _NUMBERS = struct.Struct("<q")
 _ROWS_AT, _BUFFERS_AT, _NODES_AT = 72, 88, 368
 _KEY_DATA_AT, _VALUE_DATA_AT = _BUFFERS_AT + 2 * 16 + 8, _BUFFERS_AT + 5 * 16 + 8
 _KEY_NULLS_AT, _VALUE_NULLS_AT = _NODES_AT + 8, _NODES_AT + 16 + 8
-_FEW = 32  # up to so many records plain Python is quicker than numpy
-_NO_HEADERS_END = 16  # offsets of the names and values of no headers, padded
+_FEW = 32  # up to this many records, plain Python is faster than numpy
+_NO_HEADERS_END = 16  # padded offsets of the empty header names and values
 _PADDING = tuple(bytes(n) for n in range(8))
 _DATA_BYTES_MAX = 2**31 - 1
-_LAYOUTS_KEPT = 256  # of the sizes that came last: records of one size are what most clients send
+_LAYOUTS_KEPT = 256  # cache size: most clients send records of equal size
 
 
 def _fixed_parts() -> tuple[bytes, bytes, bytes, bytes]:
-    """What does not change, from a message that Arrow writes."""
+    """Return the constant parts of a message that Arrow writes."""
     columns = [pa.nulls(1, kind) for kind in (pa.binary(), pa.binary(), TIMESTAMP, HEADERS)]
     message = pa.RecordBatch.from_arrays(columns, schema=BATCH_SCHEMA).serialize().to_pybytes()
     fields = _METADATA.unpack_from(message)
@@ -49,10 +48,10 @@ _FIXED = _fixed_parts()
 
 
 class Layout(NamedTuple):
-    """Where the buffers of a plain body lie, bytes from its start.
+    """Byte positions of the buffers of a plain body.
 
-    `key_size`, `value_size`: bytes of all keys and values; `key_nulls`, `value_nulls`: how many are null; `raw_length`: bytes of
-    all buffers together.
+    `key_size`, `value_size`: bytes of all keys and values. `key_nulls`, `value_nulls`: null counts. `raw_length`: bytes of all
+    buffers together.
     """
 
     metadata: bytes
@@ -74,7 +73,7 @@ class Layout(NamedTuple):
 
 @lru_cache(_LAYOUTS_KEPT)
 def _layout(count: int, key_data: int, key_nulls: int, value_data: int, value_nulls: int) -> Layout:
-    """The layout of `count` records whose keys and values have so many bytes and nulls."""
+    """Return the layout of `count` records with these bytes and nulls of keys and values."""
     bits, offsets = (count + 7) // 8, 4 * (count + 1)
     key_bits, value_bits = bits if key_nulls else 0, bits if value_nulls else 0
     a = padded(key_bits)
@@ -107,18 +106,18 @@ def _layout(count: int, key_data: int, key_nulls: int, value_data: int, value_nu
 
 
 def encode_plain(keys: Sequence[bytes | None] | None, values: Sequence[bytes | None], times: Buffer) -> tuple[bytes, int]:
-    """The body of records without headers, and its `raw_length`.
+    """Encode records without headers. Return the body and its `raw_length`.
 
     Args:
-        keys: one for each record, or None where no record has any.
-        values: one for each record; at least one, of less than 2 GiB together.
-        times: their timestamps as packed int64, us.
+        keys: one for each record, or None if no record has a key.
+        values: one for each record, at least one, below 2 GiB in total.
+        times: timestamps as packed int64, us.
     """
     return _join(None if keys is None else _column(keys), _column(values), times, len(values))
 
 
 def encode_plain_batch(records: pa.RecordBatch) -> tuple[bytes, int] | None:
-    """The same of a valid record batch of `BATCH_SCHEMA`; None if it has headers, or a bitmap that does not start at a byte."""
+    """As `encode_plain`, from a valid batch of `BATCH_SCHEMA`; None if it has headers, or a bitmap not aligned to a byte."""
     count = records.num_rows
     if records.column(3).null_count != count:
         return None
@@ -131,12 +130,12 @@ def encode_plain_batch(records: pa.RecordBatch) -> tuple[bytes, int] | None:
 
 
 class _Column(NamedTuple):
-    """A column of bytes: the buffers of its body."""
+    """A column of bytes as the buffers of its body."""
 
     nulls: int
     validity: Buffer
     offsets: Buffer
-    size: int  # of all data, bytes
+    size: int  # bytes of all data
     data: Sequence[Buffer]
 
     def add_to(self, parts: list[Buffer]) -> None:
@@ -196,13 +195,13 @@ def _offsets(values: Sequence[bytes]) -> bytes:
     if count <= _FEW:
         return struct.pack(f"<{count + 1}i", 0, *accumulate(map(len, values)))
     offsets = np.zeros(count + 1, np.int32)
-    # `struct` makes an array of a list in a third of the time that numpy takes.
+    # `struct` converts a list to an array in a third of numpy's time.
     np.cumsum(np.frombuffer(struct.pack(f"{count}i", *map(len, values)), np.int32), out=offsets[1:])
     return offsets.tobytes()
 
 
 def plain_layout(body: Buffer, count: int) -> Layout | None:
-    """The layout of a body of `count` records, if its metadata is that of a plain one; what the buffers hold is not looked at."""
+    """Return the layout of a body of `count` records if its metadata is plain, else None. The buffers are not checked."""
     if len(body) < _METADATA.size:
         return None
     number = _NUMBERS.unpack_from
@@ -217,14 +216,15 @@ def plain_layout(body: Buffer, count: int) -> Layout | None:
 
 
 def raw_length_of(body: Buffer, count: int) -> int:
-    """What a header's `raw_length` says of a body of `count` records: bytes of its buffers without compression and padding."""
+    """Return the `raw_length` for a body of `count` records: bytes of its buffers without compression and padding."""
     layout = plain_layout(body, count)
     return layout.raw_length if layout else body_sizes(body, len(BATCH_SCHEMA)).raw_bytes
 
 
 def check_plain(frame: Frame) -> Layout | None:
-    """The layout of a frame's body that is plain and valid for sure: Arrow's full validation would pass, and count, timestamps and
-    `raw_length` are what the header says. None says nothing.
+    """Return the layout of a frame's body if it is plain and certainly valid.
+
+    Then Arrow's full validation would pass, and count, timestamps and `raw_length` match the header. None leaves this open.
     """
     body, count = frame.body, frame.count
     layout = None if frame.codec else plain_layout(body, count)
@@ -254,7 +254,7 @@ def _zeros(body: Buffer, start: int, end: int) -> bool:
 
 
 def _ends(body: Buffer, count: int, start: int, size: int) -> bool:
-    """Whether offsets begin at 0, never fall, and end within `size` bytes."""
+    """True if the offsets begin at 0, never decrease, and end within `size` bytes."""
     if count <= _FEW:
         offsets = struct.unpack_from(f"<{count + 1}i", body, start)
         return not (offsets[0] or offsets[-1] > size or any(before > after for before, after in pairwise(offsets)))
@@ -263,7 +263,7 @@ def _ends(body: Buffer, count: int, start: int, size: int) -> bool:
 
 
 def _bits(body: Buffer, count: int, start: int, end: int, nulls: int) -> bool:
-    """Whether the bitmap, if there is one, has `nulls` zeros."""
+    """True if the bitmap is absent or has `nulls` zeros."""
     if start == end:
         return True
     bits = int.from_bytes(body[start : start + (count + 7) // 8], "little") & ((1 << count) - 1)

@@ -1,1 +1,1 @@
-"""Files."""
+"""Files of a data directory, and access to them."""

@@ -1,9 +1,9 @@
-"""A gateway's data directory: who owns it, that one process at a time writes it, and whether it is the original.
+"""A gateway's data directory: its identity, its lock for one writer process, and the detection of copies.
 
-What a gateway promised and voted for since a copy was made is not in the copy. So `identity.json` says which file it is written
-into, and is written into a new one at each start, before anything is promised, and now and then while the gateway runs: a copy has
-another file, and one from before that says of another file that it was it, however it was put back: beside the original, in its
-place, or file by file into its own folders. Each is replaced whole, so that a crash leaves one that tells the truth.
+A copy of a directory lacks the promises and votes that the gateway made after the copy. Therefore `identity.json` records the
+inode and birth of its own file. Each start writes it into a new file before the gateway promises anything, and a running gateway
+rewrites it from time to time. A copy has another file, and an older copy names an older file, even if an operator restores it in
+the same place. Each write replaces the file as a whole, so a crash leaves a valid one.
 """
 
 from __future__ import annotations
@@ -26,19 +26,25 @@ from tutti.log.files.layout import FORMAT_VERSION, IDENTITY, LOCK, LOG
 from tutti.log.files.storage import Storage, SyncFailed, read_file
 from tutti.runtime.fsync import DIRECTORY_MODE, open_file
 
-_TEMPORARY = IDENTITY + ".tmp"  # what `replace_file` writes, and then gives its name
+_TEMPORARY = IDENTITY + ".tmp"  # `replace_file` writes this file, then renames it
 _NEW = IDENTITY + ".new"
-_IGNORED = {LOCK, _NEW, _TEMPORARY, "lost+found"}  # may stand in a directory that no gateway has begun to use
+_IGNORED = {LOCK, _NEW, _TEMPORARY, "lost+found"}  # allowed in a directory that no gateway uses yet
 _US = 1_000_000
-_NAMED_MAX = 7  # gateways that `tutti dev` runs at most
-_GIVE_ANOTHER = "stop that gateway first, or give this one a directory of its own"
+_NAMED_MAX = 7  # the highest number of gateways that `tutti dev` runs
+_IN_USE_HINT = "stop that gateway first, or give this one a directory of its own"
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """identity.json: whose directory this is. `incarnation` and `log` are uuids as hex; `log` is empty until the log has begun.
-    `left` says that the group went on without this disk, and how that was heard of; empty otherwise. `place` is the number (inode)
-    of the log's folder when this was written, 0 where it was not noted, and `file` the file that this was written into, None where
-    it was not noted: a copy of the directory has others.
+    """Content of identity.json: the owner of the directory.
+
+    Attributes:
+        format: format version of the directory.
+        gateway, group: names of the owner and its group.
+        incarnation: uuid of the disk, hex.
+        log: uuid of the log, hex; empty until the log exists.
+        left: why the group continues without this disk; empty otherwise.
+        place: inode of the log's folder at the time of writing; 0 if unknown.
+        file: identity of the file with this content; None if unknown. A copy of the directory has another file and folder.
     """
 
     format: int
@@ -52,12 +58,12 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 def read_identity(path: str) -> Identity | None:
-    """The identity of a directory, None if it has none.
+    """Return the identity of a directory; None if it has none.
 
     Raises:
-        DirectoryRefused: it cannot be read.
-        WrongDirectory: it has another format.
-        Damaged: it is no identity.
+        DirectoryRefused: the file is not readable.
+        WrongDirectory: the directory has another format.
+        Damaged: the file is not a valid identity.
     """
     file = os.path.join(path, IDENTITY)
     try:
@@ -70,7 +76,7 @@ def read_identity(path: str) -> Identity | None:
         version = msgspec.json.decode(data, type=dict[str, Any]).get("format")
         if isinstance(version, int) and version != FORMAT_VERSION:
             raise WrongDirectory(
-                f"data directory {path} has format {version} and this release knows format {FORMAT_VERSION}: "
+                f"data directory {path} has format {version}, but this release supports format {FORMAT_VERSION}: "
                 "use the release that wrote it, or a new directory"
             )
         return msgspec.json.decode(data, type=Identity)
@@ -79,36 +85,38 @@ def read_identity(path: str) -> Identity | None:
 
 
 def no_identity(path: str) -> WrongDirectory:
-    """The error of a directory that no gateway has used; it names those within that one has, as `tutti dev` makes them."""
+    """Return the error for a directory without an identity; its text names subdirectories that have one, as of `tutti dev`."""
     try:
         found = [os.path.join(path, entry) for entry in sorted(os.listdir(path))]
     except FileNotFoundError:
         return WrongDirectory(f"{path} is not the data directory of a gateway: it does not exist")
     except OSError:
-        found = []  # it cannot be read
+        found = []
     within = [directory for directory in found if os.path.isfile(os.path.join(directory, IDENTITY))][:_NAMED_MAX]
     hint = f"; did you mean {' or '.join(within)}?" if within else ""
     return WrongDirectory(f"{path} is not the data directory of a gateway: it has no {IDENTITY}{hint}")
 
 
 class Directory:
-    """An open and locked data directory. The lock goes with the process, whatever way that ends.
+    """An open and locked data directory. The lock ends with the process, even after a crash.
 
     Attributes:
-        copied: whether it is a copy of the directory that its identity was written for: what that one did since is not known.
-        renewed: what was done about that, for the operator; empty if nothing was.
+        copied: True if the directory is a copy, so later promises and votes of the original are unknown.
+        renewed: message for the operator if the directory became a new disk; empty otherwise.
     """
 
     def __init__(self, path: str, identity: Identity, lock: int, storage: Storage) -> None:
-        """Made by `open_directory`."""
+        """Use `open_directory` or `lock_directory` to create one."""
         self.path = path
         self.identity = identity
         self.storage = storage
         self._lock = lock
-        self._writing = threading.Lock()  # the disk's thread writes the identity, and whoever hears that the group left this disk
-        self._settled = self._stale = False
-        self._noted_at = 0.0
-        self.copied = _copied(path, identity)
+        self._write_lock = (
+            threading.Lock()
+        )  # the disk thread and the thread that handles a removal from the group both write the identity
+        self._is_original = self._stale = False
+        self._written_at = 0.0
+        self.copied = _is_copy(path, identity)
         self.renewed = ""
 
     @property
@@ -118,86 +126,86 @@ class Directory:
 
     @property
     def group(self) -> str:
-        """Name of its group."""
+        """Name of the group."""
         return self.identity.group
 
     @property
     def incarnation(self) -> bytes:
-        """16 bytes that name this disk: another directory of the same gateway has another."""
+        """Uuid of this disk, 16 bytes; each directory of a gateway has its own."""
         return bytes.fromhex(self.identity.incarnation)
 
     @property
     def log(self) -> bytes:
-        """Uuid of the log, 16 bytes, empty until it has begun."""
+        """Uuid of the log, 16 bytes; empty until the log exists."""
         return bytes.fromhex(self.identity.log)
 
     def remember_log(self, log: bytes) -> None:
-        """Write down which log the directory holds, once it has durably begun."""
+        """Store the uuid of the log, once the log durably exists."""
         if log != self.log:
             self._write(log=log.hex())
 
     def leave(self, reason: str) -> None:
-        """Write down that the group went on without this disk, and why: no gateway begins on it again."""
+        """Store that the group continues without this disk, and why: no gateway starts on it again."""
         self._write(left=reason)
 
     def settle(self) -> None:
-        """The directory stands here from now on, and is what its original was; done at each start, before anything is promised, so
-        that what was copied before is told from it.
-        """
+        """Declare this directory the original, so that earlier copies become detectable. Each start does so before any promise."""
         try:
-            self._write(place=_place(self.path))
+            self._write(place=_log_inode(self.path))
         except OSError as error:
-            if self.copied or not no_room(error):  # else what was noted is still true
+            if self.copied or not no_room(error):  # with a full disk, the stored identity stays valid
                 raise
-        self.copied, self._settled = False, True
+        self.copied, self._is_original = False, True
 
     def freshen(self, after_us: int) -> None:
-        """Note anew which file the identity is, if that was done longer ago: no start stands between a copy of a running gateway's
-        files, and its being put back after a crash. To be called when something was promised or voted for.
+        """Rewrite the identity if the last write is older than `after_us`. Call this after a promise or a vote.
+
+        Without it, a copy of a running gateway's files would stay undetected if it replaces them after a crash.
 
         Raises:
-            SyncFailed: the disk failed. What else fails is tried again as late: what was noted is still true.
+            SyncFailed: the disk failed. Other errors are retried after `after_us`, because the stored identity stays valid.
         """
         self._stale = True
-        if time.monotonic() - self._noted_at < after_us / _US:
+        if time.monotonic() - self._written_at < after_us / _US:
             return
         try:
             self._write()
         except SyncFailed:
             raise
         except OSError:
-            self._noted_at = time.monotonic()
+            self._written_at = time.monotonic()
 
     def rested(self, after_us: int) -> None:
-        """The disk rests: do so, if something was promised or voted for since it was done, so long ago. Raises as `freshen`."""
+        """Call `freshen` if a promise or vote followed the last identity write; for an idle disk. Raises as `freshen`."""
         if self._stale:
             self.freshen(after_us)
 
     def renew(self) -> None:
-        """The directory is a copy in a group of several, or holds files of an earlier time: it becomes another disk, with a log to
-        go on from and no vote. What the original promised and voted for since is not known here.
+        """Turn a copied or outdated directory into a new disk without a vote, which keeps its log.
+
+        The original's later promises and votes are unknown, so the old vote must not be used.
         """
-        self._write(incarnation=uuid.uuid4().hex, place=_place(self.path))
-        self.copied, self._settled = False, True
+        self._write(incarnation=uuid.uuid4().hex, place=_log_inode(self.path))
+        self.copied, self._is_original = False, True
         self.renewed = (
-            f"data directory {self.path} is a copy, was put back from one, or is older than its group knows: what {self.gateway} "
-            f"promised since is lost. It learns as with a new disk, and has no vote; to give it one, {disk_remedy(self.gateway)}. "
-            "A directory that is moved, with nothing left behind that may run, is declared so before its first start: "
-            "`tutti log moved DIR`"
+            f"data directory {self.path} is a copy, was restored from one, or is older than its group knows: later promises of "
+            f"{self.gateway} are lost. The gateway catches up as with a new disk and has no vote; to give it a vote, "
+            f"{disk_remedy(self.gateway)}. After moving a directory with its gateway stopped, run `tutti log moved DIR` before the "
+            "first start"
         )
 
     def _write(self, **changes: str | int) -> None:
-        with self._writing:
+        with self._write_lock:
             self.identity = _write_identity(self.path, msgspec.structs.replace(self.identity, **changes), self.storage)
-            self._stale, self._noted_at = False, time.monotonic()
+            self._stale, self._written_at = False, time.monotonic()
 
     def close(self) -> None:
-        """Let the directory go; where a gateway ran, copies that were made of its files meanwhile are none of what it leaves."""
+        """Release the directory. After a gateway ran, write the identity again, so that copies made meanwhile are detectable."""
         if self._lock < 0:
             return
         try:
-            if self._settled:
-                with contextlib.suppress(OSError):  # what was noted is still true
+            if self._is_original:
+                with contextlib.suppress(OSError):  # the stored identity stays valid
                     self._write()
         finally:
             os.close(self._lock)
@@ -205,38 +213,38 @@ class Directory:
 
 
 def open_directory(path: str, *, gateway: str, group: str, create: bool = True, storage: Storage | None = None) -> Directory:
-    """Lock the data directory of a gateway; a new or empty one becomes its own.
+    """Lock the data directory of a gateway; with `create`, initialise a new or empty one.
 
     Raises:
-        DirectoryRefused: it is locked, or cannot be read or written.
-        WrongDirectory: it belongs to another gateway or group, has another format, or holds something else.
-        Damaged: its identity is damaged, or its log is gone.
+        DirectoryRefused: the directory is locked, or is not readable or writable.
+        WrongDirectory: the directory belongs to another gateway or group, has another format, or holds other files.
+        Damaged: the identity is corrupt, or the log is lost.
     """
-    return _open(os.path.abspath(path), gateway, group, create, storage or Storage(), _GIVE_ANOTHER)
+    return _open(os.path.abspath(path), gateway, group, create, storage or Storage(), _IN_USE_HINT)
 
 
 def lock_directory(path: str | os.PathLike[str], storage: Storage | None = None) -> Directory:
-    """Lock a directory that a gateway has used, whoever it is (for repair).
+    """Lock the data directory of any gateway (for repair).
 
     Raises:
-        WrongDirectory: it is no data directory.
+        WrongDirectory: the path is not a data directory.
         DirectoryRefused, Damaged: as `open_directory`.
     """
     path = os.path.abspath(path)
     if lane_at(path) is not None:
         raise WrongDirectory(
-            f"{path} is a lane, from which nothing is cut: its gateway takes what is lost from the others; where it is the "
+            f"{path} is a lane, and lanes are never truncated: its gateway fetches lost records from the others. If it is the "
             f"gateway's own lane, and `halted` in `lanes` of the status, {NEW_LANE}"
         )
     identity = read_identity(path)
     if identity is None:
         raise no_identity(path)
-    advice = f"stop it first; to look at the log while it runs: tutti log verify {path}"
+    advice = f"stop it first; to check the log while it runs: tutti log verify {path}"
     return _open(path, identity.gateway, identity.group, False, storage or Storage(), advice)
 
 
 def moved(path: str | os.PathLike[str]) -> bool:
-    """Say of a directory that it stands here now and is what its original was; whether it was not known to.
+    """Declare a moved directory the original. Return True if it was considered a copy.
 
     Raises:
         WrongDirectory, DirectoryRefused, Damaged: as `lock_directory`.
@@ -253,22 +261,22 @@ def moved(path: str | os.PathLike[str]) -> bool:
 def _open(path: str, gateway: str, group: str, create: bool, storage: Storage, when_in_use: str) -> Directory:
     try:
         if create:
-            _make(path, storage)
-        _look(path, gateway, group, create)  # before the lock is made: what is refused stays as it was
+            _make_directories(path, storage)
+        _check(path, gateway, group, create)  # before the lock file exists, so that a refused directory stays unchanged
         lock = _lock(path, when_in_use)
     except OSError as error:
-        raise DirectoryRefused(f"data directory {path} cannot be used: {error.strerror}; {remedy(error)}") from error
+        raise DirectoryRefused(f"data directory {path} is not usable: {error.strerror}; {remedy(error)}") from error
     try:
-        return Directory(path, _own(path, gateway, group, create, storage), lock, storage)
+        return Directory(path, _load_or_create(path, gateway, group, create, storage), lock, storage)
     except OSError as error:
         os.close(lock)
-        raise DirectoryRefused(f"data directory {path} cannot be used: {error.strerror}; {remedy(error)}") from error
+        raise DirectoryRefused(f"data directory {path} is not usable: {error.strerror}; {remedy(error)}") from error
     except BaseException:
         os.close(lock)
         raise
 
 
-def _make(path: str, storage: Storage) -> None:
+def _make_directories(path: str, storage: Storage) -> None:
     missing: list[str] = []
     while not os.path.exists(path):
         missing.append(path)
@@ -279,7 +287,7 @@ def _make(path: str, storage: Storage) -> None:
 
 
 def _lock(path: str, when_in_use: str) -> int:
-    import fcntl  # noqa: PLC0415 - clients are imported also on systems without it, and lock nothing
+    import fcntl  # noqa: PLC0415 - clients also run on systems without fcntl, and need no lock
 
     lock = open_file(os.path.join(path, LOCK), os.O_RDWR | os.O_CREAT)
     try:
@@ -293,16 +301,16 @@ def _lock(path: str, when_in_use: str) -> int:
     return lock
 
 
-def _look(path: str, gateway: str, group: str, create: bool) -> Identity | None:
-    """The identity of a directory that this gateway may use, None if that is still to be made."""
-    # Listed before the identity is looked for: where another first start is under way, whatever it made after that has one.
-    others = sorted(name for name in set(os.listdir(path)) - _IGNORED if not _begun(path, name))
+def _check(path: str, gateway: str, group: str, create: bool) -> Identity | None:
+    """Check that this gateway may use a directory. Return its identity; None if the directory is still to be initialised."""
+    # List before reading the identity: files that a concurrent first start creates after the listing come with an identity.
+    others = sorted(name for name in set(os.listdir(path)) - _IGNORED if not _is_interrupted_start(path, name))
     found = read_identity(path)
     if found is None:
         if others or not create:
             what = f"holds {others[0]!r}" if others else "is empty"
             raise WrongDirectory(
-                f"{path} is not the data directory of a gateway: it {what} and has no {IDENTITY}; give a new directory"
+                f"{path} is not the data directory of a gateway: it {what} and has no {IDENTITY}; use a new directory"
             )
         return None
     for what, wanted, has in (("gateway", gateway, found.gateway), ("group", group, found.group)):
@@ -311,40 +319,41 @@ def _look(path: str, gateway: str, group: str, create: bool) -> Identity | None:
                 f"data directory {path} belongs to {what} {has!r}, not to {wanted!r}: give this gateway a directory of its own"
             )
     if found.left and create:
-        raise WrongDirectory(f"no gateway begins on data directory {path} any more: {found.left}")
+        raise WrongDirectory(f"no gateway can start on data directory {path} again: {found.left}")
     if not os.path.isdir(os.path.join(path, LOG)):
-        raise Damaged(f"data directory {path} has lost its {LOG} folder: restore it, or use a new directory")
+        raise Damaged(f"the {LOG} folder of data directory {path} is missing: restore it, or use a new directory")
     return found
 
 
-def _own(path: str, gateway: str, group: str, create: bool, storage: Storage) -> Identity:
-    found = _look(path, gateway, group, create)
+def _load_or_create(path: str, gateway: str, group: str, create: bool, storage: Storage) -> Identity:
+    found = _check(path, gateway, group, create)
     if found is None:
         os.makedirs(os.path.join(path, LOG), exist_ok=True)
-        found = _write_identity(path, Identity(FORMAT_VERSION, gateway, group, uuid.uuid4().hex, place=_place(path)), storage)
+        found = _write_identity(path, Identity(FORMAT_VERSION, gateway, group, uuid.uuid4().hex, place=_log_inode(path)), storage)
     return found
 
 
-def _copied(path: str, identity: Identity) -> bool:
-    """Whether the log's folder or the identity is not the one that was noted. Nothing is compared that owner or mode change: some
-    machines set these again at each start.
+def _is_copy(path: str, identity: Identity) -> bool:
+    """True if the log's folder or the identity file differs from the recorded one.
+
+    Owner and mode do not count, because some hosts set them again at each start.
     """
     file = identity.file
-    return 0 < identity.place != _place(path) or not (file is None or file.fits(birth_of(os.path.join(path, IDENTITY))))
+    return 0 < identity.place != _log_inode(path) or not (file is None or file.fits(birth_of(os.path.join(path, IDENTITY))))
 
 
-def _place(path: str) -> int:
-    """The number of the log's folder, which a copy does not share."""
+def _log_inode(path: str) -> int:
+    """Return the inode of the log's folder, which a copy does not share."""
     return os.stat(os.path.join(path, LOG)).st_ino
 
 
-def _begun(path: str, name: str) -> bool:
-    """Whether it is the empty folder that a first start leaves when it is cut off before the identity."""
+def _is_interrupted_start(path: str, name: str) -> bool:
+    """True for an empty log folder, which a first start leaves if it is interrupted before it writes the identity."""
     return name == LOG and os.path.isdir(os.path.join(path, LOG)) and not os.listdir(os.path.join(path, LOG))
 
 
 def _write_identity(path: str, identity: Identity, storage: Storage) -> Identity:
-    """Put the identity into a new file, and note in it which one that is; returns what was written."""
+    """Write the identity, including the identity of its own new file, and return it."""
     made = _new_file(os.path.join(path, _NEW), os.path.join(path, _TEMPORARY), storage)
     identity = msgspec.structs.replace(identity, file=made)
     data = msgspec.json.format(msgspec.json.encode(identity), indent=2) + b"\n"
@@ -353,8 +362,9 @@ def _write_identity(path: str, identity: Identity, storage: Storage) -> Identity
 
 
 def _new_file(path: str, then: str, storage: Storage) -> Birth | None:
-    """Make a file under a path, rename it, and say which one it is; None where that changes with the name, as on file systems that
-    make a number of the path: nothing must be noted then that does not last.
+    """Create a file, rename it, and return its identity.
+
+    None if the identity changes with the name, as on file systems that derive inodes from paths: such an identity is useless.
     """
     storage.close(storage.open(path, create=True))
     made = birth_of(path)

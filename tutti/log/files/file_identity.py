@@ -1,5 +1,6 @@
-"""What tells a file from every other one, and from a copy of itself: its number (inode) and its birth. Neither goes with the
-content, whatever copies it, and neither changes when owner, mode, times or name of the file do.
+"""Identity of a file: its inode and its birth time, which distinguish the file from every other file and from its copies.
+
+No copy tool preserves them, and a change of owner, mode, times or name does not change them.
 """
 
 from __future__ import annotations
@@ -13,17 +14,19 @@ from tutti.runtime.reserved_fds import patiently
 
 _NS = 1_000_000_000
 
-# statx(2): of a descriptor, and where in what it fills in (256 bytes) stand the mask of what is told and the time of birth.
+# statx(2): AT_EMPTY_PATH, STATX_BTIME, the size of struct statx; then the fields stx_mask and stx_btime with its offset.
 _OF_DESCRIPTOR, _BIRTH, _SIZE = 0x1000, 0x800, 256
 _MASK = struct.Struct("=I")
 _TIME, _TIME_AT = struct.Struct("=qI"), 80
 
-_GET_GENERATION = 0x80087601  # ioctl_iflags(2): FS_IOC_GETVERSION, which fills in an int
+_GET_GENERATION = 0x80087601  # FS_IOC_GETVERSION of ioctl_iflags(2), which returns an int
 
 
 class Birth(msgspec.Struct, frozen=True):
-    """Of one file. A number is given again once its file is gone, so when the file was made is told with it: `born`, ns since 1970,
-    or where the file system tells no such time the number's `generation`. 0 is what it does not tell.
+    """Identity of one file.
+
+    File systems reuse inodes, so the birth time `born` (ns since 1970) is part of the identity. If the file system has no birth
+    time, `generation` of the inode replaces it. 0 means unknown.
     """
 
     inode: int
@@ -31,16 +34,16 @@ class Birth(msgspec.Struct, frozen=True):
     generation: int = 0
 
     def fits(self, other: Birth) -> bool:
-        """Whether both may be of one file: what is told of both is the same, as a kernel may tell more than the one before."""
+        """True if both can be the same file. Only values known on both sides count, because kernels differ in what they return."""
         pairs = ((self.born, other.born), (self.generation, other.generation))
         return self.inode == other.inode and all(not mine or not its or mine == its for mine, its in pairs)
 
 
 def birth_of(path: str) -> Birth:
-    """That of the file under a path.
+    """Return the identity of the file at a path.
 
     Raises:
-        OSError: it cannot be opened.
+        OSError: the file cannot be opened.
     """
     fd = patiently(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
     try:
@@ -51,8 +54,8 @@ def birth_of(path: str) -> Birth:
 
 
 def _born(fd: int) -> int:
-    """Time of birth, ns; 0 where it is not told: by the file system, the kernel, its filter of calls, or the C library."""
-    import ctypes  # noqa: PLC0415 - only a gateway needs it, and clients import this
+    """Return the birth time in ns; 0 if the file system, the kernel, a syscall filter or the C library does not provide it."""
+    import ctypes  # noqa: PLC0415 - only gateways need ctypes, but clients import this module
 
     found = ctypes.create_string_buffer(_SIZE)
     try:
@@ -66,8 +69,8 @@ def _born(fd: int) -> int:
 
 
 def _generation(fd: int) -> int:
-    """How often, or at which draw, the number was given; 0 where it is not told."""
-    import fcntl  # noqa: PLC0415 - clients are imported also on systems without it, and ask for nothing here
+    """Return the generation of the inode; 0 if unknown."""
+    import fcntl  # noqa: PLC0415 - clients also run on systems without fcntl, and never call this
 
     found = bytearray(8)
     try:

@@ -1,4 +1,4 @@
-"""Where the lanes of a gateway's directory are."""
+"""Paths of lanes within a gateway's data directory."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from tutti.log.files.storage import read_file
 from tutti.runtime.reserved_fds import patiently
 
 LANES = "lanes"
-OWN = "lane"  # in a gateway's directory: which lane is its own, from before the first write to it
-SUSPECT = "suspect"  # in a lane's directory: somebody could not read what is decided in it: all of it is looked at
+OWN = "lane"  # in a gateway's directory: the name of its own lane, written before the lane's first write
+SUSPECT = "suspect"  # in a lane's directory: a read of decided records failed, so the whole lane must be checked
 
 
 def lane_path(directory: str, lane: LaneName) -> str:
-    """The directory of a lane."""
+    """Return the directory of a lane."""
     return os.path.join(directory, LANES, lane.text)
 
 
 def lanes_there(directory: str) -> list[LaneName]:
-    """The lanes in a gateway's directory, by number; none in a directory of a release that had none."""
+    """Return the lanes in a gateway's directory, sorted by number; empty for a directory of a release without lanes."""
     try:
         names = patiently(lambda: os.listdir(os.path.join(directory, LANES)))
     except FileNotFoundError:
@@ -29,7 +29,7 @@ def lanes_there(directory: str) -> list[LaneName]:
 
 
 def noted_lane(directory: str) -> LaneName | None:
-    """The lane that began as the gateway's own one, whether it is there or not; None if none did."""
+    """Return the recorded own lane of the gateway, even if its directory is gone; None if none is recorded."""
     try:
         return LaneName.parse(read_file(os.path.join(directory, OWN)).decode("ascii", "replace").strip())
     except FileNotFoundError:
@@ -37,12 +37,12 @@ def noted_lane(directory: str) -> LaneName | None:
 
 
 def is_begun(directory: str, lane: LaneName) -> bool:
-    """Whether something was written to a lane: one whose directory holds no log is being made."""
+    """True if the lane holds a log. The directory of a lane that is still being created has none."""
     return bool(positions_named(lane_path(directory, lane), "seg"))
 
 
 def lane_at(path: str) -> tuple[str, LaneName] | None:
-    """The gateway's directory and the lane, if the path is that of a lane's directory."""
+    """Return the gateway's directory and the lane if the path is a lane's directory, else None."""
     lanes, name = os.path.split(os.path.abspath(path))
     directory, folder = os.path.split(lanes)
     lane = LaneName.parse(name)

@@ -1,4 +1,4 @@
-"""Names of the files of a data directory, and the header of a segment."""
+"""File names of a data directory, and the header of a segment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tutti.log.files.log_start import read_start
 from tutti.log.files.storage import Storage, read_file
 from tutti.runtime.reserved_fds import patiently
 
-FORMAT_VERSION = 1  # of the whole directory; each file that has a form of its own repeats it
+FORMAT_VERSION = 1  # version of the whole directory; files with their own format repeat it
 
 LOCK = "LOCK"
 IDENTITY = "identity.json"
@@ -26,8 +26,8 @@ LOG = "log"
 PREPARED = "prepared-"
 
 PAGE = 4096
-MARK_SLOTS = (PAGE, 2 * PAGE)  # one of them is rewritten with each group of writes, in turns
-FRAMES_AT = 3 * PAGE  # where the first frame of a segment stands
+MARK_SLOTS = (PAGE, 2 * PAGE)  # each group of writes rewrites one of them, alternately
+FRAMES_AT = 3 * PAGE  # byte offset of the first frame in a segment
 
 SEGMENT_MAGIC = b"TUTL"
 _SEGMENT = struct.Struct("<4sI16sQQII")
@@ -37,39 +37,41 @@ _NAMED = re.compile(r"(\d{20})\.(seg|idx|snap)\Z")
 
 
 def segment_path(directory: str, first: int) -> str:
-    """Path of the segment whose first position is `first`."""
+    """Return the path of the segment with first position `first`."""
     return os.path.join(directory, LOG, f"{first:020d}.seg")
 
 
 def index_path(directory: str, first: int) -> str:
-    """Path of that segment's index."""
+    """Return the path of the index of the segment with first position `first`."""
     return os.path.join(directory, LOG, f"{first:020d}.idx")
 
 
 def snapshot_path(directory: str, first: int) -> str:
-    """Path of the snapshot of the log before position `first`."""
+    """Return the path of the snapshot of the log before position `first`."""
     return os.path.join(directory, LOG, f"{first:020d}.snap")
 
 
 def positions_named(directory: str, kind: str, *, all_there: bool = False) -> list[int]:
-    """Positions in the names of the log's files of a kind ("seg", "idx" or "snap"), ascending; empty if there is no log yet.
+    """Return the positions in the names of the log's files of a kind ("seg", "idx" or "snap"), ascending; empty without a log.
 
-    Files before the begin of the log do not count, unless `all_there` are asked for.
+    Files below the start of the log are included only with `all_there`.
     """
     try:
         names = patiently(lambda: os.listdir(os.path.join(directory, LOG)))
     except FileNotFoundError:
         return []
-    begin = 0 if all_there else read_start(directory).first  # read behind the names: what goes went from before the begin
+    begin = (
+        0 if all_there else read_start(directory).first
+    )  # read after the listing: a trim moves the start before it removes files
     found = (int(match[1]) for name in names if name.endswith(kind) and (match := _NAMED.match(name)))
     return sorted(position for position in found if position >= begin)
 
 
 def remove_before(directory: str, storage: Storage, first: int, segments_max: int | None = None) -> bool:
-    """Remove the files of the log before position `first`, the oldest first; whether some are left.
+    """Remove the log's files below position `first`, the oldest first. Return True if some remain.
 
     Args:
-        segments_max: of that many segments at most, None for all.
+        segments_max: limit of segments to remove; None for all.
     """
     left = False
     gone = 0
@@ -87,13 +89,13 @@ def remove_before(directory: str, storage: Storage, first: int, segments_max: in
 
 
 def check_begin(directory: str, firsts: Sequence[int]) -> None:
-    """Refuse a log whose first segment is gone.
+    """Check that the first segment of the log exists.
 
     Args:
-        firsts: of the segments that count and are there, one at least.
+        firsts: first positions of the existing segments, at least one.
 
     Raises:
-        Damaged: it is.
+        Damaged: the first segment is missing.
     """
     begin = read_start(directory).first
     if firsts[0] > begin:
@@ -101,16 +103,16 @@ def check_begin(directory: str, firsts: Sequence[int]) -> None:
 
 
 def segment_missing(directory: str, first: int, following: int) -> Damaged:
-    """The error of a log in which no segment begins with position `first`, and the next one with `following` (0: none does)."""
-    goes_on = f"the log goes on with position {following} only" if following else "nothing is behind it"
+    """Return the error for a missing segment at position `first`; `following` is the next segment's position, 0 without one."""
+    rest = f"the log continues only at position {following}" if following else "no later segment exists"
     return Damaged(
-        f"segment {segment_path(directory, first)} is missing: {goes_on}. Restore the file; see `tutti log verify {directory}`",
+        f"segment {segment_path(directory, first)} is missing: {rest}. Restore the file; see `tutti log verify {directory}`",
         first,
     )
 
 
 class SegmentHeader(NamedTuple):
-    """Page 0 of a segment: uuid of the log, position of its first frame, chain value before that, size of the file when made."""
+    """Page 0 of a segment: log uuid, first position, chain value before that position, and file size at creation."""
 
     log: bytes
     first: int
@@ -118,39 +120,39 @@ class SegmentHeader(NamedTuple):
     size: int
 
     def to_bytes(self) -> bytes:
-        """The page."""
+        """Encode the page."""
         head = _SEGMENT.pack(SEGMENT_MAGIC, FORMAT_VERSION, self.log, self.first, self.size, self.chain, 0)
         return (head + _CRC.pack(crc32c(head))).ljust(PAGE, b"\0")
 
     @classmethod
     def from_bytes(cls, data: Buffer, path: str) -> SegmentHeader:
-        """The header at the start of `data`, of the file `path`.
+        """Decode the header at the start of `data`, read from file `path`.
 
         Raises:
-            Damaged: it fails its CRC.
-            WrongDirectory: it is of a version that this release does not read.
+            Damaged: the header fails its CRC.
+            WrongDirectory: this release does not support the version.
         """
         if len(data) < SEGMENT_HEADER_SIZE or bytes(data[:4]) != SEGMENT_MAGIC:
-            raise Damaged(f"{path} does not start as a segment of a log does (byte 0)")
+            raise Damaged(f"{path} does not begin with a segment header (byte 0)")
         _, version, log, first, size, chain, _ = _SEGMENT.unpack_from(data)
         if _CRC.unpack_from(data, _SEGMENT.size)[0] != crc32c(bytes(data[: _SEGMENT.size])):
             raise Damaged(f"the header of segment {path} fails its CRC (byte 0)")
         if version != FORMAT_VERSION:
             raise WrongDirectory(
-                f"{path} has format {version} and this release reads format {FORMAT_VERSION}: use the release that wrote it"
+                f"{path} has format {version}, but this release supports format {FORMAT_VERSION}: use the release that wrote it"
             )
         return cls(log, first, chain, size)
 
 
 def read_header(directory: str, first: int) -> SegmentHeader:
-    """Header of the segment whose first position is `first`.
+    """Return the header of the segment with first position `first`.
 
     Raises:
-        Damaged: it fails its CRC, or names another position than the file.
-        WrongDirectory: it is of a version that this release does not read.
+        Damaged: the header fails its CRC, or its position differs from the file name.
+        WrongDirectory: this release does not support the version.
     """
     path = segment_path(directory, first)
     header = SegmentHeader.from_bytes(read_file(path, PAGE), path)
     if header.first != first:
-        raise Damaged(f"the header of segment {path} names position {header.first}: the file was renamed (byte 24)")
+        raise Damaged(f"the header of segment {path} has position {header.first}: restore the file's name (byte 24)")
     return header

@@ -1,12 +1,11 @@
-"""The live page: what a running gateway tells the other processes of its machine about its log, without a sync or a message.
+"""Live page: shared memory in which a running gateway publishes the state of its log to other processes on the host.
 
-A page of the file `live`, mapped by the gateway and by its readers. Every field is one aligned 8-byte word and is stored at once.
-It is never synced: it is good for as long as the kernel runs that it was written under (the page cache outlives the gateway), which
-the boot id in it tells. A copy of a directory does not pass for the original, because the page names its own inode.
+The page is in the file `live`, which the gateway and its readers map. Every field is one aligned 8-byte word with atomic stores.
+The page is never synced: it is valid while the kernel that it was written under runs, because the page cache outlives the gateway.
+The page contains the boot id to check that, and its own inode, so that a copy of the directory is not taken for the original.
 
-The frontier only grows while a boot lasts: a new run of the gateway takes over that of the one before, so that a reader never sees
-it move back (C7). The generation grows whenever another segment may come under the name of one of which nothing was decided: with
-each run, and each cut.
+The frontier only grows during a boot: a new run of the gateway inherits it, so readers never see it move back (C7). The generation
+grows whenever a segment file without decided frames can be replaced under the same name: at each run, and each truncation.
 """
 
 from __future__ import annotations
@@ -36,34 +35,34 @@ START_OFFSET = 16
 
 @functools.cache
 def boot_id() -> bytes:
-    """16 bytes that name the run of the kernel."""
+    """Return the boot id of the kernel, 16 bytes."""
     with open(_BOOT_FILE, encoding="ascii") as file:
         return bytes.fromhex(file.read().strip().replace("-", ""))
 
 
 def process_started(pid: int) -> int:
-    """When a process started, in clock ticks after boot; 0 if it does not run. With the pid it names a process for a boot."""
+    """Return a process's start time in clock ticks after boot; 0 if it does not run. With the pid it identifies the process."""
     try:
         with spared(lambda: open(f"/proc/{pid}/stat", "rb")) as file:
             fields = file.read().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return 0
-    return 0 if fields[0] in b"ZX" else int(fields[19])  # a zombie runs no more, it only was not waited for
+    return 0 if fields[0] in b"ZX" else int(fields[19])  # a zombie has ended
 
 
 class LivePage:
-    """The gateway's side: the only writer."""
+    """The gateway's side of the page, its only writer."""
 
     def __init__(self, directory: str) -> None:
-        """Map the page, which is made if it is not there; `publish` makes it good.
+        """Map the page, and create it if it does not exist; `publish` makes it valid.
 
         Raises:
-            OSError: there is no room for it, or the disk failed.
+            OSError: the disk is full or failed.
         """
         path = os.path.join(directory, LIVE)
         fd = open_file(path, os.O_RDWR | os.O_CREAT)
         try:
-            os.posix_fallocate(fd, 0, PAGE)  # a store into a page without a block ends the process when the disk is full
+            os.posix_fallocate(fd, 0, PAGE)  # on a full disk, a store into an unallocated page would kill the process with SIGBUS
             self._inode = os.fstat(fd).st_ino
             self._map = mmap.mmap(fd, PAGE)
         finally:
@@ -71,34 +70,32 @@ class LivePage:
         self._words = memoryview(self._map).cast("Q")
 
     def inherited(self) -> tuple[int, int]:
-        """Frontier (position, offset) of the run before, if that was under this boot; else zeros."""
+        """Return the frontier (position, offset) of the previous run, or zeros if that was before this boot."""
         return (self._words[FRONTIER_POSITION], self._words[FRONTIER_OFFSET]) if _good(self._words, self._inode) else (0, 0)
 
     @property
     def failed_before(self) -> bool:
-        """Whether the page cache may show what no disk holds: the last run ended with a failed sync, or nothing says that it did
-        not.
-        """
+        """True if the page cache can differ from the disk: the last run ended with a failed sync, or its end is unknown."""
         return not _good(self._words, self._inode) or bool(self._words[FAILED])
 
     def fail(self) -> None:
-        """Say so for the next run."""
+        """Record a failed sync for the next run."""
         self._words[FAILED] = 1
 
     def publish(self, state: LogState, segment: int) -> None:
-        """Begin a run: frontier and index go as far as `state`, `segment` is the first position of the newest segment."""
+        """Start a run with frontier and index at `state`; `segment` is the first position of the newest segment."""
         words = self._words
-        if not _good(words, self._inode):  # readers look at it only once the boot id is in
+        if not _good(words, self._inode):  # readers ignore the page until it has the boot id
             for word in (BOOT_LOW, BOOT_HIGH, HEARTBEAT_US, GENERATION):
-                words[word] = 0  # what stood there means nothing, and may be all ones
+                words[word] = 0  # old words are meaningless, and can be all ones
         words[PID] = os.getpid()
         words[STARTED] = process_started(os.getpid())
         words[GENERATION] += 1
         words[FAILED] = 0
-        words[HEARTBEAT_US] = 0  # it is not at work yet
+        words[HEARTBEAT_US] = 0  # the gateway does not serve yet
         self.segment(segment)
         self.frontier(state.position, state.next_offset)
-        self.indexed(state)  # behind the frontier, as while the log grows: no tick and no row shows beyond it
+        self.indexed(state)  # after the frontier, so that no tick or row above the frontier becomes visible
         words[INODE] = self._inode
         words[MAGIC] = _MAGIC
         boot = boot_id()
@@ -106,35 +103,35 @@ class LivePage:
         words[BOOT_LOW] = int.from_bytes(boot[:8], "little")
 
     def frontier(self, position: int, offset: int) -> None:
-        """Move the frontier; done before any receipt leaves. The offset is stored last: what it shows has a position that shows."""
+        """Move the frontier, before any receipt leaves. The offset is stored last, so a visible offset has a visible position."""
         self._words[FRONTIER_POSITION] = position
         self._words[FRONTIER_OFFSET] = offset
 
     def segment(self, first: int) -> None:
-        """Say which segment is the newest (its first position); done before anything in it can be decided."""
+        """Publish the first position of the newest segment, before any of its frames can be decided."""
         self._words[SEGMENT] = first
 
     def start(self, offset: int) -> None:
-        """The log begins at an offset from now on, as the directory says already; done before any file goes."""
+        """Publish the start offset of the log, after the directory has it and before any file is removed."""
         self._words[START_OFFSET] = offset
 
     def cut(self, first: int) -> None:
-        """The log was cut, and the newest segment begins with position `first`; done before anything is written behind the cut."""
+        """Publish a truncation to a newest segment with first position `first`, before any write after the new end."""
         self.segment(first)
         self._words[GENERATION] += 1
 
     def renew(self) -> None:
-        """Readers are to map files anew."""
+        """Make readers map the files again."""
         self._words[GENERATION] += 1
 
     def replaced(self, state: LogState) -> None:
-        """The log is what `state` says, and its one segment begins behind it."""
+        """Publish a log that a snapshot with `state` replaced; its only segment begins after that state."""
         self.cut(state.position + 1)
         self.frontier(state.position, state.next_offset)
         self.indexed(state)
 
     def indexed(self, state: LogState) -> None:
-        """Say that index rows are written as far as `state`."""
+        """Publish that the index rows up to `state` are written."""
         words = self._words
         words[TICK] = state.tick
         words[TICK_TIME] = state.tick_time
@@ -142,42 +139,42 @@ class LivePage:
         words[INDEXED_POSITION] = state.position
 
     def beat(self, time_us: int) -> None:
-        """Say that the gateway is at work, at wall clock `time_us`."""
+        """Publish a heartbeat of the gateway at wall clock `time_us`."""
         self._words[HEARTBEAT_US] = time_us
 
     def retract(self) -> None:
-        """Make the page say nothing: readers then take the watermark."""
+        """Invalidate the page: readers then use the stored watermark."""
         self._words[BOOT_LOW] = self._words[BOOT_HIGH] = 0
 
     def close(self) -> None:
-        """End the run in order and unmap the page; the frontier in it stays good."""
+        """End the run cleanly and unmap the page; its frontier stays valid."""
         self._words[PID] = 0
         self._words.release()
         self._map.close()
 
 
 class LiveView:
-    """A reader's side: a read-only mapping."""
+    """A reader's side of the page: a read-only mapping."""
 
     def __init__(self, fd: int) -> None:
-        """Map the page behind a descriptor, which may be closed afterwards."""
+        """Map the page of an open descriptor; the caller can close the descriptor afterwards."""
         self.inode = os.fstat(fd).st_ino
         self.words = memoryview(map_file(fd, PAGE)).cast("Q")
 
     @property
     def good(self) -> bool:
-        """Whether what the page says was said under the running kernel."""
+        """True if the page was written under the running kernel."""
         return _good(self.words, self.inode)
 
     @property
     def alive(self) -> bool:
-        """Whether the process that wrote it still runs."""
+        """True if the process that writes the page is running."""
         pid = self.words[PID]
         return self.good and bool(pid) and process_started(pid) == self.words[STARTED]
 
 
 def inode_of(directory: str) -> int:
-    """The inode of the live page that a directory has now, 0 if it has none."""
+    """Return the inode of a directory's live page, 0 without one."""
     try:
         return os.stat(os.path.join(directory, LIVE)).st_ino
     except FileNotFoundError:
@@ -185,7 +182,7 @@ def inode_of(directory: str) -> int:
 
 
 def open_live(directory: str) -> LiveView | None:
-    """The live page of a directory, None if there is none."""
+    """Open the live page of a directory; None without one."""
     try:
         fd = spared(lambda: open_file(os.path.join(directory, LIVE), os.O_RDONLY))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Where a log lives: what its writer needs of the directory that it writes."""
+"""Interface between a log's writer and the directory that it writes."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ from tutti.log.files.storage import Storage
 
 
 class Home(Protocol):
-    """A directory that one process writes: a gateway's (`directory.Directory`), or that of a lane in it (`lanes.LaneHome`)."""
+    """A directory with one writer process: a gateway's data directory (`data_directory.Directory`), or that of a lane in it."""
 
     path: str
     storage: Storage
 
     @property
     def copied(self) -> bool:
-        """Whether it is a copy of the directory that its identity was written for."""
+        """True if the directory is a copy of the one that its identity describes."""
 
     @property
     def incarnation(self) -> bytes:
-        """16 bytes that name this disk."""
+        """Uuid of this disk, 16 bytes."""
 
     @property
     def log(self) -> bytes:
-        """Uuid of the log, 16 bytes, empty until it has begun."""
+        """Uuid of the log, 16 bytes; empty until the log exists."""
 
     def remember_log(self, log: bytes) -> None:
-        """Write down which log the directory holds, once it has durably begun."""
+        """Store the uuid of the log, once the log durably exists."""
 
     def settle(self) -> None:
-        """The directory is what its original was; done before anything is promised."""
+        """Declare this directory the original, before any promise."""
 
     def freshen(self, after_us: int) -> None:
-        """Something was promised or voted for: have that told from copies made before, if that was last done so long ago."""
+        """Make copies made before the latest promise or vote detectable, if the last such write is older than `after_us`."""
 
     def rested(self, after_us: int) -> None:
-        """The disk rests: have that told, if something was since it was done, so long ago."""
+        """Call `freshen` if a promise or vote followed the last identity write; for an idle disk."""
 
     def renew(self) -> None:
-        """The directory becomes another disk, as it holds files of an earlier time."""
+        """Turn the directory into a new disk, because it holds outdated files."""
 
     def close(self) -> None:
-        """Let the directory go."""
+        """Release the directory."""

@@ -1,7 +1,7 @@
-"""Where the log of a directory begins: the segment before which nothing counts, whatever files are still there.
+"""Start of a directory's log: the first segment that counts. Older segment files are ignored.
 
-A trim says so durably before any file goes, so that a crash in between leaves files that nobody looks at and the next start
-removes. A log that is taken over as a snapshot says so before its first segment is there (`replacing`): a start then finishes that.
+A trim stores the new start durably before it removes files. After a crash in between, the next start removes the ignored files. The
+installation of a snapshot stores its start before its first segment exists (`replacing`); the next start completes it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _CRC = struct.Struct("<I")
 
 
 class Start(NamedTuple):
-    """The begin of a log.
+    """The start of a log.
 
     Attributes:
-        first: first position of its first segment.
-        offset: the first offset that is still to be read; it may stand further on in that segment.
-        replacing: everything is being replaced by the snapshot before `first`, whose segment may not be there yet.
+        first: first position of the first segment.
+        offset: first readable offset, which can lie inside the first segment.
+        replacing: True if the snapshot before `first` is replacing the whole log, so its segment may not exist yet.
     """
 
     first: int = 1
@@ -37,16 +37,16 @@ class Start(NamedTuple):
 
 
 def start_path(directory: str) -> str:
-    """Path of the file."""
+    """Return the path of the file."""
     return os.path.join(directory, START)
 
 
 def read_start(directory: str) -> Start:
-    """Where the log begins: with position 1, unless the directory says something else.
+    """Return the start of a directory's log: position 1 unless the file names another.
 
     Raises:
-        Damaged: what it says fails its CRC.
-        WrongDirectory: it was written by a newer release.
+        Damaged: the file fails its CRC.
+        WrongDirectory: a newer release wrote the file.
     """
     path = start_path(directory)
     try:
@@ -56,16 +56,18 @@ def read_start(directory: str) -> Start:
     head = data[: _HEAD.size]
     if len(data) < _HEAD.size + _CRC.size or head[:4] != _MAGIC or _CRC.unpack_from(data, _HEAD.size)[0] != crc32c(head):
         raise Damaged(
-            f"{path} fails its CRC, so where the log begins is not known; restore the file from a backup, or start the gateway "
+            f"{path} fails its CRC, so the start of the log is unknown: restore the file from a backup, or start the gateway "
             "with a new directory"
         )
     _, version, first, offset, replacing = _HEAD.unpack(head)
     if version != _VERSION:
-        raise WrongDirectory(f"{path} has format {version} and this release reads format {_VERSION}: use the release that wrote it")
+        raise WrongDirectory(
+            f"{path} has format {version}, but this release supports format {_VERSION}: use the release that wrote it"
+        )
     return Start(first, offset, bool(replacing))
 
 
 def write_start(directory: str, start: Start, storage: Storage) -> None:
-    """Say durably where the log begins."""
+    """Store the start of the log durably."""
     head = _HEAD.pack(_MAGIC, _VERSION, start.first, start.offset, start.replacing)
     storage.replace_file(start_path(directory), head + _CRC.pack(crc32c(head)))

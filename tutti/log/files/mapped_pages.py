@@ -1,4 +1,4 @@
-"""Pages of mapped files, read in before they are touched: a bad sector is an error here, and not a signal that ends the process."""
+"""Mapped files with explicit page reads, so that a bad sector raises an error instead of killing the process with SIGBUS."""
 
 from __future__ import annotations
 
@@ -12,32 +12,31 @@ _NOT_KNOWN = frozenset({22, 38})  # EINVAL, ENOSYS
 
 
 def map_file(fd: int, size: int) -> mmap.mmap:
-    """Map the first bytes of a file to be read; it takes another descriptor, for as long as it is mapped.
+    """Map the first `size` bytes of a file for reading. The mapping holds one more descriptor.
 
     Raises:
-        OSError: it cannot be mapped.
+        OSError: the mapping failed.
     """
     return patiently(lambda: mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ))
 
 
 def advise(mapped: mmap.mmap, start: int, length: int) -> None:
-    """Have bytes of a file read, from the beginning of a page on, while this process goes on; nothing but them.
+    """Prefetch exactly these bytes of a file in the background; `start` is at a page boundary.
 
-    A page that is missed has the kernel read what lies around it, too: megabytes on some disks, which suits who goes on from there,
-    and nobody else.
+    A page fault would also read the surrounding pages, megabytes on some disks, which only helps sequential readers.
     """
-    with contextlib.suppress(OSError):  # advice: without it the same is read, and more
+    with contextlib.suppress(OSError):  # a hint only: reads also work without it
         mapped.madvise(mmap.MADV_WILLNEED, start, length)
 
 
 def populate(mapped: mmap.mmap, start: int, length: int) -> None:
-    """Read bytes of a file in, from the beginning of a page on.
+    """Read bytes of a file into memory; `start` is at a page boundary.
 
     Raises:
-        OSError: the device cannot read them, or the file ends before.
+        OSError: the device cannot read them, or the file is shorter.
     """
     try:
         mapped.madvise(MADV_POPULATE_READ, start, length)
     except OSError as error:
-        if error.errno not in _NOT_KNOWN:  # an older kernel: the pages come one by one
+        if error.errno not in _NOT_KNOWN:  # an older kernel reads the pages on demand
             raise

@@ -1,4 +1,4 @@
-"""What can be set about a log, and what is said about the room it has."""
+"""Settings of a log, and the report of its free disk space."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ class LogOptions:
     """Settings of a log.
 
     Attributes:
-        segment_bytes: size of a segment's file, at most.
-        first_segment_bytes: size of the first one; each later one is twice the one before (0: all of them are of `segment_bytes`).
-        prepared_segments: how many segments of written zeros are kept ready (0: none, and no helper thread).
-        reserved_bytes: size of the file that is given up when the disk is full, so that what is not a BATCH can still be written.
-        disk_low_bytes: below so much free space new messages are to be refused.
-        vote_mark: "strict" makes the mark durable before a sync is reported done (one more small sync a group), "timely" with the
-            next sync or 10 ms later (C5).
-        retention_bytes, retention_us: the oldest segments may go when all of them take more than so many bytes, or once what they
-            hold was committed so long ago (0: they stay).
-        keep_for: named readers; what one of them has not read yet stays, whatever the limits say. Not of lanes, which have none.
-        lane: incarnation of the disk whose lane it is (16 bytes), which stands for the log's uuid; empty for the ordered log.
-        heals: a lane whose end, where it is damaged, is to be had from others: that of this gateway. (Lanes of others are learned
-            again; whether an ordered log heals, its roster tells.)
-        snapshot_frames: after so many decided frames a further snapshot is written, which bounds the time that a start takes.
+        segment_bytes: maximum size of a segment file.
+        first_segment_bytes: size of the first segment; each later one doubles, up to `segment_bytes` (0: no growth).
+        prepared_segments: number of zero-filled segments kept ready (0: none, and no helper thread).
+        reserved_bytes: size of the reserve file, released on a full disk so that frames other than BATCH can still be written.
+        disk_low_bytes: free space below which new messages must be refused.
+        vote_mark: "strict" makes the mark durable before a sync is reported done (one more small sync per group). "timely" makes it
+            durable with the next sync, or 10 ms later (C5).
+        retention_bytes, retention_us: total bytes and age of records above which the oldest segments are removed (0: no limit).
+        keep_for: named readers whose unread records stay regardless of the limits. Does not apply to lanes.
+        lane: incarnation of the disk that owns the lane (16 bytes), used as the log's uuid; empty for the ordered log.
+        heals: True for this gateway's own lane, whose corrupt end can be fetched from other gateways. (Copies of other lanes are
+            fetched again as a whole; for the ordered log the roster decides.)
+        snapshot_frames: decided frames between snapshots, which bounds the time of a start.
     """
 
     segment_bytes: int = limits.SEGMENT_BYTES
@@ -46,7 +45,7 @@ class LogOptions:
 
 
 class Space(NamedTuple):
-    """Room on the log's file system: bytes free, whether that is low, and if so why and what to do."""
+    """Free space of the log's file system: bytes, whether that is low, and then the reason and remedy."""
 
     free_bytes: int
     low: bool

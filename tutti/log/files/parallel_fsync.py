@@ -1,6 +1,6 @@
-"""Syncs of several files at a time: a file system that keeps a journal makes them durable by one write of it, not by one each.
+"""Parallel fsync: a journalling file system commits concurrent syncs with one journal write.
 
-Measured with three files on ext4: 8 ms one after the other, under 1 ms together.
+Measured with three files on ext4: 8 ms in sequence, under 1 ms in parallel.
 """
 
 from __future__ import annotations
@@ -13,34 +13,34 @@ from tutti.errors import DiskFull
 
 
 def together(acts: Sequence[Callable[[], None]]) -> None:
-    """Do all of these, some at a time, and wait for them. All are tried; then an error of one is raised, a lack of room last.
+    """Run all functions, several at a time, and wait for all. Then raise the error of one, and `DiskFull` only if no other failed.
 
-    The threads are daemons and live for one sync each: one that hangs holds up who waits here, and never the end of the process.
+    Each sync runs in a daemon thread of its own, so a hanging sync blocks this call but never the exit of the process.
     """
     errors: list[Exception] = []
     for start in range(0, len(acts), limits.SYNCS_TOGETHER_MAX):
         first, *others = acts[start : start + limits.SYNCS_TOGETHER_MAX]
-        threads = [thread for act in others if (thread := _started(act, errors)) is not None]
-        _do(first, errors)
+        threads = [thread for act in others if (thread := _start(act, errors)) is not None]
+        _run(first, errors)
         for thread in threads:
             thread.join()
     if errors:
         raise next((error for error in errors if not isinstance(error, DiskFull)), errors[0])
 
 
-def _started(act: Callable[[], None], errors: list[Exception]) -> threading.Thread | None:
-    """A thread that does it; None where no thread could be had and it was done at once."""
-    thread = threading.Thread(target=_do, args=(act, errors), name="sync", daemon=True)
+def _start(act: Callable[[], None], errors: list[Exception]) -> threading.Thread | None:
+    """Start a thread for the function; without a free thread, run it here and return None."""
+    thread = threading.Thread(target=_run, args=(act, errors), name="sync", daemon=True)
     try:
         thread.start()
-    except RuntimeError:  # no more threads
-        _do(act, errors)
+    except RuntimeError:  # the thread limit is reached
+        _run(act, errors)
         return None
     return thread
 
 
-def _do(act: Callable[[], None], errors: list[Exception]) -> None:
+def _run(act: Callable[[], None], errors: list[Exception]) -> None:
     try:
         act()
-    except Exception as error:  # noqa: BLE001 - it is raised where all are waited for
+    except Exception as error:  # noqa: BLE001 - `together` raises it after all have ended
         errors.append(error)

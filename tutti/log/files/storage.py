@@ -1,8 +1,7 @@
-"""The thin layer between the log and the operating system.
+"""Storage layer between the log and the operating system.
 
-Everything that must survive a crash goes through it, so that tests can replace it: one that records writes and syncs rebuilds what
-a disk may hold after a power loss, another one fails on demand. Errors are those of the system (OSError); the writer gives them
-their meaning.
+All durable writes use this layer, so tests can replace it: one replacement records writes and syncs to rebuild possible disk states
+after a power loss, another fails on demand. Methods raise plain OSErrors, which the writer interprets.
 """
 
 from __future__ import annotations
@@ -17,32 +16,34 @@ from tutti.runtime.fsync import open_file, sync_directory
 from tutti.runtime.reserved_fds import patiently
 
 NS_PER_US = 1000
-IOV_MAX = 1024  # buffers that one gathered write takes (Linux UIO_MAXIOV)
-WRITE_BYTES = 1 << 20  # larger writes are split: into fresh files one of 4 MiB took up to ten times as long as four of 1 MiB
+IOV_MAX = 1024  # buffers per vectored write (Linux UIO_MAXIOV)
+WRITE_BYTES = 1 << 20  # larger writes are split: in new files, one write of 4 MiB took up to ten times as long as four of 1 MiB
 
 
 class SyncFailed(OSError):
-    """A sync failed: what the page cache holds is not known any more, whatever the system gives as the reason. A lack of room too
-    may be told by the sync alone (thin volumes, quotas, NFS); what was written is lost then, and a second sync would say nothing.
+    """A sync failed, so the page cache can differ from the disk, whatever the error number.
+
+    A full disk can also surface only at the sync (thin volumes, quotas, NFS). The written data is then lost, and a second sync
+    would succeed without it.
     """
 
 
 class Unreadable(OSError):
-    """The device cannot read what a file holds: that is damage of the file. What cannot be written is a disk that fails."""
+    """The device cannot read a file's content, so the file counts as corrupt. A failed write instead means a failed disk."""
 
 
 class Storage:
-    """Files by descriptor and path. Nothing is durable before `make_durable` of the file (and `make_names_durable` for names).
+    """File operations by descriptor and path. Data is durable after `make_durable`, names after `make_names_durable`.
 
     Attributes:
-        group_time_us: the time (us, UTC) with which `replace_file` dates files. Where no tick dates records, retention measures
-            their age by the dates of snapshots. 0: not known yet, and the host's clock dates the files.
+        group_time_us: time (us, UTC) that `replace_file` sets as the files' date; 0 leaves the host's clock. Without ticks,
+            retention uses the date of snapshots as the age of records.
     """
 
     group_time_us: Callable[[], int] = int
 
     def open(self, path: str, *, create: bool = False) -> int:
-        """Open for reading and writing; with `create` the file is made if it is not there."""
+        """Open a file for reading and writing; `create` creates it if it does not exist."""
         flags = os.O_RDWR | (os.O_CREAT if create else 0)
         return patiently(lambda: open_file(path, flags))
 
@@ -51,7 +52,7 @@ class Storage:
         os.close(fd)
 
     def read(self, fd: int, size: int, at: int) -> bytes:
-        """Up to `size` bytes from `at`; fewer only at the end of the file."""
+        """Return `size` bytes from byte `at`, or fewer at the end of the file."""
         parts = []
         with reading():
             while size > 0 and (part := os.pread(fd, size, at)):
@@ -61,7 +62,7 @@ class Storage:
         return b"".join(parts)
 
     def write(self, fd: int, parts: Sequence[Buffer], at: int) -> None:
-        """Write the buffers back to back from `at`, without a copy; returns when all of it was taken."""
+        """Write all buffers consecutively from byte `at`, without a copy."""
         lengths = list(map(len, parts))
         if len(parts) <= IOV_MAX and (length := sum(lengths)) <= WRITE_BYTES:
             done = os.pwritev(fd, parts, at)
@@ -81,38 +82,38 @@ class Storage:
             start, at = end, at + length
 
     def sync(self, fd: int) -> None:
-        """Make the file's data durable, and what is needed to read it back (fdatasync)."""
+        """Make the file's data durable, with the metadata needed to read it (fdatasync)."""
         os.fdatasync(fd)
 
     def allocate(self, fd: int, size: int) -> None:
-        """Reserve blocks for the file's first `size` bytes, which read as zeros."""
+        """Allocate blocks for the file's first `size` bytes; new ones read as zeros."""
         os.posix_fallocate(fd, 0, size)
 
     def truncate(self, fd: int, size: int) -> None:
-        """Set the file's size; what is added reads as zeros and has no blocks."""
+        """Set the file's size; added bytes read as zeros and have no blocks."""
         os.ftruncate(fd, size)
 
     def size(self, fd: int) -> int:
-        """The file's size, bytes."""
+        """Return the file's size in bytes."""
         return os.fstat(fd).st_size
 
     def rename(self, old: str, new: str) -> None:
-        """Give a file another name, replacing what had it."""
+        """Rename a file; replace an existing file of the new name."""
         os.rename(old, new)
 
     def remove(self, path: str) -> None:
-        """Take a file's name away."""
+        """Delete a file."""
         os.unlink(path)
 
     def sync_directory(self, path: str) -> None:
-        """Make names made, changed or taken away in the directory durable."""
+        """Make created, changed and deleted names of the directory durable."""
         patiently(lambda: sync_directory(path))
 
     def make_durable(self, fd: int) -> None:
-        """Sync what must never be taken for durable when it is not.
+        """Sync a file.
 
         Raises:
-            SyncFailed: it is not durable, and nothing may be built on it in this run.
+            SyncFailed: the data is not durable, and this run must not rely on the file any more.
         """
         try:
             self.sync(fd)
@@ -120,21 +121,21 @@ class Storage:
             raise SyncFailed(error.errno, error.strerror) from error
 
     def make_names_durable(self, path: str) -> None:
-        """Like `make_durable`, for the names in a directory."""
+        """As `make_durable`, for the names in a directory."""
         try:
             self.sync_directory(path)
         except OSError as error:
             raise SyncFailed(error.errno, error.strerror) from error
 
     def free_bytes(self, path: str) -> int:
-        """Bytes that may still be allocated on the file system of `path`."""
+        """Return the free bytes of the file system of `path`."""
         found = os.statvfs(path)
         return found.f_bavail * found.f_frsize
 
     def replace_file(self, path: str, data: bytes, *, durable: bool = True) -> None:
-        """Put `data` under `path`: a crash leaves the old file or the new one, never a mix (temp, fsync, rename, fsync directory).
+        """Replace a file atomically: a crash leaves the old or the new content (temporary file, fsync, rename, fsync directory).
 
-        What is not `durable` saves the syncs: only for files that carry a CRC and can be made again.
+        Without `durable` the syncs are skipped: use that only for files that carry a CRC and can be rebuilt.
         """
         temporary = path + ".tmp"
         fd = self.open(temporary, create=True)
@@ -142,7 +143,7 @@ class Storage:
             self.truncate(fd, 0)
             self.write(fd, [data], 0)
             if written_us := self.group_time_us():
-                with contextlib.suppress(PermissionError):  # a file system that keeps its own dates leaves the one of its clock
+                with contextlib.suppress(PermissionError):  # some file systems do not let users set dates
                     os.utime(fd, ns=(written_us * NS_PER_US, written_us * NS_PER_US))
             if durable:
                 self.make_durable(fd)
@@ -155,10 +156,10 @@ class Storage:
 
 @contextlib.contextmanager
 def reading(path: str | None = None) -> Iterator[None]:
-    """Read a file's content.
+    """Context in which EIO becomes `Unreadable`, for reads of a file's content.
 
     Raises:
-        Unreadable: the device cannot.
+        Unreadable: the device cannot read the data.
     """
     try:
         yield
@@ -169,10 +170,10 @@ def reading(path: str | None = None) -> Iterator[None]:
 
 
 def read_file(path: str, size: int = -1) -> bytes:
-    """A file's content, or its first `size` bytes. Reading needs no storage: what was written is seen.
+    """Return a file's content, or its first `size` bytes. Reads need no `Storage`, because all writes are visible at once.
 
     Raises:
-        OSError: it cannot be opened.
+        OSError: the file cannot be opened.
         Unreadable: the device cannot read it.
     """
     with patiently(lambda: open(path, "rb", opener=open_file)) as file, reading(path):
@@ -180,7 +181,7 @@ def read_file(path: str, size: int = -1) -> bytes:
 
 
 def _write_rest(fd: int, parts: Sequence[Buffer], at: int, done: int) -> None:
-    """Go on after a short write: a signal or a nearly full disk may end one early; a full one raises here."""
+    """Complete a short write, which a signal or a nearly full disk can cause; a full disk raises here."""
     left = memoryview(b"".join(parts))[done:]
     at += done
     while left:

@@ -1,7 +1,7 @@
-"""Going along the frames of a segment: as far as the chain holds.
+"""Frame iterator: scans the frames of a segment as far as the CRC chain is intact.
 
-Nothing is believed before its CRC was seen: lengths of a frame come from a header that continues the chain. A header that does, and
-is of a version or kind that is not known, was written by a newer release: that is neither torn nor damaged.
+The scan uses no length before it has checked the CRC of the header, which continues the chain. A header with a valid CRC and an
+unknown version or kind comes from a newer release, so it is neither a torn write nor corrupt.
 """
 
 from __future__ import annotations
@@ -41,27 +41,27 @@ from tutti.log.format.index import Rows, build_rows
 from tutti.runtime.fsync import open_file
 from tutti.runtime.reserved_fds import patiently
 
-AHEAD_BYTES = 64 << 10  # read in at once for headers: more would read bodies that nobody looks at
-_AROUND_BYTES = 2 << 20  # the kernel maps so much around a page that is touched (a large folio): all of it is let go, or would stay
-_BEHIND_BYTES = 4 << 20  # looked at and not needed any more, before it is let go
+AHEAD_BYTES = 64 << 10  # read-ahead for headers: more would read bodies that the scan skips
+_FOLIO_BYTES = 2 << 20  # the kernel can map a large folio of this size; only a release of the whole folio frees it
+_RELEASE_BYTES = 4 << 20  # scanned bytes to collect before their release
 _FIXED = struct.Struct("<4sBBHQQ")
 _LENGTHS = struct.Struct("<HI")
 _CRC = struct.Struct("<I")
 
 
 class Stop(enum.Enum):
-    """Why a walk ended."""
+    """Reason for the end of a scan."""
 
-    LAST = "the last position asked for"
+    LAST = "the last requested position"
     FULL = "the end of the segment"
-    CLEAN = "an empty place"
+    CLEAN = "unwritten zeros"
     HEADER = "a bad header"
     BODY = "a bad body"
     UNREADABLE = "bytes that the device cannot read"
 
 
 class Abort(NamedTuple):
-    """An ABORT frame: voids the batches of (producer, epoch) from `start` up to its own position `end`."""
+    """An ABORT frame: voids the batches of (producer, epoch) from position `start` up to its own position `end`."""
 
     start: int
     end: int
@@ -70,18 +70,18 @@ class Abort(NamedTuple):
 
 
 def abort_of(frame: Frame) -> Abort:
-    """What an ABORT frame voids."""
+    """Decode an ABORT frame."""
     return Abort(decode_body(AbortBody, frame.body).position, frame.position, frame.producer, frame.epoch)
 
 
 class SegmentMap:
-    """A segment, mapped for reading."""
+    """A segment mapped for reading."""
 
     def __init__(self, path: str, first: int) -> None:
-        """Map the file of the segment whose first position is `first`.
+        """Map the segment file with first position `first`.
 
         Raises:
-            OSError: it cannot be opened.
+            OSError: the file cannot be opened.
         """
         self.path = path
         self.first = first
@@ -95,11 +95,12 @@ class SegmentMap:
         self.buffer = pa.py_buffer(self.view)
 
     def frame(self, place: int, there: int = 0) -> Frame:
-        """The frame that an index says stands at `place`; its body is a view of the segment, to be populated by who looks into it.
-        `there`: up to where it was populated a moment ago.
+        """Return the frame at byte `place`. Its body is a view of the segment; callers populate it before they read it.
+
+        `there`: end of the bytes that the caller has just populated.
 
         Raises:
-            Damaged: none stands there, the file ends before it does, or the device cannot read its header.
+            Damaged: the bytes are not a frame, the file ends inside it, or the device cannot read its header.
         """
         if place + HEADER_SIZE > there:
             self.populate(place, place + HEADER_SIZE)
@@ -110,15 +111,15 @@ class SegmentMap:
                     self.populate(place, end)
             return decode_frame(self.view, place)
         except FormatError as error:
-            raise Damaged(f"{self.path} is damaged at byte {place}: {error}; restore the file") from error
+            raise Damaged(f"{self.path} is corrupt at byte {place}: {error}; restore the file") from error
 
     def will_need(self, start: int, end: int) -> None:
-        """Have the device read the bytes, and nothing around them; `populate` waits for them."""
+        """Prefetch exactly these bytes in the background; `populate` waits for them."""
         if self.map is not None and (span := self._pages(start, end)):
             advise(self.map, *span)
 
     def populate(self, start: int, end: int) -> None:
-        """Read the bytes in; a walk or a scan that goes on afterwards finds them in memory.
+        """Read the bytes into memory and wait for them.
 
         Raises:
             Damaged: the device cannot read them.
@@ -131,13 +132,13 @@ class SegmentMap:
             raise Damaged(f"{self.path} cannot be read between bytes {start} and {end}: {error.strerror}") from error
 
     def _pages(self, start: int, end: int) -> tuple[int, int] | None:
-        """Where the first of the pages begins, and bytes from there; None where the file ends before."""
+        """Return the start of the first page and the length in bytes; None above the end of the file."""
         start -= start % mmap.PAGESIZE
         length = min(end, self.size) - start
         return (start, length) if length > 0 else None
 
     def readable(self, start: int, end: int, least: int) -> int:
-        """Read bytes in up to `end`, or to `least` where that cannot be; up to where they can be read, 0 if not that far."""
+        """Read bytes up to `end`, or else up to `least`. Return the end of the readable bytes; 0 if even `least` fails."""
         for upto in (end, least):
             try:
                 self.populate(start, upto)
@@ -147,30 +148,30 @@ class SegmentMap:
         return 0
 
     def release(self, start: int, end: int) -> None:
-        """The bytes are not needed soon: they leave this process's memory (the page cache keeps them as it likes)."""
+        """Release the bytes from this process's memory; the page cache may keep them."""
         if self.map is None:
             return
-        start -= start % _AROUND_BYTES
-        end = min(end + -end % _AROUND_BYTES, len(self.map))
+        start -= start % _FOLIO_BYTES
+        end = min(end + -end % _FOLIO_BYTES, len(self.map))
         if start < end:
             self.map.madvise(mmap.MADV_DONTNEED, start, end - start)
 
 
 class Walk:
-    """What a walk found.
+    """Result of a scan over the frames of a segment.
 
     Attributes:
         first: position of the first frame.
-        places: where each good frame stands.
-        place: where the walk stopped; `position` would be there.
-        chain: header CRC of the last good frame.
-        stop: why it stopped.
+        places: byte offset of each valid frame.
+        place: byte offset of the end of the scan, where the frame at `position` would begin.
+        chain: header CRC of the last valid frame.
+        stop: reason for the end.
     """
 
     __slots__ = ("chain", "first", "place", "places", "segment", "stop")
 
     def __init__(self, segment: SegmentMap, first: int, place: int, chain: int) -> None:
-        """A walk that is about to start at `place`."""
+        """Create an empty result for a scan from byte `place`."""
         self.segment = segment
         self.first = first
         self.place = place
@@ -180,31 +181,31 @@ class Walk:
 
     @property
     def position(self) -> int:
-        """The first position that was not found."""
+        """The position after the last valid frame."""
         return self.first + len(self.places)
 
     def frame(self, position: int) -> Frame:
-        """A frame that was found; its body is a view of the segment."""
+        """Return a scanned frame; its body is a view of the segment."""
         return decode_frame(self.segment.view, self.places[position - self.first])
 
     def headers(self) -> npt.NDArray[np.void]:
-        """The headers of all frames found, copied together."""
+        """Return a copy of the headers of all scanned frames."""
         data = np.frombuffer(self.segment.view, dtype=np.uint8)
         places = np.frombuffer(self.places, dtype=np.uint64) if self.places else np.empty(0, np.uint64)
         gathered = data[places.astype(np.int64)[:, None] + np.arange(HEADER_SIZE)]
         return np.ascontiguousarray(gathered).view(HEADER_DTYPE).reshape(-1)
 
     def aborts(self, headers: npt.NDArray[np.void]) -> list[Abort]:
-        """The ABORTs among the first `headers` of the frames found."""
+        """Return the ABORT frames among `headers`, the headers of the first scanned frames."""
         return [abort_of(self.frame(self.first + int(at))) for at in np.flatnonzero(headers["kind"] == Kind.ABORT)]
 
     def rows(self, headers: npt.NDArray[np.void], aborts: Sequence[Abort], offset: int, tick: int) -> Rows:
-        """Index rows of the first frames found, those of `headers`.
+        """Return the index rows of the first scanned frames.
 
         Args:
-            headers: of these frames.
-            aborts: those of the decided log that may void some of them.
-            offset, tick: next offset and last tick's number before the first.
+            headers: headers of these frames.
+            aborts: ABORT frames of the decided log that can void some of them.
+            offset, tick: next offset and number of the last tick before the first frame.
         """
         ticks = [
             (int(at), decode_body(TickBody, self.frame(self.first + int(at)).body))
@@ -225,7 +226,7 @@ class Walk:
 
 
 def voided(headers: npt.NDArray[np.void], aborts: Sequence[Abort]) -> frozenset[int]:
-    """Positions of the batches among `headers` that an ABORT voids (design, section 4.4)."""
+    """Return the positions of the batches among `headers` that an ABORT voids (design, section 4.4)."""
     found: set[int] = set()
     for start, end, producer, epoch in aborts:
         hit = (
@@ -242,14 +243,14 @@ def voided(headers: npt.NDArray[np.void], aborts: Sequence[Abort]) -> frozenset[
 def walk(
     segment: SegmentMap, place: int, position: int, chain: int, *, last: int | None = None, bodies_from: int | None = 0
 ) -> Walk:
-    """Walk from `place`, where `position` stands after a frame whose header CRC is `chain`.
+    """Scan the frames from byte `place`, where `position` follows a frame with header CRC `chain`.
 
     Args:
-        last: stop after this position; None goes on as far as the chain holds.
-        bodies_from: check the bodies of batches from this position on, and of all other kinds; None checks none.
+        last: stop after this position; None scans as far as the chain is intact.
+        bodies_from: check the bodies of batches from this position on, and all bodies of other kinds; None checks no body.
 
     Raises:
-        WrongDirectory: a frame is whole and of a version or kind that this release does not know.
+        WrongDirectory: a valid header has a version or kind that this release does not know.
     """
     found = Walk(segment, position, place, chain)
     view, size, places = segment.view, segment.size, found.places
@@ -267,7 +268,7 @@ def walk(
             if not populated:
                 found.stop = Stop.UNREADABLE
                 break
-            if place - kept > _BEHIND_BYTES:
+            if place - kept > _RELEASE_BYTES:
                 segment.release(kept, place)
                 kept = place
         head = bytes(view[place : place + HEADER_SIZE])
@@ -278,8 +279,8 @@ def walk(
             break
         if version != VERSION or kind not in KINDS:
             raise WrongDirectory(
-                f"{segment.path}, byte {place}: position {position} is a frame of version {version} and kind {kind}, which this "
-                f"release does not know (version {VERSION}); use the release that wrote it"
+                f"{segment.path}, byte {place}: the frame at position {position} has version {version} and kind {kind}, which this "
+                f"release does not support (version {VERSION}): use the release that wrote it"
             )
         progress_length, body_length = _LENGTHS.unpack_from(head, 70)
         end = place + HEADER_SIZE + padded(progress_length) + padded(body_length)
@@ -305,7 +306,7 @@ def _payload_good(segment: SegmentMap, place: int, end: int) -> bool:
 
 
 def padding_clean(view: memoryview, place: int, frame: Frame) -> bool:
-    """Whether the padding of the frame at `place` is zeros, as it was written: no CRC covers it, and it carries nothing."""
+    """True if the padding of the frame at `place` is zeros, as written. No CRC covers the padding, and it holds no data."""
     progress_at = place + HEADER_SIZE
     body_at = progress_at + padded(len(frame.progress))
     return not (

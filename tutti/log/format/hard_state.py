@@ -1,4 +1,4 @@
-"""The durable numbers of a member, in two slots that take turns (design, section 3)."""
+"""Hard state of a member, in a file with two alternating slots (design, section 3)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,13 @@ _CRC_AT = _HEAD.size + MARK_SIZE
 
 
 class Stored(NamedTuple):
-    """A slot's content: its number, the scalars, the mark as it was when they were written, and the first position of the newest
-    segment, so that a segment that is gone is missed (0: none yet).
+    """Content of a slot.
+
+    Attributes:
+        sequence: number of the write; the highest is the newest.
+        scalars: the hard state.
+        mark: the vote mark at the time of the write.
+        segment: first position of the newest segment, to detect its loss; 0 without one.
     """
 
     sequence: int
@@ -32,7 +37,7 @@ class Stored(NamedTuple):
 
 
 def encode_slot(stored: Stored) -> bytes:
-    """A slot: 512 bytes, a sector."""
+    """Encode a slot of 512 bytes, one disk sector."""
     scalars = stored.scalars
     head = _HEAD.pack(
         MAGIC, FORMAT_VERSION, stored.sequence, scalars.promised, scalars.accepted, scalars.coordinated, stored.segment
@@ -42,27 +47,27 @@ def encode_slot(stored: Stored) -> bytes:
 
 
 def decode_slot(data: bytes, path: str) -> Stored | None:
-    """The slot at the start of `data`, None if it is not good.
+    """Decode the slot at the start of `data`; None if it is invalid.
 
     Raises:
-        WrongDirectory: it is good and of another version.
+        WrongDirectory: the slot is valid and has another version.
     """
     if len(data) < _CRC_AT + _CRC.size or data[:4] != MAGIC or _CRC.unpack_from(data, _CRC_AT)[0] != crc32c(data[:_CRC_AT]):
         return None
     _, version, sequence, promised, accepted, coordinated, segment = _HEAD.unpack_from(data)
     if version != FORMAT_VERSION:
         raise WrongDirectory(
-            f"{path} has format {version} and this release reads format {FORMAT_VERSION}: use the release that wrote it"
+            f"{path} has format {version}, but this release supports format {FORMAT_VERSION}: use the release that wrote it"
         )
     mark = read_mark(data[_HEAD.size : _CRC_AT])
     return None if mark is None else Stored(sequence, Scalars(promised, accepted, coordinated), mark, segment)
 
 
 def read_scalars(directory: str) -> Stored | None:
-    """The newest good slot of a directory; None if it has no scalars file yet.
+    """Return the newest valid slot of a directory; None if it has no hard-state file yet.
 
     Raises:
-        Damaged: no slot is good.
+        Damaged: no slot is valid.
     """
     path = os.path.join(directory, SCALARS)
     try:
@@ -72,37 +77,35 @@ def read_scalars(directory: str) -> Stored | None:
     slots = [slot for at in SLOTS if (slot := decode_slot(data[at : at + MARK_SIZE_BOUND], path)) is not None]
     if not slots:
         raise Damaged(
-            f"{path}: neither of its two slots is good (bytes 0 and {PAGE}), so what this gateway promised is not known; "
+            f"{path}: both slots are corrupt (bytes 0 and {PAGE}), so the promises of this gateway are unknown: "
             "restore the file from a backup, or start the gateway with a new directory"
         )
     return max(slots, key=lambda slot: slot.sequence)
 
 
 def check_kept(directory: str, stored: Stored | None, firsts: list[int], log: str) -> None:
-    """Scalars and segments must both be there, or neither.
+    """Check that hard state and segments both exist, or neither. With one alone, a start would take the log for a new one.
 
     Args:
-        stored: what `read_scalars` found.
-        firsts: of the segments, looked for after that.
-        log: uuid (hex) that the directory is known to hold, empty if none is known.
+        stored: result of `read_scalars`.
+        firsts: first positions of the segments, listed after that read.
+        log: uuid (hex) of the log that the directory holds; empty if unknown.
 
     Raises:
-        Damaged: one of them is gone: the directory would pass for one whose log has not begun.
+        Damaged: one of them is missing.
     """
     if stored is None and firsts:
         path = os.path.join(directory, SCALARS)
-        raise Damaged(f"{path} is missing and the log is there, so what this gateway promised is not known; restore the file")
+        raise Damaged(f"{path} is missing beside an existing log, so the promises of this gateway are unknown: restore the file")
     if not firsts and (log or (stored is not None and (stored.mark.position or stored.segment))):
-        raise Damaged(f"{directory} held log {log} and {os.path.join(directory, LOG)} has no segment of it; restore the files")
+        raise Damaged(f"{directory} held log {log}, but {os.path.join(directory, LOG)} has no segment of it: restore the files")
 
 
 class ScalarsFile:
-    """The open file. A write goes to the slot that does not hold the newest, and is synced before it returns."""
+    """The open hard-state file. Each write replaces the older slot and syncs it before it returns."""
 
     def __init__(self, directory: str, storage: Storage, stored: Stored | None) -> None:
-        """Open the file, which is made whole under its name if `stored` (what `read_scalars` found) is None. What it says is
-        durable from then on.
-        """
+        """Open the file and make its content durable; create it if `stored` (the result of `read_scalars`) is None."""
         self._storage = storage
         self.path = os.path.join(directory, SCALARS)
         if stored is None:
@@ -112,15 +115,15 @@ class ScalarsFile:
         self.scalars = stored.scalars
         self.segment = stored.segment
         self._fd = storage.open(self.path)
-        # Which slot holds the newest is found by looking: a repair may have written one of them out of turn.
+        # Read which slot is the newest: a repair may have written a slot out of turn.
         first = decode_slot(storage.read(self._fd, MARK_SIZE_BOUND, SLOTS[0]), self.path)
         newest, self._next = SLOTS if first is not None and first.sequence == self.sequence else SLOTS[::-1]
-        # What was read may stand in the page cache alone: the run before was killed before its sync, or the sync failed.
+        # Write the newest slot again: if the previous run ended before its sync, the slot may exist only in the page cache.
         storage.write(self._fd, [encode_slot(stored)], newest)
         storage.make_durable(self._fd)
 
     def write(self, scalars: Scalars, mark: Mark, segment: int) -> None:
-        """Make scalars, mark and the newest segment's first position durable."""
+        """Store hard state, mark and the newest segment's first position durably."""
         stored = Stored(self.sequence + 1, scalars, mark, segment)
         self._storage.write(self._fd, [encode_slot(stored)], self._next)
         self._storage.make_durable(self._fd)

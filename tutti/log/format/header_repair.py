@@ -1,4 +1,4 @@
-"""A segment whose header alone is damaged: each fact of it is told elsewhere too, so it can be made again and nothing is lost."""
+"""Repair of corrupt segment headers: other files hold every field of a header, so it can be rebuilt without loss."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tutti.log.format.snapshot import Snapshot, newest_snapshot, read_snapshot
 
 
 class _End(NamedTuple):
-    """Where a segment's frames end: the next position, and the chain value before it. Position 0: it cannot be told."""
+    """End of a segment's frames: the next position, and the chain value before it. Position 0 means unknown."""
 
     position: int
     chain: int
@@ -25,13 +25,12 @@ _UNKNOWN = _End(0, 0)
 
 
 def lost_headers(directory: str, log: bytes) -> list[SegmentHeader]:
-    """The headers of those segments whose own is damaged and follows from the rest:
+    """Return the rebuilt headers of segments with a corrupt header:
 
-    - the position of the first frame: the file's name says it, and so must the frame;
-    - the chain value before it: it is that of the frame at the position before, or of the snapshot with which the log begins, and
-      the first frame goes on from it;
-    - the log's uuid: `log`, what the directory knows; every good header and ROSTER must say the same, and one of them at least;
-    - the size: the file's.
+    - First position: from the file name; the first frame must have the same position.
+    - Chain value: from the preceding frame, or from the snapshot at the start of the log; the first frame must continue it.
+    - Log uuid: `log`, from the directory. All valid headers and ROSTER frames must agree, and at least one must exist.
+    - Size: the size of the file.
     """
     firsts = positions_named(directory, "seg")
     headers = {first: _header(directory, first) for first in firsts}
@@ -55,15 +54,15 @@ def lost_headers(directory: str, log: bytes) -> list[SegmentHeader]:
 
 
 def mend_headers(directory: str, storage: Storage, firsts: Sequence[int], base: Snapshot, log: bytes) -> None:
-    """Write bad headers of segments again, as far as the log before them is whole: all that stands in one follows from it.
+    """Rewrite corrupt headers of segments, as far as the log before them is intact and determines their content.
 
     Args:
-        firsts: of the segments, that of the snapshot first.
-        base: where to start.
-        log: its uuid.
+        firsts: first positions of the segments, starting with the snapshot's segment.
+        base: snapshot to start from.
+        log: uuid of the log.
 
     Raises:
-        OSError: the disk did not take it.
+        OSError: the write failed.
     """
     if all(_header(directory, first) for first in firsts):
         return
@@ -103,7 +102,7 @@ def _walk(directory: str, first: int, chain: int) -> Walk | None:
 
 
 def _rosters(found: Walk) -> set[bytes]:
-    """The logs that the ROSTER frames of a segment name."""
+    """Return the log uuids in the ROSTER frames of a segment."""
     logs = set()
     headers = found.headers()
     for position in headers["position"][headers["kind"] == Kind.ROSTER].tolist():
@@ -112,5 +111,5 @@ def _rosters(found: Walk) -> set[bytes]:
             check_payload(frame)
             logs.add(decode_body(RosterBody, frame.body).log)
         except FormatError:
-            continue  # damaged, which is told when the frame is looked at
+            continue  # corrupt, which the check of the frame itself reports
     return logs

@@ -1,13 +1,13 @@
-"""The index of a segment: one row for every decided position, so that readers need not look at frames to find records.
+"""Index of a segment: one row for each decided position, so that readers find records without a scan of frames.
 
-A file of a 64-byte header and rows of 96 bytes; row i is position first + i. Rows are written when positions are decided, without a
-sync. When the frontier has passed the end of the segment the index is *sealed*: the header says how many rows there are, with their
-CRC, and the file is synced. Everything in it can be made again from the segment. Each row ends with its own CRC32C: until the index
-is sealed nothing else tells a reader that a row is as it was written, and a wrong row would drop or mislabel good records.
+The file has a 64-byte header and rows of 96 bytes; row i describes position first + i. The writer adds rows when positions are
+decided, without a sync. When the frontier has passed the end of the segment, the index is *sealed*: its header gets the row count
+and the CRC of all rows, and the file is synced. The whole index can be rebuilt from the segment. Each row ends with its own CRC32C,
+because an unsealed index has no other check, and a wrong row would drop or mislabel good records.
 
-Row: `offset` is that of the first record (of the next record, where there is none), `count` the records that are visible there: of
-a batch that is neither void nor staged, of a TXN those of all its batches, 0 for every other kind. `tick` is the number of the last
-TICK at or before the position. For a TICK both timestamps are its time.
+Row: `offset` is the offset of the first record, or of the next record if there is none. `count` is the number of visible records:
+those of a batch that is neither void nor staged, those of all batches of a TXN, and 0 for other kinds. `tick` is the number of the
+last TICK at or before the position. For a TICK, both timestamps are its time.
 """
 
 from __future__ import annotations
@@ -57,19 +57,19 @@ ROW: np.dtype[np.void] = np.dtype(
 _TICK = int(Kind.TICK)
 _ROW = struct.Struct("<QQqQQqqQQIIIIBBH")
 _ROW_CRC = struct.Struct("<I")
-ABORTED, STAGED = 1, 2  # in `flags`: a BATCH that a later ABORT voids; one that a TXN makes visible, or none
+ABORTED, STAGED = 1, 2  # in `flags`: a BATCH that a later ABORT voids; a BATCH that is visible only through a TXN
 
 _MAGIC = b"TUTI"
 _VERSION = 1
 _HEADER = struct.Struct("<4sIQQqqqII")
 _CRC = struct.Struct("<I")
 LONG_AGO = -(1 << 63)
-_TOGETHER = 65_536  # rows that are copied to be looked at, of many: a process keeps what it once needed
-_GROW = 1 << 20  # the file grows in such steps, so that readers need not map it again for every row
+_CHECK_ROWS = 65_536  # rows per copy during a CRC check, because the allocator keeps the memory of large copies
+_GROW_BYTES = 1 << 20  # growth step of the file, so that readers rarely have to map it again
 
 
 class Sealed(NamedTuple):
-    """Header of a sealed index: first position, rows, offsets of the first record and after the last, largest timestamp, CRC."""
+    """Header of a sealed index: first position, row count, first offset, next offset, largest timestamp, CRC of the rows."""
 
     first: int
     rows: int
@@ -79,7 +79,7 @@ class Sealed(NamedTuple):
     rows_crc: int
 
     def to_bytes(self) -> bytes:
-        """The header, 64 bytes."""
+        """Encode the header, 64 bytes."""
         head = _HEADER.pack(
             _MAGIC, _VERSION, self.first, self.rows, self.offset, self.next_offset, self.max_timestamp, self.rows_crc, 0
         )
@@ -87,7 +87,7 @@ class Sealed(NamedTuple):
 
 
 def read_sealed(data: Buffer, first: int) -> Sealed | None:
-    """The header of an index if it is sealed and good (the CRC of the rows is another look)."""
+    """Return the header of an index if it is sealed and valid. The CRC of the rows is a separate check."""
     if len(data) < ROWS_AT:
         return None
     head = bytes(data[: _HEADER.size])
@@ -98,7 +98,7 @@ def read_sealed(data: Buffer, first: int) -> Sealed | None:
 
 
 def encode_row(frame: Frame, place: int, offset: int, tick: tuple[int, int], aborted: bool) -> bytes:
-    """One row. `offset` is that of the frame's first record, `tick` the last tick's number and time, this frame's own included."""
+    """Encode one row. `offset` is that of the frame's first record; `tick` is number and time of the last tick up to this frame."""
     low, high = frame.min_timestamp, frame.max_timestamp
     if frame.kind == _TICK:
         low = high = tick[1]
@@ -134,14 +134,14 @@ def build_rows(
     offset: int,
     tick: int,
 ) -> Rows:
-    """The rows of a run of frames, all at once: what `encode_row` makes of each.
+    """Return the rows of consecutive frames, vectorised; the result equals `encode_row` for each frame.
 
     Args:
         headers: the frames' headers (HEADER_DTYPE), in position order.
-        places, sizes: where each frame stands in its segment, and its bytes.
-        ticks: (index in the run, body) of the TICK frames.
+        places, sizes: byte offset of each frame in its segment, and its size in bytes.
+        ticks: (index among the frames, body) of the TICK frames.
         aborted: positions of void batches.
-        offset, tick: next offset and last tick's number before the run.
+        offset, tick: next offset and number of the last tick before the first frame.
     """
     rows = np.zeros(len(headers), dtype=ROW)
     for name in ("position", "producer", "first_sequence", "min_timestamp", "max_timestamp", "view", "topic", "epoch"):
@@ -170,8 +170,8 @@ def build_rows(
 
 
 def rows_good(rows: Rows) -> bool:
-    """Whether every row has the CRC that it was written with."""
-    some = (rows[at : at + _TOGETHER] for at in range(0, len(rows), _TOGETHER))
+    """True if every row matches its CRC."""
+    some = (rows[at : at + _CHECK_ROWS] for at in range(0, len(rows), _CHECK_ROWS))
     return all(np.array_equal(part["crc"], _crcs(part)) for part in some)
 
 
@@ -182,20 +182,20 @@ def _crcs(rows: Rows) -> npt.NDArray[np.uint32]:
 
 
 def crc_of_rows(rows: Rows) -> int:
-    """The CRC of rows together, as the header of a sealed index has it; they are not copied."""
+    """Return the CRC of all rows together, as in the header of a sealed index, without a copy."""
     return crc32c(rows.view(np.uint8).data)
 
 
 def no_rows() -> Rows:
-    """No rows."""
+    """Return an empty array of rows."""
     return np.empty(0, dtype=ROW)
 
 
 class IndexWriter:
-    """The index of a segment that is not sealed yet."""
+    """Writer of a segment's index up to its sealing."""
 
     def __init__(self, path: str, first: int, rows: Rows, storage: Storage) -> None:
-        """Open the index of the segment that begins with position `first`, and make it hold `rows` (those decided so far) alone."""
+        """Open the index of the segment with first position `first`, and set its content to `rows`, the rows decided so far."""
         self._storage = storage
         self._path = path
         self.first = first
@@ -206,17 +206,21 @@ class IndexWriter:
         self._max_timestamp = LONG_AGO
         self._fd = storage.open(path, create=True)
         self._size = storage.size(self._fd)
-        if self._size:  # a new one reads as zeros, and can be made when there is no room for a byte
+        if self._size:  # a new file reads as zeros, and its creation works on a full disk
             storage.write(self._fd, [bytes(ROWS_AT)], 0)
         if len(rows):
             counted = rows["max_timestamp"][rows["count"] > 0]
             newest = int(counted.max()) if len(counted) else LONG_AGO
-            # Rows that readers may be looking at are written over with the same bytes.
+            # Safe for concurrent readers: existing rows are overwritten with the same bytes.
             self.append(rows.tobytes(), int(rows["offset"][0]), int(rows["offset"][-1]) + int(rows["count"][-1]), newest)
 
     def append(self, data: bytes, offset: int, next_offset: int, max_timestamp: int) -> None:
-        """Write the next rows: their bytes, the offsets of their first record and after their last, and the largest timestamp of
-        their records (far in the past if they have none).
+        """Write the next rows.
+
+        Args:
+            data: the encoded rows.
+            offset, next_offset: offset of their first record, and after their last.
+            max_timestamp: largest timestamp of their records; `LONG_AGO` without records.
         """
         if self._offset < 0:
             self._offset = offset
@@ -228,15 +232,15 @@ class IndexWriter:
         self.rows_crc = crc32c(data, self.rows_crc)
 
     def _grow(self, more: int) -> None:
-        """Have blocks for `more` bytes of rows and the row after them, before anything is written: a lack changes nothing."""
+        """Allocate blocks for `more` bytes of rows and one more row before the write, so that a full disk changes nothing."""
         needed = ROWS_AT + self.count * ROW_SIZE + more
         if needed + ROW_SIZE > self._size:
-            size = (needed // _GROW + 1) * _GROW
+            size = (needed // _GROW_BYTES + 1) * _GROW_BYTES
             self._storage.allocate(self._fd, size)
             self._size = size
 
     def seal(self) -> None:
-        """Every position of the segment is decided: make the index durable, for good."""
+        """Seal the index after every position of the segment is decided: write the header, and make the file durable."""
         sealed = Sealed(self.first, self.count, max(self._offset, 0), self._next_offset, self._max_timestamp, self.rows_crc)
         self._storage.truncate(self._fd, ROWS_AT + self.count * ROW_SIZE)
         self._storage.write(self._fd, [sealed.to_bytes()], 0)
@@ -249,8 +253,9 @@ class IndexWriter:
 
 
 def map_rows(path: str) -> tuple[Buffer, Rows] | None:
-    """The file of an index, mapped, and all the rows that its size has room for (the caller knows how many are good); None if there
-    are none, or they cannot be read: then they are made from the frames.
+    """Map an index file. Return its header bytes and all rows that fit its size; the caller knows how many are valid.
+
+    None if the file has no rows or is unreadable: the caller then rebuilds the rows from the frames.
     """
     try:
         fd = patiently(lambda: open_file(path, os.O_RDONLY))
@@ -272,7 +277,7 @@ def map_rows(path: str) -> tuple[Buffer, Rows] | None:
 
 
 def index_sealed(path: str, first: int) -> Sealed | None:
-    """The header of an index file if it is sealed, with as many rows as it says, of the right CRC."""
+    """Return the header of an index file if the file is sealed and row count and CRC match."""
     mapped = map_rows(path)
     if mapped is None:
         return None

@@ -1,8 +1,8 @@
-"""Snapshots: what the log before a position says, so that nobody has to read it all (design, section 3).
+"""Snapshots: the state of the log before a position, so that a start need not read the whole log (design, section 3).
 
-There is one at the start of each segment, written when the frontier passes it, and durable. Within the segment that is being filled
-a further one moves along every so many frames and bounds the work of a start; it is not synced, because it and the index rows that
-it rests on carry CRCs, and the one at the start of the segment is always there to fall back to.
+Each segment has a durable snapshot at its start, written when the frontier passes that position. Another snapshot moves forward
+within the segment being filled and bounds the work of a start. It is not synced: the snapshot and its index rows carry CRCs, and
+the snapshot at the start of the segment is the fallback.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _MAGIC = b"TUTN"
 _VERSION = 1
 _HEAD = struct.Struct("<4sIQQQII")
 _CRC = struct.Struct("<I")
-STATE_AT = _HEAD.size + _CRC.size  # where the LogState stands
+STATE_AT = _HEAD.size + _CRC.size  # byte offset of the LogState
 
 
 class Snapshot(NamedTuple):
-    """A state, and where the log goes on after it.
+    """A state of the log, and the location of the next frame.
 
     Attributes:
-        state: the log before `state.position + 1`.
-        segment: first position of the segment where that position stands, or will stand.
-        place: its byte there.
-        rows_crc: CRC of the segment's index rows up to here.
+        state: state of the log up to and including `state.position`.
+        segment: first position of the segment that holds, or will hold, the next position.
+        place: byte offset of the next position in that segment.
+        rows_crc: CRC of the segment's index rows before the next position.
     """
 
     state: LogState
@@ -42,31 +42,31 @@ class Snapshot(NamedTuple):
 
     @property
     def position(self) -> int:
-        """The first position that the state does not cover."""
+        """The first position after the state."""
         return self.state.position + 1
 
     def to_bytes(self) -> bytes:
-        """The file's content."""
+        """Encode the file's content."""
         head = _HEAD.pack(_MAGIC, _VERSION, self.position, self.segment, self.place, self.rows_crc, 0)
         return head + _CRC.pack(crc32c(head)) + self.state.to_bytes()
 
 
 def beginning() -> Snapshot:
-    """The empty state before position 1."""
+    """Return the empty snapshot before position 1."""
     return Snapshot(LogState(), 1, FRAMES_AT, 0)
 
 
 def write_snapshot(directory: str, snapshot: Snapshot, storage: Storage, *, durable: bool) -> None:
-    """Write a snapshot under the name of its position."""
+    """Write a snapshot to the file named after its position."""
     storage.replace_file(snapshot_path(directory, snapshot.position), snapshot.to_bytes(), durable=durable)
 
 
 def read_snapshot(directory: str, position: int) -> Snapshot | None:
-    """The snapshot of the log before `position`; None if there is no good one."""
+    """Return the snapshot of the log before `position`; None if it does not exist or is invalid."""
     try:
         data = read_file(snapshot_path(directory, position))
     except OSError:
-        return None  # gone, or unreadable: an earlier one serves as well
+        return None  # missing or unreadable: an earlier snapshot serves as well
     head = data[: _HEAD.size]
     if len(data) < STATE_AT or head[:4] != _MAGIC or _CRC.unpack_from(data, _HEAD.size)[0] != crc32c(head):
         return None
@@ -81,15 +81,15 @@ def read_snapshot(directory: str, position: int) -> Snapshot | None:
 
 
 def remove_snapshot(directory: str, position: int, storage: Storage) -> None:
-    """Take the snapshot of a position away, if there is one."""
+    """Delete the snapshot of a position if it exists."""
     with contextlib.suppress(FileNotFoundError):
         storage.remove(snapshot_path(directory, position))
 
 
 def newest_snapshot(directory: str, at_most: int, *, starts_only: bool = False) -> Snapshot:
-    """The last good snapshot whose state ends at or below position `at_most`; the beginning if there is none.
+    """Return the last valid snapshot with a state up to position `at_most`; the empty snapshot without one.
 
-    With `starts_only` those within a segment do not count.
+    With `starts_only`, only snapshots at the start of a segment count.
     """
     for position in reversed(positions_named(directory, "snap")):
         if position <= at_most + 1:
@@ -100,7 +100,7 @@ def newest_snapshot(directory: str, at_most: int, *, starts_only: bool = False) 
 
 
 def rows_before(directory: str, snapshot: Snapshot) -> Rows | None:
-    """Index rows of the snapshot's segment before its position; None if they are not those that it rests on."""
+    """Return the index rows of the snapshot's segment before its position; None if they do not match its CRC."""
     count = snapshot.position - snapshot.segment
     if not count:
         return no_rows()

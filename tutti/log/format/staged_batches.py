@@ -1,4 +1,4 @@
-"""Transactions in the index: a TXN has one row, for all of its records, and the batches stand where they were staged."""
+"""Transactions in the index: a TXN has one row for all its records, and its batches stay where they were staged."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ _OF_TXN = ("producer", "epoch", "view", "tick", "origin")
 
 
 class Part(NamedTuple):
-    """Batches of a TXN, one behind the other in its order, that stand in one segment: their positions and records, and the TXN's
-    row, its offset and sequence those of the first one.
+    """Consecutive batches of a TXN that lie in one segment.
+
+    Attributes:
+        positions, counts: position and record count of each batch.
+        row: the TXN's index row, with offset and sequence of the first of these batches.
     """
 
     positions: npt.NDArray[np.int64]
@@ -27,18 +30,20 @@ class Part(NamedTuple):
 
 
 def unfolded(frame: Frame, row: np.void, firsts: Sequence[int]) -> Iterator[tuple[int, Part]]:
-    """The batches of a TXN in order, each with the segment that has it of those that begin with positions `firsts`; 0: none does.
+    """Yield the batches of a TXN in order, grouped by segment.
+
+    Each item has the first position of the segment, one of `firsts`, or 0 if no segment holds the batches.
 
     Raises:
-        Damaged: the body is none of a TXN with so many records.
+        Damaged: the body is not a valid TXN with the record count of the index.
     """
     try:
         body = decode_body(TxnBody, frame.body)
     except FormatError as error:
-        raise Damaged(f"position {frame.position} is no transaction: {error}", frame.position) from error
+        raise Damaged(f"position {frame.position} is not a valid transaction: {error}", frame.position) from error
     positions, counts = np.array(body.staged, np.int64), np.array(body.counts, np.int64)
     if len(positions) != len(counts) or counts.sum() != row["count"]:
-        raise Damaged(f"the transaction at position {frame.position} has {counts.sum()} records, the index says {row['count']}")
+        raise Damaged(f"the transaction at position {frame.position} has {counts.sum()} records, but the index has {row['count']}")
     begins = np.array([0, *firsts], np.int64)
     segments = begins[np.searchsorted(begins, positions, "right") - 1]
     cuts = np.flatnonzero(np.diff(segments)) + 1
@@ -52,25 +57,26 @@ def unfolded(frame: Frame, row: np.void, firsts: Sequence[int]) -> Iterator[tupl
 
 
 def batches_of(found: tuple[list[Rows], Damaged | None], first: int, part: Part) -> Rows:
-    """Rows of the batches as they are visible: where they stand, with the offsets, producer, sequences, view and tick of the TXN.
+    """Return the visible rows of staged batches, with offsets, producer, sequences, view and tick of the TXN.
 
     Args:
-        found: rows of the segment that begins with position `first`, and what is damaged behind them.
+        found: rows of the segment, and the corruption after them, if any.
+        first: first position of the segment.
         part: the batches.
 
     Raises:
-        Damaged: the segment does not hold them.
+        Damaged: the segment does not hold the batches.
     """
     parts, damage = found
     at = part.positions - first
     if not len(at) or at.min() < 0 or at.max() >= sum(map(len, parts)):
-        raise damage or Damaged(f"position {part.positions[0]}, which a transaction makes visible, is not in its segment")
+        raise damage or Damaged(f"position {part.positions[0]} belongs to a transaction but is missing in its segment")
     early = at < len(parts[0])
     batches = parts[0][np.where(early, at, 0)]  # a copy
     if not early.all():
         batches[~early] = parts[1][at[~early] - len(parts[0])]
     if (batches["kind"] != Kind.BATCH).any() or (batches["flags"] != STAGED).any():
-        raise Damaged(f"position {part.positions[0]} or one behind it, which a transaction makes visible, was not staged")
+        raise Damaged(f"position {part.positions[0]} or a later one belongs to a transaction but is not a staged batch")
     before = np.cumsum(part.counts) - part.counts
     batches["flags"] = 0
     batches["count"] = part.counts

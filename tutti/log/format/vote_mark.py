@@ -1,8 +1,8 @@
-"""The vote mark: how far the log is known to be durable, and how far it was decided (design, section 3).
+"""Vote mark: the durable end and the decided end of the log (design, section 3).
 
-A mark is written into the segment that takes the frames, with the frames, so that it costs no sync of its own; it names only what
-*earlier* syncs made durable. Two slots take turns with the syncs: the slot of the last synced mark is never touched, so a torn
-write leaves one good. The newest good mark counts, wherever it stands.
+A mark is written to the current segment together with frames, so it needs no sync of its own. A mark covers only frames that
+*earlier* syncs made durable. Two slots alternate with the syncs, so a torn write never destroys the last synced mark. The newest
+valid mark counts, in whichever segment it is.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ MAGIC = b"TUTM"
 _MARK = struct.Struct("<4sIQQQQqqI")
 _CRC = struct.Struct("<I")
 MARK_SIZE = _MARK.size + _CRC.size
-MARK_SIZE_BOUND = 512  # a sector: what a mark, or the scalars, may grow to
+MARK_SIZE_BOUND = 512  # one disk sector: the maximum size of a mark or of the hard state
 
 
 class Mark(NamedTuple):
-    """What a member knows to be durable.
+    """The durable and decided end of a member's log.
 
     Attributes:
-        sequence: counts the marks of a directory; the highest is the newest.
-        position, view, chain: the last durable frame: its position, its view, its header CRC (zeros before any).
+        sequence: number of the mark in its directory; the highest is the newest.
+        position, view, chain: position, view and header CRC of the last durable frame; zeros without one.
         frontier_position, frontier_offset: the watermark: last decided position, and the offset after its last record.
-        time_us: wall clock when it was made, us.
+        time_us: wall clock at the write, us.
     """
 
     sequence: int = 0
@@ -43,7 +43,7 @@ class Mark(NamedTuple):
     time_us: int = 0
 
     def to_bytes(self) -> bytes:
-        """The mark with its CRC."""
+        """Encode the mark with its CRC."""
         head = _MARK.pack(
             MAGIC,
             self.chain,
@@ -59,7 +59,7 @@ class Mark(NamedTuple):
 
 
 def read_mark(data: Buffer) -> Mark | None:
-    """The mark at the start of `data`, None if there is no good one."""
+    """Decode the mark at the start of `data`; None if it is invalid."""
     if len(data) < MARK_SIZE:
         return None
     head = bytes(data[: _MARK.size])
@@ -70,35 +70,39 @@ def read_mark(data: Buffer) -> Mark | None:
 
 
 def segment_marks(directory: str, first: int) -> list[Mark | None]:
-    """What stands in the mark slots of a segment, None for a slot that holds no good mark."""
+    """Return the marks in the slots of a segment; None for an invalid slot."""
     data = read_file(segment_path(directory, first), FRAMES_AT)
     return [read_mark(data[at : at + MARK_SIZE]) for at in MARK_SLOTS]
 
 
 def end_lost(directory: str, first: int, size: int) -> tuple[int, str] | None:
-    """What of a last segment, made with `size` bytes, is gone that was durable before it got its name, so that no power loss takes
-    it: its size, and one good mark at least, as the slot of the last synced mark is never touched. The byte, and what; or None.
+    """Check the parts of the last segment that a power loss cannot destroy: its size, and one valid mark.
+
+    Both are durable before the segment gets its name. Return the byte and a description of the first lost part, or None.
     """
     there = os.path.getsize(segment_path(directory, first))
     if there < size:
-        return there, f"the file ends at byte {there} and was made with {size}"
+        return there, f"the file ends at byte {there}, but was created with {size} bytes"
     if not any(segment_marks(directory, first)):
-        return MARK_SLOTS[0], "neither of its two marks is good, so what was durable is not known"
+        return MARK_SLOTS[0], "both of its marks are corrupt, so the durable end of the log is unknown"
     return None
 
 
 def check_end(directory: str, firsts: list[int], newest: int, *, heals: bool = False) -> Damaged | None:
-    """How far a log was durable and decided can only be told when its last segment is there and as it was begun.
+    """Check that the last segment exists and is complete: without it, a start would take a shorter log for the whole log.
 
     Args:
-        firsts: of the segments that are there.
-        newest: first position of the newest segment that there must be, as the scalars say.
-        heals: others may have what is gone: where it is the end of the file alone, with a good mark before it, the error is
-            returned, to be raised where they have not; None if nothing is.
+        firsts: first positions of the existing segments.
+        newest: first position of the newest segment, from the hard state.
+        heals: True if peers can hold the lost end. If only the end of the file is lost and a mark is valid, the error is returned
+            instead of raised; the caller raises it if the peers cannot repair it.
+
+    Returns:
+        The error with `heals`, or None if nothing is lost.
 
     Raises:
-        Damaged: it is not; a log that ended earlier would pass for all of it.
-        WrongDirectory: it is of a newer release.
+        Damaged: the segment is missing or incomplete.
+        WrongDirectory: a newer release wrote the segment.
     """
     if newest > firsts[-1]:
         raise Damaged(f"segment {segment_path(directory, newest)} is missing: restore it, {or_repair(directory)}")
@@ -106,7 +110,7 @@ def check_end(directory: str, firsts: list[int], newest: int, *, heals: bool = F
     if lost is None:
         return None
     error = Damaged(
-        f"segment {segment_path(directory, firsts[-1])} is damaged at byte {lost[0]}: {lost[1]}. Nothing was changed. "
+        f"segment {segment_path(directory, firsts[-1])} is corrupt at byte {lost[0]}: {lost[1]}. No file was changed. "
         f"Restore the file, {or_repair(directory)}"
     )
     if heals and any(segment_marks(directory, firsts[-1])):
@@ -115,14 +119,14 @@ def check_end(directory: str, firsts: list[int], newest: int, *, heals: bool = F
 
 
 def or_repair(directory: str) -> str:
-    """The other thing to be done about a damage. Nothing is cut from a lane: see `tutti.data.lane_name.NEW_LANE`."""
+    """Return the alternative to a restored file for an error text. A lane is never truncated: see `lane_name.NEW_LANE`."""
     if lane_at(directory) is not None:
-        return "as it was when its gateway ended"
-    return f"or see what would be lost with `tutti log repair {directory}`"
+        return "as it was when its gateway stopped"
+    return f"or check what a truncation would lose with `tutti log repair {directory}`"
 
 
 def newest_mark(directory: str, stored: Mark, firsts: list[int]) -> Mark:
-    """The vote mark: the newest of that in the scalars and those in the slots of the last two segments."""
+    """Return the vote mark: the newest of the one in the hard state and those in the last two segments."""
     marks = [stored]
     for first in firsts[-2:]:
         marks += [mark for mark in segment_marks(directory, first) if mark is not None]

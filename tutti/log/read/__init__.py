@@ -1,1 +1,1 @@
-"""Read."""
+"""Reading of a log from its files, by any number of processes."""

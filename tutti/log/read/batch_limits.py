@@ -1,4 +1,4 @@
-"""Where a batch of records ends that may end at ticks only, or has a limit of bytes."""
+"""Ends of micro-batches: at ticks, or at a byte limit."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import numpy as np
 
 from tutti.log.format.index import Rows
 
-_WINDOW = 65_536  # offsets that are looked through first; each next look is wider
+_WINDOW = 65_536  # offsets in the first search window; each further window doubles
 
 Ticks = Callable[[int, int], Sequence[tuple[int, int, int]]]
 """Ticks (number, time, offset) at offsets from the first up to the second, both included, in order."""
 
 
 def tick_end(ticks: Ticks, start: int, limit: int, end: int, every: int) -> int:
-    """Offset of the last tick above `start` up to `limit`, else of the first one up to `end`; `start` when there is none.
+    """Return the offset of the last tick in (start, limit], else of the first tick in (limit, end], else `start`.
 
-    Only ticks whose number `every` divides count. It costs what lies between the tick and `limit`, however long the log is.
+    Only ticks with a number divisible by `every` count. The cost depends on the distance between the tick and `limit` alone.
     """
 
     def between(low: int, high: int) -> list[int]:
-        """Offsets in (low, high]."""
+        """Return the offsets of counting ticks in (low, high]."""
         return [offset for number, _, offset in ticks(low + 1, high) if not number % every]
 
     high, window = limit, _WINDOW
@@ -40,15 +40,13 @@ def tick_end(ticks: Ticks, start: int, limit: int, end: int, every: int) -> int:
 
 
 def bytes_end(parts: Iterable[Rows], start: int, end: int, bytes_max: int) -> int:
-    """Offset where a range that begins at `start` ends so that its batches have `bytes_max` bytes at most, `end` where all of them
-    have; the first one is in it, whatever it weighs.
+    """Return the end of the longest prefix of [start, end) with at most `bytes_max` bytes. The first batch is always in it.
 
     Args:
-        parts: index rows of the batches that have records in [start, end), or of some of them, in order; no more is taken of them
-            than is needed.
-        start: offset; of the batch that it cuts, what lies behind it counts.
-        end: offset.
-        bytes_max: on disk.
+        parts: index rows of the batches with records in [start, end), or of some of them, in order; read only as far as needed.
+        start: first offset; only the share of a batch from `start` on counts.
+        end: exclusive end offset.
+        bytes_max: limit of bytes on disk.
     """
     held = 0
     has_one = False

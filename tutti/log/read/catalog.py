@@ -1,7 +1,7 @@
-"""Where records are: index rows of all segments up to the frontier, whatever state their files are in.
+"""Catalog: the index rows of all segments up to the frontier, even if index files are missing or corrupt.
 
-Rows that no index gives (view.py) are made in memory from the frames themselves (the gateway died before it wrote them, the machine
-was restarted, or an index file is damaged). A reader never writes.
+If no index file has a row (the gateway or the host crashed before the write, or the file is corrupt), the catalog rebuilds the row
+in memory from the frame. A reader never writes.
 """
 
 from __future__ import annotations
@@ -27,12 +27,18 @@ from tutti.log.format.staged_batches import batches_of, unfolded
 from tutti.log.read.segment_view import Upto, View, ends_early, sealed_header
 from tutti.log.read.splits import Range, cut_wide
 
-_CHUNK = 65_536  # rows looked at together
+_CHUNK = 65_536  # rows per step
 
 
-class _Looked(NamedTuple):
-    """Rows of a segment: those that its index gives and those that were made; where it is damaged; where what is behind it is, and
-    the last VIEW before that (0: none).
+class _SegmentRows(NamedTuple):
+    """Rows of a segment.
+
+    Attributes:
+        trusted: rows from its index.
+        made: rows rebuilt from frames.
+        damage: first corruption in the segment.
+        behind: first corruption in later segments.
+        view: position of the last VIEW frame before that corruption; 0 without one.
     """
 
     trusted: Rows
@@ -42,8 +48,8 @@ class _Looked(NamedTuple):
     view: int = 0
 
 
-class _Behind(NamedTuple):
-    """What stands behind a segment: ABORTs, the first damage, and the last VIEW before that (0: none)."""
+class _LaterFrames(NamedTuple):
+    """Content of later segments: ABORT frames, the first corruption, and the last VIEW before it (0: none)."""
 
     aborts: list[Abort]
     damage: Damaged | None = None
@@ -51,30 +57,30 @@ class _Behind(NamedTuple):
 
 
 class Catalog:
-    """The rows of a log. Not thread-safe: its user holds a lock.
+    """The index rows of a log. Not thread-safe: callers hold a lock.
 
-    A segment is known by its first position, never by its place among others: files come (the log grows, or is mended) and go (it
-    is trimmed, or a disk loses one) between any two calls, and within one that looks again.
+    The first position identifies a segment, never its index in the list: files appear (growth, repair) and disappear (trim, loss)
+    between any two calls, and within a call that refreshes.
 
     Attributes:
-        firsts: first positions of the segments that are there, in order; replaced and never changed.
-        start: where the log begins, as the directory says.
-        shortened: whether it was trimmed since it was opened.
+        firsts: first positions of the existing segments, in order; a refresh replaces the list and never changes it.
+        start: start of the log, as stored in the directory.
+        shortened: True if the log was trimmed since the catalog was opened.
     """
 
     def __init__(self, directory: str) -> None:
-        """Look at the segments of a directory."""
+        """List the segments of a directory."""
         self.directory = directory
         self.firsts: list[int] = []
         self.start = Start()
         self.shortened = False
         self._views: OrderedDict[int, View] = OrderedDict()
-        self._offsets: dict[int, int] = {}  # of those whose index was not sealed when it was asked
-        self._sealed: dict[int, Sealed] = {}  # headers: all of such a segment is decided, and stays as it is
+        self._offsets: dict[int, int] = {}  # base offsets of segments without a sealed index
+        self._sealed: dict[int, Sealed] = {}  # headers of sealed indexes, which never change
         self.refresh()
 
     def refresh(self) -> bool:
-        """Look for segments again; whether there are others than before."""
+        """List the segments again. Return True if the list changed."""
         there = positions_named(self.directory, "seg")
         self.start = read_start(self.directory)
         firsts = [first for first in there if first >= self.start.first]
@@ -87,20 +93,20 @@ class Catalog:
         return changed
 
     def renew(self) -> None:
-        """Look for segments again, and map them anew: others may have come under the names of those that were not decided."""
+        """List and map the segments again: files without decided frames may have been replaced under the same names."""
         self._views.clear()
         self.refresh()
 
     def close(self) -> None:
-        """Let mapped files go, as soon as nobody uses what they hold."""
+        """Drop the mapped files. Each mapping ends with its last user."""
         self._views.clear()
 
     def view(self, first: int) -> View:
-        """The segment that begins with a position.
+        """Return the segment with a first position.
 
         Raises:
-            Damaged: there is none.
-            OffsetOutOfRange: it was trimmed.
+            Damaged: the segment is missing.
+            OffsetOutOfRange: the segment was trimmed.
         """
         view = self._views.get(first)
         if view is None:
@@ -123,38 +129,38 @@ class Catalog:
         return self.holding_position(first) == first
 
     def holding_position(self, position: int) -> int:
-        """The segment that holds a position, if any does: the last that begins there or before; 0 where none does."""
+        """Return the segment that can hold a position, the last one that begins at or before it; 0 without one."""
         at = bisect_right(self.firsts, position)
         return self.firsts[at - 1] if at else 0
 
     def before(self, first: int) -> int:
-        """The segment before one; 0 where there is none."""
+        """Return the preceding segment; 0 without one."""
         return self.holding_position(first - 1)
 
     def after(self, first: int) -> int:
-        """The segment behind one; 0 where there is none."""
+        """Return the following segment; 0 without one."""
         at = bisect_right(self.firsts, first)
         return self.firsts[at] if at < len(self.firsts) else 0
 
     def check_begin(self) -> None:
-        """To be asked by who comes to what stands before the first segment.
+        """Check that the first segment exists. Callers check this when they reach the start of the log.
 
         Raises:
-            Damaged: the first segment that there is begins later than the log does.
+            Damaged: the first existing segment begins after the start of the log.
         """
         if self.firsts and self.firsts[0] > self.start.first:
             raise segment_missing(self.directory, self.start.first, self.firsts[0])
 
     def last_of(self, first: int, upto: Upto) -> int:
-        """Last position of a segment that is to be looked at; below its first if there is none."""
+        """Return the last position of a segment up to the frontier; below its first position if it holds none."""
         following = self.after(first)
         return min(upto.position, following - 1) if following else upto.position
 
     def rows(self, first: int, upto: Upto) -> list[Rows]:
-        """The rows of a segment in order, in one part or two.
+        """Return the rows of a segment in order, in one or two parts.
 
         Raises:
-            Damaged: a frame that the log must hold is not good, and the index does not say what stood there.
+            Damaged: a decided frame is corrupt, and the index does not have its row.
         """
         found, damage = self.good_rows(first, upto)
         if damage is not None:
@@ -162,51 +168,50 @@ class Catalog:
         return found
 
     def good_rows(self, first: int, upto: Upto) -> tuple[list[Rows], Damaged | None]:
-        """Like `rows`; but rows before a damage are given with it. A damage in the segment before leaves those that are trusted.
+        """As `rows`, but return the rows before a corruption together with it. The trusted rows never depend on other segments.
 
-        Behind a row that is made from its frame an ABORT may stand in what is damaged: whether it is void nobody knows.
+        A corrupt part may hide an ABORT, so a rebuilt row before it is possibly void.
         """
-        looked = self._look(first, upto)
-        return [part for part in (looked.trusted, looked.made) if len(part)], looked.damage
+        loaded = self._load(first, upto)
+        return [part for part in (loaded.trusted, loaded.made) if len(part)], loaded.damage
 
     def certain_rows(self, first: int, upto: Upto) -> tuple[list[Rows], Damaged | None]:
-        """As `good_rows`, but for those of which nobody knows whether they are void: the damage that hides it is told instead.
+        """As `good_rows` without the possibly void rows; the corruption that can hide their ABORT is returned instead.
 
-        An ABORT voids nothing before the VIEW that it stands behind, and stands no further behind what it voids than frames can be
-        undecided (design, 4.4).
+        An ABORT voids only batches after the last VIEW frame, within the limit of undecided frames (design, 4.4).
         """
-        looked = self._look(first, upto)
-        made, damage = looked.made, looked.damage
-        hides = damage or looked.behind
+        loaded = self._load(first, upto)
+        made, damage = loaded.made, loaded.damage
+        hides = damage or loaded.behind
         if hides is not None and len(made):
             views = made["position"][(made["kind"] == Kind.VIEW) & (made["position"] < hides.position)]
-            settled = max([looked.view, hides.position - limits.UNDECIDED_FRAMES_MAX - 1, *views[-1:].tolist()])
+            settled = max([loaded.view, hides.position - limits.UNDECIDED_FRAMES_MAX - 1, *views[-1:].tolist()])
             known = made[made["position"] <= settled]
             if len(known) < len(made):
                 made, damage = known, hides
-        return [part for part in (looked.trusted, made) if len(part)], damage
+        return [part for part in (loaded.trusted, made) if len(part)], damage
 
-    def _look(self, first: int, upto: Upto) -> _Looked:
+    def _load(self, first: int, upto: Upto) -> _SegmentRows:
         view, last = self.view(first), self.last_of(first, upto)
         if last < view.first:
-            return _Looked(no_rows(), no_rows())
+            return _SegmentRows(no_rows(), no_rows())
         rows = view.trusted(last, upto)
         if view.first + len(rows) > last:
-            return _Looked(rows, no_rows())
+            return _SegmentRows(rows, no_rows())
         try:
             walked = view.walk(rows, last)
             if walked.position <= last and self.refresh():
-                return self._look(first, upto)
+                return self._load(first, upto)
             offset, tick = self._before(first, rows, upto)
-            behind = self._behind(first, last, upto)
+            behind = self._scan_later(first, last, upto)
         except Damaged as error:
-            return _Looked(rows, no_rows(), error)
+            return _SegmentRows(rows, no_rows(), error)
         damage = None if walked.position > last else ends_early(view, walked)
         made = view.made(walked, walked.aborts(walked.headers()) + behind.aborts, offset, tick)
-        return _Looked(rows, made, damage, behind.damage, 0 if damage else behind.view)
+        return _SegmentRows(rows, made, damage, behind.damage, 0 if damage else behind.view)
 
     def _before(self, first: int, rows: Rows, upto: Upto) -> tuple[int, int]:
-        """Next offset and last tick behind `rows`, the first of a segment."""
+        """Return the next offset and the last tick after `rows`, the first rows of a segment."""
         if not len(rows):
             before = self.before(first)
             if not before:
@@ -216,7 +221,7 @@ class Catalog:
         return int(last["offset"]) + int(last["count"]), int(last["tick"])
 
     def _before_all(self, first: int) -> tuple[int, int]:
-        """The same where the log begins, as the snapshot there says; no more once it was trimmed further."""
+        """As `_before` at the start of the log, from the snapshot there, unless a trim has moved the start meanwhile."""
         self.check_begin()
         if first == 1:
             return 0, 0
@@ -225,14 +230,14 @@ class Catalog:
             if first < self.start.first or self.refresh():
                 raise trimmed(self.start)
             raise Damaged(
-                f"the log in {self.directory} begins with position {first}, and its snapshot there is missing or damaged: restore "
+                f"the log in {self.directory} begins with position {first}, but its snapshot there is missing or corrupt: restore "
                 f"{snapshot_path(self.directory, first)}"
             )
         return snapshot.state.next_offset, snapshot.state.tick
 
-    def _behind(self, first: int, last: int, upto: Upto) -> _Behind:
-        """What later segments say of batches up to position `last`: no more frames than that are ever undecided."""
-        found = _Behind([])
+    def _scan_later(self, first: int, last: int, upto: Upto) -> _LaterFrames:
+        """Scan later segments for ABORTs of batches up to position `last`, within the limit of undecided frames."""
+        found = _LaterFrames([])
         later = first
         while 0 < (later := self.after(later)) <= min(upto.position, last + limits.UNDECIDED_FRAMES_MAX):
             view, end = self.view(later), self.last_of(later, upto)
@@ -245,27 +250,27 @@ class Catalog:
                 aborts += walked.aborts(headers)
                 views += headers["position"][headers["kind"] == Kind.VIEW].tolist()
                 damage = None if walked.position > end else ends_early(view, walked)
-            found = _Behind(
+            found = _LaterFrames(
                 found.aborts + aborts, found.damage or damage, found.view if found.damage else max([found.view, *views])
             )
         return found
 
     def base(self, first: int, upto: Upto) -> int:
-        """Offset of the first record of a segment, or behind it."""
+        """Return the offset of the first record at or after the start of a segment."""
         found = self._offsets.get(first)
         if found is None:
             if (sealed := self.sealed(first)) is not None:
                 return sealed.offset
             rows, _ = self.good_rows(first, upto)
-            if not rows:  # nothing to look at yet, or damage before it, which is met first
+            if not rows:  # no rows yet, or an earlier corruption, which the caller meets first
                 return 1 << 63
             found = self._offsets[first] = int(rows[0]["offset"][0])
         return found
 
     def holding(self, offset: int, upto: Upto) -> int:
-        """The segment that holds an offset, or the last one below it; 0 if the log is empty."""
+        """Return the segment that holds an offset, or else the last one below it; 0 for an empty log."""
         firsts = self.firsts
-        low, high = 0, bisect_right(firsts, upto.position)  # what begins behind it may go at any time
+        low, high = 0, bisect_right(firsts, upto.position)  # undecided segments can disappear at any time
         while low < high:
             middle = (low + high) // 2
             if self.base(firsts[middle], upto) <= offset:
@@ -275,10 +280,10 @@ class Catalog:
         return firsts[max(low - 1, 0)] if firsts else 0
 
     def entry(self, offset: int, upto: Upto) -> int:
-        """The segment in which who reads from an offset on begins; 0 if the log is empty.
+        """Return the segment in which a read from an offset begins; 0 for an empty log.
 
         Raises:
-            Damaged: what holds it is missing at the beginning of the log.
+            Damaged: the segment that holds the offset is missing at the start of the log.
         """
         while True:
             first = self.holding(offset, upto)
@@ -287,16 +292,16 @@ class Catalog:
             if not self.before(first):
                 self.check_begin()
                 return first
-            # One that is before it came while the others were looked at.
+            # An earlier segment appeared during the search: search again.
 
     def cut_wide(self, start: int, end: int, split_bytes: int | None, splits: int | None, upto: Upto) -> list[Range] | None:
-        """Cut a range over many segments where segments begin; None for one over few, or into parts of few.
+        """Split a range at the starts of segments; None if the range or the parts have too few segments.
 
-        Segments take as many bytes as their files, of which some are looked at: most are of one size. Of the first the share of its
-        records counts, and the last, which may be far from full, has as many bytes a record as the others.
+        The estimate uses the file sizes of a sample, because most segments have one size. The first segment counts with its share
+        of records. The last one, which may be far from full, counts with the average bytes per record.
         """
         borders = [self.holding(offset, upto) for offset in (start, end - 1)]
-        firsts = self.firsts  # as they are now, for all that follows
+        firsts = self.firsts  # a refresh replaces the list, so this one stays constant
         first, last = (bisect_left(firsts, border) for border in borders)
         count = last - first
         if count < limits.PLAN_SEGMENTS_MAX:
@@ -310,11 +315,11 @@ class Catalog:
         return cut_wide(start, end, sizes, lambda at: self.base(firsts[first + at], upto), split_bytes, splits)
 
     def batches(self, start: int, end: int, upto: Upto) -> Iterator[tuple[View, Rows]]:
-        """Rows of the batches that have records in [start, end), in order, some at a time.
+        """Yield the rows of the batches with records in [start, end), in order and in chunks.
 
         Raises:
-            Damaged: as `rows`, once everything before the damage was given.
-            OffsetOutOfRange: records of it are gone, trimmed meanwhile.
+            Damaged: as `rows`, after the rows before the corruption.
+            OffsetOutOfRange: a trim removed records of the range.
         """
         first = self.entry(start, upto)
         if start < self.start.offset:
@@ -334,12 +339,11 @@ class Catalog:
     def onward(
         self, first: int, upto: Upto, rows: Callable[[int, Upto], tuple[list[Rows], Damaged | None]] | None = None
     ) -> Iterator[tuple[View, list[Rows]]]:
-        """The segments from one on, each with its rows (`good_rows`, or as `rows` gives them), of which the first follows the last
-        of the one before, whatever files come and go meanwhile.
+        """Yield the segments from `first` on, each with its rows from `rows` (default `good_rows`), without a gap in positions.
 
         Raises:
-            Damaged: as `rows`, or a segment is missing, once everything before was given.
-            OffsetOutOfRange: it was trimmed meanwhile.
+            Damaged: as `rows`, or a segment is missing; after the rows before it.
+            OffsetOutOfRange: a trim removed the segment.
         """
         while 0 < first <= upto.position:
             view = self.view(first)
@@ -347,11 +351,11 @@ class Catalog:
             yield view, parts
             if damage is not None:
                 raise damage
-            invariant(parts, f"a segment that begins with position {first} has none up to {upto.position}, and is not damaged")
+            invariant(parts, f"the segment at position {first} has no rows up to position {upto.position}, but is not corrupt")
             first += sum(map(len, parts))
 
     def _visible(self, view: View, rows: Rows, start: int, end: int, upto: Upto) -> Iterator[tuple[View, Rows]]:
-        """The rows, those of the batches of a TXN in its place; as many together as stand in one segment."""
+        """Replace each TXN row by the rows of its batches. Yield consecutive rows of one segment together."""
         if not (txns := np.flatnonzero(rows["kind"] == Kind.TXN).tolist()):
             yield view, rows
             return
@@ -383,7 +387,7 @@ class Catalog:
             yield where, np.concatenate(held)
 
     def sealed(self, first: int) -> Sealed | None:
-        """The header of a segment's index if it is sealed, which is read once."""
+        """Return the header of a segment's index if it is sealed, from a cache if possible."""
         found = self._sealed.get(first)
         if found is None:
             found = sealed_header(self.directory, first)
@@ -392,19 +396,19 @@ class Catalog:
         return found
 
     def at_time(self, view: View, row: np.void, time_us: int, upto: Upto) -> tuple[View, np.void]:
-        """Of a row that has a record at or after a time, the batch that has the first one, and its segment."""
+        """Return the segment and row of the batch with the first record at or after a time, within a row that has such a record."""
         for where, rows in self._visible(view, np.array([row]), 0, 1 << 63, upto):
             hits = np.flatnonzero(rows["max_timestamp"] >= time_us)
             if len(hits):
                 return where, rows[hits[0]]
-        raise Damaged(f"{view.path}: position {row['position']} has no record as late as the index says")
+        raise Damaged(f"{view.path}: position {row['position']} has no record at or after the time in the index")
 
     def positions(self, start: int, last: int, upto: Upto) -> Iterator[tuple[View, Rows]]:
-        """Rows of the positions `start` to `last`, whatever they are, in order, some at a time.
+        """Yield the rows of all positions from `start` to `last`, in order and in chunks.
 
         Raises:
-            Damaged: as `rows`, once everything before the damage was given.
-            OffsetOutOfRange: positions of it are gone, trimmed meanwhile.
+            Damaged: as `rows`, after the rows before the corruption.
+            OffsetOutOfRange: a trim removed positions of the range.
         """
         if 1 <= start < self.start.first <= last:
             raise trimmed(self.start)
@@ -425,5 +429,5 @@ class Catalog:
 
 
 def trimmed(start: Start) -> OffsetOutOfRange:
-    """The error of a reader that comes to what is no longer there."""
-    return OffsetOutOfRange(f"the log begins at offset {start.offset}, and what lay below was removed: begin there or later")
+    """Return the error for a read below the start of the log."""
+    return OffsetOutOfRange(f"the log begins at offset {start.offset}, and retention removed older records: start there or later")

@@ -1,4 +1,4 @@
-"""The read side of a lane: its own offsets, and the names that the ordered log gave."""
+"""Reader of a lane: offsets count in the lane, and names come from the ordered log."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tutti.log.read.reader import LogReader, of_topics
 
 
 class End(NamedTuple):
-    """How far a lane is decided: its last position, and the offset behind its last record."""
+    """Decided end of a lane: its last position, and the offset after its last record."""
 
     position: int
     offset: int
 
 
 def end_told(path: str) -> End | None:
-    """How far a lane was decided at least, as what is left in its directory says; None if nothing says it."""
+    """Return a lower bound of a lane's decided end, from the remains of its directory; None if unknown."""
     try:
         with closing(LogReader(path, damaged=True)) as reader:
             frontier = reader.frontier()
@@ -38,18 +38,18 @@ def end_told(path: str) -> End | None:
 
 
 class LaneReader(LogReader):
-    """Reads one lane of the directory that `ordered` reads. Thread-safe, as that is.
+    """Reads one lane in the directory of `ordered`. Thread-safe.
 
     Raises (all methods):
-        As `LogReader`; and `Behind` where the ordered log here does not say yet what a number in the lane stands for.
+        As `LogReader`; and `Behind` if the ordered log here does not yet hold the name of a number in the lane.
     """
 
     def __init__(self, ordered: LogReader, lane: LaneName) -> None:
         """Open the lane.
 
         Raises:
-            DirectoryRefused: it cannot be read.
-            WrongDirectory: it is not there.
+            DirectoryRefused: the lane is not readable.
+            WrongDirectory: the lane does not exist.
         """
         super().__init__(lane_path(ordered.path, lane))
         self._ordered = ordered
@@ -57,32 +57,34 @@ class LaneReader(LogReader):
 
     @property
     def log(self) -> str:
-        """Uuid of the ordered log, as hex: of which group the lane is."""
+        """Uuid of the group's ordered log, hex."""
         return self._ordered.log
 
     def state(self) -> LogState:
-        """What the ordered log says at its frontier: the topics and producers that records in the lane may have."""
+        """Return the state of the ordered log at its frontier, with the topics and producers of records in the lane."""
         return self._ordered.state()
 
     def name_of(self, kind: Kind, number: int) -> str:
-        """Name of a topic, a producer or a gateway, as the ordered log gave it; `#NUMBER` where that has let it go."""
+        """Return the name of a topic, producer or gateway from the ordered log; `#NUMBER` if the log no longer holds it."""
         try:
             return self._ordered.name_of(kind, number)
         except Forgotten:
             return forgotten_name(number)
         except (Damaged, OffsetOutOfRange) as error:
             raise Behind(
-                f"the log of this gateway does not say yet what number {number} in lane {self.lane.text} stands for: read it at "
-                "another gateway, or again later"
+                f"the log of this gateway does not hold the name of number {number} in lane {self.lane.text} yet: read the lane at "
+                "another gateway, or retry later"
             ) from error
 
     def topic_numbers(self, names: Sequence[str]) -> frozenset[int]:
-        """Numbers of those of the topics that the ordered log knows."""
+        """Return the numbers of those topics that the ordered log knows."""
         return self._ordered.topic_numbers(names)
 
     def picking(self, topics: Sequence[str] | None) -> Callable[[Rows], Rows]:
-        """As `LogReader.picking`. A lane may be ahead of the ordered log here: while a name is not known there, or what may
-        register it cannot be read, each number in the lane is asked for its name.
+        """As `LogReader.picking`.
+
+        A lane can be ahead of the ordered log here. While a topic is unknown or unreadable there, the filter looks up the name of
+        each number in the lane.
         """
         if topics is None:
             return super().picking(None)
@@ -101,7 +103,7 @@ class LaneReader(LogReader):
 
 
 def reader_of(path: str | os.PathLike[str]) -> LogReader:
-    """A reader of what a path leads to: a gateway's directory, or that of a lane in it.
+    """Open a reader for a path: a gateway's directory, or the directory of a lane in it.
 
     Raises:
         DirectoryRefused, WrongDirectory: as `LogReader`.

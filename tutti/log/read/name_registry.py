@@ -1,7 +1,7 @@
-"""What the numbers in frames stand for: topics, producers and gateways.
+"""Name registry: the names of topics, producers and gateways for the numbers in frames.
 
-A number stands for one name for ever, also when a FORGET has taken the producer out of the received-table since: the same range
-reads the same at any time (C8).
+A number permanently stands for one name, even after a FORGET has removed the producer from the received-table. So a range reads
+the same at any time (C8).
 """
 
 from __future__ import annotations
@@ -22,93 +22,94 @@ from tutti.log.format.snapshot import Snapshot, newest_snapshot, read_snapshot
 from tutti.log.read.catalog import Catalog, trimmed
 from tutti.log.read.segment_view import Upto, View
 
-_WHAT = {Kind.TOPIC: "topic", Kind.EPOCH: "producer", Kind.ROSTER: "gateway"}
-_KINDS = np.array(list(_WHAT), dtype=np.uint8)
+_KIND_NAMES = {Kind.TOPIC: "topic", Kind.EPOCH: "producer", Kind.ROSTER: "gateway"}
+_KINDS = np.array(list(_KIND_NAMES), dtype=np.uint8)
 
-_TOGETHER = 1024  # producers whose names are looked up at once
+_NEIGHBOURS = 1024  # producers per lookup
 
 Known = dict[tuple[int, int], str]
 
 
 class Forgotten(OffsetOutOfRange):
-    """The log gave a number to what it had forgotten again before the place where it begins now: nothing in it says the name."""
+    """The number was registered and forgotten below the current start of the log, so the log no longer holds the name."""
 
 
 class Names:
-    """Looks names up and remembers them. A name is asked for by the kind of frame that registers it: TOPIC, EPOCH (producers) or
-    ROSTER (gateways). Not thread-safe: its user holds a lock.
+    """Looks up names and caches them. Not thread-safe: callers hold a lock.
+
+    The kind of a name is the kind of frame that registers it: TOPIC, EPOCH (producers) or ROSTER (gateways).
     """
 
     def __init__(self, catalog: Catalog, looking: AbstractContextManager[None]) -> None:
-        """Names of the log of `catalog`, which is looked at, and no more than that, within `looking`."""
+        """Use the log of `catalog`. Each access to the catalog holds the lock `looking`, and nothing else does."""
         self._catalog = catalog
-        self._looking = looking
+        self._lock = looking
         self._known: Known = {}
-        self._learned = 0  # up to this position
-        self._numbers: dict[int, int] = {}  # by a segment's first position: the next producer's number there
-        self._begin: Snapshot | None = None  # with which the log began when it was last looked at
+        self._loaded_upto = 0  # registrations up to this position are in the cache
+        self._numbers: dict[int, int] = {}  # segment -> next producer number at its start
+        self._begin: Snapshot | None = None  # snapshot at the start of the log, at the last check
 
     def of(self, kind: Kind, number: int, upto: Upto) -> str:
-        """The name that a number stands for; empty for 0.
+        """Return the name for a number; empty for 0.
 
         Raises:
-            Damaged: the log up to there does not say it.
-            Forgotten: it never will any more.
-            OffsetOutOfRange: it was trimmed meanwhile.
+            Damaged: the log up to there does not hold the name.
+            Forgotten: the log permanently lacks the name.
+            OffsetOutOfRange: a trim removed the registration.
         """
         if not number:
             return ""
         damage: Damaged | None = None
         name = self._known.get((kind, number))
-        if name is None and self._learned < upto.position:
-            damage = self._learn(upto)
+        if name is None and self._loaded_upto < upto.position:
+            damage = self._load(upto)
             name = self._known.get((kind, number))
         return self._search(kind, number, upto, damage) if name is None else name
 
     def topics(self, names: Collection[str], upto: Upto) -> frozenset[int]:
-        """Numbers of those of the topics that the log knows.
+        """Return the numbers of those topics that the log knows.
 
         Raises:
-            Damaged: one is not known, and what may register it cannot be read.
+            Damaged: a topic is unknown, and frames that may register it are unreadable.
         """
-        damage = self._learn(upto) if self._learned < upto.position else None
+        damage = self._load(upto) if self._loaded_upto < upto.position else None
         found = {name: number for (kind, number), name in self._known.items() if kind == Kind.TOPIC}
         if damage is not None and not found.keys() >= set(names):
             raise damage
         return frozenset(found[name] for name in names if name in found)
 
-    def _learn(self, upto: Upto) -> Damaged | None:
-        """Take in what was registered since the last look; since the newest snapshot at the first, and where it was trimmed.
+    def _load(self, upto: Upto) -> Damaged | None:
+        """Load the registrations since the last call. The first call, and one after a trim, start at the newest snapshot.
 
-        What cannot be read, and no snapshot says, is told, and is looked at again the next time.
+        Return the first corruption that no snapshot covers; the next call reads it again.
         """
-        self._make_room()
-        with self._looking:
+        self._limit_cache()
+        with self._lock:
             begin = self._catalog.start.first
         for gone in [first for first in self._numbers if first < begin]:
             del self._numbers[gone]
-        if not self._learned or self._learned < begin - 1:
-            self._skip(upto)
-        damage = self._go_on(upto)
-        while damage is not None and self._skip(upto):
-            damage = self._go_on(upto)
+        if not self._loaded_upto or self._loaded_upto < begin - 1:
+            self._load_snapshot(upto)
+        damage = self._load_frames(upto)
+        while damage is not None and self._load_snapshot(upto):
+            damage = self._load_frames(upto)
         return damage
 
-    def _skip(self, upto: Upto) -> bool:
-        """Take what the newest snapshot says; whether that is more than is known."""
-        with self._looking:
+    def _load_snapshot(self, upto: Upto) -> bool:
+        """Load the names of the newest snapshot. Return True if it is ahead of the cache."""
+        with self._lock:
             state = newest_snapshot(self._catalog.directory, upto.position).state
-        if state.position <= self._learned:
+        if state.position <= self._loaded_upto:
             return False
         self._known.update(_known_to(state))
-        self._learned = state.position
+        self._loaded_upto = state.position
         return True
 
-    def _go_on(self, upto: Upto) -> Damaged | None:
-        """Take in what frames register, all that can be read; what was learned ends before the first that cannot, which is told."""
+    def _load_frames(self, upto: Upto) -> Damaged | None:
+        """Load registrations from all readable frames. Return the first corruption; the next call starts before it."""
         damage: Damaged | None = None
-        position = self._learned + 1
-        with self._looking:
+        position = self._loaded_upto + 1
+        with self._lock:
             first = self._catalog.holding_position(position)
             if not first and (first := self._catalog.after(0)):
                 damage = segment_missing(self._catalog.directory, position, first)
@@ -116,36 +117,37 @@ class Names:
             wrong: Damaged | None = None
             try:
                 view, parts, behind = self._rows(first, upto)
-            except Damaged as error:  # its file went meanwhile
+            except Damaged as error:  # the file disappeared meanwhile
                 parts, behind = [], error
             for rows in parts:
                 some = rows[max(position - int(rows["position"][0]), 0) :]
                 if len(some):
-                    new = self._take(view, some[np.isin(some["kind"], _KINDS)])
+                    new = self._load_rows(view, some[np.isin(some["kind"], _KINDS)])
                     wrong = wrong or new
                     position = int(some["position"][-1]) + 1
-            with self._looking:
+            with self._lock:
                 following, last = self._catalog.after(first), self._catalog.last_of(first, upto)
             if behind is None and position <= last:
                 behind = segment_missing(self._catalog.directory, position, following)
             if damage is None:
                 damage = wrong or behind
-                self._learned = position - 1 if wrong is None else wrong.position - 1
+                self._loaded_upto = position - 1 if wrong is None else wrong.position - 1
             first, position = following, max(position, following)
         return damage
 
-    def _make_room(self) -> None:
+    def _limit_cache(self) -> None:
         if len(self._known) > limits.NAMES_KEPT_MAX:
             self._known.clear()
-            self._learned = 0  # what is in use is learned anew when it is asked for
+            self._loaded_upto = 0  # the next lookup loads the names again
 
     def _rows(self, first: int, upto: Upto) -> tuple[View, list[Rows], Damaged | None]:
-        with self._looking:
+        with self._lock:
             return self._catalog.view(first), *self._catalog.good_rows(first, upto)
 
-    def _take(self, view: View, rows: Rows) -> Damaged | None:
-        """Take in the names that the frames of `rows` register; the first that is damaged, which hides no other's name, and whose
-        own may stand elsewhere too.
+    def _load_rows(self, view: View, rows: Rows) -> Damaged | None:
+        """Load the names that the frames of `rows` register. Return the first corruption.
+
+        A corrupt frame hides only its own name, which other files may hold too.
         """
         damage: Damaged | None = None
         for row in rows:
@@ -156,17 +158,18 @@ class Names:
         return damage
 
     def _search(self, kind: Kind, number: int, upto: Upto, damage: Damaged | None) -> str:
-        """Look for what is not in use any more: first where it was registered, then, as that may be damaged, everywhere else.
-        `damage`: the first that was met on the way here, which hides it if nothing says it.
+        """Search for an unused name: first in the likely segment, then everywhere else, because that segment may be corrupt.
+
+        `damage`: the first known corruption, which is the reason if the search fails.
         """
-        self._make_room()
+        self._limit_cache()
         forgotten = self._forgotten(kind, number)
-        if forgotten and kind == Kind.EPOCH:  # a producer's number is registered by nothing that follows
+        if forgotten and kind == Kind.EPOCH:  # later frames never register the number again
             raise forgotten
         for first in self._places(kind, number):
             view, parts, _ = self._rows(first, upto)
             for rows in parts:
-                self._take(view, _around(rows[rows["kind"] == kind], kind, number))
+                self._load_rows(view, _around(rows[rows["kind"] == kind], kind, number))
             name = self._known.get((kind, number)) or self._known_at_start(first).get((kind, number))
             if name is not None:
                 self._known[kind, number] = name
@@ -174,20 +177,20 @@ class Names:
         if forgotten:
             raise forgotten
         if self._catalog.shortened:
-            raise trimmed(self._catalog.start)  # where it was registered, or the snapshot that named it, went meanwhile
+            raise trimmed(self._catalog.start)  # the frame or snapshot with the name was trimmed
         raise Damaged(
-            f"the log in {self._catalog.directory} does not say which {_WHAT[kind]} number {number} is: "
+            f"the log in {self._catalog.directory} does not hold the name of {_KIND_NAMES[kind]} number {number}: "
             f"see `tutti log verify {self._catalog.directory}`",
             0 if damage is None else damage.position,
         )
 
     def _forgotten(self, kind: Kind, number: int) -> Forgotten | None:
-        """Whether a number was given before the place where the log begins, and stood for nothing any more there."""
+        """Return the error for a number that was registered and forgotten below the start of the log, else None."""
         first = self._catalog.start.first
         if self._begin is None or self._begin.position != first:
             self._begin = self._snapshot(first)
         if self._begin is None:
-            return None  # not known: so it may be damaged, and mended
+            return None  # the snapshot may be corrupt, and a repair can restore it
         state = self._begin.state
         below, named = {
             Kind.TOPIC: (state.next_topic, state.topics.keys()),
@@ -196,11 +199,13 @@ class Names:
         }[kind]
         if number >= below or number in named:
             return None
-        return Forgotten(str(trimmed(self._catalog.start)))  # the ordered records of that number lay below
+        return Forgotten(str(trimmed(self._catalog.start)))  # all ordered records of that number lay below the start
 
     def _places(self, kind: Kind, number: int) -> Iterator[int]:
-        """All segments, the likeliest first. Producers get their numbers in order, and each snapshot at the start of a segment says
-        which is the next: so a few of them tell where a producer was registered.
+        """Yield all segments, the likeliest first.
+
+        Producer numbers grow in log order, and the snapshot of each segment holds the next number. So a binary search over the
+        snapshots finds the segment that registers a producer.
         """
         firsts = self._catalog.firsts
         low, high = 0, len(firsts)
@@ -210,12 +215,12 @@ class Names:
                 low = middle + 1
             else:
                 high = middle
-        high = max(high, 1)  # one that was registered before the begin is named by the snapshot there
+        high = max(high, 1)  # the snapshot at the start of the log holds names registered below it
         yield from reversed(firsts[:high])
         yield from reversed(firsts[high:])
 
     def _next_number(self, firsts: Sequence[int]) -> int:
-        """The next producer's number at the start of the last of these segments, or where that is not said, of one before it."""
+        """Return the next producer number at the start of the last of these segments with a valid snapshot."""
         for first in reversed(firsts):
             if first not in self._numbers:
                 snapshot = self._snapshot(first)
@@ -234,11 +239,11 @@ class Names:
 
 
 def _around(rows: Rows, kind: Kind, number: int) -> Rows:
-    """The rows that register a name, with its neighbours, which are asked for next: a segment may hold very many producers."""
+    """Return the rows that register a name and its neighbours, which are often next: a segment can register very many producers."""
     if kind != Kind.EPOCH:
         return rows
-    low = number - number % _TOGETHER
-    return rows[(rows["producer"] >= low) & (rows["producer"] < low + _TOGETHER)]
+    low = number - number % _NEIGHBOURS
+    return rows[(rows["producer"] >= low) & (rows["producer"] < low + _NEIGHBOURS)]
 
 
 def _known_to(state: LogState) -> Known:

@@ -1,7 +1,7 @@
-"""The read side of a log: any number of processes read a directory, while its gateway writes it, or long after.
+"""Log reader: any number of processes read a directory, with its gateway running or not.
 
-Under the boot that the gateway runs (or last ran) in, the live page tells the frontier; otherwise the watermark on disk does. The
-frontier that one reader shows never moves back.
+The frontier comes from the live page if the page is from the current boot, else from the watermark on disk. The frontier of a
+reader never moves back.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from tutti.log.read.splits import Range, check_parts, cut
 from tutti.log.read.state_replay import applied
 
 Item = TypeVar("Item")
-_SAME_S = 1.0  # so often is looked whether the path still leads to the directory that was opened
+_CHECK_SAME_S = 1.0  # interval of the check that the path still leads to the opened directory
 _NO_RECORD = -1, 0  # offset and time
-_SKIP_FRAMES = 32_768  # a state further behind than this begins again from a snapshot
+_SKIP_FRAMES = 32_768  # a state that lags further than this restarts from a snapshot
 
 
 class Frontier(NamedTuple):
-    """How far a log is decided, as far as this reader knows.
+    """The decided end of a log, as far as this reader knows.
 
     Attributes:
         position: last decided position.
-        offset: offset after its last record: readable is what lies below.
+        offset: offset after its last record; all lower offsets are readable.
         time_us, tick: time (us, UTC) and number of the last TICK, 0 before any.
-        live: whether a running gateway says so; else it is the last that one said, or the watermark on disk.
+        live: True if a running gateway reports it; else it is the last report of one, or the watermark on disk.
     """
 
     position: int
@@ -60,26 +60,26 @@ class Frontier(NamedTuple):
 
 
 class LogReader:
-    """Reads one data directory. Thread-safe; nothing in the directory is changed, nothing is locked.
+    """Reads one data directory without changing or locking it. Thread-safe.
 
     Attributes:
-        noticed: is told of a position whose frame says something of the log, and is damaged.
+        noticed: callback with the position of a corrupt frame that the state or a name depends on.
 
     Raises (all methods):
-        DirectoryRefused: the system does not let it be read (any more), or another directory stands in its place.
-        OffsetOutOfRange: what was asked for is gone, trimmed meanwhile.
+        DirectoryRefused: the directory is not readable, or another directory has replaced it.
+        OffsetOutOfRange: a trim removed the requested data.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, damaged: bool = False) -> None:
-        """Open a directory, which may still be empty of records.
+        """Open a directory, which may hold no records yet.
 
         Args:
-            path: of the directory.
-            damaged: for tools that look at damage: the frontier is what the good marks say, whatever happened to the log's end.
+            path: path of the directory.
+            damaged: for repair tools: take the frontier from the valid marks, without a check of the log's end.
 
         Raises:
-            DirectoryRefused: it cannot be read.
-            WrongDirectory: it is no data directory, or has another format.
+            DirectoryRefused: the directory is not readable.
+            WrongDirectory: the path is not a data directory, or it has another format.
         """
         self.path = os.path.abspath(path)
         identity = read_identity(self.path)
@@ -91,21 +91,21 @@ class LogReader:
         self._lock = Looking(self.path)
         with self._lock:
             self._catalog = Catalog(self.path)
-        self._naming = Looking(self.path)
+        self._names_lock = Looking(self.path)
         self._names = Names(self._catalog, self._lock)
         self._live: LiveView | None = None
-        self._same_at = time.monotonic() + _SAME_S
+        self._same_at = time.monotonic() + _CHECK_SAME_S
         self._segment = self._generation = self._begin = 0
         self._seen = Frontier(0, 0, 0, 0, False)
-        self._advancing = Looking(self.path)
+        self._state_lock = Looking(self.path)
         self._state = LogState()
-        self._firsts: dict[int, tuple[int, int]] = {}  # topic -> offset and time of its first record behind a trim, once looked
+        self._firsts: dict[int, tuple[int, int]] = {}  # topic -> offset and time of its first record after a trim
         self._log = identity.log
         self._incarnation = identity.incarnation
 
     @property
     def log(self) -> str:
-        """Uuid of the log as hex, empty until it has begun."""
+        """Uuid of the log, hex; empty until the log exists."""
         if not self._log:
             with self._lock:
                 self._catalog.refresh()
@@ -115,18 +115,18 @@ class LogReader:
 
     @property
     def start(self) -> int:
-        """The first offset that the log holds; it only moves on, as the log is trimmed."""
-        self._look()
+        """The first offset that the log holds; trims only raise it."""
+        self._refresh()
         return self._catalog.start.offset
 
     @property
     def first(self) -> int:
         """The first position that the directory holds."""
-        self._look()
+        self._refresh()
         return self._catalog.start.first
 
     def close(self) -> None:
-        """Let files go. Batches that were handed out stay good."""
+        """Close the files; batches already returned stay valid."""
         with self._lock:
             self._catalog.close()
             self._live = None
@@ -134,20 +134,20 @@ class LogReader:
     # Frontier
 
     def frontier(self) -> Frontier:
-        """How far the log is decided; never less than this reader said before.
+        """Return the frontier, never a lower one than before.
 
         Raises:
-            Damaged: the gateway does not run, and what it left behind does not say.
-            DirectoryRefused: the directory cannot be read any more.
+            Damaged: the gateway is down, and its files do not determine the frontier.
+            DirectoryRefused: the directory is no longer readable.
         """
-        return self._look()[0]
+        return self._refresh()[0]
 
     def beat_us(self) -> int:
-        """When the gateway that runs said last that it is at work (us, UTC), as far as was looked; 0 where none says so."""
+        """Return the time of the running gateway's last heartbeat in the live page (us, UTC); 0 if unknown."""
         live = self._live
         return live.words[page.HEARTBEAT_US] if live is not None and live.good else 0
 
-    def _look(self) -> tuple[Frontier, Upto]:
+    def _refresh(self) -> tuple[Frontier, Upto]:
         with self._lock:
             live = self._live
             if live is None or not live.good or time.monotonic() >= self._same_at:
@@ -160,22 +160,22 @@ class LogReader:
             return found, Upto(found.position, indexed)
 
     def _check_same(self, live: LiveView | None) -> None:
-        """Refuse what took the place of the directory that was opened: else its mapped page would stand still for ever."""
-        self._same_at = time.monotonic() + _SAME_S
+        """Check that no other directory has replaced the opened one, whose mapped live page would never change again."""
+        self._same_at = time.monotonic() + _CHECK_SAME_S
         if live is not None and live.inode == page.inode_of(self.path):
             return
         identity = read_identity(self.path)
         if identity is None:
-            raise DirectoryRefused(f"{self.path} is no data directory any more: it was removed; open the one that has the log")
+            raise DirectoryRefused(f"data directory {self.path} was removed: open the directory that holds the log now")
         if identity.incarnation != self._incarnation or (self._log and identity.log and identity.log != self._log):
             log, held = identity.log or "none yet", self._log or "none yet"
             raise DirectoryRefused(
-                f"{self.path} was replaced by another data directory: it holds log {log} and held log {held}; open it anew, "
-                "and begin where that log begins"
+                f"another data directory has replaced {self.path}: it holds log {log}, and the old one held log {held}; open a "
+                "new reader at the start of that log"
             )
 
     def _from_page(self, live: LiveView) -> tuple[Frontier, int]:
-        # Each word is read before those that the gateway stores before it: what is seen of one has what belongs to it in the next.
+        # Read the words in the reverse order of the gateway's stores, so that each word's companions are at least as new.
         words = live.words
         indexed = words[page.INDEXED_POSITION]
         tick_time = words[page.TICK_TIME]
@@ -196,7 +196,7 @@ class LogReader:
         self._catalog.refresh()
         firsts = self._catalog.firsts
         if stored is None and firsts:
-            stored = read_scalars(self.path)  # both were made since
+            stored = read_scalars(self.path)  # the gateway has created both since the first read
         check_kept(self.path, stored, firsts, self._log)
         if stored is None or not firsts:
             return Frontier(0, 0, 0, 0, False), 0
@@ -217,12 +217,12 @@ class LogReader:
                     return int(rows["tick"][found[-1]]), int(rows["max_timestamp"][found[-1]])
         return 0, 0
 
-    # What the log says
+    # State and names
 
     def state(self) -> LogState:
-        """The LogState at the frontier. It is not to be changed; later calls give other objects."""
-        with self._advancing, self._noticing():
-            _, upto = self._look()
+        """Return the LogState at the frontier. Callers must not change it; later calls return other objects."""
+        with self._state_lock, self._reporting_corruption():
+            _, upto = self._refresh()
             if self._state.position < upto.position:
                 first = self._catalog.start.first
                 try:
@@ -230,7 +230,7 @@ class LogReader:
                 except OffsetOutOfRange:
                     if self.first == first:
                         raise
-                    return self.state()  # trimmed meanwhile
+                    return self.state()  # a trim moved the start: retry
             return self._state
 
     def _advanced(self, upto: Upto, first: int) -> LogState:
@@ -240,29 +240,26 @@ class LogReader:
                 return applied(state.copy(), self.positions(state.position + 1, upto.position))
             except Damaged:
                 if newest_snapshot(self.path, upto.position).position <= state.position + 1:
-                    raise  # else it may stand behind what is damaged
+                    raise  # no snapshot lies after the corruption
         state = max(state, newest_snapshot(self.path, upto.position).state, key=lambda one: one.position)
         return applied(state.copy(), self.positions(state.position + 1, upto.position))
 
     def name_of(self, kind: Kind, number: int) -> str:
-        """Name of what a frame of `kind` registered under a number (a topic, a producer, also one that was forgotten, a gateway).
-
-        Empty for 0.
-        """
-        with self._naming, self._noticing():
-            return self._names.of(kind, number, self._look()[1])
+        """Return the name that a frame of `kind` registered for a number; empty for 0. Forgotten producers keep their names."""
+        with self._names_lock, self._reporting_corruption():
+            return self._names.of(kind, number, self._refresh()[1])
 
     def topic_numbers(self, names: Sequence[str]) -> frozenset[int]:
-        """Numbers of those of the topics that the log knows.
+        """Return the numbers of those topics that the log knows.
 
         Raises:
-            Damaged: one is not known, and what may register it cannot be read.
+            Damaged: a topic is unknown, and frames that may register it are unreadable.
         """
-        with self._naming, self._noticing():
-            return self._names.topics(names, self._look()[1])
+        with self._names_lock, self._reporting_corruption():
+            return self._names.topics(names, self._refresh()[1])
 
     @contextlib.contextmanager
-    def _noticing(self) -> Iterator[None]:
+    def _reporting_corruption(self) -> Iterator[None]:
         try:
             yield
         except Damaged as error:
@@ -270,8 +267,10 @@ class LogReader:
             raise
 
     def topics(self) -> list[Topic]:
-        """The topics at the frontier: records and bytes of all that was ever committed, and of the first record that the log still
-        holds its place and time; -1 and 0 where it holds none (any more).
+        """Return the topics at the frontier.
+
+        Records and bytes count everything ever committed. Offset and time of the first record refer to the first one that the log
+        still holds; -1 and 0 without one.
         """
         known = self.state()
         begin = self.start
@@ -284,7 +283,7 @@ class LogReader:
             except OffsetOutOfRange:
                 if self.start == begin:
                     raise
-                return self.topics()  # trimmed meanwhile
+                return self.topics()  # a trim moved the start: retry
         return [
             topic if number not in old else replace(topic, first_offset=first, first_time=time_us)
             for number, topic in known.topics.items()
@@ -292,7 +291,7 @@ class LogReader:
         ]
 
     def _find_firsts(self, begin: int, end: int, wanted: set[int]) -> None:
-        with contextlib.suppress(Damaged):  # what it hides stands behind it: no earlier than where the log begins
+        with contextlib.suppress(Damaged):  # a topic whose first record is hidden keeps the start of the log as its bound
             for _, rows in self.batches(begin, end):
                 numbers, at = np.unique(rows["topic"], return_index=True)
                 for number, row in zip(numbers.tolist(), rows[at], strict=True):
@@ -302,38 +301,38 @@ class LogReader:
                 if not wanted:
                     return
 
-    # Finding
+    # Ranges and lookups
 
     def check_range(self, start: int, end: int) -> None:
-        """Refuse a range that the log does not hold.
+        """Check that the log holds a range.
 
         Raises:
-            UsageError: it ends before it begins, or an offset is no integer.
-            OffsetOutOfRange: it starts below what the log holds, or goes beyond the frontier.
+            UsageError: the range ends before it begins, or an offset is not an integer.
+            OffsetOutOfRange: the range starts below the log, or ends above the frontier.
         """
         for what, offset in (("start", start), ("end", end)):
             if isinstance(offset, bool) or not isinstance(offset, (int, np.integer)):
-                raise UsageError(f"the {what} of a range is an offset, an integer, and not {offset!r}")
+                raise UsageError(f"the {what} of a range must be an integer offset, not {offset!r}")
         frontier = self.frontier().offset
         begin = self._catalog.start.offset
         if start < begin:
-            raise OffsetOutOfRange(f"the range starts at offset {start} and this log begins at {begin}: begin there or later")
+            raise OffsetOutOfRange(f"the range starts at offset {start}, but this log begins at {begin}: start there or later")
         for what, offset in (("starts", start), ("ends", end)):
             if offset > frontier:
                 raise OffsetOutOfRange(
-                    f"the range {what} at offset {offset} and the log is committed up to {frontier}: use at most {frontier}"
+                    f"the range {what} at offset {offset}, but the log is committed up to {frontier}: use at most {frontier}"
                 )
         if end < start:
             raise UsageError(f"the range [{start}, {end}) ends before it begins")
 
     def batches(self, start: int, end: int) -> Iterator[tuple[View, Rows]]:
-        """Index rows of the batches that have records in [start, end), in order, some at a time, with their segment."""
+        """Yield the index rows of the batches with records in [start, end), in order and in chunks, with their segments."""
         self.check_range(start, end)
-        return self._locked(self._catalog.batches(start, end, self._look()[1]))
+        return self._locked(self._catalog.batches(start, end, self._refresh()[1]))
 
     def positions(self, start: int, last: int) -> Iterator[tuple[View, Rows]]:
-        """Index rows of the decided positions `start` to `last`, whatever they are, in order, some at a time."""
-        return self._locked(self._catalog.positions(start, last, self._look()[1]))
+        """Yield the index rows of all decided positions from `start` to `last`, in order and in chunks."""
+        return self._locked(self._catalog.positions(start, last, self._refresh()[1]))
 
     def _locked(self, found: Iterator[Item]) -> Iterator[Item]:
         while True:
@@ -344,14 +343,15 @@ class LogReader:
             yield item
 
     def find(self, producer: int, first_sequence: int, count: int = 1) -> int | None:
-        """Offset of the committed record of a producer (number) with this sequence, with the `count` records from it on behind each
-        other; None if the log does not hold them, or other records stand between them.
+        """Return the offset of a producer's (number) record with this sequence, the first of `count` consecutive records.
+
+        None if the log does not hold them as consecutive records.
         """
         return self.find_all([Run(producer, first_sequence, count)])[0]
 
     def find_all(self, runs: Sequence[Run]) -> list[int | None]:
-        """As `find`, for many in one pass."""
-        _, upto = self._look()
+        """As `find` for many runs, in one pass."""
+        _, upto = self._refresh()
         return offsets_of(runs, self._newest_first(upto), self._catalog.start.offset)
 
     def _newest_first(self, upto: Upto) -> Iterator[Rows]:
@@ -364,15 +364,15 @@ class LogReader:
             with self._lock:
                 first = self._catalog.before(first)
         with self._lock:
-            self._catalog.check_begin()  # else what was not found may stand in what is missing
+            self._catalog.check_begin()  # otherwise the records may be in a missing segment
 
     def offset_for_time(self, time_us: int) -> int:
-        """Offset of the first record whose timestamp (us, UTC) is at or after a time; the frontier's if there is none.
+        """Return the offset of the first record with a timestamp (us, UTC) at or after a time; the frontier without one.
 
         Raises:
-            Damaged: the batch that holds it is.
+            Damaged: the batch that holds the record is corrupt.
         """
-        frontier, upto = self._look()
+        frontier, upto = self._refresh()
         with self._lock:
             self._catalog.check_begin()
             begin, first = self._catalog.start.offset, self._catalog.after(0)
@@ -380,7 +380,7 @@ class LogReader:
             with self._lock:
                 sealed = self._catalog.sealed(first)
                 if sealed is not None and sealed.max_timestamp < time_us:
-                    first += sealed.rows  # where the next one begins, or it is missing
+                    first += sealed.rows  # the next segment's first position, if it exists
                     continue
                 view, (parts, damage) = self._catalog.view(first), self._catalog.certain_rows(first, upto)
             for rows in parts:
@@ -396,10 +396,10 @@ class LogReader:
         return frontier.offset
 
     def ticks(self, start: int, end: int) -> list[tuple[int, int, int]]:
-        """The ticks at offsets from `start` to `end`, both included: (number, time us, offset); records below it came before."""
+        """Return the ticks at offsets `start` to `end`, inclusive, as (number, time us, offset). Lower offsets precede the tick."""
         self.check_range(start, end)
         found: list[tuple[int, int, int]] = []
-        _, upto = self._look()
+        _, upto = self._refresh()
         with self._lock:
             first = self._catalog.entry(start - 1, upto)
         for _, parts in self._locked(self._catalog.onward(first, upto)):
@@ -413,28 +413,31 @@ class LogReader:
     def plan(
         self, start: int, end: int, topics: Sequence[str] | None = None, split_bytes: int | None = None, splits: int | None = None
     ) -> list[Range]:
-        """Cut [start, end) into ranges that are read side by side, at the borders of batches: about `splits` of them, or of about
-        `split_bytes` each, or one. Rows and bytes are as `Range` says. Raises as `check_range`, or when a number is not above 0.
+        """Split [start, end) at batch boundaries for parallel reads: into about `splits` ranges, or of about `split_bytes` each.
+
+        Raises:
+            UsageError: a number is not above 0; or as `check_range`.
+            OffsetOutOfRange: as `check_range`.
         """
         check_parts(split_bytes, splits)
         self.check_range(start, end)
         known = topics is None or self.topic_numbers(topics)
         with self._lock:
-            found = self._catalog.cut_wide(start, end, split_bytes, splits, self._look()[1]) if known else None
+            found = self._catalog.cut_wide(start, end, split_bytes, splits, self._refresh()[1]) if known else None
         return found or cut(start, end, list(self.rows(start, end, topics)), split_bytes, splits)
 
     def rows(self, start: int, end: int, topics: Sequence[str] | None = None) -> Iterator[Rows]:
-        """Index rows of the batches of `topics` that have records in [start, end), in order, some at a time."""
+        """Yield the index rows of the batches of `topics` with records in [start, end), in order and in chunks."""
         pick = self.picking(topics)
         for _, rows in self.batches(start, end):
             yield pick(rows)
 
     def picking(self, topics: Sequence[str] | None) -> Callable[[Rows], Rows]:
-        """What leaves of rows those of batches of these topics (None: all)."""
+        """Return a filter that keeps the rows of these topics (None: all)."""
         return (lambda rows: rows) if topics is None else of_topics(self.topic_numbers(topics))
 
 
 def of_topics(numbers: Collection[int]) -> Callable[[Rows], Rows]:
-    """What leaves of rows those of batches of these topics."""
+    """Return a filter that keeps the rows of these topic numbers."""
     wanted = np.array(sorted(numbers), dtype=np.uint32)
     return lambda rows: rows[np.isin(rows["topic"], wanted)]

@@ -1,4 +1,4 @@
-"""Locks that are held where files of a log are looked at; what the system refuses there is told as a refusal of the directory."""
+"""Lock for access to a log's files, which turns OS errors into `DirectoryRefused`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from tutti.log.read.catalog import trimmed
 
 
 class Looking:
-    """One lock of a reader. The one that all share is held for a look alone, never while what was found is worked through: else one
-    caller's scan would stop every other's frontier. Others, for what takes longer, are taken before it.
+    """A lock of a reader.
+
+    The lock of the catalog is held only for short lookups, never during the processing of their results: a scan would otherwise
+    block the frontier calls of other threads. Locks for longer work are acquired before it.
     """
 
     def __init__(self, path: str) -> None:
@@ -25,7 +27,7 @@ class Looking:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._lock.release()
         if isinstance(error, FileNotFoundError) and (start := read_start(self._path)).first > 1:
-            raise trimmed(start) from error  # whoever looks again sees what is there
+            raise trimmed(start) from error  # trimmed meanwhile: a new call sees the new start
         if isinstance(error, OSError):
             file = f" ({error.filename})" if error.filename else ""
             raise DirectoryRefused(f"{self._path} cannot be read: {error.strerror or error}{file}; {remedy(error)}") from error

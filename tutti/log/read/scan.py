@@ -1,7 +1,7 @@
-"""Reading records: from index rows and mapped bodies to the batches that readers and Spark see.
+"""Scan: reads committed records from index rows and mapped frames into Arrow batches.
 
-All work is per frame or per output batch, none per record in Python. The columns of a large frame are views of the segment; small
-frames are joined, so that nobody downstream pays for how a producer cut its batches. Every body's CRC is checked on every read.
+All Python work is per frame or per output batch, none per record. Columns of a large frame are views of the segment. Small frames
+are joined, so that small producer batches do not slow readers down. Each read checks the CRC of every body.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tutti.log.read.segment_view import View
 _BODY = {name: index for index, name in enumerate(BATCH_SCHEMA.names)}
 _NAMED = {"topic": (Kind.TOPIC, "topic"), "producer": (Kind.EPOCH, "producer"), "gateway": (Kind.ROSTER, "origin")}
 _POSITION = struct.Struct("<Q")
-_NEAR_BYTES = 64 * limits.KIB  # between frames, which cost no more to read than another call
+_GAP_BYTES_MAX = 64 * limits.KIB  # a gap up to this size costs less to read than another call
 _PAYLOAD = struct.Struct("<HIII")  # progress length, body length, raw length, body CRC
 
 
@@ -42,106 +42,108 @@ def scan(
     bytes_max: int = limits.READ_BATCH_BYTES_MAX,
     goes_on: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """Committed records of [start, end) in offset order.
+    """Yield the committed records of [start, end) in offset order.
 
-    The first batches are small, and what lies around them is not read in: who wants one place has it soon, wherever it is.
+    The first batches are small and read without their surroundings, so that a lookup of a single record is fast.
 
     Args:
-        reader: of the directory.
-        start, end: offsets; the frontier must have reached `end`.
-        topics: names, None for all; those that the log does not know have no records.
-        columns: names of `tutti.data.frames.columns.COLUMNS`, None for all.
-        rows_max: most records of a batch.
-        bytes_max: small frames are joined up to so many bytes, those of their records; a larger frame comes alone.
-        goes_on: the same who asks had read up to `start`, so that more of the log than one place is wanted.
+        reader: reader of the directory.
+        start, end: offsets, up to the frontier.
+        topics: topic names; None for all. Unknown topics have no records.
+        columns: names from `tutti.data.frames.columns.COLUMNS`; None for all.
+        rows_max: limit of records per batch.
+        bytes_max: limit of record bytes up to which small frames are joined; a larger frame is a batch of its own.
+        goes_on: True if the caller has read the records before `start`, so the read is sequential.
 
     Raises:
-        UsageError, OffsetOutOfRange: the range or a column is not there; when the first batch is asked for.
-        Damaged: a body fails its CRC; everything before it was given.
+        UsageError, OffsetOutOfRange: the column or the range does not exist; raised with the first batch.
+        Damaged: a body fails its CRC; raised after all records before it.
     """
     chosen = check_columns(columns)
     schema = schema_of(chosen)
     pick = reader.picking(topics)
     firsts = () if goes_on else limits.READ_FIRST_BYTES
-    reaches, made = _reaches(firsts, bytes_max), _sizes(firsts, bytes_max)
+    group_limits, made = _group_limits(firsts, bytes_max), _sizes(firsts, bytes_max)
     for view, rows in reader.batches(start, end):
         wanted = pick(rows)
-        for low, high, alone in _groups(wanted, rows_max, reaches):
+        for low, high, alone in _groups(wanted, rows_max, group_limits):
             some = wanted[low:high]
-            places = _places(some)
+            places = _byte_ranges(some)
             if alone or len(places) > 1:
                 for first, last in places:
-                    view.segment.will_need(first, last)  # all of them are asked for before one is waited for
+                    view.segment.will_need(first, last)  # prefetch all before waiting for one
             for first, last in places:
                 view.segment.populate(first, last)
             for joined, bodies in _joined(view, some, made):
                 for part in _cut(reader, joined, bodies, start, end, rows_max):
                     yield part.batch(chosen, schema)
-            # The consumer is done: the frames need not stay in this process's memory. All that lies between them at once, as there
-            # may be thousands; nothing of it is there.
+            # The caller is done with the frames: release their memory, in one call for the whole span, as there may be thousands.
             view.segment.release(min(first for first, _ in places), max(last for _, last in places))
 
 
-class _Reach(NamedTuple):
-    """How much is read together: frames of so many bytes, from so many places; `alone`: without what lies around them."""
+class _GroupLimit(NamedTuple):
+    """Limits of one group of frames: bytes and separate ranges. `alone` reads exactly these ranges, without read-ahead."""
 
     size: int
     places: int
     alone: bool
 
 
-def _reaches(firsts: Sequence[int], most: int) -> Iterator[_Reach]:
-    """Those of one group after the other."""
-    few = [_Reach(min(size, most), limits.READ_FIRST_PLACES, alone=True) for size in firsts]
-    return chain(few, repeat(_Reach(most, limits.READ_BATCH_ROWS_MAX, alone=False)))
+def _group_limits(firsts: Sequence[int], most: int) -> Iterator[_GroupLimit]:
+    """Return the limits of the consecutive groups."""
+    few = [_GroupLimit(min(size, most), limits.READ_FIRST_PLACES, alone=True) for size in firsts]
+    return chain(few, repeat(_GroupLimit(most, limits.READ_BATCH_ROWS_MAX, alone=False)))
 
 
 def _sizes(firsts: Sequence[int], most: int) -> Iterator[int]:
-    """Most bytes of one batch after the other."""
+    """Return the byte limits of the consecutive batches."""
     return chain([min(size, most) for size in firsts], repeat(most))
 
 
-def _groups(rows: Rows, rows_max: int, reaches: Iterator[_Reach]) -> Iterator[tuple[int, int, bool]]:
-    """Runs of frames that are read together, and whether alone; of one batch, unless they are compressed. Each has the next of
-    `reaches`.
+def _groups(rows: Rows, rows_max: int, group_limits: Iterator[_GroupLimit]) -> Iterator[tuple[int, int, bool]]:
+    """Yield the groups of frames to read together as (first row, end row, alone), each within the next of `group_limits`.
+
+    A group becomes one batch, unless its frames are compressed.
     """
     low = count = size = places = 0
-    reach = _Reach(0, 0, alone=False)
-    apart = [True, *_apart(rows["place"], rows["place"] + rows["size"]).tolist()]
+    group_limit = _GroupLimit(0, 0, alone=False)
+    apart = [True, *_gaps(rows["place"], rows["place"] + rows["size"]).tolist()]
     for at, (records, length) in enumerate(zip(rows["count"].tolist(), rows["size"].tolist(), strict=True)):
         if at == low:
-            reach = next(reaches)
-        elif count + records > rows_max or size + length > reach.size or places + apart[at] > reach.places:
-            yield low, at, reach.alone
-            low, count, size, places, reach = at, 0, 0, 0, next(reaches)
+            group_limit = next(group_limits)
+        elif count + records > rows_max or size + length > group_limit.size or places + apart[at] > group_limit.places:
+            yield low, at, group_limit.alone
+            low, count, size, places, group_limit = at, 0, 0, 0, next(group_limits)
         count += records
         size += length
         places += at == low or apart[at]
     if low < len(rows):
-        yield low, len(rows), reach.alone
+        yield low, len(rows), group_limit.alone
 
 
-def _apart(starts: npt.NDArray[np.integer[Any]], ends: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.bool_]:
-    """Of each frame but the first, whether it lies far from the one before."""
-    between: npt.NDArray[np.bool_] = np.abs(starts[1:].astype(np.int64) - ends[:-1].astype(np.int64)) > _NEAR_BYTES
+def _gaps(starts: npt.NDArray[np.integer[Any]], ends: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.bool_]:
+    """Return for each frame but the first whether it is far from the preceding one."""
+    between: npt.NDArray[np.bool_] = np.abs(starts[1:].astype(np.int64) - ends[:-1].astype(np.int64)) > _GAP_BYTES_MAX
     return between
 
 
-def _places(rows: Rows) -> list[tuple[int, int]]:
-    """The bytes of a segment that frames take (in a TXN they have any order), what lies between near ones included: much lies
-    between those of a topic among others, and where tasks staged side by side.
+def _byte_ranges(rows: Rows) -> list[tuple[int, int]]:
+    """Return the byte ranges of frames in a segment, with nearby frames merged. The frames of a TXN can have any order.
+
+    Large gaps occur between the frames of one topic, and between batches that several tasks staged in parallel.
     """
     starts, ends = np.sort(rows["place"]), np.sort(rows["place"] + rows["size"])
-    apart = np.flatnonzero(_apart(starts, ends))
+    apart = np.flatnonzero(_gaps(starts, ends))
     return list(zip(starts[[0, *(apart + 1)]].tolist(), ends[[*apart, -1]].tolist(), strict=True))
 
 
 def _joined(view: View, rows: Rows, sizes: Iterator[int]) -> Iterator[tuple[Rows, list[pa.RecordBatch]]]:
-    """Runs of the frames of a group that make one batch once they are decompressed: what is small on disk may be large here, and a
-    compressed frame's size is known only then. So no more than the next of `sizes` and one frame are ever held.
+    """Yield the frames of a group in runs that become one batch each, within the next limit of `sizes`.
+
+    The size of a compressed frame is known only after its decompression. So at most one frame beyond the limit is in memory.
 
     Raises:
-        Damaged: a frame is; everything before it was given.
+        Damaged: a frame is corrupt; raised after all frames before it.
     """
     low = held = size_max = 0
     bodies: list[pa.RecordBatch] = []
@@ -170,7 +172,7 @@ def _joined(view: View, rows: Rows, sizes: Iterator[int]) -> Iterator[tuple[Rows
 
 
 def _cut(reader: LogReader, rows: Rows, bodies: list[pa.RecordBatch], start: int, end: int, rows_max: int) -> Iterator[_Part]:
-    """What of the frames is in the range; a frame of too many records, which is alone, in parts."""
+    """Yield the records of the frames that are in the range. A single frame with too many records is split."""
     skip = np.maximum(start - rows["offset"], 0)
     keep = np.minimum(end - rows["offset"], rows["count"]) - skip
     if len(bodies) == 1:
@@ -180,13 +182,13 @@ def _cut(reader: LogReader, rows: Rows, bodies: list[pa.RecordBatch], start: int
             yield _Part(reader, rows, [bodies[0].slice(at, count)], np.array([at]), np.array([count]))
         return
     for at in (0, -1):
-        if keep[at] != rows["count"][at]:  # only the first and the last frame of a range can be cut
+        if keep[at] != rows["count"][at]:  # only the first and the last frame can lie partly outside the range
             bodies[at] = bodies[at].slice(int(skip[at]), int(keep[at]))
     yield _Part(reader, rows, bodies, skip, keep)
 
 
 class _Part:
-    """Frames, or a part of one, that become one batch."""
+    """Frames, or a slice of one frame, that become one batch."""
 
     def __init__(
         self,
@@ -196,7 +198,7 @@ class _Part:
         skip: npt.NDArray[np.int64],
         counts: npt.NDArray[np.int64],
     ) -> None:
-        """`bodies` are those of `rows`, each without its first `skip` records and with `counts` of them."""
+        """Combine the `bodies` of `rows`, each already reduced to `counts` records after its first `skip`."""
         self._reader = reader
         self._rows = rows
         self._bodies = bodies
@@ -205,7 +207,7 @@ class _Part:
         self._sequences = rows["first_sequence"].astype(np.int64) + skip
 
     def batch(self, columns: Sequence[str], schema: pa.Schema) -> pa.RecordBatch:
-        """The batch."""
+        """Return the batch."""
         return pa.RecordBatch.from_arrays([self._column(name) for name in columns], schema=schema)
 
     def _column(self, name: str) -> pa.Array[Any]:
@@ -232,7 +234,7 @@ class _Part:
 
 
 def _body(view: View, place: int, position: int, count: int) -> tuple[pa.RecordBatch, bool]:
-    """The records of a frame, and whether they were compressed; if not, they are a view of the segment."""
+    """Return the records of a frame, and whether they were compressed. Uncompressed records are a view of the segment."""
     data = view.segment.view
     if place + HEADER_SIZE > len(data):
         raise Damaged(
@@ -245,17 +247,17 @@ def _body(view: View, place: int, position: int, count: int) -> tuple[pa.RecordB
     progress = bytes(data[progress_at : progress_at + progress_length])
     if end > len(data) or _POSITION.unpack_from(data, place + 16)[0] != position or payload_crc(progress, data[body_at:end]) != crc:
         raise Damaged(
-            f"{view.path} is damaged at byte {place}: position {position} fails its CRC; see `tutti log verify {view.directory}`",
+            f"{view.path} is corrupt at byte {place}: position {position} fails its CRC; see `tutti log verify {view.directory}`",
             position,
         )
     batch = pa.ipc.read_record_batch(view.segment.buffer.slice(body_at, length), BATCH_SCHEMA)
     if batch.num_rows != count:
-        raise Damaged(f"{view.path}, byte {place}: position {position} has {batch.num_rows} records and the index says {count}")
+        raise Damaged(f"{view.path}, byte {place}: position {position} has {batch.num_rows} records, but the index has {count}")
     return batch, data[place + 6] & CODEC_FLAGS != 0
 
 
 def _counting(starts: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> pa.Array[Any]:
-    """For each start as many numbers as its count, each one more than the one before."""
+    """Return for each start a run of `count` consecutive numbers."""
     total = int(counts.sum())
     before = np.cumsum(counts) - counts
     ramps = starts - before

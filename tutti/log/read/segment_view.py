@@ -1,7 +1,7 @@
-"""One segment as a reader sees it: its frames, and the rows of its index that can be believed.
+"""Read access to one segment: its frames, and the trusted rows of its index.
 
-A sealed index is taken as it is, after one look at its CRC. Of an unsealed one the rows that the live page vouches for are taken,
-after one look at the CRC of each.
+A sealed index is trusted after one check of its CRC. In an unsealed index, the rows that the live page covers are trusted after one
+check of each row's CRC.
 """
 
 from __future__ import annotations
@@ -21,58 +21,58 @@ from tutti.log.format.snapshot import newest_snapshot, rows_before
 
 
 class Upto(NamedTuple):
-    """How far to look: the frontier's position, and the position up to which the live page vouches for index rows (0: none)."""
+    """Limits of a lookup: the frontier's position, and the last position whose index row the live page covers (0: none)."""
 
     position: int
     indexed: int
 
 
 class View:
-    """One segment as a reader sees it."""
+    """Read access to one segment."""
 
     def __init__(self, directory: str, first: int) -> None:
-        """Map the segment; its index when it is asked for."""
+        """Map the segment. Its index is mapped on first use."""
         self.directory = directory
         self.first = first
         self.path = segment_path(directory, first)
         self.segment = SegmentMap(self.path, first)
         self._index = index_path(directory, first)
         self._sealed: Rows | None = None
-        self._bad = False
+        self._corrupt = False
         self._mapped = no_rows()
         self._checked = 0
-        self._kept: Rows | None = None
-        self._walked: Walk | None = None
+        self._snapshot_rows: Rows | None = None
+        self._scanned: Walk | None = None
         self._made: tuple[int, int, Rows] | None = None
 
     def trusted(self, last: int, upto: Upto) -> Rows:
-        """The rows up to position `last` that need not be made."""
+        """Return the trusted rows up to position `last`; the caller rebuilds the rest from frames."""
         count = last - self.first + 1
-        if self._sealed is None and not self._bad:
-            self._look_at_seal()
+        if self._sealed is None and not self._corrupt:
+            self._load_sealed()
         if self._sealed is not None:
             return self._sealed[:count]
-        vouched = 0 if self._bad else min(last, upto.indexed) - self.first + 1
+        vouched = 0 if self._corrupt else min(last, upto.indexed) - self.first + 1
         if vouched > len(self._mapped):
             found = map_rows(self._index)
             self._mapped = found[1] if found is not None else no_rows()
-        if 0 < vouched <= len(self._mapped) and self._good(vouched):
+        if 0 < vouched <= len(self._mapped) and self._check_rows(vouched):
             return self._mapped[:vouched]
-        if self._kept is None:
+        if self._snapshot_rows is None:
             snapshot = newest_snapshot(self.directory, upto.position)
             kept = rows_before(self.directory, snapshot) if snapshot.segment == self.first else None
-            self._kept = no_rows() if kept is None else kept
-        return self._kept[:count]
+            self._snapshot_rows = no_rows() if kept is None else kept
+        return self._snapshot_rows[:count]
 
-    def _good(self, vouched: int) -> bool:
-        """Whether the rows that the live page vouches for are as they were written: each is looked at once, while it is new."""
+    def _check_rows(self, vouched: int) -> bool:
+        """True if the rows that the live page covers match their CRCs. Each row is checked once."""
         if vouched > self._checked:
             new = self._mapped[self._checked : vouched]
-            self._bad = new["position"][-1] != self.first + vouched - 1 or not rows_good(new)
-            self._checked = 0 if self._bad else vouched
-        return not self._bad
+            self._corrupt = new["position"][-1] != self.first + vouched - 1 or not rows_good(new)
+            self._checked = 0 if self._corrupt else vouched
+        return not self._corrupt
 
-    def _look_at_seal(self) -> None:
+    def _load_sealed(self) -> None:
         header = sealed_header(self.directory, self.first)
         if header is None:
             return
@@ -80,12 +80,12 @@ class View:
         if mapped is not None and index_sealed(self._index, self.first) is not None:
             self._sealed = mapped[1][: header.rows]
         else:
-            self._bad = True  # it was sealed and is damaged: nothing in it is believed
+            self._corrupt = True  # sealed but corrupt: no row is trusted
 
     def walk(self, rows: Rows, last: int) -> Walk:
-        """The frames behind `rows` (the first of this segment) up to position `last`."""
+        """Scan the frames after `rows` (the first rows of this segment) up to position `last`."""
         position = self.first + len(rows)
-        found = self._walked
+        found = self._scanned
         if found is not None and found.first == position and found.position == last + 1:
             return found
         if len(rows):
@@ -93,11 +93,11 @@ class View:
             place, chain = before + int(rows["size"][-1]), self.segment.frame(before).header_crc
         else:
             place, chain = FRAMES_AT, read_header(self.directory, self.first).chain
-        self._walked = found = walk(self.segment, place, position, chain, last=last, bodies_from=last + 1)
+        self._scanned = found = walk(self.segment, place, position, chain, last=last, bodies_from=last + 1)
         return found
 
     def made(self, walked: Walk, aborts: list[Abort], offset: int, tick: int) -> Rows:
-        """Rows of the frames of a walk."""
+        """Rebuild the rows of scanned frames."""
         if self._made is not None and self._made[:2] == (walked.first, walked.position):
             return self._made[2]
         headers = walked.headers()
@@ -106,10 +106,10 @@ class View:
         return rows
 
     def frame(self, row: np.void) -> Frame:
-        """The frame of a row, its payload checked; its body is a view of the segment.
+        """Return the frame of a row after a check of its payload; its body is a view of the segment.
 
         Raises:
-            Damaged: another frame stands there, or the payload fails its CRC.
+            Damaged: the position of the frame differs from the row, or the payload fails its CRC.
         """
         place, position = int(row["place"]), int(row["position"])
         try:
@@ -117,7 +117,7 @@ class View:
             self.segment.populate(place, place + int(row["size"]))
             frame = self.segment.frame(place)
             if frame.position != position:
-                raise Damaged(f"{self.path} holds position {frame.position} at byte {place} and not {position}")
+                raise Damaged(f"{self.path} holds position {frame.position} at byte {place} instead of position {position}")
             check_payload(frame, f"{self.path} at byte {place}")
         except Damaged as error:
             error.position = position
@@ -126,19 +126,19 @@ class View:
 
 
 def sealed_header(directory: str, first: int) -> Sealed | None:
-    """The header of a segment's index if it is sealed; its rows are another look."""
+    """Return the header of a segment's index if it is sealed. The rows need a separate check."""
     try:
         return read_sealed(read_file(index_path(directory, first), ROWS_AT), first)
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.EIO):
             raise
-        return None  # what it says is made from the frames
+        return None  # the frames hold the same data
 
 
 def ends_early(view: View, walked: Walk) -> Damaged:
-    """The error of a segment that does not go as far as it must."""
+    """Return the error for a segment that ends before the frontier."""
     return Damaged(
-        f"{view.path} has {walked.stop.value} at byte {walked.place}, where position {walked.position} must be: "
+        f"{view.path} has {walked.stop.value} at byte {walked.place}, instead of position {walked.position}: "
         f"see `tutti log verify {view.directory}`",
         walked.position,
     )

@@ -1,4 +1,4 @@
-"""Where records stand that a producer sent: many at once, in one pass over the index from its end, because they come in crowds."""
+"""Lookup of records by producer and sequence: many at a time, in one backward pass over the index."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ import numpy.typing as npt
 from tutti.log.format.index import STAGED, Rows
 
 _NONE = -1
-_POSITION = 1 << 62  # set in what is found of staged batches: positions, not offsets
+_POSITION = 1 << 62  # flag in results for staged batches, which are positions instead of offsets
 
 
 class Run(NamedTuple):
-    """`records` of a producer (number) behind each other, the first with this sequence. Where sequences begin anew in each epoch,
-    as in a lane, `epoch` says of which; 0 where they go on.
+    """A run of consecutive records of a producer (number), which starts at `first_sequence`.
+
+    `epoch` selects the epoch in lanes, where sequences restart with each epoch; 0 in the ordered log.
     """
 
     producer: int
@@ -27,18 +28,20 @@ class Run(NamedTuple):
 
 
 def offsets_of(runs: Sequence[Run], parts: Iterable[Rows], begin: int = 0) -> list[int | None]:
-    """Offsets of the first records of runs; None where the log does not hold a run, or other records stand within it.
+    """Return the offset of each run's first record; None if the log does not hold the run as consecutive records.
 
-    Of a run that is a staged batch it is its position, as that has no offset.
+    A staged batch has no offset, so its position is returned.
 
     Args:
-        runs: what is looked for.
-        parts: rows of the index, the newest first. Sequences only grow, so older rows have none that fit better.
-        begin: offsets below it are not told, though their files may still be there.
+        runs: runs to find.
+        parts: index rows, the newest first. Sequences only grow, so the first match is the right one.
+        begin: start of the log; lower offsets are ignored, even if their files still exist.
     """
     counts = np.array([run.records for run in runs], np.int64)
     firsts = np.array([run.first_sequence for run in runs], np.int64)
-    wanted = np.concatenate([firsts, firsts + counts - 1])  # both ends: a batch may be cut otherwise than its first copy was
+    wanted = np.concatenate(
+        [firsts, firsts + counts - 1]
+    )  # both ends, because a resent batch can have other boundaries than its first copy
     found = np.full(len(wanted), _NONE, np.int64)
     places: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     for place, run in enumerate(runs):
@@ -52,7 +55,7 @@ def offsets_of(runs: Sequence[Run], parts: Iterable[Rows], begin: int = 0) -> li
         for (producer, epoch), some in list(open_.items()):
             low, high = np.searchsorted(producers, producer, "left"), np.searchsorted(producers, producer, "right")
             mine = batches[low:high]
-            left = _look(mine[mine["epoch"] == epoch] if epoch else mine, some, wanted, found)
+            left = _resolve(mine[mine["epoch"] == epoch] if epoch else mine, some, wanted, found)
             if len(left):
                 open_[producer, epoch] = left
             else:
@@ -64,15 +67,15 @@ def offsets_of(runs: Sequence[Run], parts: Iterable[Rows], begin: int = 0) -> li
     return [int(start) & ~_POSITION if held else None for start, held in zip(starts, good, strict=True)]
 
 
-def _look(
+def _resolve(
     mine: Rows, places: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64], found: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """Find what one producer's rows tell of; returns the places for which older ones must be asked."""
+    """Resolve the wanted sequences from one producer's rows. Return the places that need older rows."""
     index = np.searchsorted(mine["first_sequence"].astype(np.int64), wanted[places], "right") - 1
     here = index >= 0
     some, rows = places[here], mine[index[here]]
     ahead = wanted[some] - rows["first_sequence"].astype(np.int64)
     found[some] = np.where(ahead < rows["count"].astype(np.int64), rows["offset"].astype(np.int64) + ahead, _NONE)
-    staged = rows["flags"] == STAGED  # how many records it has is not told: asked for is what was sent, whole
+    staged = rows["flags"] == STAGED  # the row has no record count: callers always ask for whole batches
     found[some[staged]] = (rows["position"][staged].astype(np.int64) + ahead[staged]) | _POSITION
     return places[~here]

@@ -1,7 +1,7 @@
-"""Cutting a range into parts of about the same size, at the borders of batches.
+"""Splits a range into parts of about equal size, at batch boundaries.
 
-A range over many segments is cut between segments, by the sizes of their files: to look at each batch of a log of a terabyte would
-take longer than to begin with reading it.
+A range over many segments is split between segments, by their file sizes: a scan of every index row of a large log would take
+longer than the first reads.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from tutti.log.format.index import Rows
 
 
 class Range(NamedTuple):
-    """Offsets [start, end), the records in it and their bytes on disk: of the topics asked for, or of all and about so many, where
-    the range that was cut goes over many segments.
+    """Offsets [start, end) with their record count and bytes on disk.
+
+    The numbers count the selected topics. In a split of many segments, they are estimates over all topics.
     """
 
     start: int
@@ -30,9 +31,9 @@ class Range(NamedTuple):
 
 
 def cut(start: int, end: int, parts: Sequence[Rows], split_bytes: int | None, splits: int | None) -> list[Range]:
-    """Cut [start, end), where the batches of `parts` (index rows, in order) have records; borders are starts of batches.
+    """Split [start, end) at batch starts, by the batches of `parts` (index rows, in order).
 
-    Every offset is in one range, those without records to be read too. An empty range has no parts.
+    The ranges cover every offset, including those without selected records. An empty range has no parts.
     """
     if end <= start:
         return []
@@ -40,11 +41,11 @@ def cut(start: int, end: int, parts: Sequence[Rows], split_bytes: int | None, sp
     ends = np.minimum(offsets + _column(parts, "count"), end)
     rows = ends - np.maximum(offsets, start)
     counts = np.maximum(_column(parts, "count"), 1)
-    sizes = _column(parts, "size") * rows // counts  # of a batch that is cut, its share
+    sizes = _column(parts, "size") * rows // counts  # a partial batch counts with its share
     total = int(sizes.sum())
     goal = max(-(-total // splits), 1) if splits is not None else split_bytes or max(total, 1)
     before = np.cumsum(sizes) - sizes
-    # A batch belongs to the part in which it begins; each part that has one begins with its first.
+    # A batch belongs to the part in which it begins, and each part begins with its first batch.
     numbers = before // goal
     firsts = np.flatnonzero(np.diff(numbers, prepend=-1)) if len(numbers) else np.zeros(1, np.int64)
     found = []
@@ -59,11 +60,11 @@ def cut(start: int, end: int, parts: Sequence[Rows], split_bytes: int | None, sp
 def cut_wide(
     start: int, end: int, sizes: npt.NDArray[np.int64], base: Callable[[int], int], split_bytes: int | None, splits: int | None
 ) -> list[Range] | None:
-    """Cut [start, end) where segments begin; None where a part would have so few that parts would be of very different sizes.
+    """Split [start, end) at segment starts; None if parts with so few segments would differ too much in size.
 
     Args:
-        sizes: about how many bytes of the range are in each of its segments.
-        base: tells the offset of a segment's first record, by its place among them.
+        sizes: approximate bytes of the range in each of its segments.
+        base: returns the first offset of the segment with an index into `sizes`.
     """
     behind = np.cumsum(sizes)
     total = int(behind[-1])
@@ -71,7 +72,7 @@ def cut_wide(
     if parts * limits.PLAN_SEGMENTS_A_PART_MIN > len(sizes):
         return None
     goals = np.arange(1, parts, dtype=np.int64) * total // max(parts, 1)
-    into = np.searchsorted(behind, goals)  # of each border, the segment that it falls into
+    into = np.searchsorted(behind, goals)  # the segment that contains each border
     nearest = into + (2 * goals > 2 * behind[into] - sizes[into])
     places = [0, *(place for place in np.unique(nearest).tolist() if 0 < place < len(sizes)), len(sizes)]
     offsets = [start, *(min(max(base(place), start), end) for place in places[1:-1]), end]
@@ -84,7 +85,7 @@ def cut_wide(
 
 
 def check_parts(split_bytes: int | None, splits: int | None) -> None:
-    """Raise UsageError unless both are above 0, where they are given."""
+    """Check that the given numbers are above 0, else raise UsageError."""
     for what, number in (("splits", splits), ("split_bytes", split_bytes)):
         if number is not None and number <= 0:
             raise UsageError(f"{what} is {number}: it must be above 0")

@@ -1,4 +1,4 @@
-"""What the log says up to a place, carried on from there: nothing of a frame is believed before its CRC was seen."""
+"""Replay: applies the frames of the log to a state, after a CRC check of each frame."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from tutti.log.format.frame_iterator import AHEAD_BYTES
 from tutti.log.format.index import ABORTED, Rows
 from tutti.log.read.segment_view import View
 
-_LET_GO_BYTES = 4 * limits.MIB  # of a segment that was looked at, before its pages leave the process
+_RELEASE_BYTES = 4 * limits.MIB  # scanned bytes of a segment to collect before their release
 
 
 def applied(state: LogState, found: Iterable[tuple[View, Rows]]) -> LogState:
-    """The state, with the frames of these rows taken in, which follow it. Bodies of batches are read only where there is progress:
-    of all others the header says it.
+    """Apply the frames of the rows, which follow the state, and return the state.
+
+    Bodies of batches are read only if the frame has progress, because the header holds everything else.
 
     Raises:
-        Damaged: a frame does not continue the chain, its CRC does not fit, or it cannot be read.
+        Damaged: a frame does not continue the chain, fails its CRC, or is unreadable.
     """
     for view, rows in found:
         kept = end = int(rows["place"][0])
@@ -32,7 +33,7 @@ def applied(state: LogState, found: Iterable[tuple[View, Rows]]) -> LogState:
                 end = _apply(state, view, place, there, bool(flags & ABORTED))
             except FormatError as error:
                 raise Damaged(f"{error}; see `tutti log verify {view.directory}`", state.position + 1) from error
-            if end > kept + _LET_GO_BYTES:
+            if end > kept + _RELEASE_BYTES:
                 view.segment.release(kept, end)
                 kept = end
         view.segment.release(kept, max(end, there))
@@ -40,7 +41,7 @@ def applied(state: LogState, found: Iterable[tuple[View, Rows]]) -> LogState:
 
 
 def _apply(state: LogState, view: View, place: int, there: int, aborted: bool) -> int:
-    """Apply the frame at a place; where it ends. The segment was populated up to `there`."""
+    """Apply the frame at byte `place` and return its end. The segment is populated up to `there`."""
     frame = view.segment.frame(place, there)
     if frame.position != state.position + 1 or not chained(frame, state.chain):
         raise Damaged(f"{view.path} at byte {place} has a header that does not continue the log at position {state.position + 1}")

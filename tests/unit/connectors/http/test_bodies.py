@@ -137,8 +137,8 @@ def test_a_post_without_records_is_none(content_type: str, body: bytes) -> None:
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        (b"", "no Arrow IPC stream"),
-        (b"GET / HTTP/1.1", "no Arrow IPC stream"),
+        (b"", "not an Arrow IPC stream"),
+        (b"GET / HTTP/1.1", "not an Arrow IPC stream"),
         (stream(VALUES)[:-60], "batch 1 of the stream"),
         (stream(pa.record_batch({"v": pa.array([b"1"])})), "column 'v' is not taken"),
         (stream(pa.record_batch({"value": pa.array(["1"])})), "must be binary"),
@@ -162,7 +162,7 @@ def test_sizes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(small) < 10_000
     problem = refused(ARROW, small)
     assert problem.status == 413
-    assert "at most 1048576" in problem.message
+    assert "the limit of 1048576" in problem.message
 
 
 def test_a_repeat_has_the_same_digest_however_it_is_written() -> None:

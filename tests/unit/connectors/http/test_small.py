@@ -69,7 +69,7 @@ def test_the_example_is_taken() -> None:
         ('name = ".."\ngateways = "tutti://127.0.0.1:7400"\n', r"name is '\.\.'"),
         ('name = "web"\ngateways = "http://127.0.0.1"\n', "gateways"),
         (LEAST + 'listen = "7480"', "http.toml: listen: '7480' has no host or no port: write HOST:PORT"),
-        (LEAST + 'listen = "]x[:1"', "is no host"),
+        (LEAST + 'listen = "]x[:1"', "is not a host"),
         (LEAST + 'listen = "127.0.0.1:99999"', "write HOST:PORT"),
         (LEAST + 'listen = "127.0.0.1:²"', "write HOST:PORT"),
         (LEAST + 'listen = "0.0.0.0:7480"', "any of them may write"),
