@@ -95,7 +95,7 @@ def test_verify_finds_damage_everywhere(tmp_path: Path, part: str) -> None:
         position, what = firsts[1], "the index says something else"
     else:
         (log / f"{firsts[2]:020d}.seg").unlink()
-        position, what = firsts[2], f"the log continues only at position {firsts[3]}"
+        position, what = firsts[2], f"the log goes on with position {firsts[3]} only"
     damage = verify(tmp_path).damage
     assert damage[0].position == position
     assert what in damage[0].what
