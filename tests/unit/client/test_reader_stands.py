@@ -147,9 +147,7 @@ def test_only_a_reader_that_was_told_where_to_start_saves_a_lower_offset(gateway
 def test_a_named_reader_whose_records_were_removed_is_told_and_never_passes_over_them(gateway: ReadableGateway) -> None:
     gateway.reads.saved["loader"] = 4
     gateway.reads.start = 8
-    with pytest.raises(
-        OffsetOutOfRange, match="committed offset 4, and the log begins at 8: retention removed records 4 to 7 unread"
-    ):
+    with pytest.raises(OffsetOutOfRange, match=r"committed offset 4, .* begins at 8: retention removed records 4 to 7 unread"):
         Reader(gateway.url, name="loader")
     with Reader(gateway.url, name="loader", start="earliest") as reader:
         assert reader.position == 8

@@ -56,11 +56,7 @@ def test_a_preset_fills_the_timers_and_each_can_be_set_alone(preset: str) -> Non
         ("nme = 1\n", "f.toml:4: nme", "did you mean name?"),
         ('preset = "lan"\n', "f.toml:4: preset", "it belongs into [group]"),
         ("[log]\nsegment_byte = 1\n", "f.toml:5: log.segment_byte", "did you mean segment_bytes?"),
-        (
-            '[security]\ntokens = "a\\u0000b"\n',
-            "f.toml:5: security.tokens is 'a\\x00b'",
-            "no path, name or address can contain one",
-        ),
+        ('[security]\ntokens = "a\\u0000b"\n', "f.toml:5: security.tokens is 'a\\x00b'", "no path, name or address can"),
         ("[log]\nzzz = 1\n", "f.toml:5: log.zzz", "[log] takes segment_bytes, prepared_segments"),
         ("[zzz]\na = 1\n", "f.toml:4: zzz", "the top of the file, before any [table] takes name, data"),
         ("[log]\nsegment_bytes = 5\n", "f.toml:5: log.segment_bytes is 5", "it takes a whole number from 33554432 to"),
@@ -156,14 +152,10 @@ def test_a_preset_fills_the_timers_and_each_can_be_set_alone(preset: str) -> Non
         ),
         (
             'advertise = "0.0.0.0:7400"\n',
-            "f.toml:4: advertise is '0.0.0.0:7400', and no other host can connect to 0.0.0.0: use the host name or address that the other hosts reach",
+            "f.toml:4: advertise is '0.0.0.0:7400', and no other host can connect to 0.0.0.0: use the host name",
             "",
         ),
-        (
-            'advertise = "[::]:7400"\n',
-            "f.toml:4: advertise is '[::]:7400', and no other host can connect to ::",
-            "use the host name",
-        ),
+        ('advertise = "[::]:7400"\n', "f.toml:4: advertise is '[::]:7400', and no other host can connect to ::", "use the host"),
         (
             '[group.members]\njfk = "127.0.0.1:7400"\nlga = "0.0.0.0:7410"\n',
             "f.toml:6: group.members.lga is '0.0.0.0:7410', and no other host can connect to 0.0.0.0",

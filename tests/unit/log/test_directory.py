@@ -176,7 +176,7 @@ def test_a_lost_log_folder_or_scalars_is_not_taken_for_a_new_gateway(tmp_path: P
     with pytest.raises(Damaged, match=r"held log 00010203.*log has no segment of it"):
         opened(tmp_path)
     (tmp_path / "log").rmdir()
-    with pytest.raises(Damaged, match="the log folder of data directory .* is missing"):
+    with pytest.raises(Damaged, match=r"the log folder of data directory .* is missing"):
         opened(tmp_path)
 
 

@@ -18,7 +18,7 @@ from tutti_gateway.log.tools.inspect import inspect
 from tutti_gateway.log.tools.verify import verify
 
 HISTORY = sample(120, size=1500)
-FIRST_IS_MISSING = f"{1:020d}.seg is missing: the log goes on with position"
+FIRST_IS_MISSING = f"{1:020d}.seg is missing: the log continues only at position"
 
 
 def segment(path: Path, number: int) -> Path:
@@ -72,7 +72,7 @@ def test_a_time_is_not_looked_for_behind_a_segment_that_is_missing(tmp_path: Pat
     segment(tmp_path, 1).unlink()
     reader = LogReader(tmp_path)
     assert reader.offset_for_time(HISTORY.records[0].timestamp) == 0
-    with pytest.raises(Damaged, match=rf"{firsts[1]:020d}\.seg is missing: the log goes on with position {firsts[2]} only"):
+    with pytest.raises(Damaged, match=rf"{firsts[1]:020d}\.seg is missing: the log continues only at position {firsts[2]}"):
         reader.offset_for_time(lost)
 
 

@@ -221,7 +221,7 @@ def test_a_transaction_whose_batches_are_in_a_missing_first_segment_says_so(tmp_
     first, second, *_ = positions_named(str(tmp_path), "seg")
     assert part.position < second <= txn.position
     (tmp_path / "log" / f"{first:020d}.seg").unlink()
-    with pytest.raises(Damaged, match=rf"{first:020d}\.seg is missing: the log goes on with position {second} only"):
+    with pytest.raises(Damaged, match=rf"{first:020d}\.seg is missing: the log continues only at position {second}"):
         list(scan(LogReader(tmp_path), history.offset_after(txn.position - 1), len(history.records)))
 
 
