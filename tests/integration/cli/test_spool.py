@@ -59,7 +59,7 @@ def test_what_can_be_read_beside_damage_is_shown(spool: Path) -> None:
     done = tutti("spool", str(spool), "--records")
     assert done.code == 4
     assert values(done.lines) == ["0", "2", "3", "4", "5", "6"]
-    assert f"damaged in 2 places, first in 00000001.seg from byte {HEAD_BYTES + one}" in done.err
+    assert f"corrupt in 2 places, first in 00000001.seg from byte {HEAD_BYTES + one}" in done.err
     first.unlink()
     done = tutti("spool", str(spool), "--json")
     assert done.code == 4

@@ -79,7 +79,7 @@ def test_options_that_do_not_go_together_are_told(running: House) -> None:
     for said, command in (
         ("needs --unordered: give both", ["tail", "--origin", "g1"]),
         ("name it with --origin", ["tail", "--unordered", "--start", "5"]),
-        ("--last counts the records of one lane: name it", ["tail", "--unordered", "--last", "5"]),
+        ("--last applies to one lane: name it", ["tail", "--unordered", "--last", "5"]),
         ("origin 'g9' has no lane", ["tail", "--unordered", "--origin", "g9"]),
         ("omit --producer or --unordered", ["produce", "--topic", "t", "--unordered", "--producer", "p"]),
     ):
