@@ -34,7 +34,7 @@ class GroupLog:
         tokens: offset of every committed record's token. aborted: tokens whose producer was told that they are in no log.
         floors: for a token that was sent, the highest offset that anybody had been told before: it comes behind that.
         numbers: gateways' numbers by name, as the last ROSTER says. ever, names: by name and by number, as any ROSTER said.
-        removals: how often a ROSTER left out a gateway that the one before it named.
+        removals: how often a ROSTER that is not forced left out a gateway that the one before it named.
         acknowledged: the highest offset that anybody was told. staging: what it says of transactions.
     """
 
@@ -86,8 +86,10 @@ class GroupLog:
         elif frame.kind in SEQUENCED:
             self._batch(who, frame, offset, void)
         elif frame.kind == Kind.ROSTER:
-            before, self.numbers = self.numbers, {one.name: one.number for one in decode_body(RosterBody, frame.body).voters}
-            self.removals.update(before.keys() - self.numbers.keys())
+            body = decode_body(RosterBody, frame.body)
+            before, self.numbers = self.numbers, {one.name: one.number for one in body.voters}
+            if not body.forced:  # a forced roster removes gateways without a request for each
+                self.removals.update(before.keys() - self.numbers.keys())
             self.ever |= self.numbers
             self.names |= {number: name for name, number in self.numbers.items()}
         self.kinds[Kind(frame.kind).name] += 1

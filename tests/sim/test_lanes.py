@@ -118,6 +118,7 @@ def test_lanes_whose_ends_are_lost_come_back_as_they_were(seed: int) -> None:
     assert result.world.counts["lane ends lost"] > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 3))
 def test_a_lost_end_comes_back_though_a_member_of_its_last_attempt_has_another_disk(seed: int) -> None:
     faults = frozenset({"exchange"})

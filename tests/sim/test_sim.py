@@ -79,6 +79,7 @@ def test_a_run_does_not_depend_on_the_hashes_of_the_process() -> None:
     assert b"0, 0, 0" not in told.pop()
 
 
+@pytest.mark.slow
 def test_a_start_that_does_not_sync_what_it_found_is_caught_and_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Disk, "SYNC_AT_START", False)
     options = Options(1, members=3, faults=frozenset({"kill", "power"}), pace=2.0)
@@ -164,6 +165,7 @@ def test_rot_that_nobody_mends_is_caught(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "cannot read positions" in failed.violation
 
 
+@pytest.mark.slow
 def test_who_missed_what_was_trimmed_goes_on_with_a_snapshot() -> None:
     faults = frozenset({"trim", "kill", "power", "pause", "split", "wipe", "roster"})
     counts: Counter[str] = Counter()

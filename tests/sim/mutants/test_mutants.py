@@ -43,6 +43,7 @@ def test_a_change_of_what_is_not_there_does_not_apply() -> None:
             pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [mutant.name for mutant in MUTANTS if mutant.quick])
 def test_the_simulator_finds_an_easy_mutant_at_once(name: str) -> None:
     catch = hunt(by_name(name), seeds_max=SEEDS)

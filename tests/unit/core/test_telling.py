@@ -134,6 +134,7 @@ def test_who_reads_a_frontier_in_a_heartbeat_was_told_of_it(group: Group) -> Non
     assert said(group)[:2] == [(2, Confirm), (3, Confirm)]
 
 
+@pytest.mark.slow
 def test_echoes_of_much_that_was_placed_at_once_are_several(group: Group) -> None:
     """Each fits into a message."""
     one, two, _ = group.members.values()

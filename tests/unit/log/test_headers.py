@@ -16,6 +16,7 @@ from tutti_gateway.log.tools.repair import Repair, repair
 from tutti_gateway.log.tools.verify import verify
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("segment", [0, 1, -1])
 def test_repair_makes_a_segments_header_again_whichever_of_its_bytes_is_wrong(tmp_path: Path, segment: int) -> None:
     history = sample(60, size=1500)
