@@ -18,8 +18,8 @@ from pathlib import Path
 import orjson
 
 from benchmarks.figures import descendants, proportional_memory_bytes, seconds_of
-from tutti.io.admin import Control
-from tutti.runtime.child_processes import ending_with_this
+from tutti.io.admin import AdminClient
+from tutti.runtime.child_processes import end_with_this_process
 
 START_S_MAX = 120.0
 STOP_S_MAX = 60.0
@@ -63,7 +63,7 @@ class Measured:
         """Start it; it is ready in its own time."""
         with self.errors.open("wb") as errors:
             command = [sys.executable, "-m", "tutti_gateway", "serve", "--config", str(self._config)]
-            dying_too = ending_with_this(signal.SIGKILL)
+            dying_too = end_with_this_process(signal.SIGKILL)
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, preexec_fn=dying_too)  # noqa: PLW1509 - it calls prctl(2) alone
         os.set_blocking(self.process.stdout.fileno(), False)  # type: ignore[union-attr]  # it was asked for above
 
@@ -178,6 +178,6 @@ def laid_out(
 
 def coordinator_of(running: Sequence[Measured]) -> Measured:
     """The one that coordinates the view."""
-    with Control(running[0].url) as control:
+    with AdminClient(running[0].url) as control:
         name = control.status()["view"]["coordinator"]
     return next(measured for measured in running if measured.name == name)

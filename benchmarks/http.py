@@ -20,7 +20,7 @@ from benchmarks.figures import Figure, figure, foreign_load, percentile
 from benchmarks.fleet import gateways
 from benchmarks.ingest import _paced
 from tutti import Producer
-from tutti.runtime.child_processes import ending_with_this
+from tutti.runtime.child_processes import end_with_this_process
 
 MEMBERS = 3
 RECORDS = 1000
@@ -61,7 +61,7 @@ def _front(directory: Path, url: str) -> Iterator[int]:
     file = directory / "http.toml"
     file.write_text(f'name = "bench"\ngateways = "{url}"\nlisten = "127.0.0.1:0"\n')
     command = [sys.executable, "-m", "tutti_gateway", "connect", "http", "--config", str(file)]
-    dying_too = ending_with_this(signal.SIGKILL)
+    dying_too = end_with_this_process(signal.SIGKILL)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, preexec_fn=dying_too)  # noqa: PLW1509 - it calls prctl(2) alone
     try:
         line = process.stdout.readline()  # type: ignore[union-attr]  # a pipe was asked for

@@ -16,7 +16,7 @@ from benchmarks.machine import KIB, MIB
 from benchmarks.pace import RATE, Paced, Span
 from tutti import Producer
 from tutti.errors import OffsetOutOfRange
-from tutti.io.admin import Control
+from tutti.io.admin import AdminClient
 from tutti_gateway.log.tools.digest import digest
 
 JOIN_S_MAX = 300.0
@@ -121,7 +121,7 @@ def _grow(first: Measured, members: Sequence[Measured], more: Sequence[Measured]
     since = time.monotonic_ns()
     for measured in more:
         measured.start()
-        with Control(first.url, timeout=JOIN_S_MAX) as control:
+        with AdminClient(first.url, timeout=JOIN_S_MAX) as control:
             control.change_roster("add", measured.name, f"127.0.0.1:{measured.base}")
         _wait_voting(first, members[: members.index(measured) + 1])
         measured.wait_ready()
@@ -131,7 +131,7 @@ def _grow(first: Measured, members: Sequence[Measured], more: Sequence[Measured]
 def _wait_voting(asked: Measured, members: Sequence[Measured]) -> None:
     """Wait until all of them vote in one view, as one of them knows it."""
     wanted, limit_s = {measured.name for measured in members}, time.monotonic() + JOIN_S_MAX
-    with Control(asked.url) as control:
+    with AdminClient(asked.url) as control:
         while True:
             found = control.members()
             if {one["name"] for one in found if one["voter"] and one["state"] == "primary" and one["age"]} == wanted:
@@ -147,7 +147,7 @@ def _same(running: Sequence[Measured]) -> None:
     Raises:
         SystemExit: they do not, or one does not get there.
     """
-    with Control(running[0].url) as control:
+    with AdminClient(running[0].url) as control:
         end = int(control.status()["frontier"])
     sums = {measured.name: _sum(measured, end) for measured in running}
     if len(set(sums.values())) != 1:

@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.fleet import free_bases
 from benchmarks.peers import fetched
-from tutti.runtime.child_processes import ending_with_this
+from tutti.runtime.child_processes import end_with_this_process
 
 #: What is fetched: the broker with all that it asks for, of the connector only what Spark has not.
 _BROKER = ("org.apache.kafka:kafka_2.13:4.1.0",)
@@ -108,7 +108,7 @@ class Broker:
                 [*self._java, "kafka.Kafka", str(self._settings)],
                 stdout=log,
                 stderr=log,
-                preexec_fn=ending_with_this(9),  # noqa: PLW1509 - it calls prctl(2) alone
+                preexec_fn=end_with_this_process(9),  # noqa: PLW1509 - it calls prctl(2) alone
             )
 
     def wait(self) -> None:

@@ -16,8 +16,8 @@ from typing import Any
 from benchmarks.figures import Figure, figure, foreign_load
 from benchmarks.fleet import Measured, gateway
 from benchmarks.kafka import PARTITIONS, Broker, broker, broker_jars
-from tutti.runtime.child_processes import ending_with_this
-from tutti.sources.flight import Reads
+from tutti.runtime.child_processes import end_with_this_process
+from tutti.sources.flight import FlightSource
 from tutti_connect.kafka.source.consumer import DEFAULTS
 
 _WAIT_S = 120.0
@@ -113,7 +113,7 @@ def _connectors(directory: Path, kafka: Broker, topic: str, count: int) -> tuple
         common = f'gateways = "{measured.url}"\nquarantine = "{measured.data.parent}/quarantine"\n'
         inwards = f'name = "in"\n{common}[kafka]\nservers = "{kafka.address}"\ntopics = ["{topic}"]\n'
         with _running(measured, "kafka-in", inwards):
-            reads = Reads(measured.url)
+            reads = FlightSource(measured.url)
             into = _paced(count, lambda: reads.frontier().offset)
         names = f'names = {{ "{topic}" = "{topic}-back" }}\n'
         outwards = f'name = "{topic}"\n{common}metrics = "127.0.0.1:0"\n[kafka]\nservers = "{kafka.address}"\n{names}'
@@ -153,7 +153,7 @@ def _running(measured: Measured, command: str, text: str) -> Iterator[str]:
             [sys.executable, "-m", "tutti_gateway", "connect", command, "--config", str(file)],
             stdout=subprocess.PIPE,
             stderr=log,
-            preexec_fn=ending_with_this(signal.SIGKILL),  # noqa: PLW1509 - it calls prctl(2) alone
+            preexec_fn=end_with_this_process(signal.SIGKILL),  # noqa: PLW1509 - it calls prctl(2) alone
         )
     try:
         line = process.stdout.readline() if process.stdout is not None else b""

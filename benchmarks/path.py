@@ -63,12 +63,12 @@ def _serve(members: int, records: int, directory: Path) -> None:
     from benchmarks.figures import descendants, percentile
     from benchmarks.fleet import gateways
     from tutti import Producer
-    from tutti.io.admin import Control
+    from tutti.io.admin import AdminClient
 
     with gateways(members, directory) as running:
         for measured in running:
             measured.wait_prepared(2)  # what prepares them shares the disk
-        with Control(running[0].url) as control:
+        with AdminClient(running[0].url) as control:
             name = control.status()["view"]["coordinator"]
         first = next(measured for measured in running if measured.data.name == name or members == 1)
         roles = {os.getpid(): "client"}

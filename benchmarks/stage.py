@@ -16,7 +16,7 @@ from benchmarks.pace import Paced, Span
 from benchmarks.spark import COLUMNS, session
 from tutti import Producer
 from tutti.data.view_id import counter_of
-from tutti.io.admin import Control
+from tutti.io.admin import AdminClient
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,7 +67,7 @@ def spark_stage(directory: Path, rounds: int, quick: bool) -> list[Figure]:
 
 def _views(url: str) -> int:
     """How many views there were: each boot, and each return, makes one."""
-    with Control(url) as control:
+    with AdminClient(url) as control:
         return counter_of(int(control.status()["view"]["id"]))
 
 

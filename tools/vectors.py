@@ -21,7 +21,7 @@ from tutti.data.frames.frame import HEADER_DTYPE, Frame, Kind, crc32c, progress_
 from tutti.data.frames.plain_body import encode_plain
 from tutti.log.files.layout import FRAMES_AT, SEGMENT_HEADER_SIZE, SegmentHeader
 from tutti.log.format.index import ROW, encode_row
-from tutti.log.format.vote_mark import Mark
+from tutti.log.format.vote_mark import VoteMark
 from tutti.zmtp.framing import COMMAND, GREETING, LONG, MORE, PING, frame, pong, ready
 
 DOCS = Path(__file__).resolve().parents[1] / "docs/reference/vectors"
@@ -179,7 +179,7 @@ def log_vectors() -> Iterator[Vector]:
         place += found.size
     yield from frames
     yield from rows
-    mark = Mark(12, header.first + 3, VIEW, chain, header.first + 2, 45, TIME_US + 3)
+    mark = VoteMark(12, header.first + 3, VIEW, chain, header.first + 2, 45, TIME_US + 3)
     yield _vector("mark", "mark", mark.to_bytes(), mark._asdict())
 
 

@@ -13,27 +13,27 @@ import weakref
 from tutti import limits
 from tutti.common.fork import after_fork
 from tutti.delivery.session import State
-from tutti.io.producer_io import Pump
+from tutti.io.producer_io import ProducerIO
 from tutti.runtime import malloc
 
 LOG = logging.getLogger("tutti.client")
 
-_pumps: weakref.WeakSet[Pump] = weakref.WeakSet()
+_pumps: weakref.WeakSet[ProducerIO] = weakref.WeakSet()
 _lock = threading.Lock()
 _watched_pid = 0
 _tuned = False
 
 
-def tune() -> None:
+def tune_allocator() -> None:
     """Configure glibc's allocator once in the process to keep batches on the heap, unless the environment configures it."""
     global _tuned  # noqa: PLW0603 - once in a process
     if not _tuned:
         _tuned = True
         if not malloc.tuned_by_user():
-            malloc.tune(mmap=limits.CLIENT_MMAP_BYTES, trim=limits.CLIENT_TRIM_BYTES)
+            malloc.configure_allocator(mmap=limits.CLIENT_MMAP_BYTES, trim=limits.CLIENT_TRIM_BYTES)
 
 
-def watch(pump: Pump) -> None:
+def register(pump: ProducerIO) -> None:
     """Register the pump for handling of forks and of interpreter exit."""
     global _watched_pid  # noqa: PLW0603 - once in a process
     with _lock:
@@ -43,10 +43,10 @@ def watch(pump: Pump) -> None:
             # A child of multiprocessing exits without atexit, but runs these finalizers.
             util = sys.modules.get("multiprocessing.util")
             if util is not None:
-                util.Finalize(None, end_all, exitpriority=100)
+                util.Finalize(None, flush_at_exit, exitpriority=100)
 
 
-def end_all() -> None:
+def flush_at_exit() -> None:
     """At interpreter exit, give open producers a short time to deliver, then log the number of undelivered records."""
     until = time.monotonic() + limits.EXIT_FLUSH_US / 1e6  # one deadline for all producers
     for pump in list(_pumps):
@@ -72,5 +72,5 @@ def _after_fork() -> None:
     _pumps.clear()
 
 
-atexit.register(end_all)
+atexit.register(flush_at_exit)
 after_fork(_after_fork)

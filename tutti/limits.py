@@ -25,9 +25,9 @@ UNDECIDED_FRAMES_MAX = 65_536  # frames of every kind; an ABORT is at most this 
 # Between gateways
 MESH_ACCEPTS_A_TURN_MAX = 64  # connections that a port accepts before it serves the other ports
 INTRODUCTION_BYTES_MAX = 64 * KIB  # fits the largest group; a port drops larger messages of unauthenticated peers
-TROUBLE_TELL_US = 60_000_000  # interval at which the log repeats a warning about the same problem with a peer
-KEYS_LOOK_US = 1_000_000  # interval of the checks for changes of a key file or token file
-KEYS_STILL_US = 900_000  # a changed file is read once it is unchanged for this long, about one check interval
+WARNING_REPEAT_US = 60_000_000  # interval at which the log repeats a warning about the same problem with a peer
+KEYS_CHECK_US = 1_000_000  # interval of the checks for changes of a key file or token file
+KEYS_UNCHANGED_US = 900_000  # a changed file is read once it is unchanged for this long, about one check interval
 TOKENS_MAX = 1024  # in one token file
 TOKEN_CHARACTERS_MAX = 256  # of a token that a client presents
 RIGHT_PATTERNS_MAX = 64  # patterns of a token, for each kind of right
@@ -35,7 +35,7 @@ RIGHT_PATTERNS_MAX = 64  # patterns of a token, for each kind of right
 # Tables
 TOPICS_MAX = 10_000
 STAGED_BATCHES_MAX = 16_384  # staged batches that wait for a TXN; also the largest number of batches in one TXN
-FORGET_PRODUCERS_MAX = 1000  # in one FORGET frame
+DELETE_PRODUCERS_MAX = 1000  # in one FORGET frame
 
 # Time, microseconds
 TICK_INTERVAL_US = 1_000_000
@@ -44,7 +44,7 @@ IDLE_PRODUCER_US = 3_600_000_000  # the log deletes the state of an unnamed prod
 
 # Log
 SEGMENT_BYTES = 128 * MIB
-SYNCS_TOGETHER_MAX = 8  # lanes that are synced at the same time
+PARALLEL_SYNCS_MAX = 8  # lanes that are synced at the same time
 PREPARED_SEGMENTS = 2
 RESERVED_BYTES = 16 * MIB
 DISK_LOW_BYTES = 256 * MIB  # the gateway refuses new messages below this free space
@@ -67,7 +67,7 @@ TOPICS_A_REPORT_MAX = 1000  # topics that a query reports for display
 READ_BATCH_ROWS_MAX = 65_536  # small frames are merged up to this size; frames are never split
 READ_BATCH_BYTES_MIN, READ_BATCH_BYTES_MAX = 128 * KIB, 4 * MIB
 READ_FIRST_BYTES = (256 * KIB, MIB)  # sizes of the first batches of a scan; many readers stop after the first record
-READ_FIRST_PLACES = 16  # positions on disk that the first batches wait for, as frames of one topic may be far apart
+READ_FIRST_POSITIONS = 16  # positions on disk that the first batches wait for, as frames of one topic may be far apart
 
 # Node: the socket thread, the disk thread, the process
 HANDSHAKE_MS_MAX = 10_000  # a connection has this long for its ZMTP and CURVE handshakes
@@ -76,7 +76,7 @@ STOP_US_MAX = 30_000_000  # for work in progress when the gateway stops
 OPEN_FILES = 65_536  # descriptors requested from the system, up to the hard limit of the process
 LOG_WAIT_MS_MAX = 250  # longest wait for the reader of a full log pipe or terminal; after it, log lines are lost
 SPARE_FILES, SPARE_FILES_PART = 64, 8  # descriptors that connections leave free, and the largest fraction of all that these may be
-FILES_WAIT_US_MAX, FILES_LOOK_US = 15_000_000, 10_000  # longest wait of the log for a free descriptor, and its retry interval
+FILES_WAIT_US_MAX, FILES_RETRY_US = 15_000_000, 10_000  # longest wait of the log for a free descriptor, and its retry interval
 CLIENT_MMAP_BYTES, CLIENT_TRIM_BYTES = 8 * MIB, 64 * MIB  # producers keep batches on the heap, which keeps this much free
 
 # Client
@@ -94,16 +94,16 @@ LANE_WINDOW_BYTES = MIB  # unordered batches of one client; an origin serves sev
 ANSWER_BYTES_MAX = 16 * MIB  # of one message from a gateway
 CONNECT_TIMEOUT_US = 10_000_000  # time until a producer, a reader or a tool is connected
 ADDRESS_TIMEOUT_US = 2_000_000  # for one connection attempt to one address
-PEEK_TIMEOUT_US = 500_000  # timeout of the probe that detects another protocol on a port
-PEEK_BYTES_MAX = 512  # of the bytes that the probe reads
+PROBE_TIMEOUT_US = 500_000  # timeout of the probe that detects another protocol on a port
+PROBE_BYTES_MAX = 512  # of the bytes that the probe reads
 ANSWERS_A_TURN_MAX = 1024  # answers that a producer receives before it sends again
 DELIVERY_TIMEOUT_US = 60_000_000  # from `send()` to an outcome
 REQUEST_TIMEOUT_US = 10_000_000
 SILENCE_US_MIN, SILENCE_US_MAX = 1_000_000, 8_000_000  # unanswered frames make a client send Hello as a probe; doubles
-LINK_BEAT_MS = 500  # interval of a client's keepalive pings; the socket thread of the gateway answers them
-LINK_SILENT_MS_MAX = 2_000  # a connection that received nothing for this long is dropped
-FLIGHT_BEAT_MS = 12_000  # keepalive interval of a reader that waits within an answer
-FLIGHT_SILENT_MS_MAX = 5_000  # the reads process has a low CPU priority, so this limit is longer than that of client ports
+CLIENT_KEEPALIVE_MS = 500  # interval of a client's keepalive pings; the socket thread of the gateway answers them
+CLIENT_SILENCE_MS_MAX = 2_000  # a connection that received nothing for this long is dropped
+FLIGHT_KEEPALIVE_MS = 12_000  # keepalive interval of a reader that waits within an answer
+FLIGHT_SILENCE_MS_MAX = 5_000  # the reads process has a low CPU priority, so this limit is longer than that of client ports
 RETRY_US_MIN, RETRY_US_MAX = 20_000, 1_000_000  # delay before a rejected batch is sent again; doubles with each attempt
 TOPICS_AHEAD = 64  # queued batches whose topic numbers a producer requests together; below REQUESTS_A_SESSION_MAX
 EPOCH_TRIES_MAX = 16  # epochs that a starting producer tries while other instances of the same name start
@@ -118,10 +118,10 @@ SPOOL_WATCHED_MAX = 65_536  # spooled batches that have an `on_delivery` callbac
 FAILURES_KEPT_MAX = 64  # failed batches that a producer keeps for the end of its `with` block
 EXIT_FLUSH_US = 2_000_000  # time that interpreter exit gives open producers to deliver their records
 READ_RETRY_US = 60_000_000  # time that a reader tries to connect to a gateway before it fails
-LANES_LOOK_US_MIN, LANES_LOOK_US_MAX = 20_000, 250_000  # a reader polls all lanes at this interval, which doubles
+LANES_POLL_US_MIN, LANES_POLL_US_MAX = 20_000, 250_000  # a reader polls all lanes at this interval, which doubles
 ANSWER_WAIT_US_MAX = 1_000_000  # a long poll of a reader ends after this time, as signals such as Ctrl-C wait for its end
 STREAM_US_MAX = 60_000_000  # a reader ends a stream after this time, and opens the next one at the same offset
-NEARBY_AGAIN_US = 30_000_000  # delay before a reader tries the files of a local gateway again after they could not be read
+LOCAL_FILES_RETRY_US = 30_000_000  # delay before a reader tries the files of a local gateway again after they could not be read
 
 # Archive
 ARCHIVE_RANGE_TICKS, ARCHIVE_TICKS_MAX = 600, 100_000  # an archive range ends at each multiple of this many ticks
@@ -138,7 +138,7 @@ ARCHIVE_TRIES = 5  # attempts of one request to a remote file system
 ARCHIVE_RETRY_US_MIN, ARCHIVE_RETRY_US_MAX = 100_000, 30_000_000  # delay before the next attempt; doubles with each attempt
 ARCHIVE_COMMIT_US = 1_000_000  # interval at which an archiver commits its offset to the log
 ARCHIVE_POLL_US = 1_000_000  # interval at which an archiver checks if a range is complete
-ARCHIVE_LOOK_US = 1_000_000  # shortest interval at which a reader lists new ranges of the archive
+ARCHIVE_LIST_US = 1_000_000  # shortest interval at which a reader lists new ranges of the archive
 ARCHIVE_ORPHAN_US = 24 * 3600 * 1_000_000  # a file that no manifest names counts as an orphan once it is older than this
 ARCHIVES_OPEN_MAX = 8  # archives that a Spark worker keeps open
 
@@ -149,12 +149,12 @@ METRICS_HEAD_BYTES_MAX = 16 * KIB  # of a request head
 
 # Spark
 SPARK_POLL_US = 5_000_000  # duration of a long poll of the frontier by a stream reader
-SPARK_PLAN_OLD_US = 60_000_000  # a task that starts this long after planning requests the frontier again
-SPARK_PARTING_US = 15_000_000  # time until the sources of a finished lockstep run are released
+SPARK_PLAN_AGE_US_MAX = 60_000_000  # a task that starts this long after planning requests the frontier again
+SPARK_RELEASE_US = 15_000_000  # time until the sources of a finished lockstep run are released
 SPARK_REPORT_US = 100_000  # shortest interval at which a query reports its progress
 SPARK_ALIVE_US = 1_000_000  # longest interval: a query without progress repeats its report
 SPARK_TRIGGER_DELAY_MS = 900_000  # longest time that records wait for `minRecordsPerTrigger`; the default of Spark's Kafka source
-SPARK_MOMENTS_MAX = 4096  # samples (time, frontier), from which the age of waiting records is computed
+SPARK_FRONTIER_SAMPLES_MAX = 4096  # samples (time, frontier), from which the age of waiting records is computed
 SPARK_DIRECTORIES_MAX = 8  # sets of data directories that a Spark worker keeps open
 SPARK_SPLIT_BYTES = 256 * MIB  # target size of one partition of a range; one Spark task costs 50 ms of CPU, whatever its size
 SPARK_SPLIT_BYTES_MIN = 16 * MIB  # smallest partition size, when a range is split to use all processors

@@ -15,28 +15,28 @@ from typing import Any, Literal, Self
 import pyarrow as pa
 
 from tutti import limits
-from tutti.batching.accumulator import Feed
-from tutti.batching.append import swiftly
-from tutti.batching.encoder import Compression, check_progress, check_record, conform
-from tutti.batching.options import FeedOptions, check_bytes, options_of
-from tutti.batching.receipt import Header, OnDelivery, Receipt, Resume, Spooled, outside
+from tutti.batching.accumulator import Accumulator
+from tutti.batching.append import with_fast_path
+from tutti.batching.encoder import Compression, check_progress, check_record, validated_batch
+from tutti.batching.options import BatchingOptions, check_bytes, checked_options
+from tutti.batching.receipt import Header, OnDelivery, Receipt, Resume, Spooled, reject_in_callback
 from tutti.common.address import parse_url
 from tutti.common.credentials import Credentials, given
 from tutti.common.durations import check_seconds, check_wait
 from tutti.common.reentrancy import is_from_call
 from tutti.data.names import check_name, nameless_name
-from tutti.delivery.ordered import Delivery
+from tutti.delivery.ordered import OrderedDelivery
 from tutti.delivery.session import Identity
-from tutti.delivery.unordered import Lanes
+from tutti.delivery.unordered import UnorderedDelivery
 from tutti.errors import Unavailable, UsageError
-from tutti.io.producer_io import Pump
-from tutti.lifecycle import tune, watch
-from tutti.sources.query_wait import Passing
-from tutti.spool.accumulator import SpooledFeed
-from tutti.spool.commit_mark import unwrap
+from tutti.io.producer_io import ProducerIO
+from tutti.lifecycle import register, tune_allocator
+from tutti.sources.query_wait import QueryWait
+from tutti.spool.accumulator import SpooledAccumulator
+from tutti.spool.commit_mark import decode_mark
 from tutti.spool.delivery import SpooledDelivery
-from tutti.spool.disk_thread import Spooler
-from tutti.spool.store import Store
+from tutti.spool.disk_thread import DiskThread
+from tutti.spool.store import SpoolStore
 
 Timestamp = Any  # an aware datetime, or an int of microseconds since 1970, UTC
 LOG = logging.getLogger("tutti.client")
@@ -99,35 +99,35 @@ class Producer:
         credentials: Credentials | str | Path | None = None,
     ) -> None:
         """Connect and begin an epoch. With a spool, return without waiting for them."""
-        self._pump: Pump | None = None
+        self._pump: ProducerIO | None = None
         if spool is None:
-            outside("a Producer cannot be opened", "opening waits for a gateway; open the Producer in another thread")
+            reject_in_callback("a Producer cannot be opened", "opening waits for a gateway; open the Producer in another thread")
         if not hasattr(os, "eventfd"):
             raise UsageError(f"a Producer runs on Linux and this is {sys.platform}: run it on a Linux machine or in a container")
         addresses = parse_url(url)
         known = given(credentials)
         instance = secrets.token_bytes(16)
         name = check_name("producer", producer) if producer is not None else nameless_name(instance)
-        options = options_of(linger, batch_bytes, buffer_bytes, on_full, compression, delivery_timeout)
+        options = checked_options(linger, batch_bytes, buffer_bytes, on_full, compression, delivery_timeout)
         options = options._replace(staged=self.staged, puts_denied_aside=self.puts_denied_aside)
         check_seconds("connect_timeout", connect_timeout)
-        tune()
+        tune_allocator()
         identity = Identity(name, instance, secrets.token_bytes(16))
         self._spool = None if spool is None else _open_spool(spool, spool_bytes, producer, options)
         if self._spool is None:
-            self._feed = Feed(options)
-            self._pump = Pump(Delivery(identity, self._feed), addresses, known)
+            self._feed = Accumulator(options)
+            self._pump = ProducerIO(OrderedDelivery(identity, self._feed), addresses, known)
         else:
             self._feed, spooler = self._spool
-            self._pump = Pump(SpooledDelivery(identity, self._feed), addresses, known)
+            self._pump = ProducerIO(SpooledDelivery(identity, self._feed), addresses, known)
             self._pump.spooler = spooler
-            self._feed.passing = Passing(self._pump.route, self._feed.log, known)
+            self._feed.passing = QueryWait(self._pump.route, self._feed.log, known)
         self._takers = self._feed.takers
         self._unordered_takers = _NO_TAKERS  # the same for unordered records; filled when the first one is sent
         self._feed.wake = self._pump.wake
         self._topics: set[str] = set()
         self._closed = False
-        watch(self._pump)
+        register(self._pump)
         self._pump.start()
         if spool is not None:
             return
@@ -137,7 +137,7 @@ class Producer:
         except BaseException:
             self._pump.stop()
             raise
-        self._feed.passing = Passing(self._pump.route, self._delivery.log, known)
+        self._feed.passing = QueryWait(self._pump.route, self._delivery.log, known)
 
     @property
     def name(self) -> str:
@@ -150,16 +150,16 @@ class Producer:
         return self._delivery.epoch
 
     @property
-    def _running(self) -> Pump:
+    def _running(self) -> ProducerIO:
         if self._pump is None:
             raise UsageError("the producer was never opened")
         return self._pump
 
     @property
-    def _delivery(self) -> Delivery:
+    def _delivery(self) -> OrderedDelivery:
         return self._running.delivery
 
-    @swiftly
+    @with_fast_path
     def send(
         self,
         topic: str,
@@ -253,10 +253,10 @@ class Producer:
             BufferFull, Fenced, Aborted: as `send`.
         """
         feed = self._check(topic, on_delivery, ordering, progress)
-        records = conform(record_batch, time.time_ns() // 1000)
+        records = validated_batch(record_batch, time.time_ns() // 1000)
         return feed.add_whole(topic, records, check_progress(progress), on_delivery)
 
-    def _check(self, topic: object, on_delivery: OnDelivery | None, ordering: str, progress: bytes | None) -> Feed:
+    def _check(self, topic: object, on_delivery: OnDelivery | None, ordering: str, progress: bytes | None) -> Accumulator:
         """Validate the arguments and return the accumulator for the record."""
         self._reject_reentry()
         if not isinstance(topic, str) or topic not in self._topics:
@@ -275,7 +275,7 @@ class Producer:
             raise UsageError("progress needs the total order, and this record is unordered: send it with ordering='total'")
         return self._unordered()
 
-    def _unordered(self) -> Feed:
+    def _unordered(self) -> Accumulator:
         """Return the accumulator of unordered records; create it with the first record."""
         pump, first = self._running, self._feed
         if pump.lanes is None:
@@ -283,9 +283,9 @@ class Producer:
                 if first.ended:
                     first.check()
                 if pump.lanes is None:
-                    feed = Feed(first.options)
+                    feed = Accumulator(first.options)
                     feed.frame_bytes_max, feed.raw_bytes_max = first.frame_bytes_max, first.raw_bytes_max
-                    pump.carry(Lanes(pump.delivery, feed, lambda: secrets.token_bytes(16)))
+                    pump.carry(UnorderedDelivery(pump.delivery, feed, lambda: secrets.token_bytes(16)))
                     self._unordered_takers = feed.takers
         return pump.feeds[1]
 
@@ -331,7 +331,7 @@ class Producer:
             return self._spool[0].resume(deadline)
         sequence, progress = self._feed.committed
         # An earlier run may have had a spool, whose mark precedes the application's progress.
-        return Resume(sequence, unwrap(progress)[1])
+        return Resume(sequence, decode_mark(progress)[1])
 
     @property
     def spool(self) -> Spooled:
@@ -365,7 +365,7 @@ class Producer:
     def _close(self, timeout: float | None) -> None:
         if self._closed or self._pump is None or self._pump.pid != os.getpid():
             return
-        outside("close() cannot be called", "close() waits for records in flight; set a flag in on_delivery instead")
+        reject_in_callback("close() cannot be called", "close() waits for records in flight; set a flag in on_delivery instead")
         self._reject_reentry()
         self._closed = True
         try:
@@ -402,8 +402,8 @@ class Producer:
 
 
 def _open_spool(
-    spool: str | os.PathLike[str], spool_bytes: int, producer: str | None, options: FeedOptions
-) -> tuple[SpooledFeed, Spooler]:
+    spool: str | os.PathLike[str], spool_bytes: int, producer: str | None, options: BatchingOptions
+) -> tuple[SpooledAccumulator, DiskThread]:
     """Return the accumulator of the spool, and the thread that writes and reads the spool."""
     if producer is None:
         raise UsageError("a producer with a spool needs a name, to resume after a restart: Producer(url, producer=NAME, spool=DIR)")
@@ -418,6 +418,6 @@ def _open_spool(
     check_bytes("spool_bytes", spool_bytes)
     if spool_bytes < limits.SPOOL_BYTES_MIN:
         raise UsageError(f"spool_bytes={spool_bytes} is too small: at least {limits.SPOOL_BYTES_MIN}")
-    store = Store(path, producer, min(limits.SPOOL_SEGMENT_BYTES, spool_bytes // 8))
-    feed = SpooledFeed(options, store, spool_bytes)
-    return feed, Spooler(feed, store)
+    store = SpoolStore(path, producer, min(limits.SPOOL_SEGMENT_BYTES, spool_bytes // 8))
+    feed = SpooledAccumulator(options, store, spool_bytes)
+    return feed, DiskThread(feed, store)

@@ -19,11 +19,11 @@ from tutti.common.durations import Deadline, check_seconds, check_wait
 from tutti.data.frames.columns import check_columns
 from tutti.data.names import check_name
 from tutti.errors import OffsetOutOfRange, Unavailable, UsageError
-from tutti.reading.cursor import Cursor, Reading
-from tutti.reading.lane_cursors import Origins, lane_named
-from tutti.sources.files import Files, Paths
-from tutti.sources.flight import Reads
-from tutti.sources.source import Frontier, Piece, Place, Source, begun, check_topics, place_of
+from tutti.reading.cursor import Cursor, CursorProtocol
+from tutti.reading.lane_cursors import LaneCursors, find_lane
+from tutti.sources.files import FileSource, Paths
+from tutti.sources.flight import FlightSource
+from tutti.sources.source import Bound, Frontier, ScanBatch, Source, begun, check_topics, resolve_bound
 
 
 class Record(NamedTuple):
@@ -81,8 +81,8 @@ class Reader:
         self,
         url: str | None = None,
         topics: Sequence[str] | None = None,
-        start: Place | None = None,
-        end: Place | None = None,
+        start: Bound | None = None,
+        end: Bound | None = None,
         follow: bool = False,
         columns: Sequence[str] | None = None,
         name: str | None = None,
@@ -110,9 +110,9 @@ class Reader:
             raise UsageError(f"follow is True or False, not {follow!r}")
         self._follow = follow
         self._patience = patience
-        self._gateways: Reads | None = None
+        self._gateways: FlightSource | None = None
         if url is not None:
-            self._gateways = Reads(parse_url(url), connect_timeout, patience, credentials=given(credentials))
+            self._gateways = FlightSource(parse_url(url), connect_timeout, patience, credentials=given(credentials))
         self._source: Source = source_of(self._gateways, path, archive)
         self._rewind = start is not None  # only the first save may lower the offset: a delayed retry must not undo a later save
         self._silent_since: float | None = None
@@ -123,7 +123,7 @@ class Reader:
         self._reading = self._found(ordering, origin, start, end, connect_timeout)
         self._check_topics(connect_timeout)
 
-    def _found(self, ordering: str, origin: str | None, start: Place | None, end: Place | None, timeout: float) -> Reading:
+    def _found(self, ordering: str, origin: str | None, start: Bound | None, end: Bound | None, timeout: float) -> CursorProtocol:
         """Return the cursor, or the cursors of all lanes, for the range."""
         how = self._follow, self._topics, self._columns, self._patience
         lane = ""
@@ -132,8 +132,8 @@ class Reader:
         self._log = frontier.log
         if ordering == "unordered" and self._gateways is not None:
             if origin is None:
-                return Origins(self._gateways, start, end, *how)
-            info = lane_named(self._gateways, origin)
+                return LaneCursors(self._gateways, start, end, *how)
+            info = find_lane(self._gateways, origin)
             lane, self._source = info.lane, self._gateways.of_lane(info)
             frontier = self._source.frontier()
         first = self._first(start, frontier)
@@ -153,7 +153,7 @@ class Reader:
         for _ in self._source.pieces(end, end, self._topics, self._columns, left=self._deadline.left):
             pass
 
-    def _first(self, start: Place | None, frontier: Frontier) -> int:
+    def _first(self, start: Bound | None, frontier: Frontier) -> int:
         if start is None and self._name is not None:
             saved = self._saved(self._name)
             if saved is not None and saved < frontier.start:
@@ -164,7 +164,7 @@ class Reader:
                 )
             if saved is not None:
                 return saved
-        return place_of(self._source, "start", "earliest" if start is None else start, frontier)
+        return resolve_bound(self._source, "start", "earliest" if start is None else start, frontier)
 
     def _saved(self, name: str) -> int | None:
         """Return the last committed offset of a named reader; None if it never committed one."""
@@ -176,10 +176,10 @@ class Reader:
                 "Wait until a gateway reaches a majority of its group, or give `start` to read without confirmation"
             ) from error
 
-    def _last(self, end: Place | None, frontier: Frontier, first: int) -> int | None:
+    def _last(self, end: Bound | None, frontier: Frontier, first: int) -> int | None:
         if end is None:
             return None if self._follow else max(frontier.offset, first)
-        last = place_of(self._source, "end", end, frontier, beyond_ok=self._follow)
+        last = resolve_bound(self._source, "end", end, frontier, beyond_ok=self._follow)
         if last < first:
             raise OffsetOutOfRange(f"the end of the range, offset {last}, is below its start, offset {first}")
         return last
@@ -282,7 +282,7 @@ class Reader:
         if self._closed:
             raise UsageError("the reader is closed: create a new one")
 
-    def _next(self, timeout: float) -> Piece | None:
+    def _next(self, timeout: float) -> ScanBatch | None:
         """Return the next batch without moving the position; None after the timeout or at the end of the range.
 
         Raises:
@@ -342,21 +342,21 @@ def _check_ordering(ordering: object, origin: object, name: str | None, path: Pa
         raise UsageError("archives hold no unordered records: remove archive=")
 
 
-def source_of(gateways: Reads | None, path: Paths | None, archive: str | os.PathLike[str] | None) -> Source:
+def source_of(gateways: FlightSource | None, path: Paths | None, archive: str | os.PathLike[str] | None) -> Source:
     """Return the source for the given arguments: gateways, directories, an archive, or an archive with one of the other two.
 
     Raises:
         TuttiError: the directories or the archive cannot be opened.
     """
-    log = gateways if gateways is not None or path is None else Files(path)
+    log = gateways if gateways is not None or path is None else FileSource(path)
     if archive is None and log is not None:
         return log
     from tutti.archive.catalog import Archive  # noqa: PLC0415 - readers without an archive do not load Parquet
     from tutti.sources.archive import ArchiveSource  # noqa: PLC0415
-    from tutti.sources.tiered import Archived  # noqa: PLC0415
+    from tutti.sources.tiered import TieredSource  # noqa: PLC0415
 
     held = Archive(archive if archive is not None else "")
-    return ArchiveSource(held) if log is None else Archived(log, held)
+    return ArchiveSource(held) if log is None else TieredSource(log, held)
 
 
 def _values(column: pa.Array[Any], name: str) -> list[Any]:

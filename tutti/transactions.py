@@ -29,7 +29,7 @@ _RECORDS_END = 1 << 32  # bound of the count field of a frame
 _EMPTY_RECORD = pa.record_batch({"value": pa.array([b""], pa.binary())})
 
 
-class Part(NamedTuple):
+class StagedBatch(NamedTuple):
     """A staged batch: its position, topic, number of records, and the range of their timestamps in microseconds."""
 
     position: int
@@ -39,7 +39,7 @@ class Part(NamedTuple):
     last_time: int
 
 
-class Staging(Producer):
+class StagingProducer(Producer):
     """A `Producer` without a name, whose records are in the log but invisible until a transaction includes them."""
 
     staged = True
@@ -54,7 +54,7 @@ class Staging(Producer):
         return [self.send_batch(topic, part) for part in _slices(records)]
 
     @staticmethod
-    def parts(receipts: Sequence[Receipt]) -> list[Part]:
+    def parts(receipts: Sequence[Receipt]) -> list[StagedBatch]:
         """Wait until staged batches are decided, and return the parts for a transaction.
 
         Raises:
@@ -68,14 +68,14 @@ class Staging(Producer):
                     f"{batch.count} records of topic {batch.topic!r} are staged at an unknown position: stage them again",
                     "staged",
                 )
-            found.append(Part(position, batch.topic, batch.count, batch.min_timestamp, batch.max_timestamp))
+            found.append(StagedBatch(position, batch.topic, batch.count, batch.min_timestamp, batch.max_timestamp))
         return found
 
 
 class Transactor(Producer):
     """A producer that makes staged records visible. The arguments are those of `Producer`."""
 
-    def commit(self, parts: Sequence[Part], progress: bytes) -> Receipt:
+    def commit(self, parts: Sequence[StagedBatch], progress: bytes) -> Receipt:
         """Make staged batches visible, in this order and at consecutive offsets: all of them, or none.
 
         Args:
@@ -134,7 +134,7 @@ def commit_progress(
     Raises:
         TuttiError: the progress is not committed (Aborted, Fenced, Unavailable), or its outcome is not known (Unknown).
     """
-    with Staging(url, producer=producer, connect_timeout=connect_timeout, credentials=credentials) as staging:
+    with StagingProducer(url, producer=producer, connect_timeout=connect_timeout, credentials=credentials) as staging:
         progress = decide(staging.resume().progress)
         if progress:
             staging.send_batch(topic, _EMPTY_RECORD, progress).result()

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from benchmarks.figures import percentile
 from tutti import Producer, Reader
-from tutti.runtime.child_processes import ending_with_this
+from tutti.runtime.child_processes import end_with_this_process
 
 COLUMNS = ["offset", "value"]
 _CLOSE_S = 60.0
@@ -57,7 +57,7 @@ def child(role: str, url: str, number: int) -> Iterator[Child]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        preexec_fn=ending_with_this(signal.SIGKILL),  # noqa: PLW1509 - it calls prctl(2) alone
+        preexec_fn=end_with_this_process(signal.SIGKILL),  # noqa: PLW1509 - it calls prctl(2) alone
     )
     try:
         if process.stdout.readline() != "ready\n":  # type: ignore[union-attr]  # a pipe was asked for

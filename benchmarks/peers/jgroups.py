@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.fleet import free_bases
 from benchmarks.peers import fetched
 from benchmarks.peers.work import Running
-from tutti.runtime.child_processes import ending_with_this
+from tutti.runtime.child_processes import end_with_this_process
 
 _JAR = "jgroups-5.5.6", ("org.jgroups:jgroups:5.5.6.Final",)
 _SECONDS = 8
@@ -105,7 +105,7 @@ class JGroups:
                             stdin=subprocess.PIPE,
                             stdout=said,
                             stderr=said,
-                            preexec_fn=ending_with_this(signal.SIGKILL),  # noqa: PLW1509 - it calls prctl(2) alone
+                            preexec_fn=end_with_this_process(signal.SIGKILL),  # noqa: PLW1509 - it calls prctl(2) alone
                         )
                     processes.append(started)
                     _wait(Path(own, f"{number}.out"), number + 1, started)

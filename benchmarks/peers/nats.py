@@ -23,7 +23,7 @@ from nats.errors import Error as NatsError
 from benchmarks.fleet import free_bases
 from benchmarks.peers import fetched
 from benchmarks.peers.work import FLIGHT, PACED_RATE, Latency, Running, gap_s
-from tutti.runtime.child_processes import ending_with_this
+from tutti.runtime.child_processes import end_with_this_process
 
 _SERVER = "nats-server", "github.com/nats-io/nats-server/v2@v2.15.2"
 _CLIENT = "nats", "github.com/nats-io/natscli/nats@v0.5.0"
@@ -172,7 +172,7 @@ class JetStream:
                 store = json.dumps(str(own / str(number)))
                 config.write_text(_CONFIG.format(number=number, port=base, route=base + 1, routes=routes, store=store, sync=sync))
                 with (own / f"{number}.log").open("wb") as log:
-                    started = subprocess.Popen([server, "-c", config], stderr=log, preexec_fn=ending_with_this(signal.SIGKILL))  # noqa: PLW1509 - it calls prctl(2) alone
+                    started = subprocess.Popen([server, "-c", config], stderr=log, preexec_fn=end_with_this_process(signal.SIGKILL))  # noqa: PLW1509 - it calls prctl(2) alone
                 processes.append(started)
             _wait(bases, processes)
             yield _Servers(client, [f"nats://127.0.0.1:{base}" for base in bases], processes)

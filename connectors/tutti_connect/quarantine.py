@@ -30,7 +30,7 @@ LOG = logging.getLogger("tutti.quarantine")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 
 
-class Full(TuttiError):
+class QuarantineFull(TuttiError):
     """The quarantine is full: an operator must move files away."""
 
 
@@ -66,7 +66,7 @@ class Quarantine:
         if self._full:
             self.count, self._bytes = self._scan()  # an operator may have moved files away
         if self._full:
-            raise Full(
+            raise QuarantineFull(
                 f"{label}: {self.count} records ({self._bytes} bytes) are in quarantine in {self._directory}, which is the limit: "
                 f"check the reasons in the files, and move the files away"
             )
@@ -135,7 +135,7 @@ class QuarantineLog:
                 kept += self._write(file, lines[kept:])
         except OSError as error:
             trouble = f"{error.strerror}: free some space there"
-            self._check_at = self._clock() + limits.QUARANTINE_LOG_LOOK_S
+            self._check_at = self._clock() + limits.QUARANTINE_LOG_CHECK_S
         self.dropped += len(lines) - kept
         self._unreported += len(lines)
         self._report(messages[-1][0], trouble)
@@ -153,7 +153,7 @@ class QuarantineLog:
         files = self._files()
         self._messages = {path: count for path, count in self._messages.items() if path in files}
         if len(files) >= limits.QUARANTINE_LOG_FILES:
-            self._check_at = self._clock() + limits.QUARANTINE_LOG_LOOK_S
+            self._check_at = self._clock() + limits.QUARANTINE_LOG_CHECK_S
             return None
         self._file = self._directory / f"{self._name}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}.jsonl"
         return self._file
@@ -184,7 +184,7 @@ class QuarantineLog:
         now = self._clock()
         if now < self._report_at:
             return
-        self._report_at = now + limits.QUARANTINE_LOG_TELL_S
+        self._report_at = now + limits.QUARANTINE_LOG_REPORT_S
         full = f"{limits.QUARANTINE_LOG_FILES} files of {limits.QUARANTINE_LOG_FILE_BYTES} bytes are full: move them away"
         lost = f"; {self.dropped} were dropped so far ({trouble or full})" if self.dropped else ""
         LOG.warning(

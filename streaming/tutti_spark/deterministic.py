@@ -16,8 +16,19 @@ from pyspark.sql.types import StructType
 
 from tutti.errors import UsageError
 from tutti_spark.common.options import parse
-from tutti_spark.query_plan import IN_ORDER, STREAMS, all_columns, columns, is_tutti, items, name_of, printed, short, total
-from tutti_spark.source.catalog import with_table
+from tutti_spark.query_plan import (
+    IN_ORDER,
+    STREAMS,
+    class_name,
+    column_ids,
+    is_tutti,
+    is_unique,
+    printed,
+    referenced_column_ids,
+    short,
+    to_list,
+)
+from tutti_spark.source.catalog import merge_table_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -228,15 +239,15 @@ class _PlanCheck:
         waiting = [root]
         while waiting:
             node = waiting.pop()
-            self._operator(name_of(node), node)
-            waiting.extend(reversed([*items(node.subqueries()), *items(node.children())]))
+            self._operator(class_name(node), node)
+            waiting.extend(reversed([*to_list(node.subqueries()), *to_list(node.children())]))
 
     def check_streams(self, empty_batches: bool) -> None:
         """Check how the streams are divided into micro-batches, which affects stateful operators."""
         together: set[str | None] = set()
         for stream in self._streams.values():
             expression = f"stream {stream.sourceName()}"
-            if not is_tutti(name_of(stream), stream):
+            if not is_tutti(class_name(stream), stream):
                 self._add(_OTHER_STREAM, expression, self.stateful[0])
                 together.add(None)
                 continue
@@ -262,19 +273,19 @@ class _PlanCheck:
         elif name in _LIMITS:
             self._limit(node)
         elif name in _DUPLICATES:
-            keys = columns(node.keys())
-            if not set(columns(node.output())) <= set(keys) and not total(node.child(), keys):
+            keys = column_ids(node.keys())
+            if not set(column_ids(node.output())) <= set(keys) and not is_unique(node.child(), keys):
                 self._add(_DUPLICATE, printed(node), printed(node))
         elif name in _STATES:
             time = node.timeMode() if name.startswith("TransformWithState") else node.timeout()
             if time.toString().startswith("ProcessingTime"):
                 self._add(_CLOCK_TIMERS, time.toString(), printed(node))
-        if name in _STATEFUL and all(below.isStreaming() for below in items(node.children())[: 2 if name == "Join" else 1]):
+        if name in _STATEFUL and all(below.isStreaming() for below in to_list(node.children())[: 2 if name == "Join" else 1]):
             self.stateful.append(printed(node))
         # A plan may have thousands of expressions: check an operator as a whole first.
         if name in _AGGREGATING or not node.deterministic() or node.containsPattern(self._clock):
-            grouped = columns(node.groupingExpressions()) if name == "Aggregate" else []
-            for expression in items(node.expressions()):
+            grouped = column_ids(node.groupingExpressions()) if name == "Aggregate" else []
+            for expression in to_list(node.expressions()):
                 self._expressions(expression, node, grouped)
 
     def _stream(self, name: str, node: Any) -> None:
@@ -285,10 +296,10 @@ class _PlanCheck:
     def _limit(self, node: Any) -> None:
         """Check a limit: it always keeps the same rows only after a unique order, or with at most one row."""
         below = node.child()
-        while name_of(below) in IN_ORDER:
+        while class_name(below) in IN_ORDER:
             below = below.child()
-        is_sorted = name_of(below) == "Sort" and getattr(below, "global")()
-        if not total(node.child(), []) and not (is_sorted and total(below.child(), columns(below.order()))):
+        is_sorted = class_name(below) == "Sort" and getattr(below, "global")()
+        if not is_unique(node.child(), []) and not (is_sorted and is_unique(below.child(), column_ids(below.order()))):
             self._add(_TIED_LIMIT if is_sorted else _NO_ORDER, printed(node), printed(node))
 
     def _expressions(self, root: Any, node: Any, grouped: list[int]) -> None:
@@ -296,10 +307,10 @@ class _PlanCheck:
         waiting = [("", root)]
         while waiting:
             above, expression = waiting.pop()
-            name = name_of(expression)
+            name = class_name(expression)
             if name in _PLAIN:
                 continue
-            children = items(expression.children())
+            children = to_list(expression.children())
             reason = _EXPRESSIONS.get(name)
             if name == "WindowExpression":
                 reason = _window_reason(expression, node)
@@ -317,7 +328,7 @@ class _PlanCheck:
 
 def _aggregate_reason(function: Any, above: str, node: Any, grouped: list[int]) -> _Reason | None:
     """Return why an aggregate depends on the order of its rows, else None; `above` is the class of the enclosing expression."""
-    name = name_of(function)
+    name = class_name(function)
     reason = _AGGREGATES.get(name)
     if reason is None or (reason is _ADDITION and not _adds_floats(name, function)):
         return None
@@ -325,41 +336,41 @@ def _aggregate_reason(function: Any, above: str, node: Any, grouped: list[int]) 
         return None
     if reason is _TIED_VALUE:
         order = function.orderingExpr()
-        order = columns(order.children() if name_of(order) == "CreateNamedStruct" else [order])
-        if all_columns(function.valueExpr()) <= set(order) or total(node.child(), order):
+        order = column_ids(order.children() if class_name(order) == "CreateNamedStruct" else [order])
+        if referenced_column_ids(function.valueExpr()) <= set(order) or is_unique(node.child(), order):
             return None
     if name == "Mode" and function.reverseOpt().isDefined():
         return None
-    return None if total(node.child(), grouped) else reason
+    return None if is_unique(node.child(), grouped) else reason
 
 
 def _window_reason(expression: Any, node: Any) -> _Reason | None:
     """Return why a window function depends on more than the window's order, else None."""
-    function, window = items(expression.children())[:2]
-    if name_of(function) == "AggregateExpression":
+    function, window = to_list(expression.children())[:2]
+    if class_name(function) == "AggregateExpression":
         function = function.aggregateFunction()
-    order = items(window.orderSpec())
-    if name_of(function) in _RANKS or total(node.child(), columns([*items(window.partitionSpec()), *order])):
+    order = to_list(window.orderSpec())
+    if class_name(function) in _RANKS or is_unique(node.child(), column_ids([*to_list(window.partitionSpec()), *order])):
         return None
     reason = _aggregate_reason(function, "", node, [])
     if reason is None:
         frame = window.frameSpecification()
-        ends = (name_of(frame.lower()), name_of(frame.upper()))
-        is_part = name_of(frame.frameType()) == "RowFrame$" and ends != ("UnboundedPreceding$", "UnboundedFollowing$")
+        ends = (class_name(frame.lower()), class_name(frame.upper()))
+        is_part = class_name(frame.frameType()) == "RowFrame$" and ends != ("UnboundedPreceding$", "UnboundedFollowing$")
         return _TIED_WINDOW if is_part else None
     return _TIED_WINDOW if order and reason in (_ANY_ROW, _ARRIVAL) else reason
 
 
 def _list_is_ordered(function: Any, node: Any) -> bool:
     """True if `listagg` has an order in which equal rows have equal elements."""
-    order = columns(function.orderExpressions())
-    return bool(order) and (all_columns(function.child()) <= set(order) or total(node.child(), order))
+    order = column_ids(function.orderExpressions())
+    return bool(order) and (referenced_column_ids(function.child()) <= set(order) or is_unique(node.child(), order))
 
 
 def _adds_floats(name: str, function: Any) -> bool:
     if name not in _EXACT_FOR_WHOLE_NUMBERS:
         return True
-    return any(child.dataType().typeName() in _FLOATS for child in items(function.children()))
+    return any(child.dataType().typeName() in _FLOATS for child in to_list(function.children()))
 
 
 def _is_marked(name: str, expression: Any, children: list[Any]) -> bool:
@@ -374,4 +385,4 @@ def _is_marked(name: str, expression: Any, children: list[Any]) -> bool:
 def _options(node: Any, given: Any, kind: Kind) -> ReadOptions:
     """Return the options of a read, including those of its table in Spark's catalog."""
     schema = StructType.fromJson(json.loads(node.table().schema().json()))
-    return parse(with_table(dict(given.asCaseSensitiveMap()), schema), kind)
+    return parse(merge_table_options(dict(given.asCaseSensitiveMap()), schema), kind)

@@ -117,7 +117,7 @@ def worker_python(environment: Mapping[str, str] | None = None) -> str:
     return variables.get("PYSPARK_PYTHON") or "python3"
 
 
-def ask(python: str) -> requirements.Told:
+def probe_interpreter(python: str) -> requirements.InterpreterReport:
     """Run the interpreter `python` and return its versions of Python and of the required packages.
 
     Raises:
@@ -126,7 +126,7 @@ def ask(python: str) -> requirements.Told:
     code = Path(requirements.__file__).read_text()
     try:
         answer = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=True, cwd="/")
-        found: requirements.Told = json.loads(answer.stdout)
+        found: requirements.InterpreterReport = json.loads(answer.stdout)
     except subprocess.CalledProcessError as error:
         words = (error.stderr.strip() or "it printed no error").splitlines()[-1]
         raise UsageError(
@@ -137,7 +137,7 @@ def ask(python: str) -> requirements.Told:
     return found
 
 
-def ship(file: Path) -> Path:
+def write_zip(file: Path) -> Path:
     """Write this package, without its dependencies, as a zip file for `spark-submit --py-files`."""
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for package in map(_package, requirements.MODULES):
@@ -159,7 +159,7 @@ def main(arguments: list[str]) -> int:
         install()
         return 0
     if len(arguments) == 2 and arguments[0] == "--zip":
-        ship(Path(arguments[1]))
+        write_zip(Path(arguments[1]))
         return 0
     if not arguments or arguments[0].startswith("-"):
         sys.stderr.write(f"{__doc__}\n")

@@ -31,7 +31,7 @@ _ROW_PRESERVING = IN_ORDER | {"Sort", "Window", "Repartition", "RepartitionByExp
 _ONE_SIDE = {"LeftSemi$", "LeftAnti$", "ExistenceJoin"}
 
 
-def total(node: Any, by: Iterable[int]) -> bool:
+def is_unique(node: Any, by: Iterable[int]) -> bool:
     """True if the plan shows that no two rows of `node` are equal in all columns `by`."""
     known = set(by)
     return any(key <= known for key in _unique(node))
@@ -40,23 +40,25 @@ def total(node: Any, by: Iterable[int]) -> bool:
 def _unique(node: Any) -> list[frozenset[int]]:
     """Return the unique keys of `node`, as sets of column ids. An empty set means that `node` has at most one row."""
     projects = []
-    while (name := name_of(node)) in _ROW_PRESERVING:
+    while (name := class_name(node)) in _ROW_PRESERVING:
         if name == "Project":
             projects.append(node)
         node = node.child()
     keys: list[frozenset[int]] = []
     if name == "Aggregate":
-        keys = _group_key(items(node.groupingExpressions()), items(node.aggregateExpressions()))
+        keys = _group_key(to_list(node.groupingExpressions()), to_list(node.aggregateExpressions()))
     elif name == "Deduplicate":
-        keys = [frozenset(columns(node.keys())), *_unique(node.child())]
+        keys = [frozenset(column_ids(node.keys())), *_unique(node.child())]
     elif name == "Distinct":
-        keys = [frozenset(columns(node.output())), *_unique(node.child())]
+        keys = [frozenset(column_ids(node.output())), *_unique(node.child())]
     elif name == "Join":
         left = _unique(node.left())
-        only_left = name_of(node.joinType()) in _ONE_SIDE
+        only_left = class_name(node.joinType()) in _ONE_SIDE
         keys = left if only_left else [one | other for one in left for other in _unique(node.right())]
     elif name == "Range" or is_tutti(name, node):
-        keys = [frozenset(columns([column])) for column in items(node.output()) if name == "Range" or column.name() == "offset"]
+        keys = [
+            frozenset(column_ids([column])) for column in to_list(node.output()) if name == "Range" or column.name() == "offset"
+        ]
     for project in reversed(projects):
         if keys and not frozenset().union(*keys) <= {int(number) for number in _COLUMN_ID.findall(project.output().toString())}:
             keys = _keys_above_projection(project.projectList(), keys)
@@ -78,7 +80,7 @@ def _group_key(by: list[Any], given: list[Any]) -> list[frozenset[int]]:
 def _keys_above_projection(expressions: Any, keys: list[frozenset[int]]) -> list[frozenset[int]]:
     """Return the keys with the column ids above a projection; a key that loses a column is dropped."""
     renamed: dict[int, int] = {}
-    for expression in items(expressions):
+    for expression in to_list(expressions):
         number = _column_id(expression)
         if number is not None:
             renamed.setdefault(number, expression.exprId().id())
@@ -88,49 +90,49 @@ def _keys_above_projection(expressions: Any, keys: list[frozenset[int]]) -> list
 def _column_id(expression: Any) -> int | None:
     """Return the id of a column, which may have an alias or a sort direction; None for another expression."""
     column = _unwrap(expression)
-    return int(column.exprId().id()) if name_of(column) == "AttributeReference" else None
+    return int(column.exprId().id()) if class_name(column) == "AttributeReference" else None
 
 
 def _unwrap(expression: Any) -> Any:
     """Return an expression without its alias and its sort direction."""
-    while name_of(expression) in {"Alias", "SortOrder"}:
+    while class_name(expression) in {"Alias", "SortOrder"}:
         expression = expression.child()
     return expression
 
 
-def columns(expressions: Any) -> list[int]:
+def column_ids(expressions: Any) -> list[int]:
     """Return the ids of those `expressions` that are columns."""
-    found = expressions if isinstance(expressions, list) else items(expressions)
+    found = expressions if isinstance(expressions, list) else to_list(expressions)
     return [number for number in map(_column_id, found) if number is not None]
 
 
-def all_columns(expression: Any) -> set[int]:
+def referenced_column_ids(expression: Any) -> set[int]:
     """Return the ids of all columns that an expression references."""
-    return {column.exprId().id() for column in items(expression.references().toSeq())}
+    return {column.exprId().id() for column in to_list(expression.references().toSeq())}
 
 
 def is_tutti(name: str, node: Any) -> bool:
     """True if an operator of class `name` reads from the data source `tutti`."""
     return (
         name in {"StreamingRelationV2", "DataSourceV2Relation"}
-        and name_of(node.table()) == "PythonTable"
+        and class_name(node.table()) == "PythonTable"
         and node.table().name().lower() == "tutti"
     )
 
 
-def name_of(node: Any) -> str:
+def class_name(node: Any) -> str:
     """Return the class name of a JVM object, without its package."""
     return str(node.getClass().getSimpleName())
 
 
-def items(sequence: Any) -> list[Any]:
+def to_list(sequence: Any) -> list[Any]:
     """Return the elements of a Scala sequence as a list."""
     return [sequence.apply(place) for place in range(sequence.size())]
 
 
 def printed(node: Any) -> str:
     """Return an operator as Spark prints it, without column ids, shortened."""
-    name = name_of(node)
+    name = class_name(node)
     return f"{name} {node.sourceName()}" if name in STREAMS else short(node.simpleString(_FIELDS_SHOWN).lstrip("~"))
 
 

@@ -9,10 +9,10 @@ from tests.unit.log.history import History, decide, opened, sample, write_log
 from tests.unit.log.lanes import LaneHistory, Owner
 from tutti.data.frames.bodies import ViewBody, encode_body
 from tutti.data.frames.frame import Frame, Kind
-from tutti.data.hard_state import Scalars
+from tutti.data.hard_state import HardState
 from tutti.data.lane_name import LaneName
 from tutti.data.view_id import view_of
-from tutti.log.files.layout import positions_named
+from tutti.log.files.layout import list_positions
 from tutti_gateway.log.lanes.lane_logs import LaneLogs
 
 VOTERS = 3
@@ -56,7 +56,7 @@ def member(path: Path) -> History:
     late = history.batch("producer0", "topic", [b"void and undecided"])
     history.abort(late.position)
     writer, _, _ = opened(path)
-    writer.write_scalars(Scalars(view_of(5, 2), history.view_id, view_of(3, 1)))
+    writer.write_scalars(HardState(view_of(5, 2), history.view_id, view_of(3, 1)))
     writer.append(history.frames[:decided])
     writer.sync()
     decide(writer, history, 1, decided)
@@ -70,7 +70,7 @@ def trimmed(path: Path) -> History:
     """A log whose oldest segments are gone by a TRIM."""
     history = sample(100)
     write_log(path, history)
-    position = positions_named(str(path), "seg")[-2]
+    position = list_positions(str(path), "seg")[-2]
     end = len(history.frames)
     history.trim(position, history.offset_after(position - 1))
     history.batch("late", "late", [b"behind the trim"])

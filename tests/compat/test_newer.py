@@ -20,11 +20,11 @@ from tutti.errors import FormatError, WrongDirectory
 from tutti.log.files.layout import (
     FORMAT_VERSION,
     FRAMES_AT,
+    HARD_STATE_FILE,
     IDENTITY,
     PAGE,
-    SCALARS,
     SEGMENT_HEADER_SIZE,
-    positions_named,
+    list_positions,
     segment_path,
     snapshot_path,
 )
@@ -33,7 +33,7 @@ from tutti.log.format.hard_state import _CRC_AT as SCALARS_CRC_AT
 from tutti.log.format.hard_state import SLOTS
 from tutti_gateway.cli.main import main
 from tutti_gateway.node.replay import recording_format
-from tutti_gateway.node.replay.replay import rerun
+from tutti_gateway.node.replay.replay import replay_run
 from tutti_gateway.transport.handshake import refusal
 from tutti_gateway.transport.interface import PROTOCOL, Introduction
 
@@ -62,15 +62,15 @@ def newer_directory(data: Path) -> None:
 
 
 def newer_segment(data: Path) -> None:
-    last = positions_named(str(data), "seg")[-1]
+    last = list_positions(str(data), "seg")[-1]
     raise_version(Path(segment_path(str(data), last)), 4, range(SEGMENT_HEADER_SIZE - U32.size))
 
 
 def newer_scalars(data: Path) -> None:
     for at in SLOTS:
-        slot = (data / SCALARS).read_bytes()[at : at + PAGE]
+        slot = (data / HARD_STATE_FILE).read_bytes()[at : at + PAGE]
         if any(slot):
-            raise_version(data / SCALARS, at + 4, range(at, at + SCALARS_CRC_AT))
+            raise_version(data / HARD_STATE_FILE, at + 4, range(at, at + SCALARS_CRC_AT))
 
 
 def newer_start(data: Path) -> None:
@@ -79,7 +79,7 @@ def newer_start(data: Path) -> None:
 
 def newer_frame(data: Path) -> None:
     """The first frame of the last segment, in a chain that is good."""
-    last = positions_named(str(data), "seg")[-1]
+    last = list_positions(str(data), "seg")[-1]
     path = Path(segment_path(str(data), last))
     found = bytearray(path.read_bytes())
     header = found[FRAMES_AT : FRAMES_AT + HEADER_SIZE]
@@ -124,7 +124,7 @@ def test_an_index_or_a_snapshot_of_a_newer_release_is_made_again(tmp_path: Path,
 
 
 def test_a_state_of_a_newer_release_is_named_with_both_versions(data: Path) -> None:
-    first = positions_named(str(data), "snap")[0]
+    first = list_positions(str(data), "snap")[0]
     stored = bytearray(Path(snapshot_path(str(data), first)).read_bytes()[STATE_AT:])
     U32.pack_into(stored, 4, SNAPSHOT_VERSION + 1)
     U32.pack_into(stored, 12, crc32c(bytes(stored[16:]), crc32c(bytes(stored[:12]))))
@@ -141,7 +141,7 @@ def test_a_recorded_run_of_a_newer_form_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         FormatError, match=f"of format {recording_format.VERSION + 1} and this release reads format {recording_format.VERSION}"
     ):
-        rerun(tmp_path / "a.run")
+        replay_run(tmp_path / "a.run")
 
 
 def test_a_gateway_of_a_newer_protocol_is_refused_with_both_versions_and_what_to_do() -> None:

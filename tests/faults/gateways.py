@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.ports import free_base
-from tutti.runtime.child_processes import ending_with_this
+from tutti.runtime.child_processes import end_with_this_process
 from tutti_gateway.core import limits
 
 READY_WAIT_S = 60.0
@@ -81,7 +81,7 @@ class GatewayProcess:
                 stderr=log,
                 start_new_session=True,
                 env={**os.environ, **self.seat.environment},
-                preexec_fn=ending_with_this(signal.SIGKILL),  # noqa: PLW1509 - it calls prctl(2) alone
+                preexec_fn=end_with_this_process(signal.SIGKILL),  # noqa: PLW1509 - it calls prctl(2) alone
             )
         self.starts += 1
         if wait:

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from tests.faults.gateways import GatewayProcess, Seat
 from tests.ports import free_base
-from tutti.io.admin import Control
+from tutti.io.admin import AdminClient
 
 NAMES = ("g1", "g2", "g3")
 _VIEW_S = 30.0
@@ -36,7 +36,7 @@ class Three:
 
     def status(self, name: str) -> dict[str, Any]:
         """What one says of itself."""
-        with Control(self[name].url, timeout=20, learn=False) as control:
+        with AdminClient(self[name].url, timeout=20, learn=False) as control:
             return control.status()
 
     def coordinator(self) -> GatewayProcess:

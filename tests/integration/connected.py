@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from tutti.errors import UsageError
 from tutti.reader import Reader
-from tutti.runtime.child_processes import ending_with_this
+from tutti.runtime.child_processes import end_with_this_process
 
 WAIT_S = 90.0
 _numbers = itertools.count(1)
@@ -41,7 +41,7 @@ class Connected:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                preexec_fn=ending_with_this(signal.SIGKILL),  # noqa: PLW1509 - it calls prctl(2) alone
+                preexec_fn=end_with_this_process(signal.SIGKILL),  # noqa: PLW1509 - it calls prctl(2) alone
             )
         if wait:
             self.wait_ready()

@@ -13,10 +13,10 @@ from tests.sim.violation import Violation
 from tutti.data.client_protocol import AbortedAnswer, Committed, Denied, Done, Duplicate
 from tutti.data.frames.bodies import RosterBody, TrimBody, Voter, decode_body
 from tutti.data.frames.frame import Frame, Kind
-from tutti.data.hard_state import Scalars
+from tutti.data.hard_state import HardState
 from tutti.data.log_state import LogState
 from tutti.data.view_id import coordinator_of, view_text
-from tutti_gateway.core.protocol.actions import Deliver, Persist, Relearned, Reply, ViewInstalled
+from tutti_gateway.core.protocol.actions import Deliver, LogReplaced, Persist, Reply, ViewInstalled
 from tutti_gateway.core.protocol.events import Recovered
 from tutti_gateway.core.protocol.messages import Confirm, Heartbeat, Install, Installed, Message, Order, Propose, State, Vote
 
@@ -81,7 +81,7 @@ class Checks:
             raise Violation(f"{disk.name} replaces its log up to {state.position}, and what it holds behind that is decided")
         return [place.frame for place in places[: state.position]]
 
-    def scalars_written(self, disk: Disk, scalars: Scalars) -> None:
+    def scalars_written(self, disk: Disk, scalars: HardState) -> None:
         """None of the scalars goes back, and nothing is accepted that was not promised."""
         old = disk.scalars
         if scalars.promised < old.promised or scalars.accepted < old.accepted or scalars.coordinated < old.coordinated:
@@ -258,7 +258,7 @@ class Checks:
             if lacks := self.trims.lacking(process, body.position):
                 raise Violation(f"{process.gateway.name} decides {frame!r}: {body}, and {lacks} lacks some of what goes")
 
-    def relearned(self, process: Process, action: Relearned) -> None:
+    def relearned(self, process: Process, action: LogReplaced) -> None:
         """A frontier that jumps is durable, on a disk that says just that."""
         disk, state = process.gateway.disk, self._log.state_at(action.position)
         if action.position > disk.durable or action.position <= process.frontier:

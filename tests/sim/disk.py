@@ -19,11 +19,11 @@ from tests.sim.violation import Violation
 from tests.sim.watch import Watch
 from tutti.data.frames.bodies import AbortBody, decode_body
 from tutti.data.frames.frame import Frame, Kind, chained
-from tutti.data.hard_state import Scalars
+from tutti.data.hard_state import HardState
 from tutti.data.log_state import LogState
 from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.actions import Mend, Persist, ReadLog, ReadSnapshot
-from tutti_gateway.core.protocol.events import Event, LogRead, Persisted, Recovered, Rotted, SpaceChanged, WriteFailed
+from tutti_gateway.core.protocol.actions import Persist, ReadLog, ReadSnapshot, RepairLog
+from tutti_gateway.core.protocol.events import Event, LogCorrupt, LogRead, Persisted, Recovered, SpaceChanged, WriteFailed
 from tutti_gateway.core.protocol.messages import Damage
 
 LOOKED_AT = 200  # decided positions at the end of the log that a start looks at
@@ -75,7 +75,7 @@ class Disk:
         self.trims.blank()
         self.frames: list[Frame] = []
         self.durable = 0
-        self.scalars = Scalars()
+        self.scalars = HardState()
         self.mark = Mark()
         self.watermark = self.frontier = 0
         self._since = 0  # when the first sync ended that the mark does not name
@@ -165,15 +165,15 @@ class Disk:
         while last + 1 in lost:
             last += 1
         self._lost = (first, last)
-        self._report(Rotted(first, last))
+        self._report(LogCorrupt(first, last))
 
-    def mend(self, action: Mend) -> None:
+    def mend(self, action: RepairLog) -> None:
         """Write again what was lost."""
         if action.frames[0].position != self._lost[0]:
             raise Violation(f"{self.name} is to mend {action.frames[0]!r}, and told of {self._lost}")
         self._schedule.after(self.sync_us * (0.5 + self._scrub_chance.random()), self._have_mended, self._life, action)
 
-    def _have_mended(self, life: int, action: Mend) -> None:
+    def _have_mended(self, life: int, action: RepairLog) -> None:
         if life != self._life or self._dead:
             return
         if self._scrub_chance.random() < 0.1:
@@ -290,7 +290,7 @@ class Disk:
         self._queue[0] = (Persist(action.token, action.frames), frontier)
         self._next()
 
-    def _store(self, scalars: Scalars, frontier: int) -> None:
+    def _store(self, scalars: HardState, frontier: int) -> None:
         self._watch.scalars_written(self, scalars)
         accepts = scalars.accepted > self.scalars.accepted
         self.scalars = scalars

@@ -17,8 +17,7 @@ from tutti_gateway.core.protocol.actions import (
     DeliverUnordered,
     Halt,
     LaneHeld,
-    Mend,
-    MendLane,
+    LogReplaced,
     Peers,
     Persist,
     PersistLane,
@@ -26,7 +25,8 @@ from tutti_gateway.core.protocol.actions import (
     ReadLane,
     ReadLog,
     ReadSnapshot,
-    Relearned,
+    RepairLane,
+    RepairLog,
     Reply,
     Send,
     SetTimer,
@@ -44,8 +44,8 @@ from tutti_gateway.core.protocol.events import (
     StackConfig,
     Started,
     TimeAdvanced,
-    at_once,
-    ordinary,
+    group_events,
+    groupable,
 )
 from tutti_gateway.core.protocol.messages import Confirm, Install, Installed, Message, Propose, State, Vote
 from tutti_gateway.core.stack import Stack
@@ -220,7 +220,7 @@ class Process:
         if self.frozen:
             self.when_running(self.step, event)
             return
-        if self._gathers and ordinary(event):
+        if self._gathers and groupable(event):
             if not self._gathered:
                 self.world.schedule.at(self.world.schedule.now + self._gathers, self._together)
             self._gathered.append(event)
@@ -233,7 +233,7 @@ class Process:
         """What was gathered as one step, as a driver hands on what it finds when it looks."""
         if self._gathered and not self.over and not self.frozen:
             gathered, self._gathered = self._gathered, []
-            for event in at_once(gathered):
+            for event in group_events(gathered):
                 self._step(event)
 
     def _step(self, event: Event) -> None:
@@ -316,7 +316,7 @@ class Process:
             self.offset = action.next_offset
             gateway.frontier = max(gateway.frontier, self.frontier)
             gateway.disk.trims.decided(action)
-        elif isinstance(action, Relearned):
+        elif isinstance(action, LogReplaced):
             world.checks.relearned(self, action)
             self.frontier = gateway.disk.frontier = action.position
             self.offset = action.next_offset
@@ -330,13 +330,13 @@ class Process:
             if answer is None:
                 raise Violation(f"{gateway.name} answers session {action.session}, which is over: {action.answers}")
             answer(action.answers)
-        elif isinstance(action, PersistLane | ReadLane | MendLane | LaneHeld | DeliverUnordered):
+        elif isinstance(action, PersistLane | ReadLane | RepairLane | LaneHeld | DeliverUnordered):
             world.lanes.carry_out(self, action)
         elif isinstance(action, ReadLog):
             gateway.disk.read(action)
         elif isinstance(action, ReadSnapshot):
             gateway.disk.read_snapshot(action)
-        elif isinstance(action, Mend):
+        elif isinstance(action, RepairLog):
             gateway.disk.mend(action)
         elif isinstance(action, ReadIndex):
             world.indexes.answered(self, action)

@@ -15,11 +15,11 @@ import msgspec
 
 from tests.sim.schedule import MS, SECOND, Schedule
 from tests.sim.violation import Violation
-from tutti.data.frames.bodies import AttemptBody, decode_body
+from tutti.data.frames.bodies import LaneViewBody, decode_body
 from tutti.data.frames.frame import Frame, Kind, chained
 from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.actions import LaneHeld, MendLane, PersistLane, ReadLane
-from tutti_gateway.core.protocol.events import Event, LaneLog, LanePersisted, LaneRead, LaneRotted, LostEnd
+from tutti_gateway.core.protocol.actions import LaneHeld, PersistLane, ReadLane, RepairLane
+from tutti_gateway.core.protocol.events import Event, LaneCorrupt, LaneLog, LanePersisted, LaneRead, LostEnd
 from tutti_gateway.core.protocol.messages import LaneBegin
 
 if TYPE_CHECKING:
@@ -84,14 +84,14 @@ class Lane:
         lost = self.end
         if lost.last <= last.position:
             lost = LostEnd(0, last.position, last.view, last.header_crc, self.heals)
-        body = decode_body(AttemptBody, view.body)
+        body = decode_body(LaneViewBody, view.body)
         return msgspec.structs.replace(lost, first=last.position + 1, members=body.members, disks=body.disks)
 
     def begin(self) -> LaneBegin:
         """How it begins, once something of it was let go."""
         before, last = self.frames[: self.start], self.frames[self.start - 1]
         view = next(frame for frame in reversed(before) if frame.kind == Kind.VIEW)
-        members = decode_body(AttemptBody, view.body).members
+        members = decode_body(LaneViewBody, view.body).members
         return LaneBegin(self.start, last.view, last.header_crc, sum(frame.count for frame in before), members)
 
     def log(self, key: Key) -> LaneLog:
@@ -215,13 +215,13 @@ class LaneStore:
             last += 1
         if again or lane.lost != (first, last):
             lane.lost = (first, last)
-            self._report(LaneRotted(*key, first, last))
+            self._report(LaneCorrupt(*key, first, last))
 
-    def mend(self, action: MendLane) -> None:
+    def mend(self, action: RepairLane) -> None:
         """Write again what was lost."""
         self._schedule.after(self._disk.sync_us * (0.5 + self._chance_of_rot.random()), self._have_mended, self._life, action)
 
-    def _have_mended(self, life: int, action: MendLane) -> None:
+    def _have_mended(self, life: int, action: RepairLane) -> None:
         key = action.origin, action.incarnation
         lane = self.lane(key)
         if life != self._life or self._disk.dead:

@@ -13,7 +13,7 @@ from tests.sim.violation import Violation
 from tutti.data.client_protocol import Committed, Duplicate
 from tutti.data.frames.bodies import ViewBody, decode_body
 from tutti.data.frames.frame import Frame, Kind
-from tutti_gateway.core.protocol.actions import DeliverUnordered, LaneHeld, MendLane, PersistLane, ReadLane, Reply
+from tutti_gateway.core.protocol.actions import DeliverUnordered, LaneHeld, PersistLane, ReadLane, RepairLane, Reply
 from tutti_gateway.core.protocol.messages import Message, Post, Posted
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class LaneChecks:
         self._attempts: dict[tuple[Key, int], tuple[tuple[int, ...], dict[str, bytes]]] = {}  # -> members, and their disks
         self.sessions: set[tuple[Process, int]] = set()
 
-    def carry_out(self, process: Process, action: PersistLane | ReadLane | MendLane | LaneHeld | DeliverUnordered) -> None:
+    def carry_out(self, process: Process, action: PersistLane | ReadLane | RepairLane | LaneHeld | DeliverUnordered) -> None:
         """Do what a process wants done with lanes."""
         store = process.gateway.disk.lanes
         store.known = self._lanes
@@ -45,7 +45,7 @@ class LaneChecks:
             store.persist(action)
         elif isinstance(action, ReadLane):
             store.read(action)
-        elif isinstance(action, MendLane):
+        elif isinstance(action, RepairLane):
             store.mend(action)
         elif isinstance(action, LaneHeld):
             self._held(process, action)

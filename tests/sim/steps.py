@@ -17,7 +17,7 @@ from random import Random
 from time import perf_counter
 
 from tutti.data.frames.frame import Frame, Kind
-from tutti.data.hard_state import Scalars
+from tutti.data.hard_state import HardState
 from tutti.data.log_state import LogState
 from tutti_gateway.core.protocol.actions import Action, Persist, Reply, Send, SetTimer
 from tutti_gateway.core.protocol.events import (
@@ -61,7 +61,7 @@ class Members:
         names = {f"g{number}": f"g{number}:7400" for number in numbers}
         for number in numbers:
             identity = Identity(f"g{number}", self._incarnations[number], "steps", names)
-            recovered = Recovered(b"", Scalars(), LogState(), ())
+            recovered = Recovered(b"", HardState(), LogState(), ())
             self._queue.append((number, Started(identity, bytes([number]) * 16, recovered)))
         self.run()
         self.origin = min(2, members)  # while the first one coordinates

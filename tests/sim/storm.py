@@ -22,19 +22,19 @@ from statistics import fmean
 from typing import cast
 
 from tutti.data.frames.frame import Frame, Kind, payload_crc
-from tutti.data.hard_state import Scalars
+from tutti.data.hard_state import HardState
 from tutti.data.log_state import LogState
 from tutti_gateway.core import limits
 from tutti_gateway.core.context import Context
 from tutti_gateway.core.order.forward_table import ForwardTable
-from tutti_gateway.core.order.received_table import Received
+from tutti_gateway.core.order.received_table import ReceivedTable
 from tutti_gateway.core.order.receiver import Receiver
 from tutti_gateway.core.outbox import Outbox
 from tutti_gateway.core.protocol.actions import ReadLog, Send, SetTimer
 from tutti_gateway.core.protocol.events import Identity, LogRead, Now, StackConfig
 from tutti_gateway.core.protocol.messages import Heartbeat, Message, Missing, Order, Repair, Repairing
 from tutti_gateway.core.repair.layer import Repair as Layer
-from tutti_gateway.core.view.view_state import Standing
+from tutti_gateway.core.view.view_state import ViewState
 from tutti_gateway.core.window import Window
 
 VIEW = 1 << 16 | 1
@@ -63,9 +63,9 @@ class Node:
     """A member: the real receiver and repair layer."""
 
     def __init__(self, number: int, members: int, distances: Callable[[int], int], seed: str) -> None:
-        self.standing = Standing()
+        self.standing = ViewState()
         self.standing.me = number
-        self.standing.durable(Scalars(VIEW, VIEW))
+        self.standing.durable(HardState(VIEW, VIEW))
         self.standing.install(VIEW, tuple(range(1, members + 1)), SOURCE)
         self.outbox = Outbox(self.standing)
         self.window = Window(LogState())
@@ -73,7 +73,7 @@ class Node:
         chance = random.Random(seed)
         context = Context(StackConfig(), self.standing, self.outbox, self.window, identity, chance)
         table = _Table(self.window)
-        self.receiver = Receiver(context, cast("Received", table), cast("ForwardTable", table), table)
+        self.receiver = Receiver(context, cast("ReceivedTable", table), cast("ForwardTable", table), table)
         self.receiver.installed()
         self.repair = Layer(context, self.receiver, distances, chance)
         self.repair.installed()

@@ -14,7 +14,7 @@ from tests.sim.world import World
 from tutti.data.client_protocol import AbortedAnswer, Committed, Duplicate
 from tutti.data.frames.bodies import EpochBody, RosterBody, TopicBody, ViewBody, Voter, encode_body
 from tutti.data.frames.frame import Frame, Kind
-from tutti.data.hard_state import Scalars
+from tutti.data.hard_state import HardState
 from tutti.data.log_state import LogState
 from tutti_gateway.core.protocol.actions import Deliver, Reply, ViewInstalled
 from tutti_gateway.core.protocol.events import Identity, Now, Recovered, Started
@@ -62,7 +62,7 @@ class Three:
         self.processes = []
         for gateway in self.world.gateways.values():
             disk = gateway.disk
-            disk.frames, disk.durable, disk.scalars = list(frames), len(frames), Scalars(VIEW, VIEW, VIEW)
+            disk.frames, disk.durable, disk.scalars = list(frames), len(frames), HardState(VIEW, VIEW, VIEW)
             process = gateway.process = Process(gateway, self.world.options.config)
             process.view = ViewInstalled(VIEW, members, 1, True)
             self.checks.installed(process, process.view)
@@ -168,7 +168,7 @@ def decided_in_an_old_view() -> None:
 
 def confirmed_after_a_higher_promise() -> None:
     group = whole()
-    group.one.gateway.disk.scalars = Scalars(VIEW_2, VIEW, VIEW)
+    group.one.gateway.disk.scalars = HardState(VIEW_2, VIEW, VIEW)
     group.send(group.one, Confirm(VIEW, 6))
 
 
@@ -191,7 +191,7 @@ def voted_before_synced() -> None:
 
 def voted_for_an_old_view() -> None:
     group = whole()
-    group.two.gateway.disk.scalars = Scalars(VIEW_2, VIEW, 0)
+    group.two.gateway.disk.scalars = HardState(VIEW_2, VIEW, 0)
     group.send(group.two, Vote(VIEW, 6))
 
 
@@ -259,17 +259,17 @@ def cut_what_others_decided() -> None:
 
 def scalars_go_back() -> None:
     group = whole()
-    group.checks.scalars_written(group.one.gateway.disk, Scalars(VIEW - 1, VIEW - 1, 0))
+    group.checks.scalars_written(group.one.gateway.disk, HardState(VIEW - 1, VIEW - 1, 0))
 
 
 def accepted_without_a_promise() -> None:
     group = whole()
-    group.checks.scalars_written(group.one.gateway.disk, Scalars(VIEW, VIEW_2, VIEW))
+    group.checks.scalars_written(group.one.gateway.disk, HardState(VIEW, VIEW_2, VIEW))
 
 
 def started_beyond_what_was_shown() -> None:
     group = whole()
-    group.checks.started(group.two.gateway, Recovered(b"", Scalars(), LogState(position=3), ()))
+    group.checks.started(group.two.gateway, Recovered(b"", HardState(), LogState(position=3), ()))
 
 
 def acknowledged_before_decided() -> None:
@@ -326,7 +326,7 @@ def never_lets_go() -> None:
     stack = Stack(Random)
     process.stack = stack
     identity = Identity("g1", DISKS[1], "sim", {"g1": "g1:7400"})
-    stack.step(Started(identity, b"e" * 16, Recovered(b"", Scalars(), LogState(), ())), Now(0, 0))
+    stack.step(Started(identity, b"e" * 16, Recovered(b"", HardState(), LogState(), ())), Now(0, 0))
     stack.layers.changes._waiting = [None] * 1000  # type: ignore[list-item]  # whatever it is, it is too much of it
     group.checks.whole()
 

@@ -11,7 +11,7 @@ from tests.sim.schedule import SECOND, Schedule
 from tests.sim.violation import Violation
 from tutti.data.frames.bodies import AbortBody, Entry, encode_body
 from tutti.data.frames.frame import Frame, Kind
-from tutti.data.hard_state import Scalars
+from tutti.data.hard_state import HardState
 from tutti.data.log_state import LogState
 from tutti_gateway.core.protocol.actions import Persist, ReadLog
 from tutti_gateway.core.protocol.events import Event, LogRead, Persisted, Recovered, WriteFailed
@@ -26,7 +26,7 @@ class Nobody:
     def cut(self, disk: Disk, behind: int) -> None:
         pass
 
-    def scalars_written(self, disk: Disk, scalars: Scalars) -> None:
+    def scalars_written(self, disk: Disk, scalars: HardState) -> None:
         pass
 
     def replaced(self, disk: Disk, state: LogState) -> list[Frame]:
@@ -106,7 +106,7 @@ def test_scalars_are_durable_before_frames_behind_them_and_after_those_before() 
     bench = Bench()
     frames = chain_of(4)
     bench.disk.persist(Persist(1, frames[:2]))
-    bench.disk.persist(Persist(2, frames[2:], Scalars(7, 7, 0)))
+    bench.disk.persist(Persist(2, frames[2:], HardState(7, 7, 0)))
     while bench.disk.durable < 4:
         before = bench.disk.durable
         assert (bench.disk.scalars.promised == 7) <= (before >= 2), "no scalars before the frames that came before them"

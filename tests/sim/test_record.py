@@ -17,7 +17,7 @@ from tests.sim.swarm import draw
 from tutti_gateway.core.protocol.actions import Action
 from tutti_gateway.core.protocol.codec import decode_lean_event, encode_lean_actions, encode_lean_event
 from tutti_gateway.core.protocol.events import Event, Now, StackConfig
-from tutti_gateway.core.random_source import Chance
+from tutti_gateway.core.random_source import RandomSource
 from tutti_gateway.core.stack import Stack
 
 RUNS = [
@@ -32,7 +32,7 @@ class Recorded(Stack):
 
     runs: list[Recorded]
 
-    def __init__(self, chance: Callable[[bytes], Chance], config: StackConfig) -> None:
+    def __init__(self, chance: Callable[[bytes], RandomSource], config: StackConfig) -> None:
         super().__init__(chance, config)
         self.config = config
         self.steps: list[tuple[Now, bytes, bytes]] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from tutti.data.frames.frame import Frame
-from tutti.data.hard_state import Scalars
+from tutti.data.hard_state import HardState
 from tutti.data.log_state import LogState
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ class Watch(Protocol):
     def cut(self, disk: Disk, behind: int) -> None:
         """The log is about to be cut behind the position."""
 
-    def scalars_written(self, disk: Disk, scalars: Scalars) -> None:
+    def scalars_written(self, disk: Disk, scalars: HardState) -> None:
         """Scalars are about to become durable."""
 
     def replaced(self, disk: Disk, state: LogState) -> list[Frame]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tutti.data.frames.bodies import AbortBody, decode_body
 from tutti.data.frames.frame import Frame, Kind, chained
-from tutti.data.hard_state import Scalars
+from tutti.data.hard_state import HardState
 from tutti.data.log_state import LogState
 from tutti_gateway.core.protocol.actions import Persist, ReadLog
 from tutti_gateway.core.protocol.events import LogRead, Recovered
@@ -36,7 +36,7 @@ class Disk:
 
     incarnation: bytes
     frames: list[Frame] = field(default_factory=list)
-    scalars: Scalars = field(default_factory=Scalars)
+    scalars: HardState = field(default_factory=HardState)
     wishes: deque[Wish] = field(default_factory=deque)
     mark: Damage = field(default_factory=lambda: Damage(0, 0, 0, 0))
     watermark: int = 0

@@ -14,7 +14,7 @@ from random import Random
 from tutti.data.client_protocol import Answer, Committed, Duplicate
 from tutti.data.frames.bodies import RosterBody, ViewBody, Voter
 from tutti.data.frames.frame import SEQUENCED, Frame, Kind
-from tutti.data.hard_state import Scalars
+from tutti.data.hard_state import HardState
 from tutti.data.log_state import LogState
 from tutti.data.view_id import coordinator_of
 from tutti_gateway.core import limits
@@ -35,7 +35,7 @@ from tutti_gateway.core.protocol.events import (
     Started,
     TimeAdvanced,
 )
-from tutti_gateway.core.protocol.message_checks import fault
+from tutti_gateway.core.protocol.message_checks import malformed
 from tutti_gateway.core.protocol.messages import Message, Vote
 from tutti_gateway.core.stack import Stack
 from tutti_gateway.core.view.lifecycle import Phase
@@ -78,7 +78,7 @@ class Given(Layers):
         """Begin the view of all members; its number names the coordinator."""
         standing, outbox = self.context.standing, self.context.outbox
         self.flush.life.state = Phase.INSTALLING
-        standing.durable(Scalars(view, view, standing.coordinated))
+        standing.durable(HardState(view, view, standing.coordinated))
         standing.install(view, tuple(range(1, len(self._names) + 1)), coordinator_of(view))
         self.order.installed()
         self.atomic.installed()
@@ -109,7 +109,7 @@ class Member:
     stack: Stack
     log: list[Frame] = field(default_factory=list)  # on its disk, durable or not
     durable: int = 0  # frames of it that were synced
-    scalars: Scalars = field(default_factory=Scalars)
+    scalars: HardState = field(default_factory=HardState)
     persists: deque[Persist] = field(default_factory=deque)  # not yet reported
     delivered: list[tuple[Frame, int, bool]] = field(default_factory=list)  # (frame, offset, void)
     runs: list[int] = field(default_factory=lambda: [0])  # where the frontier stood: what a watermark may name
@@ -151,7 +151,10 @@ class Group:
 
     def _member(self, name: str, number: int, names: list[str], view: int) -> Member:
         return Member(
-            name, number, Stack(Random, self.config, lambda context: Given(context, number, names)), scalars=Scalars(view, view, 0)
+            name,
+            number,
+            Stack(Random, self.config, lambda context: Given(context, number, names)),
+            scalars=HardState(view, view, 0),
         )
 
     def restart(self, name: str, watermark: int | None = None, keep: int | None = None, again: Identity | None = None) -> Member:
@@ -213,7 +216,7 @@ class Group:
                     self.problems.append(f"{member.name} writes {frame!r}, and that place was another frame's")
         elif isinstance(action, Send):
             to = next(other for other in self.members.values() if other.number == action.to)
-            if wrong := fault(action.message):
+            if wrong := malformed(action.message):
                 self.problems.append(f"{member.name} sends what no other takes: {wrong}")
             if isinstance(action.message, Vote) and action.message.up_to > member.durable:
                 self.problems.append(f"{member.name} votes up to {action.message.up_to} and {member.durable} is durable")

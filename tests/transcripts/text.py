@@ -36,11 +36,11 @@ from tutti_gateway.core.protocol.actions import (
     Deliver,
     Dropped,
     Halt,
+    LogReplaced,
     Peers,
     Persist,
     ReadLog,
     ReadSnapshot,
-    Relearned,
     Reply,
     Send,
     SetTimer,
@@ -270,7 +270,7 @@ def action_text(action: Action, names: dict[int, str], mono_us: int) -> str:
             return f"persist ({token}) {' '.join(parts)}"
         case ReadSnapshot(token, position):
             return f"read snapshot ({token}) {position or ''}"
-        case Relearned(position, next_offset):
+        case LogReplaced(position, next_offset):
             return f"relearned up to {position} (next offset {next_offset})"
         case ReadLog(token, first, last):
             return f"read ({token}) {first}-{last}"

@@ -42,7 +42,7 @@ from tests.transcripts.network import rule
 from tests.transcripts.script import VERBS, Script, number_of
 from tests.transcripts.text import action_text, frames_text
 from tests.transcripts.whole import USUAL, Pace, Whole
-from tutti.data.hard_state import Scalars
+from tutti.data.hard_state import HardState
 from tutti.data.view_id import view_text
 from tutti_gateway.core.protocol.actions import Action, Halt, Peers, Persist, ReadLog, Reply, Send, SetTimer, Stopped, ViewInstalled
 from tutti_gateway.core.protocol.events import EpochAsked, Event, RosterAsked, RosterForced, StackConfig, TopicAsked
@@ -76,7 +76,7 @@ class WholeScript(Script):
         self._quiet = False
         self._of: list[str] = []
         self._said: dict[str, str] = {}
-        self._scalars: dict[str, Scalars] = {}
+        self._scalars: dict[str, HardState] = {}
 
     @property
     def problems(self) -> list[str]:
@@ -122,8 +122,8 @@ class WholeScript(Script):
         names = dict(enumerate(sorted(self.world.members), 1)) | self.world.members[who].names
         return f"{who} {action_text(action, names, 0)}"
 
-    def _scalars_text(self, who: str, scalars: Scalars) -> list[str]:
-        before = self._scalars.get(who, Scalars())
+    def _scalars_text(self, who: str, scalars: HardState) -> list[str]:
+        before = self._scalars.get(who, HardState())
         self._scalars[who] = scalars
         texts = []
         if scalars.promised != before.promised:

@@ -88,4 +88,4 @@ def test_without_what_linux_tells_of_memory_nothing_happens(monkeypatch: pytest.
         raise fault
 
     monkeypatch.setattr(malloc, "_full", full)
-    assert malloc.collapse() == 0
+    assert malloc.use_huge_pages() == 0

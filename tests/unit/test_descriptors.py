@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from tutti import limits
-from tutti.log.files.layout import LOG, positions_named
+from tutti.log.files.layout import LOG, list_positions
 from tutti.log.format.frame_iterator import SegmentMap
 from tutti.runtime import reserved_fds
-from tutti.runtime.reserved_fds import patiently, set_aside, spared
+from tutti.runtime.reserved_fds import reserve_descriptors, with_descriptor_wait, with_reserved_descriptor
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def used_up(tmp_path: Path) -> Iterator[None]:
     with contextlib.ExitStack() as taken:
         taken.callback(resource.setrlimit, resource.RLIMIT_NOFILE, before)
         taken.callback(reserved_fds._bounds.clear)
-        set_aside()
+        reserve_descriptors()
         with contextlib.suppress(OSError):
             while True:
                 taken.callback(os.close, os.dup(0))
@@ -41,19 +41,19 @@ def used_up(tmp_path: Path) -> Iterator[None]:
 def test_those_set_aside_are_for_files_alone(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="Too many"):
         os.dup(0)
-    fds = [spared(lambda: os.open(tmp_path, os.O_RDONLY)) for _ in range(10)]
+    fds = [with_reserved_descriptor(lambda: os.open(tmp_path, os.O_RDONLY)) for _ in range(10)]
     with pytest.raises(OSError, match="Too many"):
         os.dup(0)
     for fd in fds:
         os.close(fd)
     with pytest.raises(FileNotFoundError):
-        spared(lambda: os.open(tmp_path / "none", os.O_RDONLY))
+        with_reserved_descriptor(lambda: os.open(tmp_path / "none", os.O_RDONLY))
 
 
 @pytest.mark.usefixtures("used_up")
 def test_a_segment_is_mapped_with_them(tmp_path: Path) -> None:
     path = str(tmp_path / "segment")
-    fd = spared(lambda: os.open(path, os.O_RDWR | os.O_CREAT))
+    fd = with_reserved_descriptor(lambda: os.open(path, os.O_RDWR | os.O_CREAT))
     os.write(fd, bytes(5000))
     os.close(fd)
     assert SegmentMap(path, 1).size == 5000
@@ -61,7 +61,7 @@ def test_a_segment_is_mapped_with_them(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("used_up")
 def test_where_those_are_used_up_too_one_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "FILES_LOOK_US", 1000)
+    monkeypatch.setattr(limits, "FILES_RETRY_US", 1000)
     tries = []
 
     def none_twice() -> int:
@@ -70,16 +70,16 @@ def test_where_those_are_used_up_too_one_is_waited_for(monkeypatch: pytest.Monke
             raise OSError(errno.EMFILE, "none left")
         return 7
 
-    assert patiently(none_twice) == 7
+    assert with_descriptor_wait(none_twice) == 7
     monkeypatch.setattr(limits, "FILES_WAIT_US_MAX", 0)
     tries.clear()
     with pytest.raises(OSError, match="none left"):
-        patiently(none_twice)
+        with_descriptor_wait(none_twice)
 
 
 def test_to_stand_still_is_not_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """A gateway that was stopped while its log waited for a descriptor was halted when it went on."""
-    monkeypatch.setattr(limits, "FILES_LOOK_US", 1000)
+    monkeypatch.setattr(limits, "FILES_RETRY_US", 1000)
     clock = itertools.count(step=3600)
     monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
     tries = iter([errno.EMFILE, errno.ENFILE, errno.EMFILE])
@@ -89,7 +89,7 @@ def test_to_stand_still_is_not_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
             raise OSError(number, os.strerror(number))
         return 7
 
-    assert patiently(none_for_a_while) == 7
+    assert with_descriptor_wait(none_for_a_while) == 7
 
 
 def test_the_files_of_a_log_are_listed_when_there_is_a_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,4 +104,4 @@ def test_the_files_of_a_log_are_listed_when_there_is_a_descriptor(tmp_path: Path
         return real(path)
 
     monkeypatch.setattr(os, "listdir", listdir)
-    assert positions_named(str(tmp_path), "seg") == [1]
+    assert list_positions(str(tmp_path), "seg") == [1]

@@ -14,7 +14,7 @@ from tutti.errors import DirectoryRefused, TuttiError
 from tutti.log.files.data_directory import open_directory
 from tutti.runtime.fsync import make_directory, open_file
 from tutti.spool.inspect import read_state
-from tutti.spool.store import STATE, Store
+from tutti.spool.store import STATE, SpoolStore
 from tutti_connect.files.discovery.ledger import Ledger
 from tutti_connect.quarantine import Quarantine
 from tutti_spark.backfill.ledger import FILE, read
@@ -31,7 +31,7 @@ def _umask_of_most_systems() -> Iterator[None]:
     "make",
     [
         lambda path: open_directory(str(path), gateway="g1", group="g"),
-        lambda path: Store(str(path), "p", 1 << 20),
+        lambda path: SpoolStore(str(path), "p", 1 << 20),
         lambda path: Quarantine(str(path)),
         lambda path: Ledger(str(path), "files", grows=False),
     ],
@@ -99,11 +99,11 @@ def test_a_link_to_a_file_is_opened(tmp_path: Path) -> None:
 def test_a_named_pipe_in_a_spool_an_archive_or_a_ledger_is_refused(tmp_path: Path) -> None:
     """Each names the file, and does not wait."""
     spool, store, table = tmp_path / "spool", tmp_path / "archive", tmp_path / "table"
-    Store(str(spool), "p", 1 << 20).close()
+    SpoolStore(str(spool), "p", 1 << 20).close()
     (spool / STATE).unlink()
     pipe(spool / STATE)
     with pytest.raises(DirectoryRefused, match="named pipe"):
-        Store(str(spool), "p", 1 << 20)
+        SpoolStore(str(spool), "p", 1 << 20)
     with pytest.raises(OSError, match="named pipe"):
         read_state(str(spool))
     store.mkdir()

@@ -11,7 +11,7 @@ import pytest
 
 from tutti.errors import ConfigError
 from tutti.security import key_files
-from tutti.security.key_files import FILE_BYTES_MAX, check_certificate, read_whole
+from tutti.security.key_files import FILE_BYTES_MAX, check_certificate, read_limited
 
 
 def _fifo(path: Path) -> Path:
@@ -64,17 +64,17 @@ def test_what_is_not_a_file_to_read_is_named(make: Callable[[Path], Path], word:
     path = make(tmp_path / "x")
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(OSError, match=word) as raised:
-        read_whole(path)
+        read_limited(path)
     assert raised.value.filename == str(path)
     assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_file_of_the_largest_size_is_read_whole(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"x" * 10)
-    data, found = read_whole(tmp_path / "x", 10)
+    data, found = read_limited(tmp_path / "x", 10)
     assert (data, found.st_size) == (b"x" * 10, 10)
     with pytest.raises(OSError, match="larger than 9 bytes"):
-        read_whole(tmp_path / "x", 9)
+        read_limited(tmp_path / "x", 9)
 
 
 def test_a_pipe_is_read_to_its_end_whatever_parts_come(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +88,7 @@ def test_a_pipe_is_read_to_its_end_whatever_parts_come(monkeypatch: pytest.Monke
         os._exit(0)
     os.close(into)
     try:
-        assert read_whole(f"/dev/fd/{out}")[0] == b"x" * 500_000
+        assert read_limited(f"/dev/fd/{out}")[0] == b"x" * 500_000
     finally:
         os.close(out)
         os.waitpid(child, 0)

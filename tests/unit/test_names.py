@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from tutti.runtime.dns import Names, look_up
+from tutti.runtime.dns import Resolver, look_up
 
 
-def until(names: Names, host: str, wanted: str) -> None:
+def until(names: Resolver, host: str, wanted: str) -> None:
     deadline = time.monotonic() + 10
     while names.address(host) != wanted:
         assert time.monotonic() < deadline
@@ -23,14 +23,14 @@ def test_a_number_is_its_own_address_and_asks_nobody(host: str) -> None:
     def never(_host: str) -> str:
         raise AssertionError
 
-    names = Names(never)
+    names = Resolver(never)
     assert names.address(host) == host
     names.close()
 
 
 def test_a_name_that_the_system_knows_is_there_at_once() -> None:
     assert look_up("localhost") in {"127.0.0.1", "::1"}
-    names = Names(lambda host: f"of {host}")
+    names = Resolver(lambda host: f"of {host}")
     try:
         until(names, "lga", "of lga")
         assert names.wrong("lga") == ""
@@ -40,7 +40,7 @@ def test_a_name_that_the_system_knows_is_there_at_once() -> None:
 
 def test_a_name_server_that_does_not_answer_holds_nobody_up() -> None:
     silent = threading.Event()
-    names = Names(lambda _host: "10.0.0.1" if silent.wait(20) else "")
+    names = Resolver(lambda _host: "10.0.0.1" if silent.wait(20) else "")
     try:
         began = time.monotonic()
         assert [names.address("lga") for _ in range(5)] == [""] * 5
@@ -61,7 +61,7 @@ def test_a_name_that_is_not_known_says_why_until_it_is() -> None:
             raise OSError(-2, f"Name {host} not known")
         return known[0]
 
-    names = Names(look)
+    names = Resolver(look)
     try:
         deadline = time.monotonic() + 10
         while not names.wrong("lga"):
@@ -80,7 +80,7 @@ def test_a_name_that_is_not_known_says_why_until_it_is() -> None:
 
 
 def test_a_label_that_no_name_has_is_not_known() -> None:
-    names = Names()
+    names = Resolver()
     try:
         deadline = time.monotonic() + 10
         while not names.wrong("x" * 70 + ".example"):
@@ -100,7 +100,7 @@ def test_a_name_that_nobody_answers_for_delays_no_other_and_says_when_there_is_s
             silent.wait(20)
         return f"of {host}"
 
-    names = Names(look)
+    names = Resolver(look)
     try:
         assert (names.address("ewr"), names.address("lga")) == ("", "")
         names.wait(10)
@@ -121,7 +121,7 @@ def test_what_breaks_a_look_is_told_and_the_next_one_is_made() -> None:
             raise faults.pop()
         return f"of {host}"
 
-    names = Names(look)
+    names = Resolver(look)
     try:
         assert names.address("lga") == ""
         names.wait(10)

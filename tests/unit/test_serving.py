@@ -22,7 +22,7 @@ import uvicorn
 from tests.certificates import certificate
 from tutti.errors import ConfigError
 from tutti.runtime import http_server
-from tutti.runtime.http_server import HALF_CLOSED, PLAIN, BoundedProtocol, Server
+from tutti.runtime.http_server import HALF_CLOSED, UVICORN_SETTINGS, BoundedProtocol, Server
 from tutti.runtime.listener import CROWDED, ConnectionLimit, _network
 
 WAIT_S = 60
@@ -47,7 +47,9 @@ class Port:
         self.number = self.port_of.getsockname()[1]
         self.turned_away: Counter[str] = Counter()
         Protocol.turned_away = self.turned_away
-        config = uvicorn.Config(application, http=Protocol, **PLAIN, log_level="critical", backlog=100, timeout_keep_alive=WAIT_S)
+        config = uvicorn.Config(
+            application, http=Protocol, **UVICORN_SETTINGS, log_level="critical", backlog=100, timeout_keep_alive=WAIT_S
+        )
         config.load()
         if tls is not None:
             config.ssl = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -33,7 +33,7 @@ def test_threads_that_log_at_once_write_whole_lines_and_none_is_stopped() -> Non
     fcntl.fcntl(into, fcntl.F_SETPIPE_SZ, 1 << 20)
     errors: list[BaseException] = []
     with os.fdopen(out, "rb", buffering=0) as reader, os.fdopen(into, "w") as file:
-        unfailing = logs.Unfailing(file)
+        unfailing = logs.LossyLogFile(file)
 
         def work(name: str) -> None:
             try:
@@ -61,7 +61,7 @@ def test_a_line_for_which_a_pipe_has_no_room_is_lost(opened_anew: bool, monkeypa
         with monkeypatch.context() as patched:
             if not opened_anew:  # a pipe of somebody else
                 patched.setattr(os, "open", lambda *args: (_ for _ in ()).throw(PermissionError()))
-            unfailing = logs.Unfailing(file)
+            unfailing = logs.LossyLogFile(file)
         full(into, but=select.PIPE_BUF)
         thread = threading.Thread(target=unfailing.write, args=("y" * 9000 + "\n",), daemon=True)
         thread.start()
@@ -77,7 +77,7 @@ def test_others_that_fill_the_pipe_first_stop_nobody(monkeypatch: pytest.MonkeyP
     """Gateways of `tutti dev` share one: what has room when it is asked has none a moment later."""
     out, into = os.pipe()
     with os.fdopen(out, "rb", buffering=0), os.fdopen(into, "w") as file:
-        unfailing = logs.Unfailing(file)
+        unfailing = logs.LossyLogFile(file)
         full(into, but=0)
         monkeypatch.setattr(unfailing, "_wait_writable", lambda: True)
         thread = threading.Thread(target=unfailing.write, args=("x\n",), daemon=True)
@@ -113,7 +113,7 @@ def test_a_reader_that_is_always_slow_costs_one_hundredth_of_the_time(monkeypatc
     monkeypatch.setattr(logs, "time", clock)
     out, into = os.pipe()
     with os.fdopen(out, "rb", buffering=0), os.fdopen(into, "w") as file:
-        unfailing = logs.Unfailing(file)
+        unfailing = logs.LossyLogFile(file)
         for _ in range(1000):
             unfailing.write("x\n")
             clock.now_s += 0.1
@@ -156,7 +156,7 @@ def test_a_terminal_that_nobody_reads_stops_nobody(opened_anew: bool, stopped: b
         with monkeypatch.context() as patched:
             if not opened_anew:  # a terminal of somebody else
                 patched.setattr(os, "open", lambda *args: (_ for _ in ()).throw(PermissionError()))
-            unfailing = logs.Unfailing(file)
+            unfailing = logs.LossyLogFile(file)
         if stopped:
             os.write(window, b"\x13")
 

@@ -19,9 +19,9 @@ import pyarrow as pa
 from tutti import limits
 from tutti.archive.catalog import Archive
 from tutti.archive.layout import Manifest
-from tutti.archive.writer import Gathered, add
+from tutti.archive.writer import RangeBuffer, add_range
 from tutti.errors import Damaged, DiskFull, OffsetOutOfRange, Refused, TuttiError, Unavailable, WrongDirectory
-from tutti.runtime.backoff import Doubling
+from tutti.runtime.backoff import Backoff
 
 LOG = logging.getLogger("tutti.archive")
 
@@ -34,7 +34,7 @@ class Piece(Protocol):
         """The records with all columns."""
 
 
-class Standing(Protocol):
+class LogFrontier(Protocol):
     """The frontier of a log, with its uuid and its first offset."""
 
     @property
@@ -57,7 +57,7 @@ class Standing(Protocol):
 class ArchivedLog(Protocol):
     """Interface of the log that an archiver reads."""
 
-    def frontier(self) -> Standing:
+    def frontier(self) -> LogFrontier:
         """Return the frontier."""
 
     def tick_end(self, start: int, limit: int, end: int, every: int) -> int:
@@ -124,7 +124,7 @@ class Archiver:
             WrongDirectory: the archive belongs to another log.
             Damaged: a needed part of the archive is corrupt.
         """
-        waits = Doubling(limits.ARCHIVE_RETRY_US_MIN / 1e6, limits.ARCHIVE_RETRY_US_MAX / 1e6)
+        waits = Backoff(limits.ARCHIVE_RETRY_US_MIN / 1e6, limits.ARCHIVE_RETRY_US_MAX / 1e6)
         begun = False
         while not stop.is_set():
             try:
@@ -187,7 +187,7 @@ class Archiver:
         self._lower_offset(saved, place)
         self.offset = place
 
-    def _first_gap(self, standing: Standing) -> tuple[int, int | None]:
+    def _first_gap(self, standing: LogFrontier) -> tuple[int, int | None]:
         """Return the first records [first, end) that the log has and the archive lacks; end None means the end of the log."""
         self.frontier = standing.offset
         archive = self._archive
@@ -228,7 +228,7 @@ class Archiver:
             self._commit()
             return None
         start, end = closed
-        gathered = Gathered(start)
+        gathered = RangeBuffer(start)
         for piece in self._source.records(start, end):
             gathered.take(piece.batch)
             if gathered.is_full:
@@ -243,9 +243,9 @@ class Archiver:
         self._commit(soon=True)
         return manifest
 
-    def _added(self, gathered: Gathered) -> Manifest:
+    def _added(self, gathered: RangeBuffer) -> Manifest:
         try:
-            return add(self._archive, gathered)
+            return add_range(self._archive, gathered)
         except Damaged as error:  # the store does not return the written bytes: no manifest names the files, so retry
             raise Unavailable(str(error)) from error
 

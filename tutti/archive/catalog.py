@@ -16,8 +16,8 @@ import pyarrow as pa
 from tutti import limits
 from tutti.archive.layout import (
     MARKER,
-    PUT_BACK_MARKER,
     RANGES,
+    RESTORE_MARKER_HINT,
     Manifest,
     Marker,
     decode_manifest,
@@ -25,12 +25,12 @@ from tutti.archive.layout import (
     encode_marker,
     range_of,
 )
-from tutti.archive.parquet import damaged
+from tutti.archive.parquet import corrupt_file_error
 from tutti.archive.store import LocalStore, Store, open_store
 from tutti.errors import Damaged, FormatError, OffsetOutOfRange, WrongDirectory
 
 
-class Span(NamedTuple):
+class ArchivedRange(NamedTuple):
     """A range of the archive: offsets [first, end), and the name of the manifest."""
 
     first: int
@@ -66,8 +66,8 @@ class Archive:
         if log and self.log != log:
             raise WrongDirectory(f"{self.store.where} is the archive of log {self.log}, not of log {log}: name another archive")
         self._lock = threading.Lock()
-        self._spans: list[Span] = []
-        self._reaching: list[Span] = []  # ranges that end after all earlier ones; together they hold every archived record
+        self._spans: list[ArchivedRange] = []
+        self._reaching: list[ArchivedRange] = []  # ranges that end after all earlier ones; together they hold every archived record
         self._end = 0
         self._manifests: OrderedDict[str, Manifest] = OrderedDict()
         self._listed = 0.0
@@ -82,7 +82,7 @@ class Archive:
                 if last or not make:
                     break
             if self.store.names(RANGES):
-                raise Damaged(f"{where}/{MARKER} is missing beside existing ranges; {PUT_BACK_MARKER}")
+                raise Damaged(f"{where}/{MARKER} is missing beside existing ranges; {RESTORE_MARKER_HINT}")
             self.store.create(MARKER, encode_marker(Marker(log=log)))
         raise WrongDirectory(f"{where} is not an archive: it has no {MARKER}; `tutti archive run` creates one")
 
@@ -110,7 +110,7 @@ class Archive:
             return self._reaching[-1].end if self._reaching else 0
 
     @property
-    def spans(self) -> list[Span]:
+    def spans(self) -> list[ArchivedRange]:
         """All ranges, sorted by their first offset."""
         with self._lock:
             return list(self._spans)
@@ -119,7 +119,7 @@ class Archive:
         """List the ranges again; with `soon`, at most once per `ARCHIVE_LOOK_US`."""
         with self._lock:
             now = time.monotonic()
-            if soon and now - self._listed < limits.ARCHIVE_LOOK_US / 1e6:
+            if soon and now - self._listed < limits.ARCHIVE_LIST_US / 1e6:
                 return
             names = self.store.names(RANGES)
             if len(names) > limits.ARCHIVE_RANGES_MAX:
@@ -127,7 +127,7 @@ class Archive:
                     f"{self.where} has {len(names)} ranges, above the limit of {limits.ARCHIVE_RANGES_MAX}: start another "
                     "archive with larger ranges"
                 )
-            self._hold([Span(*span, name) for name in names if (span := range_of(name)) is not None])
+            self._hold([ArchivedRange(*span, name) for name in names if (span := range_of(name)) is not None])
             self._listed = now
 
     def added(self, manifest: Manifest) -> None:
@@ -135,9 +135,9 @@ class Archive:
         with self._lock:
             name = manifest.name.rpartition("/")[2]
             if all(span.name != name for span in self._spans):
-                self._hold([*self._spans, Span(manifest.first, manifest.end, name)])
+                self._hold([*self._spans, ArchivedRange(manifest.first, manifest.end, name)])
 
-    def _hold(self, spans: list[Span]) -> None:
+    def _hold(self, spans: list[ArchivedRange]) -> None:
         self._spans = sorted(spans, key=lambda span: (span.first, -span.end))
         self._reaching = []
         for span in self._spans:
@@ -151,7 +151,7 @@ class Archive:
         with self._lock:
             return [(one.end, other.first) for one, other in pairwise(self._reaching) if one.end < other.first]
 
-    def span_at(self, offset: int) -> Span | None:
+    def span_at(self, offset: int) -> ArchivedRange | None:
         """Return a range that holds the record, or None."""
         with self._lock:
             at = self._before(offset)
@@ -175,7 +175,7 @@ class Archive:
         """Return the index in `_reaching` of the last range that begins at or before an offset; -1 without one."""
         return bisect_right(self._reaching, offset, key=lambda span: span.first) - 1
 
-    def covering(self, start: int, end: int) -> Iterator[tuple[int, int, Span]]:
+    def covering(self, start: int, end: int) -> Iterator[tuple[int, int, ArchivedRange]]:
         """Yield (low, high, range) for the ranges that together cover [start, end).
 
         Raises:
@@ -204,7 +204,7 @@ class Archive:
             return f"record {offset} is not in the archive {self.where}, which begins at {spans[0].first}"
         return f"records {offset} to {after - 1} are missing in the archive {self.where}: `tutti archive verify` lists all gaps"
 
-    def manifest(self, span: Span) -> Manifest:
+    def manifest(self, span: ArchivedRange) -> Manifest:
         """Return the manifest of a range."""
         with self._lock:
             found = self._manifests.get(span.name)
@@ -216,7 +216,7 @@ class Archive:
         try:
             data: pa.Buffer = self.store.read(path)
         except FileNotFoundError as error:
-            raise damaged(where, "the file is missing") from error
+            raise corrupt_file_error(where, "the file is missing") from error
         manifest = decode_manifest(data.to_pybytes(), where, span.name)
         if manifest.log != self.log:
             raise WrongDirectory(f"{where} belongs to log {manifest.log}, but the archive to log {self.log}: remove the file")

@@ -170,14 +170,14 @@ def decode_manifest(data: bytes, where: str, name: str) -> Manifest:
     """
     line, _, rest = data.partition(b"\n")
     if rest.strip() != hashlib.sha256(line).hexdigest().encode():
-        raise Damaged(f"the manifest {where} is corrupt: its SHA-256 does not match; {PUT_BACK}")
+        raise Damaged(f"the manifest {where} is corrupt: its SHA-256 does not match; {RESTORE_HINT}")
     _check_format(line, where)
     try:
         manifest = msgspec.json.decode(line, type=Manifest)
     except _UNREADABLE as error:
-        raise Damaged(f"the manifest {where} cannot be read ({error}); {PUT_BACK}") from error
+        raise Damaged(f"the manifest {where} cannot be read ({error}); {RESTORE_HINT}") from error
     if range_name(manifest.first, manifest.end) != name or manifest.first >= manifest.end or not manifest.files:
-        raise Damaged(f"the manifest {where} describes [{manifest.first}, {manifest.end}): it was renamed; {PUT_BACK}")
+        raise Damaged(f"the manifest {where} describes [{manifest.first}, {manifest.end}): it was renamed; {RESTORE_HINT}")
     return manifest
 
 
@@ -197,7 +197,7 @@ def decode_marker(data: bytes, where: str) -> Marker:
     try:
         return msgspec.json.decode(data, type=Marker)
     except _UNREADABLE as error:
-        raise Damaged(f"{where}/{MARKER} cannot be read ({error}); {PUT_BACK_MARKER}") from error
+        raise Damaged(f"{where}/{MARKER} cannot be read ({error}); {RESTORE_MARKER_HINT}") from error
 
 
 def _check_format(data: bytes, where: str) -> None:
@@ -216,5 +216,5 @@ def data_range_of(path: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-PUT_BACK = "restore it from a copy, or, if the log still has the range, remove its manifest: the archiver archives it again"
-PUT_BACK_MARKER = "restore it from a copy: it holds the format and the uuid of the log, as each manifest does"
+RESTORE_HINT = "restore it from a copy, or, if the log still has the range, remove its manifest: the archiver archives it again"
+RESTORE_MARKER_HINT = "restore it from a copy: it holds the format and the uuid of the log, as each manifest does"

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 
 from tutti import limits
-from tutti.archive.layout import PUT_BACK, DataFile, Group
+from tutti.archive.layout import RESTORE_HINT, DataFile, Group
 from tutti.archive.store import Store
 from tutti.data.frames.columns import SCHEMA, schema_of
 from tutti.data.frames.frame import crc32c
@@ -102,7 +102,7 @@ class ArchivedFile:
         length, crc = file.tail
         tail = _read(store, file, self._where, file.bytes - length, length)
         if crc32c(tail) != crc:
-            raise damaged(self._where, "the footer fails its CRC")
+            raise corrupt_file_error(self._where, "the footer fails its CRC")
         source = pa.PythonFile(_Checked(store, file, self._where), mode="r")
         self._parquet = parquet.ParquetFile(source, metadata=parquet.read_metadata(io.BytesIO(tail)), pre_buffer=False)
 
@@ -111,10 +111,10 @@ class ArchivedFile:
         try:
             table = self._parquet.read_row_group(number, columns=list(columns), use_threads=False)
         except (pa.ArrowException, OSError) as error:
-            raise damaged(self._where, f"row group {number} cannot be decoded ({error})") from error
+            raise corrupt_file_error(self._where, f"row group {number} cannot be decoded ({error})") from error
         table = table.select(list(columns))
         if not table.schema.equals(schema_of(columns)) or table.num_rows != self._file.groups[number].records:
-            raise damaged(self._where, f"row group {number} has {table.num_rows} records of {table.schema.names}")
+            raise corrupt_file_error(self._where, f"row group {number} has {table.num_rows} records of {table.schema.names}")
         return table
 
 
@@ -159,12 +159,12 @@ class _Checked(io.RawIOBase):
         begin = wanted[0][0] if wanted else 0
         upto = wanted[-1][0] + wanted[-1][1] if wanted else 0
         if not begin <= start <= end <= upto:
-            raise damaged(self._where, f"the footer refers to bytes {start} to {end}, where no column chunk is")
+            raise corrupt_file_error(self._where, f"the footer refers to bytes {start} to {end}, where no column chunk is")
         data = _read(self._store, self._file, self._where, begin, upto - begin)
         view = memoryview(data)
         for at, length, crc in wanted:
             if crc32c(view[at - begin : at - begin + length]) != crc:
-                raise damaged(self._where, f"the column chunk at byte {at} fails its CRC")
+                raise corrupt_file_error(self._where, f"the column chunk at byte {at} fails its CRC")
         return begin, data
 
 
@@ -172,12 +172,12 @@ def _read(store: Store, file: DataFile, where: str, start: int, length: int) -> 
     try:
         data = store.read_at(file.path, start, length)
     except FileNotFoundError as error:
-        raise damaged(where, "the file is missing") from error
+        raise corrupt_file_error(where, "the file is missing") from error
     if len(data) != length:
-        raise damaged(where, f"it ends before byte {start + length}, but was written with {file.bytes} bytes")
+        raise corrupt_file_error(where, f"it ends before byte {start + length}, but was written with {file.bytes} bytes")
     return data
 
 
-def damaged(where: str, why: str) -> Damaged:
+def corrupt_file_error(where: str, why: str) -> Damaged:
     """Return the error for a file that differs from what was written."""
-    return Damaged(f"{where} of the archive is corrupt: {why}; {PUT_BACK}")
+    return Damaged(f"{where} of the archive is corrupt: {why}; {RESTORE_HINT}")

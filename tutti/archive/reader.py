@@ -13,11 +13,11 @@ import pyarrow.compute as pc
 from tutti import limits
 from tutti.archive.catalog import Archive
 from tutti.archive.layout import DataFile, Manifest
-from tutti.archive.parquet import ArchivedFile, damaged
+from tutti.archive.parquet import ArchivedFile, corrupt_file_error
 from tutti.data.frames.columns import schema_of
 
 
-class Part(NamedTuple):
+class ArchivedBatch(NamedTuple):
     """Records, the next offset after them, and their offsets if these have gaps."""
 
     batch: pa.RecordBatch
@@ -25,7 +25,7 @@ class Part(NamedTuple):
     column: pa.Array[Any] | None
 
 
-def read(archive: Archive, start: int, end: int, topics: Sequence[str] | None, columns: Sequence[str]) -> Iterator[Part]:
+def read(archive: Archive, start: int, end: int, topics: Sequence[str] | None, columns: Sequence[str]) -> Iterator[ArchivedBatch]:
     """Yield the records [start, end) of an archive.
 
     Args:
@@ -42,7 +42,7 @@ def read(archive: Archive, start: int, end: int, topics: Sequence[str] | None, c
 
 def read_range(
     archive: Archive, manifest: Manifest, start: int, end: int, topics: Sequence[str] | None, columns: Sequence[str]
-) -> Iterator[Part]:
+) -> Iterator[ArchivedBatch]:
     """As `read`, from one range."""
     schema = schema_of(columns)
     wanted = None if topics is None else frozenset(topics)
@@ -60,9 +60,9 @@ def read_range(
             part = batch.column("offset")
             position = part[-1].as_py() + 1
             made = pa.RecordBatch.from_arrays([batch.column(name) for name in columns], schema=schema)
-            yield Part(made, position, part if wanted is not None else None)
+            yield ArchivedBatch(made, position, part if wanted is not None else None)
     if wanted is None and position != end:
-        raise damaged(f"{archive.where}/{manifest.name}", f"none of its files holds records {position} to {end - 1}")
+        raise corrupt_file_error(f"{archive.where}/{manifest.name}", f"none of its files holds records {position} to {end - 1}")
 
 
 def _check_dense(archive: Archive, manifest: Manifest, position: int, offsets: pa.ChunkedArray[Any]) -> None:
@@ -70,7 +70,7 @@ def _check_dense(archive: Archive, manifest: Manifest, position: int, offsets: p
     numbers = offsets.to_numpy()
     if numbers[0] != position or not bool((np.diff(numbers) == 1).all()):
         found = f"its files lack records from {position} on, or hold some twice"
-        raise damaged(f"{archive.where}/{manifest.name}", found)
+        raise corrupt_file_error(f"{archive.where}/{manifest.name}", found)
 
 
 def _batches(table: pa.Table) -> Iterator[pa.RecordBatch]:

@@ -21,7 +21,7 @@ from pyarrow import fs as arrow_fs
 
 from tutti import limits
 from tutti.errors import ConfigError, DiskFull, Unavailable, remedy
-from tutti.runtime.backoff import Doubling
+from tutti.runtime.backoff import Backoff
 from tutti.runtime.fsync import open_file, sync_directory
 
 T = TypeVar("T")
@@ -357,7 +357,7 @@ class RemoteStore:
             self._with_retries("remove", path, lambda: self._fs.delete_file(self._path(path)))
 
     def _with_retries(self, what: str, path: str, act: Callable[[], T]) -> T:
-        waits = Doubling(limits.ARCHIVE_RETRY_US_MIN / 1e6, limits.ARCHIVE_RETRY_US_MAX / 1e6)
+        waits = Backoff(limits.ARCHIVE_RETRY_US_MIN / 1e6, limits.ARCHIVE_RETRY_US_MAX / 1e6)
         for left in reversed(range(limits.ARCHIVE_TRIES)):
             try:
                 return act()

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tutti import limits
-from tutti.archive.catalog import Archive, Span
+from tutti.archive.catalog import Archive, ArchivedRange
 from tutti.archive.layout import DATA, Manifest, data_range_of
-from tutti.archive.parquet import damaged
+from tutti.archive.parquet import corrupt_file_error
 from tutti.archive.reader import read_range
 from tutti.data.frames.columns import COLUMNS
 from tutti.data.frames.digest import Digester
@@ -79,17 +79,17 @@ def _is_held(archive: Archive, path: str) -> bool:
     return span is None or archive.missing_at(span[0])[0] >= span[1]
 
 
-def _check(archive: Archive, span: Span, manifest: Manifest) -> None:
+def _check(archive: Archive, span: ArchivedRange, manifest: Manifest) -> None:
     for file in manifest.files:
         where = f"{archive.where}/{file.path}"
         try:
             data = archive.store.read_back(file.path)
         except FileNotFoundError as error:
-            raise damaged(where, "the file is missing") from error
+            raise corrupt_file_error(where, "the file is missing") from error
         if data.size != file.bytes or hashlib.sha256(data).hexdigest() != file.sha256:
-            raise damaged(where, f"its {data.size} bytes do not match the SHA-256 in the manifest")
+            raise corrupt_file_error(where, f"its {data.size} bytes do not match the SHA-256 in the manifest")
     digester = Digester()
     for part in read_range(archive, manifest, span.first, span.end, None, COLUMNS):
         digester.take(part.batch)
     if digester.hexdigest(span.first) != manifest.digest:
-        raise damaged(f"{archive.where}/{manifest.name}", "the digest of its records does not match the log's")
+        raise corrupt_file_error(f"{archive.where}/{manifest.name}", "the digest of its records does not match the log's")

@@ -16,13 +16,13 @@ from pyarrow import parquet
 from tutti import limits
 from tutti.archive.catalog import Archive
 from tutti.archive.layout import DataFile, Manifest, data_name, decode_manifest, encode_manifest, range_name
-from tutti.archive.parquet import damaged, encode, groups_of, weight
+from tutti.archive.parquet import corrupt_file_error, encode, groups_of, weight
 from tutti.data.frames.columns import SCHEMA
 from tutti.data.frames.digest import Digester
 from tutti.errors import invariant
 
 
-class Gathered:
+class RangeBuffer:
     """The records of a range in memory, collected in order and grouped by topic."""
 
     def __init__(self, first: int) -> None:
@@ -101,7 +101,7 @@ def _by_topic(batch: pa.RecordBatch) -> Iterable[tuple[str, pa.RecordBatch]]:
     return [(name, apart.slice(low, high - low)) for name, (low, high) in zip(names, pairwise(bounds), strict=True)]
 
 
-def add(archive: Archive, gathered: Gathered) -> Manifest:
+def add_range(archive: Archive, gathered: RangeBuffer) -> Manifest:
     """Write the files and the manifest of a range. If another archiver has added the same range, its manifest stays.
 
     Raises:
@@ -118,7 +118,7 @@ def add(archive: Archive, gathered: Gathered) -> Manifest:
     try:
         there = archive.store.read_back(manifest.name).to_pybytes()
     except FileNotFoundError as error:
-        raise damaged(where, "the file is missing right after the write") from error
+        raise corrupt_file_error(where, "the file is missing right after the write") from error
     manifest = decode_manifest(there, where, range_name(*span))
     archive.added(manifest)
     return manifest
@@ -161,8 +161,8 @@ def _check(where: str, data: pa.Buffer, sha256: str, groups: list[pa.Table]) -> 
         Damaged: they do not.
     """
     if hashlib.sha256(data).hexdigest() != sha256:
-        raise damaged(where, "the bytes read back differ from the written ones")
+        raise corrupt_file_error(where, "the bytes read back differ from the written ones")
     file = parquet.ParquetFile(pa.BufferReader(data), pre_buffer=False)
     for number, group in enumerate(groups):
         if not file.read_row_group(number, use_threads=False).equals(group):
-            raise damaged(where, f"row group {number} does not decode to the log's records")
+            raise corrupt_file_error(where, f"row group {number} does not decode to the log's records")

@@ -30,10 +30,20 @@ import time
 from collections.abc import Callable, Iterable
 
 from tutti import limits
-from tutti.batching.append import Put, Taker, take
-from tutti.batching.encoder import BODY_OVERHEAD_BYTES, Conformed, encode_open, encode_whole, largest_record
-from tutti.batching.options import FeedOptions
-from tutti.batching.receipt import Batch, Failure, OnDelivery, QueryWait, Receipt, Record, Resume, bringer, outside
+from tutti.batching.append import Append, Appender, open_appender
+from tutti.batching.encoder import BODY_OVERHEAD_BYTES, ValidatedBatch, encode_open, encode_whole, largest_record
+from tutti.batching.options import BatchingOptions
+from tutti.batching.receipt import (
+    Batch,
+    Failure,
+    OnDelivery,
+    QueryWait,
+    Receipt,
+    Record,
+    Resume,
+    outcome_thread,
+    reject_in_callback,
+)
 from tutti.common.reentrancy import apart, is_from_call
 from tutti.data.client_protocol import OFFSET_UNKNOWN
 from tutti.errors import Aborted, BufferFull, TooLarge, TuttiError, UsageError
@@ -41,7 +51,7 @@ from tutti.errors import Aborted, BufferFull, TooLarge, TuttiError, UsageError
 _APPEND_WAIT_S = 50e-6  # longer than one append
 
 
-class Bell(threading.Condition):
+class QuietCondition(threading.Condition):
     """A condition whose `notify_all` costs almost nothing without waiters."""
 
     def notify_all(self) -> None:
@@ -50,23 +60,23 @@ class Bell(threading.Condition):
             super().notify_all()
 
 
-class Feed:
+class Accumulator:
     """Holds the records that the application's threads send until the I/O thread takes them."""
 
-    def __init__(self, options: FeedOptions, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, options: BatchingOptions, clock: Callable[[], float] = time.monotonic) -> None:
         """Create an empty accumulator; `clock` returns the time that deadlines use, in seconds."""
         self.options = options
         self._clock = clock
-        self.wake: Callable[[], None] = nobody  # wakes the I/O thread
+        self.wake: Callable[[], None] = do_nothing  # wakes the I/O thread
         self.lock = threading.RLock()
-        self.changed = Bell(self.lock)
-        self.roomy = Bell(self.lock)
+        self.changed = QuietCondition(self.lock)
+        self.roomy = QuietCondition(self.lock)
         self.queue: collections.deque[Batch] = collections.deque()
         self.closed = self.queue  # the queue that closed batches go to; a spool has a separate one
         self._no_batch = Batch("", 0, 0.0)  # placeholder while no batch is open
         self._open = self._no_batch
-        self._appender: Taker | None = None  # the latest appender
-        self.takers: dict[str, Put] = {}  # topic of the open batch to its appender
+        self._appender: Appender | None = None  # the latest appender
+        self.takers: dict[str, Append] = {}  # topic of the open batch to its appender
         self.pending = 0  # closed batches without an outcome
         self.aside = 0  # pending batches whose gateway accepts no new batches now
         self.pending_records = 0
@@ -130,7 +140,7 @@ class Feed:
             self._open_appender()
             return receipt
 
-    def add_whole(self, topic: str, records: Conformed, progress: bytes, on_delivery: OnDelivery | None) -> Receipt:
+    def add_whole(self, topic: str, records: ValidatedBatch, progress: bytes, on_delivery: OnDelivery | None) -> Receipt:
         """Queue a record batch as one frame.
 
         Raises:
@@ -223,7 +233,7 @@ class Feed:
         """Allow appends without the lock, unless the batch has progress, which only records with progress may follow."""
         batch = self._open
         if not batch.progress:
-            self._appender, self.takers[batch.topic] = take(batch)
+            self._appender, self.takers[batch.topic] = open_appender(batch)
 
     def new_batch(self, topic: str, room: int) -> Batch:
         """Return an open batch with `room` free bytes, whose delivery deadline starts now."""
@@ -234,7 +244,7 @@ class Feed:
         self.check()
         waited = False
         while lack := self.lack(need):
-            if not self.options.block or getattr(bringer, "here", False):
+            if not self.options.block or getattr(outcome_thread, "here", False):
                 why = "on_full is 'raise'" if not self.options.block else "on_delivery runs in the thread that frees the buffer"
                 raise BufferFull(f"{lack}, and {why}: retry later, or {self.remedy}")
             self.roomy.wait(limits.POLL_US_MAX / 1e6)
@@ -291,7 +301,7 @@ class Feed:
         Raises:
             UsageError: called in `on_delivery`.
         """
-        outside("flush() cannot be called", "flush() would wait for the thread that runs it")
+        reject_in_callback("flush() cannot be called", "flush() would wait for the thread that runs it")
         self.apart()
         deadline = None if timeout is None else time.monotonic() + timeout
         with self.lock:
@@ -314,7 +324,7 @@ class Feed:
         """
         self.apart()
         if self.opened is None:
-            outside("resume() cannot wait for an epoch")
+            reject_in_callback("resume() cannot wait for an epoch")
         with self.lock:
             while self.opened is None:
                 if self.ended:
@@ -431,7 +441,7 @@ class Feed:
     def orphan(self, batches: Iterable[Batch], parent: int) -> None:
         """In a forked child, fail everything: this process will deliver nothing."""
         self.lock = threading.RLock()
-        self.changed, self.roomy = Bell(self.lock), Bell(self.lock)
+        self.changed, self.roomy = QuietCondition(self.lock), QuietCondition(self.lock)
         error = UsageError(
             f"this Producer was opened in process {parent} and cannot be used in process {os.getpid()}, which was forked from it: "
             "open a new Producer in the child"
@@ -450,5 +460,5 @@ class Feed:
         self.stopped, self.ended, self.opened = error, True, None
 
 
-def nobody() -> None:
+def do_nothing() -> None:
     """Do nothing: the default for `wake` while there is no I/O thread."""

@@ -19,11 +19,11 @@ from tutti.batching.receipt import Batch, Receipt
 _clock = time.time
 _FORM = 2  # version of the interface between the extension and this package
 
-Put = Callable[[Any], Receipt | None]
+Append = Callable[[Any], Receipt | None]
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-class Taker(Protocol):
+class Appender(Protocol):
     """Appends records to a batch until the batch is closed."""
 
     def close(self) -> None:
@@ -48,7 +48,7 @@ def _load_extension() -> ModuleType | None:
 compiled = _load_extension()
 
 
-def take(batch: Batch) -> tuple[Taker, Put]:
+def open_appender(batch: Batch) -> tuple[Appender, Append]:
     """Return an appender for the batch, and the callable that appends one item: see `generator`."""
     if compiled is not None:
         made = compiled.Taker(batch, Receipt)
@@ -58,7 +58,7 @@ def take(batch: Batch) -> tuple[Taker, Put]:
     return running, running.send
 
 
-def swiftly(send: Method) -> Method:
+def with_fast_path(send: Method) -> Method:
     """Return the method `send` of a producer; its fast path runs in C if the extension is available."""
     if compiled is None:
         return send

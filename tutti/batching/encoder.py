@@ -35,7 +35,7 @@ from tutti.data.frames.schema import (
 from tutti.errors import UsageError
 
 __all__ = [
-    "BODY_OVERHEAD_BYTES", "RECORD_OVERHEAD_BYTES", "TIME_US_MAX", "TIME_US_MIN", "Compression", "Conformed", "check_progress",
+    "BODY_OVERHEAD_BYTES", "RECORD_OVERHEAD_BYTES", "TIME_US_MAX", "TIME_US_MIN", "Compression", "ValidatedBatch", "check_progress",
     "check_record", "conform", "cut", "encode_open", "encode_whole", "largest_record", "seal", "to_us",
 ]  # fmt: skip
 
@@ -209,7 +209,7 @@ def _header_column(headers: Mapping[int, Sequence[Header]], count: int) -> pa.Ar
     return pa.Array.from_buffers(HEADERS, count, buffers, children=[pairs])
 
 
-def encode_whole(batch: Batch, records: Conformed, compression: Compression) -> None:
+def encode_whole(batch: Batch, records: ValidatedBatch, compression: Compression) -> None:
     """Set the body of a batch from `records`."""
     batch.whole = True
     batch.count = records.batch.num_rows
@@ -241,7 +241,7 @@ def largest_record(records: pa.RecordBatch) -> int:
     return int(pc.max(pc.add(sizes[0], sizes[1])).as_py())
 
 
-def cut(batch: Batch, committed: int, compression: Compression) -> None:
+def drop_committed(batch: Batch, committed: int, compression: Compression) -> None:
     """Remove the first `committed` records, which the log already has, from the body, and encode the rest again."""
     rest = decode_batch(batch.body).slice(committed)
     batch.cut += committed
@@ -250,7 +250,7 @@ def cut(batch: Batch, committed: int, compression: Compression) -> None:
     _encode(batch, rest, compression)
 
 
-class Conformed(NamedTuple):
+class ValidatedBatch(NamedTuple):
     """A batch with schema `BATCH_SCHEMA`, and the range of its timestamps in microseconds."""
 
     batch: pa.RecordBatch
@@ -258,7 +258,7 @@ class Conformed(NamedTuple):
     max_timestamp: int
 
 
-def conform(records: object, now_us: int) -> Conformed:
+def validated_batch(records: object, now_us: int) -> ValidatedBatch:
     """Return the batch of `send_batch()` with its columns in order and missing columns filled (timestamp: `now_us`).
 
     Raises:
@@ -287,7 +287,7 @@ def conform(records: object, now_us: int) -> Conformed:
     low, high = timestamp_range(conformed.column(2)) if "timestamp" in names else (now_us, now_us)
     if low < TIME_US_MIN or high > TIME_US_MAX:
         raise UsageError(f"column 'timestamp' has values from {low} to {high} us, outside of the years 1 to 9999")
-    return Conformed(conformed, low, high)
+    return ValidatedBatch(conformed, low, high)
 
 
 def _column(records: pa.RecordBatch, names: list[str], name: str, count: int, now_us: int) -> pa.Array[Any]:

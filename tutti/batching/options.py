@@ -11,7 +11,7 @@ from tutti.data.frames.schema import compression_flags
 from tutti.errors import UsageError
 
 
-class FeedOptions(NamedTuple):
+class BatchingOptions(NamedTuple):
     """Batching options of a producer; sizes in bytes, times in seconds."""
 
     linger: float = 0.0
@@ -24,9 +24,9 @@ class FeedOptions(NamedTuple):
     puts_denied_aside: bool = False  # spools move batches of topics without rights to `refused/`
 
 
-def options_of(
+def checked_options(
     linger: float, batch_bytes: int, buffer_bytes: int, on_full: str, compression: Compression, delivery_timeout: float
-) -> FeedOptions:
+) -> BatchingOptions:
     """Validate the options of a producer and return them.
 
     Raises:
@@ -45,7 +45,9 @@ def options_of(
     if delivery_timeout <= linger:
         raise UsageError(f"delivery_timeout={delivery_timeout:g} must be longer than linger={linger:g}")
     compression_flags(compression)
-    return FeedOptions(linger, min(batch_bytes, buffer_bytes // 2), buffer_bytes, on_full == "block", compression, delivery_timeout)
+    return BatchingOptions(
+        linger, min(batch_bytes, buffer_bytes // 2), buffer_bytes, on_full == "block", compression, delivery_timeout
+    )
 
 
 def check_bytes(what: str, value: object) -> None:

@@ -21,10 +21,10 @@ from tutti.errors import TuttiError, UsageError
 LOG = logging.getLogger("tutti.client")
 
 #: Marks the threads that set outcomes. They must not wait for receipts, because that wait would never end.
-bringer = threading.local()
+outcome_thread = threading.local()
 
 
-def outside(what: str, since: str = "it would delay all outcomes") -> None:
+def reject_in_callback(what: str, since: str = "it would delay all outcomes") -> None:
     """Reject a call that waits in a thread that sets outcomes.
 
     Args:
@@ -34,11 +34,11 @@ def outside(what: str, since: str = "it would delay all outcomes") -> None:
     Raises:
         UsageError: called in `on_delivery`.
     """
-    if getattr(bringer, "here", False):
+    if getattr(outcome_thread, "here", False):
         raise UsageError(f"{what} inside on_delivery: {since}")
 
 
-class Place(NamedTuple):
+class SpoolPosition(NamedTuple):
     """A position in a spool: after `records` records of segment `segment`. Positions have the order of sending."""
 
     segment: int
@@ -211,7 +211,7 @@ class Batch:
         self.offset = OFFSET_UNKNOWN
         self.failure: Failure | None = None
         self.spool: SpoolWait | None = None  # the spool of the batch, if any
-        self.place: Place | None = None  # position in the spool; None until the batch is durable there
+        self.place: SpoolPosition | None = None  # position in the spool; None until the batch is durable there
         self.latch: Any = None  # a lock that is held until the outcome is set; the first waiter creates it
         self.settled = False  # the I/O thread knows the outcome
         self.done = False  # the outcome is published to all threads
@@ -302,7 +302,7 @@ class Batch:
             TimeoutError: there is no outcome after `timeout` seconds.
             UsageError: called in `on_delivery`, in a thread that sets outcomes, so that the wait would never end.
         """
-        outside("result() of an undelivered record cannot be waited for", "result() would never return there")
+        reject_in_callback("result() of an undelivered record cannot be waited for", "result() would never return there")
         with _latches:
             latch = self.latch
             if latch is None:
@@ -410,7 +410,7 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
         if timeout is not None:
             check_wait(timeout)
         batch = self.batch
-        outside("processed_by() cannot be waited for")
+        reject_in_callback("processed_by() cannot be waited for")
         if batch.passing is None:
             raise UsageError("an unordered record is not in the log that queries read: send it with ordering='total'")
         deadline = None if timeout is None else time.monotonic() + timeout

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tutti.errors import ConfigError, UsageError, remedy
-from tutti.security.key_files import check_private, read_toml, read_whole
+from tutti.security.key_files import check_private, read_limited, read_toml
 from tutti.zmtp import z85
 
 if TYPE_CHECKING:  # imports the crypto only for clients with keys
@@ -180,7 +180,7 @@ def _gateways(path: object, tree: Mapping[str, object]) -> dict[str, str]:
 
 def _text_of(path: Path) -> str:
     try:
-        return read_whole(path)[0].decode("ascii", "replace")
+        return read_limited(path)[0].decode("ascii", "replace")
     except OSError as error:
         raise ConfigError(
             f"{path} cannot be read ({(error.strerror or str(error)).lower()}): {remedy(error, 'name a file of certificates')}"

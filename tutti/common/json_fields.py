@@ -51,7 +51,7 @@ class NotJson(ValueError):
         self.what, self.column = what, column
 
 
-class NoFields(ValueError):
+class NotAnObject(ValueError):
     """The JSON value is not an object."""
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ class JsonFields:
                 found = list(map(bytes, self._fields(self._struct.decode(text))[1:]))
         except msgspec.ValidationError as error:
             check_json(text)
-            raise NoFields from error
+            raise NotAnObject from error
         except (msgspec.DecodeError, RecursionError) as error:
             raise _error_of(error, text) from error
         if len(text) > _SHALLOW_BYTES:
@@ -159,13 +159,13 @@ def _error_of(error: Exception, text: bytes) -> ValueError:
     if isinstance(error, RecursionError):
         return ValueError(_TOO_DEEP)
     message = str(error).removeprefix("JSON is malformed: ")
-    at = byte_of(message)
+    at = error_position(message)
     if "truncated" in message and b"\\ud" in text.lower():  # msgspec has the same message for both errors
         message = "the text ends too early, or has half of a surrogate pair"
     return NotJson(message.partition(" (byte")[0].lower(), len(text) + 1 if at is None else at + 1)
 
 
-def byte_of(message: str) -> int | None:
+def error_position(message: str) -> int | None:
     """Return the position in bytes, from 0, that a message of msgspec names, or None."""
     _, _, number = message.partition("(byte ")
     if not number.rstrip(")").isdigit():

@@ -9,10 +9,10 @@ from typing import NamedTuple
 from tutti.errors import UsageError
 
 PORT_MAX = 65_535
-GROUP_DISTANCE = 1  # default group port minus client port
+GROUP_PORT_DISTANCE = 1  # default group port minus client port
 _WILDCARDS = frozenset({"0.0.0.0", "::", "*"})  # noqa: S104 - addresses to listen on, which no peer can connect to
 #: Remedy for such an address.
-NAME_HOST = "use the host name or address that the other hosts reach"
+HOST_REMEDY = "use the host name or address that the other hosts reach"
 _FORM = "write HOST:PORT, such as 127.0.0.1:7400, or [::1]:7400 for IPv6"
 #: Permissive, because logs of earlier releases permanently hold any text as a member's address.
 _HOST = re.compile(r"\[[^\s/\[\]]+\]|[^\s/:\[\]]+")
@@ -36,11 +36,11 @@ class MemberAddress(NamedTuple):
     group: Address
 
     def __str__(self) -> str:
-        apart = "" if self.group.port == self.clients.port + GROUP_DISTANCE else f"/{self.group.port}"
+        apart = "" if self.group.port == self.clients.port + GROUP_PORT_DISTANCE else f"/{self.group.port}"
         return f"{self.clients}{apart}"
 
 
-def unreachable(host: str) -> str:
+def unreachable_reason(host: str) -> str:
     """Return why a wildcard address is not reachable; empty for other hosts."""
     return f"no other host can connect to {host}" if host in _WILDCARDS else ""
 
@@ -83,13 +83,13 @@ def parse_member(text: str) -> MemberAddress:
     address = parse_host_port(clients)
     if apart and not _is_port(group):
         raise UsageError(f"{group!r} in {text!r} is not a port (1 to {PORT_MAX}): write HOST:PORT/GROUP-PORT")
-    port = int(group) if apart else address.port + GROUP_DISTANCE
+    port = int(group) if apart else address.port + GROUP_PORT_DISTANCE
     if port > PORT_MAX:
         raise UsageError(f"the default group port {port} of {text!r} is too high: write {text}/GROUP-PORT")
     return MemberAddress(address, Address(address.host, port))
 
 
-def client_part(text: str) -> str:
+def client_address(text: str) -> str:
     """Return the client address: `HOST:P` of `HOST:P/G`."""
     return text.partition("/")[0]
 

@@ -3,4 +3,4 @@
 #: The frontier does not move and nothing is ordered: another gateway may serve the client.
 CUT_OFF = frozenset({"minority", "halted"})
 #: States in which unordered records should go to another gateway's lane; includes a gateway about to stop.
-SHUT = CUT_OFF | {"leaving"}
+NO_NEW_UNORDERED = CUT_OFF | {"leaving"}

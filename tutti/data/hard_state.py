@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Scalars(msgspec.Struct, frozen=True):
+class HardState(msgspec.Struct, frozen=True):
     """Hard state of a member (design, section 3): views as u64 ids, 0 before any.
 
     Attributes:

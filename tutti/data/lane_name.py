@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 #: Remedy for a gateway with a halted own lane. The gateway keeps its disk, so groups of any size keep the ordered log.
-NEW_LANE = (
+NEW_LANE_REMEDY = (
     "give the gateway a new lane: run `tutti members remove` and `tutti members add` for it, and restart it with the same "
     "directory (in a group of one, add a second gateway first)"
 )

@@ -13,9 +13,9 @@ import msgspec
 
 from tutti.data.frames.bodies import (
     AbortBody,
-    AttemptBody,
     EpochBody,
     ForgetBody,
+    LaneViewBody,
     OffsetsBody,
     RosterBody,
     TickBody,
@@ -218,7 +218,7 @@ class LogState(msgspec.Struct, kw_only=True):
 
     def _view(self, frame: Frame) -> None:
         self.view = frame.view
-        body = decode_body(AttemptBody, frame.body)
+        body = decode_body(LaneViewBody, frame.body)
         self.members, self.disks = body.members, body.disks
 
     def disk_of(self, number: int) -> bytes:

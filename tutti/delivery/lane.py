@@ -12,10 +12,10 @@ import logging
 from tutti import limits
 from tutti.batching.receipt import Failure
 from tutti.data import client_protocol
-from tutti.data.gateway_states import SHUT
-from tutti.delivery.lane_registry import Ledger
-from tutti.delivery.sender import NOT_KNOWN_YET, Carrier
-from tutti.delivery.session import ELSEWHERE, US, Identity, State, Turn
+from tutti.data.gateway_states import NO_NEW_UNORDERED
+from tutti.delivery.lane_registry import LaneRegistry
+from tutti.delivery.sender import NOT_KNOWN_YET, Sender
+from tutti.delivery.session import ELSEWHERE, US, Event, Identity, State
 from tutti.errors import Aborted, Refused, TooLarge, TuttiError, Unknown, invariant
 
 LOG = logging.getLogger("tutti.client")
@@ -23,7 +23,7 @@ _RETRY_MAX = limits.RETRY_US_MAX / US
 _ELSEWHERE = ELSEWHERE | {"lane"}
 
 
-class Lane(Carrier):
+class Lane(Sender):
     """Unordered batches of one producer for one gateway's lane. Called by one thread.
 
     Attributes:
@@ -33,7 +33,7 @@ class Lane(Carrier):
         over: the gateway reports the end of the epoch; batches in flight get their outcomes before the next epoch begins.
     """
 
-    def __init__(self, ledger: Ledger, identity: Identity) -> None:
+    def __init__(self, ledger: LaneRegistry, identity: Identity) -> None:
         """Create a lane that is not bound to a gateway yet."""
         super().__init__(identity, ledger.feed, unordered=True)
         self.lane = self.gateway = ""
@@ -95,7 +95,7 @@ class Lane(Carrier):
         super()._on_welcome(welcome, now)
 
     def _on_state_change(self, welcome: client_protocol.Welcome) -> None:
-        if welcome.state in SHUT and len(welcome.gateways) > 1:
+        if welcome.state in NO_NEW_UNORDERED and len(welcome.gateways) > 1:
             self.closed, self.trouble = True, f"gateway {welcome.gateway} is {welcome.state}"
 
     def _welcomed(self, welcome: client_protocol.Welcome, now: float) -> None:
@@ -109,7 +109,7 @@ class Lane(Carrier):
         if not self.lane:
             self.bind(welcome)
         self._topic_requests.clear()
-        self._transition(Turn.OPENED)
+        self._transition(Event.OPENED)
         self.resend()
 
     def _unfit(self, welcome: client_protocol.Welcome) -> str:
@@ -256,7 +256,7 @@ class Lane(Carrier):
 
     def end(self, error: TuttiError) -> None:
         """End the producer with an error."""
-        self._transition(Turn.END)
+        self._transition(Event.END)
         self._ledger.delivery.end(error)
 
     # -- moving and failing batches

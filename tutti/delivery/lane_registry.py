@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from tutti import limits
-from tutti.batching.accumulator import Feed
+from tutti.batching.accumulator import Accumulator
 from tutti.batching.receipt import Batch, Failure
 from tutti.data import client_protocol
-from tutti.data.gateway_states import SHUT
-from tutti.delivery.ordered import Delivery
+from tutti.data.gateway_states import NO_NEW_UNORDERED
+from tutti.delivery.ordered import OrderedDelivery
 from tutti.delivery.window import Window
 from tutti.errors import TuttiError
 
 Epoch = tuple[int, int]  # the producer's number, and its epoch
 
 
-class Ledger:
+class LaneRegistry:
     """The shared state of one producer's lanes. Used by one thread.
 
     Attributes:
@@ -28,7 +28,7 @@ class Ledger:
         settled: unpublished outcomes of batches that are in no lane.
     """
 
-    def __init__(self, delivery: Delivery, feed: Feed) -> None:
+    def __init__(self, delivery: OrderedDelivery, feed: Accumulator) -> None:
         """Create a registry without lanes."""
         self.delivery = delivery
         self.feed = feed
@@ -67,7 +67,7 @@ class Ledger:
         name, lane = welcome.gateway, welcome.lane
         if lane in self.bound:
             return f"gateway {name} already has a session of this producer"
-        if welcome.state in SHUT and name not in self._in_minority and len(welcome.gateways) > 1:
+        if welcome.state in NO_NEW_UNORDERED and name not in self._in_minority and len(welcome.gateways) > 1:
             self._in_minority.add(name)  # if all other gateways are unreachable, the next attempt uses this one
             return f"gateway {name} is {welcome.state}"
         if self._unknown_next.get(lane) == self.epoch:

@@ -9,22 +9,22 @@ import copy
 import logging
 
 from tutti import limits
-from tutti.batching.accumulator import Feed
+from tutti.batching.accumulator import Accumulator
 from tutti.batching.receipt import Batch, Failure, Resume
 from tutti.data import client_protocol
 from tutti.data.names import is_nameless
-from tutti.delivery.sender import NOT_KNOWN_YET, Carrier
-from tutti.delivery.session import US, Identity, State, Turn
+from tutti.delivery.sender import NOT_KNOWN_YET, Sender
+from tutti.delivery.session import US, Event, Identity, State
 from tutti.errors import Aborted, Fenced, Refused, TooLarge, TuttiError, Unknown
 
 LOG = logging.getLogger("tutti.client")
 _IDLE = limits.IDLE_PRODUCER_US / US / 2  # well before the log deletes the state of an idle unnamed producer
 
 
-class Delivery(Carrier):
+class OrderedDelivery(Sender):
     """The ordered delivery of one producer. Called by one thread."""
 
-    def __init__(self, identity: Identity, feed: Feed) -> None:
+    def __init__(self, identity: Identity, feed: Accumulator) -> None:
         """Deliver the batches of the accumulator."""
         super().__init__(identity, feed, unordered=False)
         self._epoch_failure: Failure | None = None  # the failure of batches of the finished epoch that did not commit
@@ -94,7 +94,7 @@ class Delivery(Carrier):
 
     def end(self, error: TuttiError) -> None:
         """Deliver nothing more; fail all batches without an outcome with `error`."""
-        self._transition(Turn.END)
+        self._transition(Event.END)
         failure = Failure(error)
         seized = self.feed.seize(error, ended=True)
         self.window.fail_from(0, failure)

@@ -6,7 +6,7 @@ import abc
 import itertools
 
 from tutti import limits
-from tutti.batching.accumulator import Feed
+from tutti.batching.accumulator import Accumulator
 from tutti.batching.receipt import Batch
 from tutti.data import client_protocol
 from tutti.data.frames.frame import Buffer
@@ -18,7 +18,7 @@ from tutti.errors import FormatError, TuttiError
 NOT_KNOWN_YET = frozenset({"topic", "epoch", "producer"})
 
 
-class Carrier(Session):
+class Sender(Session):
     """The common part of `Delivery` and `Lane`. Called by one thread.
 
     Attributes:
@@ -26,7 +26,7 @@ class Carrier(Session):
         window: batches that have sequences and no outcome yet.
     """
 
-    def __init__(self, identity: Identity, feed: Feed, *, unordered: bool) -> None:
+    def __init__(self, identity: Identity, feed: Accumulator, *, unordered: bool) -> None:
         """Create a sender with an empty window."""
         super().__init__(identity)
         self.feed = feed

@@ -43,7 +43,7 @@ class State(enum.Enum):
     ENDED = "ended"
 
 
-class Turn(enum.Enum):
+class Event(enum.Enum):
     """Event of the state machine."""
 
     CONNECTED = "connected"
@@ -56,29 +56,29 @@ class Turn(enum.Enum):
 
 
 #: The state machine; an absent transition is illegal.
-TRANSITIONS: dict[tuple[State, Turn], State] = {
-    (State.OFFLINE, Turn.CONNECTED): State.GREETING,
-    (State.OFFLINE, Turn.LOST): State.OFFLINE,
-    (State.OFFLINE, Turn.EPOCH_OVER): State.OFFLINE,
-    (State.OFFLINE, Turn.END): State.ENDED,
-    (State.GREETING, Turn.WELCOMED): State.OPENING,
-    (State.GREETING, Turn.STRANGER): State.GREETING,
-    (State.GREETING, Turn.EPOCH_OVER): State.GREETING,
-    (State.GREETING, Turn.LOST): State.OFFLINE,
-    (State.GREETING, Turn.END): State.ENDED,
-    (State.OPENING, Turn.WELCOMED): State.OPENING,
-    (State.OPENING, Turn.STRANGER): State.GREETING,
-    (State.OPENING, Turn.OPENED): State.OPEN,
-    (State.OPENING, Turn.EPOCH_OVER): State.OPENING,
-    (State.OPENING, Turn.LOST): State.OFFLINE,
-    (State.OPENING, Turn.END): State.ENDED,
-    (State.OPEN, Turn.WELCOMED): State.OPEN,
-    (State.OPEN, Turn.STRANGER): State.GREETING,
-    (State.OPEN, Turn.EPOCH_OVER): State.OPENING,
-    (State.OPEN, Turn.LOST): State.OFFLINE,
-    (State.OPEN, Turn.END): State.ENDED,
-    (State.ENDED, Turn.LOST): State.ENDED,
-    (State.ENDED, Turn.END): State.ENDED,
+TRANSITIONS: dict[tuple[State, Event], State] = {
+    (State.OFFLINE, Event.CONNECTED): State.GREETING,
+    (State.OFFLINE, Event.LOST): State.OFFLINE,
+    (State.OFFLINE, Event.EPOCH_OVER): State.OFFLINE,
+    (State.OFFLINE, Event.END): State.ENDED,
+    (State.GREETING, Event.WELCOMED): State.OPENING,
+    (State.GREETING, Event.STRANGER): State.GREETING,
+    (State.GREETING, Event.EPOCH_OVER): State.GREETING,
+    (State.GREETING, Event.LOST): State.OFFLINE,
+    (State.GREETING, Event.END): State.ENDED,
+    (State.OPENING, Event.WELCOMED): State.OPENING,
+    (State.OPENING, Event.STRANGER): State.GREETING,
+    (State.OPENING, Event.OPENED): State.OPEN,
+    (State.OPENING, Event.EPOCH_OVER): State.OPENING,
+    (State.OPENING, Event.LOST): State.OFFLINE,
+    (State.OPENING, Event.END): State.ENDED,
+    (State.OPEN, Event.WELCOMED): State.OPEN,
+    (State.OPEN, Event.STRANGER): State.GREETING,
+    (State.OPEN, Event.EPOCH_OVER): State.OPENING,
+    (State.OPEN, Event.LOST): State.OFFLINE,
+    (State.OPEN, Event.END): State.ENDED,
+    (State.ENDED, Event.LOST): State.ENDED,
+    (State.ENDED, Event.END): State.ENDED,
 }
 
 
@@ -182,14 +182,14 @@ class Session(abc.ABC):
 
     def connected(self, now: float) -> None:
         """Start the handshake on a new connection."""
-        self._transition(Turn.CONNECTED)
+        self._transition(Event.CONNECTED)
         self._silence = _SILENCE_MIN
         self._retry_at = 0.0
         self._hello(now)
 
     def lost(self) -> None:
         """Handle the loss of the connection and of everything queued in it."""
-        self._transition(Turn.LOST)
+        self._transition(Event.LOST)
         self.drop = ""
         self.outbox.clear()
         self._hello_since = None
@@ -228,7 +228,7 @@ class Session(abc.ABC):
     def _request_next_epoch(self, now: float) -> None:
         """Handle the end of the epoch: request the next one, now or after the next Welcome."""
         self.wanted = self.epoch + 1
-        self._transition(Turn.EPOCH_OVER)
+        self._transition(Event.EPOCH_OVER)
         if self.state is State.OPENING:
             self._request_epoch(now)
 
@@ -249,7 +249,7 @@ class Session(abc.ABC):
             self._on_state_change(welcome)
             return
         was_open = self.state is State.OPEN
-        self._transition(Turn.WELCOMED)
+        self._transition(Event.WELCOMED)
         if was_open:  # the answer to a probe: the gateway is alive, and earlier answers may have been lost
             self._topic_requests.clear()
             self.resend()
@@ -268,7 +268,7 @@ class Session(abc.ABC):
     def _on_epoch_opened(self, answer: client_protocol.EpochOpened, now: float) -> None:
         if answer.epoch != self.wanted or self.state is not State.OPENING:
             return  # an answer to an earlier or repeated request
-        self._transition(Turn.OPENED)
+        self._transition(Event.OPENED)
         self._topic_requests.clear()
         again = self.running and answer.producer == self.number
         anew = self.number not in (0, answer.producer)
@@ -304,7 +304,7 @@ class Session(abc.ABC):
     def _on_denied(self, answer: client_protocol.Denied, now: float) -> None:
         if answer.code == "hello":
             if self._hello_since is None:
-                self._transition(Turn.STRANGER)
+                self._transition(Event.STRANGER)
                 self._hello(now)
             return
         topic = self._topic_requests.pop(answer.request, None)
@@ -332,7 +332,7 @@ class Session(abc.ABC):
         self.topics.clear()
         self._back_off(now, "unknown")
         if self.state is State.OPEN and self._hello_since is None:
-            self._transition(Turn.STRANGER)
+            self._transition(Event.STRANGER)
             self._hello(now)
 
     def _back_off(self, now: float, code: str) -> None:
@@ -391,7 +391,7 @@ class Session(abc.ABC):
         self._silence, self._retry = _SILENCE_MIN, _RETRY_MIN
         self.trouble = ""
 
-    def _transition(self, turn: Turn) -> None:
+    def _transition(self, turn: Event) -> None:
         after = TRANSITIONS.get((self.state, turn))
         invariant(after is not None, f"state {self.state.value!r} has no transition for {turn.value!r}")
         self.state = after or self.state

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from math import inf
 
 from tutti import limits
-from tutti.batching.accumulator import Feed
+from tutti.batching.accumulator import Accumulator
 from tutti.batching.receipt import Batch, Failure
 from tutti.delivery.lane import Lane
-from tutti.delivery.lane_registry import Ledger
-from tutti.delivery.ordered import Delivery
+from tutti.delivery.lane_registry import LaneRegistry
+from tutti.delivery.ordered import OrderedDelivery
 from tutti.delivery.session import US, Identity, State
 from tutti.errors import TuttiError, Unknown
 
@@ -23,7 +23,7 @@ LOG = logging.getLogger("tutti.client")
 _SETTLE_S = limits.SILENCE_US_MIN / US
 
 
-class Lanes:
+class UnorderedDelivery:
     """The unordered delivery of one producer. Called by one thread.
 
     Attributes:
@@ -31,11 +31,11 @@ class Lanes:
         feed: the accumulator of unordered batches.
     """
 
-    def __init__(self, delivery: Delivery, feed: Feed, token: Callable[[], bytes]) -> None:
+    def __init__(self, delivery: OrderedDelivery, feed: Accumulator, token: Callable[[], bytes]) -> None:
         """Deliver the batches of `feed` under the epochs that `delivery` opens. `token` makes session ids of 16 random bytes."""
         self.feed = feed
         self.lanes: list[Lane] = []
-        self._ledger = Ledger(delivery, feed)
+        self._ledger = LaneRegistry(delivery, feed)
         self._token = token
         self._current: Lane | None = None
         self._settle_until = 0.0  # time until which new batches wait for answers to earlier ones

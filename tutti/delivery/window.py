@@ -10,7 +10,7 @@ import collections
 from collections.abc import Callable, Iterator
 
 from tutti import limits
-from tutti.batching.encoder import Compression, cut
+from tutti.batching.encoder import Compression, drop_committed
 from tutti.batching.receipt import Batch, Failure, Resume
 from tutti.data.client_protocol import INLINE_BYTES_MAX, OFFSET_UNKNOWN, encode_submit
 from tutti.data.frames.frame import STAGED, Buffer, Frame, Kind
@@ -171,7 +171,7 @@ class Window:
             if not batch.settled and batch.first_sequence < sequence <= batch.last_sequence:
                 del self._by_sequence[batch.first_sequence]
                 self._bytes -= batch.size
-                cut(batch, sequence - batch.first_sequence, self._compression if batch.codec == "" else batch.codec)
+                drop_committed(batch, sequence - batch.first_sequence, self._compression if batch.codec == "" else batch.codec)
                 self._bytes += batch.size
                 self._by_sequence[batch.first_sequence] = batch
 

@@ -9,11 +9,11 @@ import orjson
 
 from tutti.data import client_protocol
 from tutti.data.names import check_name, check_producer
-from tutti.io.request import Talk
+from tutti.io.request import RequestClient
 
 
-class Control(Talk):
-    """Status requests and administrative commands. `Talk` documents how a gateway is found, and which errors are raised."""
+class AdminClient(RequestClient):
+    """Status requests and administrative commands. `RequestClient` documents how a gateway is found, and which errors are raised."""
 
     def status(self) -> dict[str, Any]:
         """Return the gateway's status, as `tutti status --json` prints it."""

@@ -15,7 +15,7 @@ CONNECTED = "connected"
 LOG = logging.getLogger("tutti.client")
 
 
-class Route:
+class Endpoints:
     """Addresses in the order of the url, followed by those of discovered gateways.
 
     Addresses of the url stay. Addresses of discovered gateways change as gateways move, join or leave. Each client has the

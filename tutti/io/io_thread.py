@@ -19,14 +19,14 @@ from math import inf
 from typing import Protocol
 
 from tutti import limits
-from tutti.batching.receipt import bringer
+from tutti.batching.receipt import outcome_thread
 from tutti.common.fork import after_fork
 
 LOG = logging.getLogger("tutti.client")
 _WAKE_EVENTS = select.EPOLLIN | select.EPOLLET  # edge-triggered: each write to the eventfd wakes once, and nobody reads it
 
 
-class Link(Protocol):
+class Watched(Protocol):
     """A watched connection. The thread sets `stirs` when the connection has an event."""
 
     stirs: bool
@@ -35,7 +35,7 @@ class Link(Protocol):
         """Return the descriptor to watch."""
 
 
-class Pump(Protocol):
+class ThreadedIO(Protocol):
     """The I/O of one producer.
 
     Attributes:
@@ -44,7 +44,7 @@ class Pump(Protocol):
         alarm: monotonic time at which the I/O thread checks `due`; set by the I/O thread alone.
     """
 
-    engine: Engine | None
+    engine: IOThread | None
     due: float
     alarm: float
 
@@ -59,7 +59,7 @@ class Pump(Protocol):
         """End after an exception in a turn, so that all waiting threads get an error."""
 
 
-class Engine:
+class IOThread:
     """Runs the I/O of producers. Call `watch` and `leave` in its own thread, the other methods in any."""
 
     def __init__(self, number: int) -> None:
@@ -73,10 +73,10 @@ class Engine:
         # The eventfd stays open after the thread, as other threads may still write to it, and at interpreter exit, which uses it.
         weakref.finalize(self, os.close, self._wake_fd).atexit = False
         self._poll.register(self._wake_fd, _WAKE_EVENTS)
-        self._pumps: set[Pump] = set()
-        self._links: dict[int, tuple[Link, Pump]] = {}
-        self._turn_requests: deque[Pump] = deque()
-        self._alarms: list[tuple[float, int, Pump]] = []  # a heap; an entry is stale if its time is not the pump's `alarm`
+        self._pumps: set[ThreadedIO] = set()
+        self._links: dict[int, tuple[Watched, ThreadedIO]] = {}
+        self._turn_requests: deque[ThreadedIO] = deque()
+        self._alarms: list[tuple[float, int, ThreadedIO]] = []  # a heap; an entry is stale if its time is not the pump's `alarm`
         self._serial = itertools.count()
         self._sleeping = False
         self.thread = threading.Thread(target=self._run, name=f"tutti-io-{number}", daemon=True)
@@ -85,7 +85,7 @@ class Engine:
         """Return the number of producers that it runs."""
         return len(self._pumps)
 
-    def add(self, pump: Pump) -> None:
+    def add(self, pump: ThreadedIO) -> None:
         """Run the pump until its last turn."""
         self._pumps.add(pump)
         self.call(pump)
@@ -98,19 +98,19 @@ class Engine:
         """
         self.thread.start()
 
-    def call(self, pump: Pump) -> None:
+    def call(self, pump: ThreadedIO) -> None:
         """Request a turn for the pump. Any thread."""
         self._turn_requests.append(pump)
         if self._sleeping:
             self._sleeping = False
             os.eventfd_write(self._wake_fd, 1)
 
-    def watch(self, link: Link, pump: Pump) -> None:
+    def watch(self, link: Watched, pump: ThreadedIO) -> None:
         """Give the pump a turn when the connection has an event."""
         self._poll.register(link.fileno(), select.EPOLLIN)
         self._links[link.fileno()] = link, pump
 
-    def leave(self, link: Link) -> None:
+    def leave(self, link: Watched) -> None:
         """Stop watching a connection that is about to be closed."""
         if self._links.pop(link.fileno(), None) is not None:
             self._poll.unregister(link.fileno())
@@ -123,7 +123,7 @@ class Engine:
     # -- the thread
 
     def _run(self) -> None:
-        bringer.here = True
+        outcome_thread.here = True
         try:
             while not _ends(self):
                 self._round(self._sleep())
@@ -151,7 +151,7 @@ class Engine:
 
     def _round(self, events: list[tuple[int, int]]) -> None:
         """Run a turn of each pump that has something to do."""
-        ready: dict[Pump, None] = {}
+        ready: dict[ThreadedIO, None] = {}
         for fd, _ in events:
             if fd in self._links:
                 link, pump = self._links[fd]
@@ -166,7 +166,7 @@ class Engine:
             if pump in self._pumps:
                 self._turn(pump)
 
-    def _fire_alarms(self, ready: dict[Pump, None], now: float) -> None:
+    def _fire_alarms(self, ready: dict[ThreadedIO, None], now: float) -> None:
         alarms = self._alarms
         while alarms and alarms[0][0] <= now:
             at, _, pump = heapq.heappop(alarms)
@@ -177,13 +177,13 @@ class Engine:
                 else:
                     self._set_alarm(pump)
 
-    def _set_alarm(self, pump: Pump) -> None:
+    def _set_alarm(self, pump: ThreadedIO) -> None:
         """Set an alarm for the pump's time. A later time gets its alarm when the earlier one fires."""
         if pump.due < pump.alarm:
             pump.alarm = pump.due
             heapq.heappush(self._alarms, (pump.due, next(self._serial), pump))
 
-    def _turn(self, pump: Pump) -> None:
+    def _turn(self, pump: ThreadedIO) -> None:
         try:
             over = pump.turn()
         except BaseException as error:  # as above; the other producers continue
@@ -199,7 +199,7 @@ class Engine:
             self._set_alarm(pump)
 
 
-def _fail(pump: Pump, error: BaseException) -> None:
+def _fail(pump: ThreadedIO, error: BaseException) -> None:
     for _ in range(2):  # the error may occur again in `broke`, which continues where it stopped
         try:
             pump.broke(error)
@@ -208,12 +208,12 @@ def _fail(pump: Pump, error: BaseException) -> None:
             LOG.exception("failing the records of producer %s raised an exception", pump.name)
 
 
-_threads: list[Engine] = []  # I/O threads that are running
+_threads: list[IOThread] = []  # I/O threads that are running
 _serial = itertools.count(1)
 _lock = threading.RLock()  # reentrant, as a signal handler may open a producer while its thread opens one
 
 
-def run(pump: Pump) -> None:
+def run(pump: ThreadedIO) -> None:
     """Run the pump in an I/O thread of the process: a new one, or the one with the fewest producers if the limit is reached.
 
     Raises:
@@ -222,7 +222,7 @@ def run(pump: Pump) -> None:
     """
     with _lock:
         if len(_threads) < limits.IO_THREADS_MAX:
-            pump.engine = engine = Engine(next(_serial))
+            pump.engine = engine = IOThread(next(_serial))
             engine.add(pump)
             try:
                 engine.start()
@@ -236,7 +236,7 @@ def run(pump: Pump) -> None:
             engine.add(pump)
 
 
-def _ends(engine: Engine) -> bool:
+def _ends(engine: IOThread) -> bool:
     """Return True, and unregister the I/O thread, if it has no producers; it gets none any more."""
     if len(engine):
         return False
@@ -248,7 +248,7 @@ def _ends(engine: Engine) -> bool:
         return True
 
 
-def _unregister(engine: Engine) -> None:
+def _unregister(engine: IOThread) -> None:
     with _lock:
         if engine in _threads:
             _threads.remove(engine)

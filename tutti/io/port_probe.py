@@ -25,11 +25,11 @@ _MECHANISM = slice(12, 32)
 _PARTS_MAX = 3  # TCP segments in which a greeting may arrive
 _REFUSAL = b"R"
 #: Advice for an address that accepts connections and stays silent.
-STANDS_STILL = "the process may be stopped or its machine overloaded; check the process, or name another gateway"
+SILENT_ADVICE = "the process may be stopped or its machine overloaded; check the process, or name another gateway"
 _REQUEST = b"GET /v1/status HTTP/1.1\r\nhost: gateway\r\nconnection: close\r\n\r\n"
 
 
-class Sight(NamedTuple):
+class ProbeResult(NamedTuple):
     """The result of a probe, as the end of a sentence about the address. `wrong`: the port is certainly not a client port."""
 
     text: str
@@ -45,28 +45,28 @@ class _Refusal(msgspec.Struct):
     reason: str
 
 
-def peek(address: Address) -> Sight:
+def probe_port(address: Address) -> ProbeResult:
     """Probe `address`. A probe takes up to five times `PEEK_TIMEOUT_US`."""
-    timeout = limits.PEEK_TIMEOUT_US / 1e6
+    timeout = limits.PROBE_TIMEOUT_US / 1e6
     silent = f"no connection within {timeout:g} s"
     try:
         with socket.create_connection((address.host, address.port), timeout) as link:
-            silent = f"the port accepts connections and sent nothing within {timeout:g} s: {STANDS_STILL}"
+            silent = f"the port accepts connections and sent nothing within {timeout:g} s: {SILENT_ADVICE}"
             try:
-                first = link.recv(limits.PEEK_BYTES_MAX)
+                first = link.recv(limits.PROBE_BYTES_MAX)
             except TimeoutError:
                 link.sendall(_REQUEST)
-                first = link.recv(limits.PEEK_BYTES_MAX)
+                first = link.recv(limits.PROBE_BYTES_MAX)
             if first.startswith(_ZEROMQ):
                 first = _greeting(link, first)
     except TimeoutError:
-        return Sight(silent)
+        return ProbeResult(silent)
     except socket.gaierror as error:
-        return Sight(f"the host name is unknown ({(error.strerror or str(error)).lower()})")
+        return ProbeResult(f"the host name is unknown ({(error.strerror or str(error)).lower()})")
     except UnicodeError as error:
-        return Sight(f"the host name is unknown ({error})")
+        return ProbeResult(f"the host name is unknown ({error})")
     except OSError as error:
-        return Sight((error.strerror or str(error)).lower())
+        return ProbeResult((error.strerror or str(error)).lower())
     return _identify(first, address)
 
 
@@ -76,13 +76,13 @@ def _greeting(link: socket.socket, first: bytes) -> bytes:
         link.sendall(_GREETING)
         for _ in range(_PARTS_MAX):
             if len(first) < _GREETING_BYTES:
-                first += link.recv(limits.PEEK_BYTES_MAX)
+                first += link.recv(limits.PROBE_BYTES_MAX)
     except OSError:
         pass  # the received part is enough
     return first
 
 
-def misheard(data: Buffer, error: Exception, address: Address) -> Sight:
+def explain_message(data: Buffer, error: Exception, address: Address) -> ProbeResult:
     """Explain a message that no gateway sends to clients."""
     if bytes(memoryview(data)[:1]) == _REFUSAL:
         try:
@@ -91,28 +91,28 @@ def misheard(data: Buffer, error: Exception, address: Address) -> Sight:
             pass
         else:
             return _group_port(address)
-    return Sight(f"the peer does not speak the protocol of a gateway: {error}")
+    return ProbeResult(f"the peer does not speak the protocol of a gateway: {error}")
 
 
-def _identify(first: bytes, address: Address) -> Sight:
+def _identify(first: bytes, address: Address) -> ProbeResult:
     if first.startswith(_ZEROMQ):
         if first[_MECHANISM].startswith(b"CURVE"):
             return _group_port(address)
-        return Sight(
+        return ProbeResult(
             "a ZeroMQ program is there and did not answer as a gateway does: a gateway that is starting, stopped or busy, or "
             "another program"
         )
     if _HTTP_2_SETTINGS.match(first):
-        return Sight(_wrong("gRPC", "reads port (Arrow Flight)", 2, address), wrong=True)
+        return ProbeResult(_wrong("gRPC", "reads port (Arrow Flight)", 2, address), wrong=True)
     if first.startswith(b"HTTP/"):
-        return Sight(_wrong("HTTP", "admin port", 3, address), wrong=True)
+        return ProbeResult(_wrong("HTTP", "admin port", 3, address), wrong=True)
     if not first:
-        return Sight("the connection was closed immediately")
-    return Sight(f"another program uses this port: it sent {first[:16]!r}", wrong=True)
+        return ProbeResult("the connection was closed immediately")
+    return ProbeResult(f"another program uses this port: it sent {first[:16]!r}", wrong=True)
 
 
-def _group_port(address: Address) -> Sight:
-    return Sight(_wrong("the protocol between gateways", "group port", 1, address), wrong=True)
+def _group_port(address: Address) -> ProbeResult:
+    return ProbeResult(_wrong("the protocol between gateways", "group port", 1, address), wrong=True)
 
 
 def _wrong(language: str, port: str, above: int, address: Address) -> str:

@@ -7,27 +7,27 @@ from collections.abc import Callable
 
 from tutti.common.address import Address
 from tutti.common.fork import after_fork
-from tutti.io.port_probe import Sight, peek
+from tutti.io.port_probe import ProbeResult, probe_port
 
 
-class Look:
+class RunningProbe:
     """A running probe, which takes up to some seconds. `seen` holds the result after its end."""
 
     def __init__(self, address: Address) -> None:
         """Called by `look` alone."""
         self.address = address
-        self.seen: Sight | None = None
+        self.seen: ProbeResult | None = None
         self.wakes: list[Callable[[], None]] = []
 
     def run(self) -> None:
         """Probe the port, then wake all waiting callers."""
-        seen = Sight("it did not answer")
+        seen = ProbeResult("it did not answer")
         try:
-            seen = peek(self.address)
+            seen = probe_port(self.address)
         finally:
             self.end(seen)
 
-    def end(self, seen: Sight) -> None:
+    def end(self, seen: ProbeResult) -> None:
         """Store the result and wake all waiting callers."""
         with _lock:
             self.seen = seen
@@ -37,23 +37,23 @@ class Look:
             wake()
 
 
-_running: dict[Address, Look] = {}
+_running: dict[Address, RunningProbe] = {}
 _lock = threading.Lock()
 
 
-def look(address: Address, wake: Callable[[], None]) -> Look:
+def start_probe(address: Address, wake: Callable[[], None]) -> RunningProbe:
     """Start a probe of the address, or join the running one. `wake` is called when `seen` is set."""
     with _lock:
         running = _running.get(address)
         if running is not None:
             running.wakes.append(wake)
             return running
-        begun = _running[address] = Look(address)
+        begun = _running[address] = RunningProbe(address)
         begun.wakes.append(wake)
     try:
         threading.Thread(target=begun.run, name="tutti-look", daemon=True).start()
     except RuntimeError as error:  # no thread can be started
-        begun.end(Sight(f"it did not answer, and the port cannot be probed: {error}"))
+        begun.end(ProbeResult(f"it did not answer, and the port cannot be probed: {error}"))
     return begun
 
 

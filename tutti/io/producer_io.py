@@ -12,39 +12,39 @@ import time
 from math import inf
 
 from tutti import limits
-from tutti.batching.accumulator import Feed, nobody
-from tutti.batching.receipt import bringer
+from tutti.batching.accumulator import Accumulator, do_nothing
+from tutti.batching.receipt import outcome_thread
 from tutti.common.address import Address
 from tutti.common.credentials import Credentials
-from tutti.delivery.ordered import Delivery
+from tutti.delivery.ordered import OrderedDelivery
 from tutti.delivery.session import Session, State
-from tutti.delivery.unordered import Lanes
+from tutti.delivery.unordered import UnorderedDelivery
 from tutti.errors import TuttiError, Unavailable, Unknown
-from tutti.io.endpoints import Route
-from tutti.io.io_thread import Engine, run
-from tutti.io.session_connection import Channel
-from tutti.io.zmtp_connection import Link, no_link
-from tutti.spool.disk_thread import Spooler
+from tutti.io.endpoints import Endpoints
+from tutti.io.io_thread import IOThread, run
+from tutti.io.session_connection import SessionConnection
+from tutti.io.zmtp_connection import ZmtpConnection, connection_failure
+from tutti.spool.disk_thread import DiskThread
 
 LOG = logging.getLogger("tutti.client")
 US = 1e6
 _POLL_S = limits.POLL_US_MAX / US
 
 
-class Pump:
+class ProducerIO:
     """Runs an ordered delivery over one connection at a time, and lanes beside it.
 
     The attributes `engine`, `due` and `alarm` are documented in io_thread.py.
     """
 
-    engine: Engine | None = None
+    engine: IOThread | None = None
 
-    def __init__(self, delivery: Delivery, addresses: list[Address], credentials: Credentials | None = None) -> None:
+    def __init__(self, delivery: OrderedDelivery, addresses: list[Address], credentials: Credentials | None = None) -> None:
         """Prepare; `start` connects."""
         self.delivery = delivery
         self._credentials = credentials
-        self.lanes: Lanes | None = None
-        self.spooler: Spooler | None = None
+        self.lanes: UnorderedDelivery | None = None
+        self.spooler: DiskThread | None = None
         self.pid = os.getpid()
         self.due = self.alarm = inf
         self._addresses = addresses
@@ -53,8 +53,8 @@ class Pump:
         self._stopping = False
         self._released = False
         self._finished = threading.Event()
-        self._ordered_connection = Channel(delivery, Route(addresses), self, credentials)
-        self._channels: dict[Session, Channel] = {delivery: self._ordered_connection}
+        self._ordered_connection = SessionConnection(delivery, Endpoints(addresses), self, credentials)
+        self._channels: dict[Session, SessionConnection] = {delivery: self._ordered_connection}
 
     def start(self) -> None:
         """Start to connect.
@@ -69,10 +69,14 @@ class Pump:
         except (OSError, RuntimeError) as error:
             self.delivery.feed.close()
             self.stop()
-            what = no_link(error) if isinstance(error, OSError) else f"{error}: raise the thread limit, or use fewer threads"
+            what = (
+                connection_failure(error)
+                if isinstance(error, OSError)
+                else f"{error}: raise the thread limit, or use fewer threads"
+            )
             raise Unavailable(what) from error
 
-    def carry(self, lanes: Lanes) -> None:
+    def carry(self, lanes: UnorderedDelivery) -> None:
         """Run these lanes, too, from now on. Any thread."""
         lanes.feed.wake = self.wake
         self.lanes = lanes
@@ -91,7 +95,7 @@ class Pump:
         """Stop the producer. Records without an outcome fail; a spool keeps its records."""
         self._stopping = True
         self.wake()
-        if self.engine is not None and not getattr(bringer, "here", False):
+        if self.engine is not None and not getattr(outcome_thread, "here", False):
             self._finished.wait(limits.STOP_US_MAX / US)
         if self.spooler is not None:
             self.spooler.stop()
@@ -122,12 +126,12 @@ class Pump:
         return self.delivery.identity.name
 
     @property
-    def route(self) -> Route:
+    def route(self) -> Endpoints:
         """The endpoints of the ordered delivery."""
         return self._ordered_connection.route
 
     @property
-    def feeds(self) -> tuple[Feed, ...]:
+    def feeds(self) -> tuple[Accumulator, ...]:
         """The accumulators of the producer."""
         return (self.delivery.feed,) if self.lanes is None else (self.delivery.feed, self.lanes.feed)
 
@@ -151,12 +155,12 @@ class Pump:
 
     # -- in the I/O thread
 
-    def watch(self, link: Link) -> None:
+    def watch(self, link: ZmtpConnection) -> None:
         """Watch a new connection, whose events need a turn."""
         if self.engine is not None:
             self.engine.watch(link, self)
 
-    def leave(self, link: Link) -> None:
+    def leave(self, link: ZmtpConnection) -> None:
         """Stop watching a connection that is about to be closed."""
         if self.engine is not None:
             self.engine.leave(link)
@@ -190,7 +194,7 @@ class Pump:
 
     def _detach(self) -> None:
         for feed in self.feeds:
-            feed.wake = nobody  # no reference cycle remains
+            feed.wake = do_nothing  # no reference cycle remains
 
     def _over(self) -> bool:
         delivery = self.delivery
@@ -226,7 +230,7 @@ class Pump:
         for channel in self._channels.values():
             channel.speak(now)
 
-    def _update_connections(self, lanes: Lanes) -> None:
+    def _update_connections(self, lanes: UnorderedDelivery) -> None:
         """Keep one session connection for each current lane."""
         self._ordered_connection.peeks = False  # a probe would delay the lanes
         for session in [session for session in self._channels if session is not self.delivery and session not in lanes.lanes]:
@@ -236,8 +240,8 @@ class Pump:
                 waiting = {
                     address for channel in self._channels.values() if channel.session.only[0] for address in channel.addresses
                 }
-                route = Route(self._addresses, gateways=lanes.gateways, last=waiting)
-                self._channels[lane] = channel = Channel(lane, route, self, self._credentials)
+                route = Endpoints(self._addresses, gateways=lanes.gateways, last=waiting)
+                self._channels[lane] = channel = SessionConnection(lane, route, self, self._credentials)
                 channel.peeks = False
 
     def _next_time(self, now: float) -> float:

@@ -18,9 +18,9 @@ from tutti.common.credentials import Credentials, given
 from tutti.data import client_protocol
 from tutti.delivery.session import CLIENT, NOT_ALLOWED
 from tutti.errors import ConfigError, FormatError, NotAllowed, Refused, Unavailable
-from tutti.io.endpoints import CONNECTED, Route
-from tutti.io.port_probe import misheard, peek
-from tutti.io.zmtp_connection import Link, News, no_link
+from tutti.io.endpoints import CONNECTED, Endpoints
+from tutti.io.port_probe import explain_message, probe_port
+from tutti.io.zmtp_connection import ConnectionEvent, ZmtpConnection, connection_failure
 
 _GOODBYE_S = 0.2
 _NO_ANSWER = "connected, but got no answer"
@@ -31,7 +31,7 @@ _ELSEWHERE = frozenset({"not_primary", "leaving", "halted", "behind"})
 Answer = TypeVar("Answer", client_protocol.Welcome, client_protocol.Done, client_protocol.StatusAnswer)
 
 
-class Talk:
+class RequestClient:
     """Requests to one gateway after another. Thread-safe. Connects with the first request, and again after a lost connection.
 
     Args:
@@ -59,12 +59,12 @@ class Talk:
         """Prepare; nothing is connected yet."""
         self._credentials = given(credentials)
         self._learn = learn
-        self._route = Route(parse_url(url) if isinstance(url, str) else url)
+        self._route = Endpoints(parse_url(url) if isinstance(url, str) else url)
         self._timeout = timeout
         self._rounds = rounds
         self._session = secrets.token_bytes(16)
         self._lock = threading.Lock()
-        self._link: Link | None = None
+        self._link: ZmtpConnection | None = None
         self._welcome: client_protocol.Welcome | None = None
         self._request = 0
         self._trouble = ""  # the last error that a gateway returned
@@ -109,7 +109,7 @@ class Talk:
                     self._link.wait(left)
         return False
 
-    def _is_lost(self, link: Link) -> bool:
+    def _is_lost(self, link: ZmtpConnection) -> bool:
         try:
             while link.receive() is not None:
                 pass  # unsolicited messages
@@ -184,9 +184,9 @@ class Talk:
             self._welcome = None
             if self._link is None:
                 try:
-                    self._link = Link(self._route.present, self._credentials)
+                    self._link = ZmtpConnection(self._route.present, self._credentials)
                 except OSError as error:
-                    self._last_error = self._trouble = no_link(error)
+                    self._last_error = self._trouble = connection_failure(error)
                     self._pause(limits.RETRY_US_MAX / 1e6, deadline)
                     continue
             until = min(deadline, time.monotonic() + limits.ADDRESS_TIMEOUT_US / 1e6)
@@ -203,10 +203,10 @@ class Talk:
                 self._route.went_well()
         return self._welcome
 
-    def _comes_up(self, link: Link, until: float) -> bool:
+    def _comes_up(self, link: ZmtpConnection, until: float) -> bool:
         while not link.up:
             news = link.news()
-            if news is News.UP:
+            if news is ConnectionEvent.UP:
                 return True
             if news is not None or time.monotonic() >= until:
                 return False
@@ -227,7 +227,7 @@ class Talk:
                 data = link.receive()
                 message = client_protocol.decode_from_gateway(data) if data is not None else None
             except FormatError as error:
-                self._trouble, wrong = misheard(data or b"", error, self._route.present)
+                self._trouble, wrong = explain_message(data or b"", error, self._route.present)
                 self._leave(self._trouble, deadline, wrong)
                 continue
             if message is None:
@@ -240,7 +240,7 @@ class Talk:
                 return message
         return None
 
-    def _wait_on(self, link: Link, until: float, deadline: float) -> None:
+    def _wait_on(self, link: ZmtpConnection, until: float, deadline: float) -> None:
         """Wait for a message, or leave the gateway after an error or a timeout."""
         if link.news() is not None:
             self._leave("the connection was lost", deadline)
@@ -269,7 +269,7 @@ class Talk:
             self._link.close()
             self._link = None
             if reason is None:
-                reason, wrong = peek(self._route.present)
+                reason, wrong = probe_port(self._route.present)
         self._last_error = reason or ""
         wait = self._route.move_on(self._last_error, wrong)
         if self._route.only_wrong_ports():

@@ -13,22 +13,22 @@ from tutti.data.client_protocol import Bye, encode_control
 from tutti.data.frames.frame import Buffer
 from tutti.delivery.session import Session, State
 from tutti.errors import ConfigError, FormatError
-from tutti.io.endpoints import Route
-from tutti.io.port_probe import Sight, misheard
-from tutti.io.port_probes import Look, look
-from tutti.io.zmtp_connection import Link, News, no_link
+from tutti.io.endpoints import Endpoints
+from tutti.io.port_probe import ProbeResult, explain_message
+from tutti.io.port_probes import RunningProbe, start_probe
+from tutti.io.zmtp_connection import ConnectionEvent, ZmtpConnection, connection_failure
 
 LOG = logging.getLogger("tutti.client")
 US = 1e6
 
 
-class Watch(Protocol):
+class ConnectionWatch(Protocol):
     """What a session connection needs of the producer's I/O."""
 
-    def watch(self, link: Link) -> None:
+    def watch(self, link: ZmtpConnection) -> None:
         """Watch a new connection, whose events need a turn."""
 
-    def leave(self, link: Link) -> None:
+    def leave(self, link: ZmtpConnection) -> None:
         """Stop watching a connection that is about to be closed."""
 
     def wake(self) -> None:
@@ -36,19 +36,19 @@ class Watch(Protocol):
 
 
 class _NoWatch:
-    """Replaces the `Watch` of a closed session connection, so that no reference cycle remains."""
+    """Replaces the `ConnectionWatch` of a closed session connection, so that no reference cycle remains."""
 
-    def watch(self, link: Link) -> None:
+    def watch(self, link: ZmtpConnection) -> None:
         """Do nothing."""
 
-    def leave(self, link: Link) -> None:
+    def leave(self, link: ZmtpConnection) -> None:
         """Do nothing."""
 
     def wake(self) -> None:
         """Do nothing."""
 
 
-class Channel:
+class SessionConnection:
     """Used by one thread, which calls `hear`, lets the session work, then calls `speak`.
 
     Attributes:
@@ -56,23 +56,23 @@ class Channel:
         peeks: True if a silent address is probed before the next one is tried.
     """
 
-    def __init__(self, session: Session, route: Route, watch: Watch, credentials: Credentials | None = None) -> None:
+    def __init__(self, session: Session, route: Endpoints, watch: ConnectionWatch, credentials: Credentials | None = None) -> None:
         """Prepare; `watch` gets the connections, and `credentials` authenticate them."""
         self.session = session
         self._credentials = credentials
         session.token = credentials.token if credentials is not None else ""
-        self.link: Link | None = None
+        self.link: ZmtpConnection | None = None
         self.peeks = True
         self._route = route
-        self._pinned: Route | None = None  # the endpoints of the only usable gateway
-        self._watch: Watch = watch
-        self._probe: Look | None = None
+        self._pinned: Endpoints | None = None  # the endpoints of the only usable gateway
+        self._watch: ConnectionWatch = watch
+        self._probe: RunningProbe | None = None
         self._connect_at = 0.0
         self._connect_until = 0.0
         self._wrong_port = False  # True if a message showed that the address is not a client port
 
     @property
-    def route(self) -> Route:
+    def route(self) -> Endpoints:
         """The endpoints that are tried now."""
         return self._pinned or self._route
 
@@ -93,14 +93,14 @@ class Channel:
                 link.wait(0.0)
             self._handle_events(link, now)
 
-    def _connect(self, now: float) -> Link | None:
+    def _connect(self, now: float) -> ZmtpConnection | None:
         self._connect_until = now + limits.ADDRESS_TIMEOUT_US / US
         try:
-            self.link = Link(self.route.present, self._credentials)
+            self.link = ZmtpConnection(self.route.present, self._credentials)
             self._watch.watch(self.link)
         except OSError as error:
             self._drop()
-            self.session.trouble = no_link(error)
+            self.session.trouble = connection_failure(error)
             self._connect_at = now + limits.RETRY_US_MAX / US
         return self.link
 
@@ -140,9 +140,9 @@ class Channel:
             self._watch.leave(link)
             link.close()
 
-    def _handle_events(self, link: Link, now: float) -> None:
+    def _handle_events(self, link: ZmtpConnection, now: float) -> None:
         while link.has_news and (news := link.news()) is not None:
-            if news is News.UP:
+            if news is ConnectionEvent.UP:
                 self.route.met("connected")
                 self.session.connected(now)
                 continue
@@ -153,7 +153,7 @@ class Channel:
         elif link.readable:
             self._read(link, now)
 
-    def _read(self, link: Link, now: float) -> None:
+    def _read(self, link: ZmtpConnection, now: float) -> None:
         data: Buffer | None = None
         try:
             for _ in range(limits.ANSWERS_A_TURN_MAX):
@@ -162,11 +162,11 @@ class Channel:
                     return
                 self.session.receive(data, now)
         except FormatError as error:
-            self.session.drop, self._wrong_port = misheard(data or b"", error, link.address)
+            self.session.drop, self._wrong_port = explain_message(data or b"", error, link.address)
             if not self._wrong_port:
                 LOG.warning("%s: %s", link.address, error)
 
-    def _leave(self, link: Link, reason: str | None, now: float) -> None:
+    def _leave(self, link: ZmtpConnection, reason: str | None, now: float) -> None:
         """Drop the connection. Without a reason, probe the address."""
         self._drop()
         session, route = self.session, self.route
@@ -179,11 +179,11 @@ class Channel:
         wrong, self._wrong_port = self._wrong_port, False
         if reason is None and self.peeks:
             self._connect_at = inf
-            self._probe = look(link.address, self._watch.wake)
+            self._probe = start_probe(link.address, self._watch.wake)
         else:
-            self._next_address(link.address, Sight(reason or "it did not answer", wrong), now)
+            self._next_address(link.address, ProbeResult(reason or "it did not answer", wrong), now)
 
-    def _next_address(self, address: Address, sight: Sight, now: float) -> None:
+    def _next_address(self, address: Address, sight: ProbeResult, now: float) -> None:
         """Change to the next address."""
         session, route = self.session, self.route
         self._probe = None
@@ -200,6 +200,6 @@ class Channel:
             self._pinned = None
             return
         if self._pinned is None:
-            self._pinned = Route([address])
+            self._pinned = Endpoints([address])
         if url:
             self._pinned.learn({name: url})

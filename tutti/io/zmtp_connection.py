@@ -24,7 +24,7 @@ from tutti.common.address import Address
 from tutti.common.fork import after_fork
 from tutti.data.frames.frame import Buffer
 from tutti.errors import FormatError
-from tutti.runtime.dns import Names, addresses, number
+from tutti.runtime.dns import Resolver, addresses, ip_literal
 from tutti.zmtp.frame_reader import SCRATCH_BYTES, Ended, Stream
 from tutti.zmtp.framing import HANDSHAKE_BYTES_MAX, PING, Formed, Handshake, form, pong
 from tutti.zmtp.send_queue import Outgoing
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 _MS = 1000
 _READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
-_KEEPALIVE_S = limits.LINK_BEAT_MS / _MS
-_UNANSWERED_MAX = limits.LINK_SILENT_MS_MAX // limits.LINK_BEAT_MS
+_KEEPALIVE_S = limits.CLIENT_KEEPALIVE_MS / _MS
+_UNANSWERED_MAX = limits.CLIENT_SILENCE_MS_MAX // limits.CLIENT_KEEPALIVE_MS
 
 
-_links: weakref.WeakSet[Link] = weakref.WeakSet()
+_links: weakref.WeakSet[ZmtpConnection] = weakref.WeakSet()
 
 
-class News(enum.Enum):
+class ConnectionEvent(enum.Enum):
     """Event of a connection."""
 
     UP = "up"
@@ -51,7 +51,7 @@ class News(enum.Enum):
     DOWN = "down"  # the connection ended; without an earlier UP, the peer does not speak ZMTP
 
 
-class Link:
+class ZmtpConnection:
     """A connection to `address`, used by one thread.
 
     Attributes:
@@ -71,7 +71,7 @@ class Link:
         self.stirs = False
         self._credentials = credentials
         self._refused = ""
-        self._events: deque[News] = deque()
+        self._events: deque[ConnectionEvent] = deque()
         self._received: deque[bytes | FormatError] = deque()
         self._socket: socket.socket | None = None
         self._handshake: Handshake | Calling | None = None
@@ -82,13 +82,13 @@ class Link:
         self._unanswered = 0  # keepalive intervals in which nothing arrived
         self._mask = 0
         self._poll = select.epoll()
-        self._lookup: Names | None = None
+        self._lookup: Resolver | None = None
         _links.add(self)
-        found = number(address.host)
+        found = ip_literal(address.host)
         if found:
             self._connect(found)
         else:
-            self._lookup = Names(_look_up)
+            self._lookup = Resolver(_look_up)
             self._lookup.address(address.host)
             self._poll.register(self._lookup.fd, _READ)
 
@@ -99,7 +99,7 @@ class Link:
         self._close_lookup()
         self._received.clear()
         self._events.clear()
-        self._end(News.DOWN)
+        self._end(ConnectionEvent.DOWN)
 
     # Connecting
 
@@ -120,7 +120,7 @@ class Link:
         try:
             connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         except OSError as error:
-            self._refuse(no_link(error))
+            self._refuse(connection_failure(error))
             return
         self._socket = connection
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -136,14 +136,14 @@ class Link:
 
     def _refuse(self, trouble: str) -> None:
         self._refused = trouble
-        self._end(News.REFUSED)
+        self._end(ConnectionEvent.REFUSED)
 
     def _watch(self, mask: int) -> None:
         if self._socket is not None and mask != self._mask:
             (self._poll.modify if self._mask else self._poll.register)(self._socket, mask)
             self._mask = mask
 
-    def _end(self, news: News) -> None:
+    def _end(self, news: ConnectionEvent) -> None:
         connection, self._socket = self._socket, None
         self._handshake = self._stream = self._outgoing = self._opening = None
         self._events.append(news)
@@ -176,9 +176,9 @@ class Link:
                 self._received.append(error)
             elif self._credentials is not None:
                 self._refused = str(error)
-            self._end(News.DOWN)
+            self._end(ConnectionEvent.DOWN)
         except (OSError, Ended):
-            self._end(News.DOWN)
+            self._end(ConnectionEvent.DOWN)
 
     def _greet(self, connection: socket.socket) -> None:
         """Send the first bytes of a connection, which fit into the empty socket buffer."""
@@ -209,7 +209,7 @@ class Link:
         scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._stream = Stream(source, scratch, limits.ANSWER_BYTES_MAX, lambda _: True, rest, command=self._command)
         self._keepalive_at = time.monotonic() + _KEEPALIVE_S
-        self._events.append(News.UP)
+        self._events.append(ConnectionEvent.UP)
         if rest or (self._opening is not None and self._opening.unread):
             self._read(self._stream)
 
@@ -219,14 +219,14 @@ class Link:
             self._outgoing.put(Formed([answer], len(answer)))
             self._send()
 
-    def news(self) -> News | None:
+    def news(self) -> ConnectionEvent | None:
         """Return the next event of the connection, or None. The end is returned after all received messages."""
         if not self._events:
             self._poll_events(0.0)
-        if not self._events or (self._received and self._events[0] is News.DOWN):
+        if not self._events or (self._received and self._events[0] is ConnectionEvent.DOWN):
             return None
         news = self._events.popleft()
-        self.up = news is News.UP
+        self.up = news is ConnectionEvent.UP
         self.was_up = self.was_up or self.up
         return news
 
@@ -338,7 +338,7 @@ class Link:
         self._keepalive_at = now + _KEEPALIVE_S
         self._unanswered += 1
         if self._unanswered > _UNANSWERED_MAX:
-            self._end(News.DOWN)
+            self._end(ConnectionEvent.DOWN)
         elif self._unanswered > 1 and self._outgoing is not None and not self._outgoing:
             self._outgoing.put(Formed([PING], len(PING)))
             self._send()
@@ -361,7 +361,7 @@ class Link:
         self._poll.close()
 
 
-def no_link(error: OSError) -> str:
+def connection_failure(error: OSError) -> str:
     """Return the error text for a connection that cannot be created."""
     return f"the connection cannot be created: {error.strerror}; raise the limit of open files of this process"
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from tutti.common.durations import Deadline
-from tutti.sources.source import Piece, Source
+from tutti.sources.source import ScanBatch, Source
 
 
-class Reading(Protocol):
+class CursorProtocol(Protocol):
     """Interface of cursors over one log or over several lanes. No method waits past the deadline of the call."""
 
     @property
@@ -37,7 +37,7 @@ class Reading(Protocol):
     def open(self, deadline: Deadline) -> bool:
         """Start reading from the position up to the frontier. Return False if there is nothing committed to read."""
 
-    def piece(self) -> Piece | None:
+    def piece(self) -> ScanBatch | None:
         """Return the next batch of the opened part; None after the last."""
 
     def close(self) -> None:
@@ -77,16 +77,16 @@ class Cursor:
         self._topics = topics
         self._columns = columns
         self._patience = patience
-        self._pieces: Iterator[Piece] | None = None
+        self._pieces: Iterator[ScanBatch] | None = None
         self._upto = self._reached = position
 
     @property
     def mark(self) -> int:
-        """As `Reading.mark`."""
+        """As `CursorProtocol.mark`."""
         return self.position
 
     def advance(self, offset: int) -> None:
-        """As `Reading.advance`."""
+        """As `CursorProtocol.advance`."""
         self.position = offset
 
     def begin_later(self, start: int) -> None:
@@ -95,11 +95,11 @@ class Cursor:
         self.end = None if self.end is None else max(self.end, start)
 
     def finished(self) -> bool:
-        """As `Reading.finished`."""
+        """As `CursorProtocol.finished`."""
         return self.end is not None and self.position >= self.end
 
     def open(self, deadline: Deadline) -> bool:
-        """As `Reading.open`; with `follow`, wait for the frontier to pass the position."""
+        """As `CursorProtocol.open`; with `follow`, wait for the frontier to pass the position."""
         if self.is_open():
             return True
         upto = self.end
@@ -130,8 +130,8 @@ class Cursor:
             self.position, upto, self._topics, self._columns, absent_ok=self._follow, left=deadline.left
         )
 
-    def piece(self) -> Piece | None:
-        """As `Reading.piece`; after the last batch, the position is the end of the opened part."""
+    def piece(self) -> ScanBatch | None:
+        """As `CursorProtocol.piece`; after the last batch, the position is the end of the opened part."""
         pieces, self._pieces = self._pieces, None  # a generator that raises is finished: the next call opens a new one
         piece = None if pieces is None else next(pieces, None)
         if piece is None:
@@ -141,6 +141,6 @@ class Cursor:
         return piece
 
     def close(self) -> None:
-        """As `Reading.close`."""
+        """As `CursorProtocol.close`."""
         self._pieces = None
         self.source.close()

@@ -23,7 +23,7 @@ def json_lines(batch: pa.RecordBatch) -> Iterator[bytes]:
         yield orjson.dumps(dict(row))
 
 
-def cut_lines(batch: pa.RecordBatch, cut: int) -> Iterator[bytes]:
+def truncated_json_lines(batch: pa.RecordBatch, cut: int) -> Iterator[bytes]:
     """As `json_lines`, with each value limited to its first `cut` bytes; the field `..._bytes` then holds its full length."""
     whole: dict[str, list[Any]] = {name: batch.column(name).to_pylist() for name in ("key", "value")}
     for number, line in enumerate(json_lines(batch.drop_columns(["headers"]))):

@@ -10,14 +10,14 @@ from tutti import limits
 from tutti.common.durations import Deadline
 from tutti.errors import OffsetOutOfRange, Unavailable, UsageError
 from tutti.reading.cursor import Cursor
-from tutti.sources.flight import Reads
-from tutti.sources.source import Frontier, LaneInfo, Piece, Place, place_of
+from tutti.sources.flight import FlightSource
+from tutti.sources.source import Bound, Frontier, LaneInfo, ScanBatch, resolve_bound
 
-_PAUSE_S = limits.LANES_LOOK_US_MIN / 1e6
-_PAUSE_S_MAX = limits.LANES_LOOK_US_MAX / 1e6
+_PAUSE_S = limits.LANES_POLL_US_MIN / 1e6
+_PAUSE_S_MAX = limits.LANES_POLL_US_MAX / 1e6
 
 
-def lane_named(reads: Reads, origin: str) -> LaneInfo:
+def find_lane(reads: FlightSource, origin: str) -> LaneInfo:
     """Return the lane for an origin: the newest lane of a gateway's name, or the lane NUMBER-INCARNATIONHEX.
 
     Raises:
@@ -32,7 +32,7 @@ def lane_named(reads: Reads, origin: str) -> LaneInfo:
     return found[0]
 
 
-class Origins:
+class LaneCursors:
     """Cursors of all lanes, read one lane after another. With `follow`, lanes that appear later are read from their start.
 
     "earliest" is the first record that a lane holds when its reading begins: records that retention removed before that are not
@@ -47,9 +47,9 @@ class Origins:
 
     def __init__(
         self,
-        reads: Reads,
-        start: Place | None,
-        end: Place | None,
+        reads: FlightSource,
+        start: Bound | None,
+        end: Bound | None,
         follow: bool,
         topics: Sequence[str] | None,
         columns: Sequence[str] | None,
@@ -60,14 +60,14 @@ class Origins:
             if isinstance(place, int) and not isinstance(place, bool):
                 raise UsageError(f"{what}={place!r} is an offset, which only counts in one lane: choose the lane with origin=")
             if place is not None and not isinstance(place, datetime):
-                place_of(reads, what, place, Frontier("", 0, 0, 0, 0, 0, ""))
+                resolve_bound(reads, what, place, Frontier("", 0, 0, 0, 0, 0, ""))
         self._reads = reads
         self._start, self._end = start, end
         self._follow = follow
         self._cursor_args = follow, topics, columns, patience
         self._patience = patience
         self._cursors: dict[str, Cursor] = {}
-        self._sources: dict[str, Reads] = {}
+        self._sources: dict[str, FlightSource] = {}
         self._frontiers: dict[str, int] = {}
         self._to_begin: set[str] = set()  # unread lanes whose range starts at "earliest"
         self._start_tried: dict[str, int] = {}  # lane -> its position when all gateways were asked for their start offsets
@@ -142,7 +142,7 @@ class Origins:
                 return True
         return False
 
-    def piece(self) -> Piece | None:
+    def piece(self) -> ScanBatch | None:
         """As `Reading.piece`."""
         try:
             piece = self._cursors[self._current].piece()
@@ -203,12 +203,12 @@ class Origins:
         self._unknown_since.pop(lane.lane, None)
         return frontier
 
-    def _add(self, lane: LaneInfo, start: Place | None, frontier: Frontier) -> None:
+    def _add(self, lane: LaneInfo, start: Bound | None, frontier: Frontier) -> None:
         """Record the frontier of a lane; for a new lane, create the cursor."""
         if lane.lane not in self._cursors:
             source = self._sources[lane.lane]
-            first = place_of(source, "start", "earliest" if start is None else start, frontier)
-            last = None if self._follow and self._end is None else place_of(source, "end", self._end or "latest", frontier)
+            first = resolve_bound(source, "start", "earliest" if start is None else start, frontier)
+            last = None if self._follow and self._end is None else resolve_bound(source, "end", self._end or "latest", frontier)
             self._cursors[lane.lane] = Cursor(source, first, None if last is None else max(first, last), *self._cursor_args)
             if start in (None, "earliest"):
                 self._to_begin.add(lane.lane)

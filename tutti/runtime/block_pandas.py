@@ -17,7 +17,7 @@ class _PandasBlocker(MetaPathFinder):
             raise ModuleNotFoundError("Tutti's own processes block the import of pandas", name=fullname)
 
 
-def without_pandas() -> None:
+def block_pandas() -> None:
     """Keep pyarrow from importing an installed pandas. Call this in Tutti's own processes before the first use of pyarrow.
 
     At its first scalar, array or `to_numpy`, pyarrow would import pandas. The import takes a third of a second, in which a gateway

@@ -22,6 +22,6 @@ def end_with_parent(parent: int, number: int) -> None:
         os.kill(os.getpid(), number)
 
 
-def ending_with_this(number: int = signal.SIGTERM) -> Callable[[], None]:
+def end_with_this_process(number: int = signal.SIGTERM) -> Callable[[], None]:
     """Return a `preexec_fn` for a child that gets signal `number` when this single-threaded process ends."""
     return functools.partial(end_with_parent, os.getpid(), number)

@@ -19,7 +19,7 @@ from tutti import limits
 
 MS_PER_S = 1000
 _LATE_S = limits.CONNECT_TIMEOUT_US / 1e6  # cache time of an answer that arrives after all callers gave up
-Look = Callable[[str], str]
+Lookup = Callable[[str], str]
 
 
 def addresses(host: str) -> list[str]:
@@ -45,7 +45,7 @@ def look_up(host: str) -> str:
     return addresses(host)[0]
 
 
-def number(host: str) -> str:
+def ip_literal(host: str) -> str:
     """Return the host as an IP address; empty for a name."""
     try:
         return str(ip_address(host))
@@ -53,14 +53,14 @@ def number(host: str) -> str:
         return ""
 
 
-class Names:
+class Resolver:
     """Resolver with cached addresses. One thread owns it and never blocks; the lookups run in other threads.
 
     Attributes:
         fd: readable when there are answers to `take`.
     """
 
-    def __init__(self, look: Look = look_up) -> None:
+    def __init__(self, look: Lookup = look_up) -> None:
         """Use `look` for lookups in other threads.
 
         Raises:
@@ -78,7 +78,7 @@ class Names:
 
         An IP address is returned as it is. Each call for a name starts a new lookup, and returns the last known address meanwhile.
         """
-        found = number(host)
+        found = ip_literal(host)
         if found:
             return found
         if host not in self._under_way and len(self._under_way) < limits.ROSTER_MAX:
@@ -128,13 +128,13 @@ class Names:
             self.fd = -1
 
 
-_Key = tuple[Look, str]
+_Key = tuple[Lookup, str]
 _lock = threading.Lock()  # guards the tables below, and keeps answers and the eventfd counter consistent
-_waiting: dict[_Key, list[Names]] = {}  # running lookup -> resolvers that wait for it
+_waiting: dict[_Key, list[Resolver]] = {}  # running lookup -> resolvers that wait for it
 _late: dict[_Key, tuple[float, str, str]] = {}  # late answers: time (monotonic), address, error
 
 
-def _ask(look: Look, host: str, names: Names) -> None:
+def _ask(look: Lookup, host: str, names: Resolver) -> None:
     """Give `names` an answer for a host: from a running lookup, from a late answer, or from a new lookup."""
     key = look, host
     with _lock:
@@ -152,7 +152,7 @@ def _ask(look: Look, host: str, names: Names) -> None:
         _answer(key, "", str(error))
 
 
-def _run(look: Look, host: str) -> None:
+def _run(look: Lookup, host: str) -> None:
     """Perform a lookup; runs in its own thread."""
     try:
         found, reason = look(host), ""

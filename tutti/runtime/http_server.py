@@ -31,7 +31,7 @@ from tutti.runtime.reserved_fds import TOO_MANY
 _HTTP2_PREFACE = b"PRI * HTTP/2.0"
 _ZEROMQ_GREETING = b"\xff"
 #: uvicorn settings of every port for untrusted clients: plain HTTP/1.1, no uvicorn logs, no server header, no proxy headers.
-PLAIN: dict[str, Any] = {
+UVICORN_SETTINGS: dict[str, Any] = {
     "ws": "none",
     "lifespan": "off",
     "loop": "asyncio",

@@ -18,7 +18,7 @@ _WAIT_PART = 100  # waits take at most one part in 100 of the time
 _BLOCKING_TERMINAL_BYTES = 1  # a writable blocking terminal does not report its free space; one byte never blocks
 
 
-class Unfailing:
+class LossyLogFile:
     """A file that drops and counts lines on a full disk, or if no process reads the pipe or terminal. Thread-safe.
 
     Writes wait for a slow reader for at most `LOG_WAIT_MS_MAX`, and one hundredth of the total time, because other threads wait for

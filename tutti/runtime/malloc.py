@@ -20,7 +20,9 @@ _MADV_COLLAPSE = 25
 _MMAP_THRESHOLD, _TRIM_THRESHOLD, _TOP_PAD, _ARENA_MAX = -3, -1, -2, -8
 
 
-def tune(*, mmap: int | None = None, trim: int | None = None, top_pad: int | None = None, arenas: int | None = None) -> bool:
+def configure_allocator(
+    *, mmap: int | None = None, trim: int | None = None, top_pad: int | None = None, arenas: int | None = None
+) -> bool:
     """Configure the allocator; None keeps a setting. Return False if the C library has no mallopt, or refuses a value.
 
     Args:
@@ -42,13 +44,13 @@ def tuned_by_user() -> bool:
     return "GLIBC_TUNABLES" in os.environ or any(name.startswith("MALLOC_") for name in os.environ)
 
 
-def give_back() -> bool:
+def release_free_memory() -> bool:
     """Return free heap pages to the system, which takes about a millisecond per 100 MB."""
     malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     return bool(malloc_trim and malloc_trim(0))
 
 
-def collapse() -> int:
+def use_huge_pages() -> int:
     """Move the process's mostly resident memory into huge pages, and return the bytes moved. Call this after all imports.
 
     After each context switch a process has TLB misses; with huge pages there are far fewer, above all in a virtual machine. This

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 from tutti import limits
 from tutti.data.addresses import Address, is_loopback, parse_host_port
 from tutti.errors import ConfigError, UsageError
-from tutti.runtime.http_server import PLAIN, BoundedProtocol, Server
+from tutti.runtime.http_server import UVICORN_SETTINGS, BoundedProtocol, Server
 
 US = 1_000_000
 
@@ -43,7 +43,7 @@ class _TurnedAway(Collector):
         yield family
 
 
-class Page:
+class MetricsPage:
     """Metrics page, served while the context is entered.
 
     Attributes:
@@ -82,7 +82,7 @@ class Page:
         config = uvicorn.Config(
             make_asgi_app(registry),
             http=_Protocol,
-            **PLAIN,
+            **UVICORN_SETTINGS,
             log_level="error",  # uvicorn warns about each invalid request, so clients could fill the log
             backlog=limits.METRICS_CONNECTIONS_MAX,
             timeout_graceful_shutdown=1,

@@ -33,7 +33,7 @@ def raise_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def set_aside() -> None:
+def reserve_descriptors() -> None:
     """Reserve descriptors of this process for `spared`. Call this once per process."""
     import resource  # noqa: PLC0415 - clients also run on systems without it, and never call this
 
@@ -44,7 +44,7 @@ def set_aside() -> None:
         _bounds[:] = fewer, soft
 
 
-def spared(act: Callable[[], Result]) -> Result:
+def with_reserved_descriptor(act: Callable[[], Result]) -> Result:
     """Call a function that needs a descriptor; if none is free, use a reserved one.
 
     Raises:
@@ -67,19 +67,19 @@ def spared(act: Callable[[], Result]) -> Result:
             resource.setrlimit(resource.RLIMIT_NOFILE, (min(fewer, hard), hard))
 
 
-def patiently(act: Callable[[], Result]) -> Result:
+def with_descriptor_wait(act: Callable[[], Result]) -> Result:
     """As `spared`; if the reserve is empty too, wait until connections release descriptors.
 
     Raises:
         OSError: as `act`; also if no descriptor was free for `FILES_WAIT_US_MAX`.
     """
     for _ in range(
-        limits.FILES_WAIT_US_MAX // limits.FILES_LOOK_US
+        limits.FILES_WAIT_US_MAX // limits.FILES_RETRY_US
     ):  # counted, not timed: a suspended process must not use up its wait
         try:
-            return spared(act)
+            return with_reserved_descriptor(act)
         except OSError as error:
             if error.errno not in TOO_MANY:
                 raise
-        time.sleep(limits.FILES_LOOK_US / _US)
-    return spared(act)
+        time.sleep(limits.FILES_RETRY_US / _US)
+    return with_reserved_descriptor(act)

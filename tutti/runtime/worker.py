@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from prometheus_client.registry import Collector
 
 from tutti.errors import ConfigError
-from tutti.runtime.metrics_server import Page
+from tutti.runtime.metrics_server import MetricsPage
 
 
 class Worker(Protocol):
@@ -64,7 +64,7 @@ def run(
         page: dict[str, str] = {}
         if metrics and collector is not None:
             try:
-                page["metrics"] = stack.enter_context(Page(metrics, collector, insecure=insecure))
+                page["metrics"] = stack.enter_context(MetricsPage(metrics, collector, insecure=insecure))
             except ConfigError as error:
                 raise ConfigError(f"{file}: {error}" if file else str(error)) from error
         stack.enter_context(_relaxed_gc())

@@ -28,7 +28,7 @@ FILE_WAIT_S = 10.0  # seconds to wait for each part of the input from a pipe or 
 Stamp = tuple[int, int, int]
 
 
-def stamp(path: str | Path) -> Stamp:
+def file_stamp(path: str | Path) -> Stamp:
     """Return values that change with each write of a file; zeros if it does not exist."""
     try:
         found = Path(path).stat()
@@ -42,7 +42,7 @@ def monotonic_us() -> int:
     return time.monotonic_ns() // 1000
 
 
-class Changes:
+class FileWatcher:
     """Detects that a file changed and then stayed unchanged for `KEYS_STILL_US`. Owned by one thread at a time.
 
     The delay skips half-written files: `cp` and editors that write in place leave a partial file, which can look complete.
@@ -57,17 +57,17 @@ class Changes:
 
     def look(self) -> Stamp | None:
         """Return the file's stamp if it must be read again, else None. The answer stays until `take`."""
-        seen, now_us = stamp(self._path), self._clock_us()
+        seen, now_us = file_stamp(self._path), self._clock_us()
         if seen != self._seen or now_us < self._since_us:
             self._seen, self._since_us = seen, now_us
-        return seen if seen != self._taken and now_us - self._since_us >= limits.KEYS_STILL_US else None
+        return seen if seen != self._taken and now_us - self._since_us >= limits.KEYS_UNCHANGED_US else None
 
     def take(self, read: Stamp) -> None:
         """Record that the file was read with this stamp."""
         self._taken = read
 
 
-def read_whole(path: str | Path, bytes_max: int = FILE_BYTES_MAX) -> tuple[bytes, os.stat_result]:
+def read_limited(path: str | Path, bytes_max: int = FILE_BYTES_MAX) -> tuple[bytes, os.stat_result]:
     """Return what a file holds and its status. The path may be a pipe (`<(...)` of a shell) or a device.
 
     Raises:
@@ -140,7 +140,7 @@ def read_toml(path: str | Path, made_by: str) -> tuple[dict[str, Any], os.stat_r
         ConfigError: the file is not readable, too large, or not TOML. The message contains none of its content.
     """
     try:
-        data, found = read_whole(path)
+        data, found = read_limited(path)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read ({(error.strerror or str(error)).lower()}): {remedy(error, made_by)}") from None
     try:
@@ -160,7 +160,7 @@ def check_private(path: str | Path, found: os.stat_result) -> None:
         raise ConfigError(f"{path} contains a secret, and other users can read or write it (mode {mode:04o}): chmod 600 {path}")
 
 
-def check_guarded(path: str | Path, found: os.stat_result) -> None:
+def check_not_world_writable(path: str | Path, found: os.stat_result) -> None:
     """Check that not every user can write a file that grants access.
 
     Raises:
@@ -185,7 +185,7 @@ def write_new(path: Path, text: str, mode: int) -> None:
         os.fsync(descriptor)
 
 
-def write_whole(path: str | Path, text: str, mode: int) -> None:
+def replace_text(path: str | Path, text: str, mode: int) -> None:
     """Replace a file atomically, so that concurrent readers never see a partial one.
 
     Raises:
@@ -208,7 +208,7 @@ def check_certificate(certificate: str | Path, key: str | Path) -> None:
 
     try:
         for path in (certificate, key):
-            found = read_whole(path)[1]
+            found = read_limited(path)[1]
             if not stat.S_ISREG(found.st_mode):  # pipes do not work: the library reads the file again, also after changes
                 raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         check_private(key, found)

@@ -35,7 +35,7 @@ from tutti import limits
 from tutti.data.names import NAME_BYTES_MAX, check_name, is_nameless
 from tutti.errors import ConfigError, NotAllowed, UsageError
 from tutti.runtime.fsync import make_directory
-from tutti.security.key_files import Changes, check_guarded, read_toml, stamp, write_whole
+from tutti.security.key_files import FileWatcher, check_not_world_writable, file_stamp, read_toml, replace_text
 
 PREFIX = "tutti_"  # makes a leaked token recognisable
 TOKEN_BYTES = 32
@@ -46,7 +46,7 @@ _PATTERN = re.compile(rf"[A-Za-z0-9._*-]{{1,{NAME_BYTES_MAX}}}\Z")
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 
 #: Codes of `NotAllowed`: the caller is not authenticated; the caller lacks the right.
-WHO, WHAT = "token", "rights"
+UNAUTHENTICATED, NO_RIGHT = "token", "rights"
 
 
 class Access(NamedTuple):
@@ -90,7 +90,8 @@ class Access(NamedTuple):
         """
         if not self.may_produce(topic):
             raise NotAllowed(
-                f"token {self.name!r} may not write to topic {topic!r}: ask for one that may (`tutti tokens new --produce`)", WHAT
+                f"token {self.name!r} may not write to topic {topic!r}: ask for one that may (`tutti tokens new --produce`)",
+                NO_RIGHT,
             )
 
     def require_producer(self, name: str) -> None:
@@ -101,10 +102,10 @@ class Access(NamedTuple):
         """
         if not self.produce:
             raise NotAllowed(
-                f"token {self.name!r} may write to no topic: ask for one that may (`tutti tokens new --produce`)", WHAT
+                f"token {self.name!r} may write to no topic: ask for one that may (`tutti tokens new --produce`)", NO_RIGHT
             )
         if not is_nameless(name) and not any(_matches(pattern, name) for pattern in self.producers):
-            raise NotAllowed(f"token {self.name!r} may not write as producer {name!r}: ask for one that may", WHAT)
+            raise NotAllowed(f"token {self.name!r} may not write as producer {name!r}: ask for one that may", NO_RIGHT)
 
     def require_read(self, topics: Iterable[str] | None) -> None:
         """Check the right to read topics (None: all).
@@ -116,11 +117,13 @@ class Access(NamedTuple):
             return
         if topics is None:
             mine = ", ".join(self.read) or "none"
-            raise NotAllowed(f"token {self.name!r} may not read all topics (it may read: {mine}): name the topics to be read", WHAT)
+            raise NotAllowed(
+                f"token {self.name!r} may not read all topics (it may read: {mine}): name the topics to be read", NO_RIGHT
+            )
         for topic in topics:
             if not self.may_read(topic):
                 raise NotAllowed(
-                    f"token {self.name!r} may not read topic {topic!r}: ask for one that may (`tutti tokens new --read`)", WHAT
+                    f"token {self.name!r} may not read topic {topic!r}: ask for one that may (`tutti tokens new --read`)", NO_RIGHT
                 )
 
     def require_reader(self) -> None:
@@ -131,7 +134,7 @@ class Access(NamedTuple):
         """
         if not self.read:
             raise NotAllowed(
-                f"token {self.name!r} may read no topic, so it cannot save an offset: ask for a token with --read", WHAT
+                f"token {self.name!r} may read no topic, so it cannot save an offset: ask for a token with --read", NO_RIGHT
             )
 
     def require_admin(self, to_do: str) -> None:
@@ -141,11 +144,11 @@ class Access(NamedTuple):
             NotAllowed: the caller lacks the right.
         """
         if not self.admin:
-            raise NotAllowed(f"token {self.name!r} may not {to_do}: that needs a token with --admin (`tutti tokens new`)", WHAT)
+            raise NotAllowed(f"token {self.name!r} may not {to_do}: that needs a token with --admin (`tutti tokens new`)", NO_RIGHT)
 
 
 #: Access of every caller at a gateway without authentication.
-ANYBODY = Access("", produce=("*",), read=("*",), admin=True)
+FULL_ACCESS = Access("", produce=("*",), read=("*",), admin=True)
 
 
 def gateway_access(name: str) -> Access:
@@ -197,7 +200,7 @@ class Tokens:
         self._path = Path(path)
         self._clock_us = clock_us
         self._lock = threading.Lock()
-        self._changes = Changes(path, stamp(path), clock_us)
+        self._changes = FileWatcher(path, file_stamp(path), clock_us)
         self._looked_us = clock_us()
         self._known = {access.sha256: access for access in read_tokens(path).values()}
         self.trouble = ""
@@ -237,8 +240,8 @@ class Tokens:
 
     def count_refused(self, error: NotAllowed) -> None:
         """Count an authenticated caller that lacked a right."""
-        if error.code == WHAT:
-            self.count(WHAT)
+        if error.code == NO_RIGHT:
+            self.count(NO_RIGHT)
 
     def count(self, reason: str, times: int = 1) -> None:
         """Count rejected callers."""
@@ -249,7 +252,7 @@ class Tokens:
         """Read the file again if it changed, with a check at most every `KEYS_LOOK_US`."""
         now_us = self._clock_us()
         with self._lock:
-            if 0 <= now_us - self._looked_us < limits.KEYS_LOOK_US:
+            if 0 <= now_us - self._looked_us < limits.KEYS_CHECK_US:
                 return
             self._looked_us = now_us
             seen = self._changes.look()
@@ -270,7 +273,7 @@ class Tokens:
 
     def _rejection(self, why: str, reason: str) -> NotAllowed:
         self.count(why)
-        return NotAllowed(reason, WHO)
+        return NotAllowed(reason, UNAUTHENTICATED)
 
 
 def read_tokens(path: str | Path) -> dict[str, Access]:
@@ -295,7 +298,7 @@ def read_tokens(path: str | Path) -> dict[str, Access]:
                 f"{path}: {owner[access.sha256]} and {name} are the same token: create one for each with `tutti tokens new`"
             )
         owner[access.sha256] = name
-    check_guarded(path, found)
+    check_not_world_writable(path, found)
     return tokens
 
 
@@ -362,7 +365,7 @@ def change_tokens(path: str | Path, change: Callable[[dict[str, Access]], None])
             raise ConfigError(
                 f"{path} would list {len(tokens)} tokens, above the limit of {limits.TOKENS_MAX}: remove old ones first"
             )
-        write_whole(place, _text(tokens.values()), 0o644)
+        replace_text(place, _text(tokens.values()), 0o644)
     finally:
         os.close(directory)
 

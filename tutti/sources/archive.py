@@ -11,15 +11,15 @@ import numpy as np
 import pyarrow as pa
 
 from tutti import limits
-from tutti.archive.catalog import Archive, Span
+from tutti.archive.catalog import Archive, ArchivedRange
 from tutti.archive.reader import read
 from tutti.common.address import Address
 from tutti.data.frames.columns import check_columns
 from tutti.errors import UsageError
-from tutti.sources.source import Frontier, Piece, Range, Topic, check_topics, scan_of, time_us_of
+from tutti.sources.source import Frontier, Range, ScanBatch, Topic, check_topics, scan_source, time_us_of
 
 Answer = TypeVar("Answer")
-_PAUSE_S = limits.ARCHIVE_LOOK_US / 1e6
+_PAUSE_S = limits.ARCHIVE_LIST_US / 1e6
 
 
 class ArchiveSource:
@@ -56,7 +56,7 @@ class ArchiveSource:
         absent_ok: bool = False,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records [start, end) in offset order; arguments as in `Reads.scan`."""
-        return scan_of(self, start, end, topics, columns, follow, absent_ok)
+        return scan_source(self, start, end, topics, columns, follow, absent_ok)
 
     def pieces(
         self,
@@ -66,13 +66,13 @@ class ArchiveSource:
         columns: Sequence[str] | None = None,
         absent_ok: bool = False,
         left: Callable[[], float] | None = None,
-    ) -> Iterator[Piece]:
+    ) -> Iterator[ScanBatch]:
         """As `scan` over an archived range, with the next offset after each batch. `left` is ignored: no gateway is involved."""
         wanted, chosen = check_columns(columns), check_topics(topics)
         if chosen is not None and not absent_ok:
             self._check_known(chosen, start, end)
         for part in read(self.archive, start, end, chosen, wanted):
-            yield Piece(*part)
+            yield ScanBatch(*part)
 
     def _check_known(self, topics: Sequence[str], start: int, end: int) -> None:
         if start >= end:
@@ -133,7 +133,7 @@ class ArchiveSource:
                     return found[-1 if backwards else 0]
         return start
 
-    def _ticks(self, before: Span | None, span: Span, every: int) -> Iterator[int]:
+    def _ticks(self, before: ArchivedRange | None, span: ArchivedRange, every: int) -> Iterator[int]:
         """Yield the offsets in a range that have a tick with a number divisible by `every`; `before` is the preceding range."""
         manifest = self.archive.manifest(span)
         tick = manifest.tick_first if before is None else self.archive.manifest(before).tick_last

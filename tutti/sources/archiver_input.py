@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tutti.sources.flight import Reads
-from tutti.sources.local_files import pieces_nearby
-from tutti.sources.locality import is_here
-from tutti.sources.source import Frontier, Piece, begun
+from tutti.sources.flight import FlightSource
+from tutti.sources.local_files import scan_local_first
+from tutti.sources.locality import is_local_host
+from tutti.sources.source import Frontier, ScanBatch, begun
 
 
-class LogOfGateways:
+class GatewayLog:
     """The log interface of `tutti.archive.archiver`, backed by gateways.
 
     Args:
@@ -24,24 +24,24 @@ class LogOfGateways:
 
     def __init__(self, url: str) -> None:
         """Prepare, without a connection."""
-        self._reads = Reads(url)
+        self._reads = FlightSource(url)
 
     def frontier(self) -> Frontier:
         """Return the frontier of the log; wait for the log to exist."""
         return begun(self._reads)
 
     def tick_end(self, start: int, limit: int, end: int, every: int) -> int:
-        """As `Reads.tick_end`."""
+        """As `FlightSource.tick_end`."""
         return self._reads.tick_end(start, limit, end, every)
 
     def bytes_end(self, start: int, end: int, bytes_max: int) -> int:
-        """As `Reads.bytes_end`."""
+        """As `FlightSource.bytes_end`."""
         return self._reads.bytes_end(start, end, bytes_max)
 
-    def records(self, start: int, end: int) -> Iterator[Piece]:
+    def records(self, start: int, end: int) -> Iterator[ScanBatch]:
         """Yield the records [start, end) with all columns."""
         log = self._reads.frontier().log
-        return pieces_nearby([one for one in self._reads.addresses if is_here(one.host)], self._reads, log, start, end)
+        return scan_local_first([one for one in self._reads.addresses if is_local_host(one.host)], self._reads, log, start, end)
 
     def readers(self) -> dict[str, int]:
         """Return the committed offsets of named readers."""

@@ -16,11 +16,11 @@ from tutti import limits
 from tutti.common.address import Address
 from tutti.data.frames.columns import check_columns, schema_of
 from tutti.errors import Behind, Damaged, DirectoryRefused, OffsetOutOfRange, TuttiError, UsageError, WrongDirectory
-from tutti.log.files.lane_paths import lane_at
+from tutti.log.files.lane_paths import lane_of_path
 from tutti.log.read.batch_limits import bytes_end, tick_end
 from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
-from tutti.sources.source import Frontier, Piece, Range, Topic, check_topics, scan_of, time_us_of
+from tutti.sources.source import Frontier, Range, ScanBatch, Topic, check_topics, scan_source, time_us_of
 
 Answer = TypeVar("Answer")
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
@@ -29,7 +29,7 @@ _PAUSE_DOWN_S = 0.1  # longer, because without a running gateway each poll scans
 _UNREADABLE = (Damaged, DirectoryRefused)
 
 
-class Files:
+class FileSource:
     """Reads one data directory, or several of one log. If a directory is corrupt, another one serves the rest of the range.
 
     If its gateway is down, a directory ends at its last stored watermark, at most one heartbeat old. This class neither changes
@@ -144,7 +144,7 @@ class Files:
         absent_ok: bool = False,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records [start, end) in order, as batches of exactly `schema_of(columns)`; arguments as in `Reads.scan`."""
-        return scan_of(self, start, end, topics, columns, follow, absent_ok)
+        return scan_source(self, start, end, topics, columns, follow, absent_ok)
 
     def pieces(
         self,
@@ -154,7 +154,7 @@ class Files:
         columns: Sequence[str] | None = None,
         absent_ok: bool = False,
         left: Callable[[], float] | None = None,
-    ) -> Iterator[Piece]:
+    ) -> Iterator[ScanBatch]:
         """As `scan` over a committed range, with the next offset after each batch. `left` is ignored: no gateway is involved."""
         wanted = check_columns(columns)
         chosen = check_topics(topics)
@@ -173,7 +173,7 @@ class Files:
                     position = position + batch.num_rows if offsets is None else offsets[-1].as_py() + 1
                     if len(asked) != len(wanted):
                         batch = pa.RecordBatch.from_arrays([batch.column(name) for name in wanted], schema=schema)
-                    yield Piece(batch, position, offsets)
+                    yield ScanBatch(batch, position, offsets)
                 position = upto
                 if position >= end:
                     return
@@ -264,7 +264,7 @@ def _directories(paths: object) -> list[str]:
     for path in several:
         if not isinstance(path, str | os.PathLike) or "\0" in (named := os.fspath(path)) or not named:
             raise UsageError(f"{path!r} is not the path of a data directory: give its path as text")
-        lane = lane_at(os.path.realpath(path))
+        lane = lane_of_path(os.path.realpath(path))
         if lane is not None:
             raise WrongDirectory(
                 f"{named} is the directory of a lane of unordered records. Read a lane from gateways by url "

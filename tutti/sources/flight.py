@@ -23,12 +23,12 @@ from tutti.data.frames.columns import check_columns, schema_of
 from tutti.data.gateway_states import CUT_OFF
 from tutti.data.names import check_name
 from tutti.errors import Behind, ConfigError, FormatError, Refused, TuttiError, Unavailable
-from tutti.io.endpoints import Route
-from tutti.io.request import Talk
-from tutti.sources.flight_pool import FLIGHT_ERRORS, answer_of, client_of, drop, lacks_field, translate
-from tutti.sources.source import Frontier, LaneInfo, Piece, Range, Topic, check_topics, scan_of, time_us_of
+from tutti.io.endpoints import Endpoints
+from tutti.io.request import RequestClient
+from tutti.sources.flight_pool import FLIGHT_EXCEPTIONS, client_of, drop, lacks_field, perform_action, translate
+from tutti.sources.source import Frontier, LaneInfo, Range, ScanBatch, Topic, check_topics, scan_source, time_us_of
 
-__all__ = ["Reads", "check_columns", "check_name", "schema_of"]
+__all__ = ["FlightSource", "check_columns", "check_name", "schema_of"]
 
 Answer = TypeVar("Answer")
 Asked = dict[str, object]
@@ -43,7 +43,7 @@ LOG = logging.getLogger("tutti.client")
 _locations: dict[tuple[int, Address], str] = {}  # location of the reads port by (process id, client address)
 
 
-class Reads:
+class FlightSource:
     """Reads from the gateways of a url. Thread-safe; the whole process shares the connections.
 
     Each request carries the highest frontier seen so far, so no gateway answers with less (C7). After a failure, a scan continues
@@ -80,7 +80,7 @@ class Reads:
         """Prepare, without a connection."""
         self._credentials = given(credentials)
         self._of = {"lane": lane} if lane else {}
-        self._route = Route(parse_url(url) if isinstance(url, str) else url)
+        self._route = Endpoints(parse_url(url) if isinstance(url, str) else url)
         self._timeout = timeout
         self._search = min(timeout, patience)
         self._patience = patience
@@ -218,11 +218,11 @@ class Reads:
         answer = self._act("lanes", {}, _SLACK_S, patience)
         return [LaneInfo(**{name: line[name] for name in LaneInfo._fields if name in line}) for line in answer]
 
-    def of_lane(self, lane: LaneInfo) -> Reads:
+    def of_lane(self, lane: LaneInfo) -> FlightSource:
         """Return a source for a lane; gateways below the frontier in `lane` do not answer it."""
-        return Reads(self.addresses, self._timeout, self._patience, lane.frontier, self._log, lane.lane, self._credentials)
+        return FlightSource(self.addresses, self._timeout, self._patience, lane.frontier, self._log, lane.lane, self._credentials)
 
-    def reaching_back(self) -> tuple[Reads, int]:
+    def reaching_back(self) -> tuple[FlightSource, int]:
         """Return a source that prefers the gateway with the lowest start of the log, and that start.
 
         Each gateway has its own retention. Gateways that do not answer at once are skipped, unless none answers.
@@ -236,9 +236,9 @@ class Reads:
         most = min(starts, key=starts.__getitem__)
         return self._through(dict.fromkeys([most, *addresses])), starts[most]
 
-    def _through(self, addresses: Iterable[Address]) -> Reads:
+    def _through(self, addresses: Iterable[Address]) -> FlightSource:
         with self._lock:
-            return Reads(
+            return FlightSource(
                 addresses, self._timeout, self._patience, self._seen, self._log, self._of.get("lane", ""), self._credentials
             )
 
@@ -266,7 +266,7 @@ class Reads:
         absent_ok: bool = False,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records [start, end) in order, as batches of exactly `schema_of(columns)`; arguments as in `Source.scan`."""
-        return scan_of(self, start, end, topics, columns, follow, absent_ok, self._patience)
+        return scan_source(self, start, end, topics, columns, follow, absent_ok, self._patience)
 
     def pieces(
         self,
@@ -276,7 +276,7 @@ class Reads:
         columns: Sequence[str] | None = None,
         absent_ok: bool = False,
         left: Callable[[], float] | None = None,
-    ) -> Iterator[Piece]:
+    ) -> Iterator[ScanBatch]:
         """As `scan` over a committed range, with the next offset after each batch.
 
         `left` returns the remaining seconds to wait for a gateway; it can only shorten the patience.
@@ -308,7 +308,7 @@ class Reads:
                         offsets = batch.column("offset") if chosen is not None else None
                         position = position + batch.num_rows if offsets is None else offsets[-1].as_py() + 1
                         made = pa.RecordBatch.from_arrays([batch.column(name) for name in wanted], schema=schema)
-                        yield Piece(made, position, offsets)
+                        yield ScanBatch(made, position, offsets)
                         if time.monotonic() > old:
                             break  # the stream's deadline also counts the caller's time: reopen early, before it can expire
                     else:
@@ -334,7 +334,7 @@ class Reads:
                 answer = orjson.loads((stream.schema.metadata or {}).get(_METADATA_KEY, b"{}"))
                 self._same_log(answer.get("log", ""))
                 self.saw(answer.get("frontier", 0))
-            except FLIGHT_ERRORS as error:
+            except FLIGHT_EXCEPTIONS as error:
                 raise translate(error) from error
             while True:
                 try:
@@ -342,7 +342,7 @@ class Reads:
                 except StopIteration:
                     stream = None
                     return
-                except FLIGHT_ERRORS as error:
+                except FLIGHT_EXCEPTIONS as error:
                     raise translate(error) from error
                 if batch is not None and batch.num_rows:
                     self._went_well()
@@ -376,11 +376,11 @@ class Reads:
 
         def act(client: Any, options: flight.FlightCallOptions) -> Any:
             try:
-                return answer_of(client, options, action, body)
-            except FLIGHT_ERRORS as error:
+                return perform_action(client, options, action, body)
+            except FLIGHT_EXCEPTIONS as error:
                 if not (linearizable and lacks_field(error, "linearizable")):
                     raise
-                return answer_of(client, options, action, plain)
+                return perform_action(client, options, action, plain)
 
         return self._call(act, self._timeout if timeout is None else timeout, self._search if patience is None else patience)
 
@@ -392,7 +392,7 @@ class Reads:
                 client, headers = client_of(self._location(), self._credentials)
                 try:
                     answer = call(client, flight.FlightCallOptions(timeout=seconds, headers=headers))
-                except FLIGHT_ERRORS as error:
+                except FLIGHT_EXCEPTIONS as error:
                     raise translate(error) from error
                 self._went_well()
                 return answer
@@ -405,7 +405,7 @@ class Reads:
         address = self._route.present
         location = _locations.get((os.getpid(), address))
         if location is None:
-            with Talk([address], _SLACK_S_MIN, rounds=1, credentials=self._credentials) as talk:
+            with RequestClient([address], _SLACK_S_MIN, rounds=1, credentials=self._credentials) as talk:
                 try:
                     welcome = talk.welcome()
                 except (ConfigError, Unavailable) as error:

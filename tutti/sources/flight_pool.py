@@ -14,7 +14,7 @@ from tutti import limits
 from tutti.common.credentials import Credentials
 from tutti.common.fork import after_fork
 from tutti.errors import Behind, Damaged, FormatError, NotAllowed, OffsetOutOfRange, Refused, TuttiError, Unavailable, UsageError
-from tutti.io.port_probe import STANDS_STILL
+from tutti.io.port_probe import SILENT_ADVICE
 
 _CODES: dict[str, type[TuttiError]] = {
     "below_start": OffsetOutOfRange,
@@ -33,14 +33,14 @@ _CODES: dict[str, type[TuttiError]] = {
     "internal": Unavailable,
 }
 #: Exceptions that a Flight call can raise.
-FLIGHT_ERRORS = (flight.FlightError, pa.ArrowException, OSError)
+FLIGHT_EXCEPTIONS = (flight.FlightError, pa.ArrowException, OSError)
 
 #: gRPC keepalive detects a gateway that vanishes during a stream. The interval is long, because a server that sends no data (for
 #: example to a slow reader) closes the connection at the third ping.
 _OPTIONS: list[tuple[str, int | str]] = [
-    ("grpc.keepalive_time_ms", limits.FLIGHT_BEAT_MS),
-    ("grpc.keepalive_timeout_ms", limits.FLIGHT_SILENT_MS_MAX),
-    ("grpc.http2.ping_timeout_ms", limits.FLIGHT_SILENT_MS_MAX),  # gRPC's default of one minute overrides keepalive_timeout_ms
+    ("grpc.keepalive_time_ms", limits.FLIGHT_KEEPALIVE_MS),
+    ("grpc.keepalive_timeout_ms", limits.FLIGHT_SILENCE_MS_MAX),
+    ("grpc.http2.ping_timeout_ms", limits.FLIGHT_SILENCE_MS_MAX),  # gRPC's default of one minute overrides keepalive_timeout_ms
     ("grpc.http2.max_pings_without_data", 0),
 ]
 
@@ -92,7 +92,7 @@ def _renew_after_fork() -> None:
 after_fork(_renew_after_fork)
 
 
-def answer_of(client: Any, options: flight.FlightCallOptions, action: str, body: bytes) -> Any:
+def perform_action(client: Any, options: flight.FlightCallOptions, action: str, body: bytes) -> Any:
     """Perform an action and return its JSON answer.
 
     Raises:
@@ -130,5 +130,5 @@ def translate(error: BaseException) -> TuttiError:
             return kind(message)
     text = str(error).strip() or type(error).__name__
     if isinstance(error, flight.FlightTimedOutError) or _UNANSWERED in text:
-        return Unavailable(f"the gateway accepted the connection but did not answer in time: {STANDS_STILL}")
+        return Unavailable(f"the gateway accepted the connection but did not answer in time: {SILENT_ADVICE}")
     return Unavailable(text.splitlines()[0][:300])

@@ -17,17 +17,17 @@ from tutti import limits
 from tutti.common.address import Address
 from tutti.common.credentials import Credentials
 from tutti.errors import TuttiError
-from tutti.io.admin import Control
-from tutti.sources.files import Files
-from tutti.sources.source import Piece, Source
+from tutti.io.admin import AdminClient
+from tutti.sources.files import FileSource
+from tutti.sources.source import ScanBatch, Source
 
 LOG = logging.getLogger("tutti.client")
 
 #: By process, gateway and log: the files (None if they are not readable here), and the end of that failure's caching (monotonic s).
-_known: dict[tuple[int, Address, str], tuple[Files | None, float]] = {}
+_known: dict[tuple[int, Address, str], tuple[FileSource | None, float]] = {}
 
 
-def pieces_nearby(
+def scan_local_first(
     addresses: Iterable[Address],
     source: Source,
     log: str,
@@ -36,7 +36,7 @@ def pieces_nearby(
     topics: Sequence[str] | None = None,
     columns: Sequence[str] | None = None,
     credentials: Credentials | None = None,
-) -> Iterator[Piece]:
+) -> Iterator[ScanBatch]:
     """As `source.pieces`, from a local gateway's files as long as they are readable. Topics that do not exist are empty.
 
     Args:
@@ -49,7 +49,7 @@ def pieces_nearby(
     """
     position = start
     for address in sorted(addresses):
-        files = files_of(address, log, lambda asked: _status(asked, credentials))
+        files = local_files_of(address, log, lambda asked: _status(asked, credentials))
         if files is None:
             continue
         try:
@@ -63,7 +63,7 @@ def pieces_nearby(
     yield from source.pieces(position, end, topics, columns, absent_ok=True)
 
 
-def files_of(address: Address, log: str, ask: Callable[[Address], dict[str, object]] | None = None) -> Files | None:
+def local_files_of(address: Address, log: str, ask: Callable[[Address], dict[str, object]] | None = None) -> FileSource | None:
     """Return the files of the gateway at `address` if they hold log `log` and are readable here, else None.
 
     The process caches the answer until no gateway writes the files, and retries a failure after `NEARBY_AGAIN_US`. `ask` returns a
@@ -82,7 +82,7 @@ def files_of(address: Address, log: str, ask: Callable[[Address], dict[str, obje
     return files
 
 
-def _keep(address: Address, log: str, files: Files | None, until: float) -> None:
+def _keep(address: Address, log: str, files: FileSource | None, until: float) -> None:
     """Cache the files of a gateway, or the time until which a failure stands; drop the oldest entry of a full cache."""
     key = os.getpid(), address, log
     _known.pop(key, None)
@@ -92,11 +92,11 @@ def _keep(address: Address, log: str, files: Files | None, until: float) -> None
 
 
 def _status(address: Address, credentials: Credentials | None = None) -> dict[str, object]:
-    with Control([address], limits.ADDRESS_TIMEOUT_US / 1e6, rounds=1, learn=False, credentials=credentials) as control:
+    with AdminClient([address], limits.ADDRESS_TIMEOUT_US / 1e6, rounds=1, learn=False, credentials=credentials) as control:
         return control.status()
 
 
-def _opened(status: dict[str, object], log: str) -> Files:
+def _opened(status: dict[str, object], log: str) -> FileSource:
     """Open the data directory that a gateway's status names.
 
     Raises:
@@ -107,7 +107,7 @@ def _opened(status: dict[str, object], log: str) -> Files:
         raise TuttiError(f"the gateway serves log {status.get('log')}, not log {log}")
     if not os.path.isabs(path):
         raise TuttiError("the gateway's status names no data directory")
-    files = Files(path)
+    files = FileSource(path)
     if files.written_by() != name or files.frontier().log != log:
         files.close()
         raise TuttiError(f"no process visible on this host writes {path} as gateway {name}")
@@ -116,4 +116,4 @@ def _opened(status: dict[str, object], log: str) -> Files:
 
 def _give_up(address: Address, log: str, why: str) -> None:
     LOG.warning(why)
-    _keep(address, log, None, time.monotonic() + limits.NEARBY_AGAIN_US / 1e6)
+    _keep(address, log, None, time.monotonic() + limits.LOCAL_FILES_RETRY_US / 1e6)

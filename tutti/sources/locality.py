@@ -10,7 +10,7 @@ from tutti import limits
 
 
 @lru_cache(maxsize=limits.ADDRESSES_MAX)
-def is_here(host: str) -> bool:
+def is_local_host(host: str) -> bool:
     """True if `host` is this host's name or one of its addresses. No DNS lookup takes place."""
     try:
         address = ipaddress.ip_address(host)

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import msgspec
 
 from tutti.data.query_info import QueryInfo
-from tutti.sources.flight import Reads
+from tutti.sources.flight import FlightSource
 
 _SLACK_S, _SLACK_S_MIN = 5.0, 1.0  # time allowed for an answer beyond the requested wait
 
 
-class Progress(Reads):
-    """Requests about query progress. Finds gateways and raises errors as `Reads` does."""
+class QueryProgress(FlightSource):
+    """Requests about query progress. Finds gateways and raises errors as `FlightSource` does."""
 
     def passed(self, reader: str, offset: int, timeout: float = 0.0, patience: float | None = None) -> int:
         """Return the committed offset of a named reader or query; -1 if it never committed one.

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from tutti import limits
 from tutti.data.client_protocol import OFFSET_UNKNOWN
 from tutti.errors import TuttiError, Unavailable, UsageError
-from tutti.io.endpoints import Route
+from tutti.io.endpoints import Endpoints
 
 if TYPE_CHECKING:
     from tutti.common.credentials import Credentials
-    from tutti.sources.query_progress import Progress
+    from tutti.sources.query_progress import QueryProgress
 
 _TURN_S = limits.ANSWER_WAIT_US_MAX / 1e6  # limit of one request, because Ctrl-C takes effect only between requests
 _REPORT_S = 1.0  # time allowed for composing the timeout message
@@ -31,10 +31,10 @@ class _Query:
         self.asker: int | None = None
 
 
-class Passing:
+class QueryWait:
     """Waits for queries on behalf of receipts. Thread-safe; the first wait connects."""
 
-    def __init__(self, route: Route, log: str, credentials: Credentials | None = None) -> None:
+    def __init__(self, route: Endpoints, log: str, credentials: Credentials | None = None) -> None:
         """Use the gateways that `route` knows at the first wait, and log `log`."""
         self._route = route
         self._credentials = credentials
@@ -42,7 +42,7 @@ class Passing:
         self._pid = os.getpid()
         self._changed = threading.Condition()
         self._queries: dict[str, _Query] = {}
-        self._gateways: Progress | None = None
+        self._gateways: QueryProgress | None = None
 
     def wait(self, name: str, offset: int, count: int, timeout: float | None) -> int:
         """Wait until the query has processed `count` records from `offset` on (-1: committed at an unknown offset).
@@ -60,9 +60,9 @@ class Passing:
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         with self._changed:
             if self._gateways is None:
-                from tutti.sources.query_progress import Progress  # noqa: PLC0415 - only callers that wait load Arrow Flight
+                from tutti.sources.query_progress import QueryProgress  # noqa: PLC0415 - only callers that wait load Arrow Flight
 
-                self._gateways = Progress(list(self._route.addresses), log=self._log, credentials=self._credentials)
+                self._gateways = QueryProgress(list(self._route.addresses), log=self._log, credentials=self._credentials)
             query = self._queries.setdefault(name, _Query())
         try:
             end = self._gateways.frontier(patience=_patience(deadline)).offset if offset == OFFSET_UNKNOWN else offset + count
@@ -76,7 +76,7 @@ class Passing:
         except TimeoutError:
             raise TimeoutError(self._timeout_message(self._gateways, name, offset, timeout)) from None
 
-    def _wait_shared(self, gateways: Progress, name: str, query: _Query, end: int, deadline: float) -> int:
+    def _wait_shared(self, gateways: QueryProgress, name: str, query: _Query, end: int, deadline: float) -> int:
         """Wait until the query is at `end`; return its position. One waiting thread asks for all, with the lowest wanted offset."""
         me = threading.get_ident()
         with self._changed:
@@ -107,7 +107,7 @@ class Passing:
             with self._changed:
                 query.wanted.remove(end)
 
-    def _timeout_message(self, gateways: Progress, name: str, offset: int, timeout: float | None) -> str:
+    def _timeout_message(self, gateways: QueryProgress, name: str, offset: int, timeout: float | None) -> str:
         """Return the message for a query that has not processed a record in time."""
         where = "" if offset == OFFSET_UNKNOWN else f" at offset {offset}"
         what = f"query {name!r} has not processed the record{where} after {round(timeout or 0.0, 1):g} s"

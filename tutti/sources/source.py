@@ -21,9 +21,21 @@ _BEGIN_LOOK_S = 0.25  # interval between checks whether the log exists
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 #: A position as callers give it: an offset, "earliest", "latest", or an aware time (the first record at or after it).
-Place = int | str | datetime
+Bound = int | str | datetime
 
-__all__ = ["Frontier", "LaneInfo", "Piece", "Place", "Range", "Source", "Topic", "begun", "check_topics", "place_of", "time_us_of"]
+__all__ = [
+    "Bound",
+    "Frontier",
+    "LaneInfo",
+    "Range",
+    "ScanBatch",
+    "Source",
+    "Topic",
+    "begun",
+    "check_topics",
+    "place_of",
+    "time_us_of",
+]
 
 
 class Frontier(NamedTuple):
@@ -87,7 +99,7 @@ class Topic(NamedTuple):
     last_time_us: int
 
 
-class Piece(NamedTuple):
+class ScanBatch(NamedTuple):
     """A batch of a scan, and the next offset to read after it.
 
     `column` holds the records' offsets if they have gaps.
@@ -151,7 +163,7 @@ class Source(Protocol):
         columns: Sequence[str] | None = None,
         absent_ok: bool = False,
         left: Callable[[], float] | None = None,
-    ) -> Iterator[Piece]:
+    ) -> Iterator[ScanBatch]:
         """As `scan`, with the next offset after each batch. `left` returns the remaining seconds to wait for a gateway."""
 
     def plan(
@@ -241,7 +253,7 @@ def time_us_of(time: int | datetime) -> int:
     return time
 
 
-def place_of(source: Source, what: str, place: object, frontier: Frontier, beyond_ok: bool = False) -> int:
+def resolve_bound(source: Source, what: str, place: object, frontier: Frontier, beyond_ok: bool = False) -> int:
     """Resolve a position to an offset. `what` ("start", "end") names it in errors; `beyond_ok` accepts an uncommitted offset.
 
     Raises:
@@ -272,7 +284,7 @@ def place_of(source: Source, what: str, place: object, frontier: Frontier, beyon
     return place
 
 
-def scan_of(
+def scan_source(
     source: Source,
     start: int,
     end: int | None,

@@ -14,12 +14,12 @@ from tutti.common.address import Address
 from tutti.data.frames.columns import check_columns
 from tutti.errors import OffsetOutOfRange, WrongDirectory
 from tutti.sources.archive import ArchiveSource
-from tutti.sources.source import Frontier, Piece, Range, Source, Topic, check_topics, scan_of, time_us_of
+from tutti.sources.source import Frontier, Range, ScanBatch, Source, Topic, check_topics, scan_source, time_us_of
 
 Answer = TypeVar("Answer")
 
 
-class Archived:
+class TieredSource:
     """Reads a log, and its archive for records below the start of the log, even if retention removes records during the read.
 
     Args:
@@ -76,7 +76,7 @@ class Archived:
         absent_ok: bool = False,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records [start, end) in offset order; arguments as in `Reads.scan`."""
-        return scan_of(self, start, end, topics, columns, follow, absent_ok)
+        return scan_source(self, start, end, topics, columns, follow, absent_ok)
 
     def pieces(
         self,
@@ -86,15 +86,15 @@ class Archived:
         columns: Sequence[str] | None = None,
         absent_ok: bool = False,
         left: Callable[[], float] | None = None,
-    ) -> Iterator[Piece]:
+    ) -> Iterator[ScanBatch]:
         """As `Source.pieces`, from archive and log."""
         if topics is not None and not absent_ok:
             self._check_known(check_topics(topics) or (), columns, left)
 
-        def of_log(position: int) -> Iterator[Piece]:
+        def of_log(position: int) -> Iterator[ScanBatch]:
             return self.log.pieces(position, end, topics, columns, absent_ok, left)
 
-        yield from across(self._archive.archive, self.begins, start, end, topics, columns, of_log, self._begins_now)
+        yield from read_tiered(self._archive.archive, self.begins, start, end, topics, columns, of_log, self._begins_now)
 
     def _begins_now(self) -> int:
         self.begins = max(self.begins, self.log.frontier().start)
@@ -217,16 +217,16 @@ class Archived:
         self.log.close()
 
 
-def across(
+def read_tiered(
     archive: Archive,
     begins: int,
     start: int,
     end: int,
     topics: Sequence[str] | None,
     columns: Sequence[str] | None,
-    of_log: Callable[[int], Iterator[Piece]],
+    of_log: Callable[[int], Iterator[ScanBatch]],
     begins_now: Callable[[], int],
-) -> Iterator[Piece]:
+) -> Iterator[ScanBatch]:
     """As `Source.pieces` for [start, end): from the archive up to the start of the log, then from the log.
 
     Args:
@@ -243,7 +243,7 @@ def across(
         low = min(begins, end)
         if position < low:
             for part in read(archive, position, low, chosen, wanted):
-                yield Piece(*part)
+                yield ScanBatch(*part)
                 position = part.next
             position = low
         if position >= end > start:

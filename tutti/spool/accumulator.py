@@ -20,26 +20,35 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from tutti import limits
-from tutti.batching.accumulator import Feed, nobody
-from tutti.batching.encoder import Conformed
-from tutti.batching.options import FeedOptions
-from tutti.batching.receipt import Batch, Failure, OnDelivery, Place, Receipt, Record, Resume, Spooled, outside
+from tutti.batching.accumulator import Accumulator, do_nothing
+from tutti.batching.encoder import ValidatedBatch
+from tutti.batching.options import BatchingOptions
+from tutti.batching.receipt import Batch, Failure, OnDelivery, Receipt, Record, Resume, Spooled, SpoolPosition, reject_in_callback
 from tutti.data.client_protocol import OFFSET_UNKNOWN
 from tutti.data.frames.schema import compression_flags, compression_of
 from tutti.errors import DiskFull, TuttiError, Unavailable, Unknown, UsageError
 from tutti.spool.block_format import Block
-from tutti.spool.commit_mark import PROGRESS_ROOM, State, Word, judge, reach, unwrap
-from tutti.spool.store import Store
+from tutti.spool.commit_mark import (
+    APPLICATION_PROGRESS_BYTES_MAX,
+    EpochStart,
+    State,
+    advance_over_refused,
+    committed_position,
+    decode_mark,
+)
+from tutti.spool.store import SpoolStore
 
 LOG = logging.getLogger("tutti.client")
 
 
-class SpooledFeed(Feed):
-    """Moves records to the spool, and from there to the I/O thread. Extends `Feed`; `work` wakes the disk thread."""
+class SpooledAccumulator(Accumulator):
+    """Moves records to the spool, and from there to the I/O thread. Extends `Accumulator`; `work` wakes the disk thread."""
 
     remedy = "enlarge spool_bytes, or buffer_bytes"
 
-    def __init__(self, options: FeedOptions, store: Store, spool_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, options: BatchingOptions, store: SpoolStore, spool_bytes: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """Start with the content of the spool."""
         super().__init__(options, clock)
         self.work = threading.Condition(self.lock)
@@ -47,26 +56,28 @@ class SpooledFeed(Feed):
         self.path = store.path
         self.done, self.known = store.state.done, store.state.known
         self.turn = 0
-        self.seek: Place | None = None  # position at which reading must restart; None once the disk thread has done so
+        self.seek: SpoolPosition | None = None  # position at which reading must restart; None once the disk thread has done so
         self.ready_bytes = 0  # bytes of bodies in the queue and in the window
         self.broken: TuttiError | None = None  # why the spool is unusable
         self.no_room = ""  # the error of a full disk; empty otherwise
-        self.word = Word()
+        self.word = EpochStart()
         self.log = store.state.log
-        self.refusals: dict[Place, Failure] = {}
+        self.refusals: dict[SpoolPosition, Failure] = {}
         self._store = store
         self._spool_bytes = spool_bytes
         self._flags = compression_flags(options.compression)
-        self._live: weakref.WeakValueDictionary[Place, Batch] = weakref.WeakValueDictionary()
-        self._watched: dict[Place, Batch] = {}  # spooled batches with callbacks, which may have no other reference
+        self._live: weakref.WeakValueDictionary[SpoolPosition, Batch] = weakref.WeakValueDictionary()
+        self._watched: dict[SpoolPosition, Batch] = {}  # spooled batches with callbacks, which may have no other reference
         self._counts = store.counts()
         self._late: list[Batch] = []  # batches written after the end of the producer
-        self.release: Callable[[], None] = nobody  # closes the directory
+        self.release: Callable[[], None] = do_nothing  # closes the directory
         self._earlier = max(self._counts, default=0)  # the last segment of earlier runs
         self._used = store.used
         self._progress = store.progress
         self._refused = 0
-        self._refused_ranges: dict[Place, Place] = {}  # refused batches above `done`: start position -> end position
+        self._refused_ranges: dict[
+            SpoolPosition, SpoolPosition
+        ] = {}  # refused batches above `done`: start position -> end position
         self.pending_records = self._uncommitted()
 
     @property
@@ -77,17 +88,17 @@ class SpooledFeed(Feed):
     # -- the application's threads
 
     def add(self, topic: str, record: Record, progress: bytes, on_delivery: OnDelivery | None) -> Receipt:
-        """See `Feed.add`."""
+        """See `Accumulator.add`."""
         _check_progress_size(progress)
         return super().add(topic, record, progress, on_delivery)
 
-    def add_whole(self, topic: str, records: Conformed, progress: bytes, on_delivery: OnDelivery | None) -> Receipt:
-        """See `Feed.add_whole`."""
+    def add_whole(self, topic: str, records: ValidatedBatch, progress: bytes, on_delivery: OnDelivery | None) -> Receipt:
+        """See `Accumulator.add_whole`."""
         _check_progress_size(progress)
         return super().add_whole(topic, records, progress, on_delivery)
 
     def lack(self, need: int) -> str:
-        """See `Feed.lack`; also checks the limits of the spool."""
+        """See `Accumulator.lack`; also checks the limits of the spool."""
         waiting = self.buffered + need
         if self.no_room and waiting > self.options.batch_bytes:
             return self.no_room
@@ -101,7 +112,7 @@ class SpooledFeed(Feed):
         return ""
 
     def new_batch(self, topic: str, room: int) -> Batch:
-        """See `Feed.new_batch`. The batch has no delivery deadline."""
+        """See `Accumulator.new_batch`. The batch has no delivery deadline."""
         batch = Batch(topic, room, float("inf"), self.passing)
         batch.spool = self
         return batch
@@ -121,7 +132,7 @@ class SpooledFeed(Feed):
             TimeoutError: the batch is not durable after `timeout` seconds.
             TuttiError: the batch failed before it was durable.
         """
-        outside("spooled() cannot be waited for")
+        reject_in_callback("spooled() cannot be waited for")
         self.apart()
         deadline = None if timeout is None else time.monotonic() + timeout
         with self.lock:
@@ -157,7 +168,9 @@ class SpooledFeed(Feed):
             if self.ended:
                 self.check()
             left = self._uncommitted()
-            return Resume(self.committed.sequence + left, (self._progress if left else b"") or unwrap(self.committed.progress)[1])
+            return Resume(
+                self.committed.sequence + left, (self._progress if left else b"") or decode_mark(self.committed.progress)[1]
+            )
 
     def _uncommitted(self, upto: int | None = None) -> int:
         """Return the number of spooled records without an outcome, in segments up to number `upto`. Called with the lock."""
@@ -182,7 +195,7 @@ class SpooledFeed(Feed):
             size += batch.size
         return group
 
-    def wrote(self, store: Store, batches: Sequence[Batch], places: Sequence[tuple[Place, int]]) -> None:
+    def wrote(self, store: SpoolStore, batches: Sequence[Batch], places: Sequence[tuple[SpoolPosition, int]]) -> None:
         """Handle durable batches: release their bodies, or queue them at once for the delivery."""
         with self.lock:
             self.no_room = ""
@@ -197,7 +210,7 @@ class SpooledFeed(Feed):
                     self._watched[place] = batch
                 else:
                     self._live[place] = batch
-                before = Place(place.segment, place.records - batch.count)
+                before = SpoolPosition(place.segment, place.records - batch.count)
                 if self._may_queue(place.segment) and self.has_space(batch.size) and store.passed(before, place, end):
                     self._hand_over(batch)
                 else:
@@ -235,7 +248,7 @@ class SpooledFeed(Feed):
         self.ready_bytes += batch.charge
         self.queue.append(batch)
 
-    def refused(self, store: Store, block: Block, failure: Failure) -> None:
+    def refused(self, store: SpoolStore, block: Block, failure: Failure) -> None:
         """Fail a batch that the log refused, after it was written to `refused/`."""
         with self.lock:
             self.refusals.pop(block.place, None)
@@ -251,11 +264,11 @@ class SpooledFeed(Feed):
         self.finished([batch])
         batch.announce()
 
-    def without(self, block: Block) -> tuple[Place, tuple[Place, ...]]:
+    def without(self, block: Block) -> tuple[SpoolPosition, tuple[SpoolPosition, ...]]:
         """Return the values of `done` and `aside` after this batch is skipped. The state is unchanged."""
         with self.lock:
             aside = {**self._refused_ranges, block.before: block.place}
-            done = reach(self.done, aside, self._counts)
+            done = advance_over_refused(self.done, aside, self._counts)
             return done, tuple(sorted(before for before, after in aside.items() if after > done))
 
     def put_aside(self, block: Block) -> None:
@@ -276,7 +289,7 @@ class SpooledFeed(Feed):
             batch.place, batch.whole, batch.count = block.place, block.whole, block.count
         return batch
 
-    def pruned(self, store: Store) -> None:
+    def pruned(self, store: SpoolStore) -> None:
         """Update the counts after segments were deleted."""
         with self.lock:
             self._update_counts(store)
@@ -294,7 +307,7 @@ class SpooledFeed(Feed):
             self.roomy.notify_all()
         self.wake()
 
-    def _update_counts(self, store: Store) -> None:
+    def _update_counts(self, store: SpoolStore) -> None:
         self._counts, self._used, self._progress = store.counts(), store.used, store.progress
 
     def await_end(self) -> None:
@@ -328,14 +341,14 @@ class SpooledFeed(Feed):
 
     # -- the I/O thread
 
-    def began(self, log: str, word: Word) -> None:
+    def began(self, log: str, word: EpochStart) -> None:
         """Handle the begin of an epoch: read the spool from the log's position on.
 
         Raises:
             Refused: the log and the spool do not belong together.
         """
         with self.lock:
-            place = judge(msgspec.structs.replace(self.state, known=self.known, done=self.done), word, self._counts)
+            place = committed_position(msgspec.structs.replace(self.state, known=self.known, done=self.done), word, self._counts)
             self.word, self.log, self.known = word, log, place
             self._move_done(place)
             self.go_back(self.done)
@@ -343,18 +356,18 @@ class SpooledFeed(Feed):
                 del self.refusals[refused]
             self._recount()
 
-    def reached(self) -> tuple[Place, Place]:
+    def reached(self) -> tuple[SpoolPosition, SpoolPosition]:
         """Return the position up to which the log has the spool, and the position up to which all batches have outcomes."""
         with self.lock:
             return self.known, self.done
 
-    def _move_done(self, place: Place) -> None:
+    def _move_done(self, place: SpoolPosition) -> None:
         """Advance `done` to that position, and over refused batches that follow."""
-        self.done = reach(max(self.done, place), self._refused_ranges, self._counts)
+        self.done = advance_over_refused(max(self.done, place), self._refused_ranges, self._counts)
         for before in [before for before, after in self._refused_ranges.items() if after <= self.done]:
             del self._refused_ranges[before]
 
-    def go_back(self, place: Place) -> None:
+    def go_back(self, place: SpoolPosition) -> None:
         """Clear the queue, and read the spool again from that position."""
         with self.lock:
             for batch in self.queue:
@@ -373,7 +386,7 @@ class SpooledFeed(Feed):
                 batch.body = b""
 
     def finished(self, batches: Iterable[Batch], committed: Resume | None = None) -> None:
-        """See `Feed.finished`. Committed batches are also done in the spool."""
+        """See `Accumulator.finished`. Committed batches are also done in the spool."""
         with self.lock:
             if committed is not None:
                 self.committed = committed
@@ -397,13 +410,13 @@ class SpooledFeed(Feed):
             self.changed.notify_all()
 
     def set_opened(self, opened: Resume | None) -> None:
-        """See `Feed.set_opened`; also wakes the disk thread."""
+        """See `Accumulator.set_opened`; also wakes the disk thread."""
         with self.lock:
             super().set_opened(opened)
             self.work.notify()
 
     def seize(self, stop: TuttiError | None, ended: bool = False) -> list[Batch]:
-        """See `Feed.seize`, at the end of the producer. The disk thread still writes closed batches, which stay in the spool."""
+        """See `Accumulator.seize`, at the end of the producer. The disk thread still writes closed batches, which stay in the spool."""
         with self.lock:
             self.stopped, self.ended = self.stopped if self.ended else stop, ended
             self.close_open()
@@ -416,13 +429,13 @@ class SpooledFeed(Feed):
             return list(taken.values())
 
     def close(self) -> None:
-        """See `Feed.close`."""
+        """See `Accumulator.close`."""
         with self.lock:
             super().close()
             self.work.notify()
 
     def orphan(self, batches: Iterable[Batch], parent: int) -> None:
-        """See `Feed.orphan`."""
+        """See `Accumulator.orphan`."""
         self.release()
         super().orphan([*batches, *self.closed, *self._held()], parent)
         self.work = threading.Condition(self.lock)
@@ -436,5 +449,5 @@ class SpooledFeed(Feed):
 
 
 def _check_progress_size(progress: bytes) -> None:
-    if len(progress) > PROGRESS_ROOM:
-        raise UsageError(f"progress has {len(progress)} bytes; with a spool, at most {PROGRESS_ROOM} are allowed")
+    if len(progress) > APPLICATION_PROGRESS_BYTES_MAX:
+        raise UsageError(f"progress has {len(progress)} bytes; with a spool, at most {APPLICATION_PROGRESS_BYTES_MAX} are allowed")

@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tutti.batching.receipt import Place
+from tutti.batching.receipt import SpoolPosition
 from tutti.data.frames.frame import Buffer, crc32c, payload_crc
 from tutti.errors import Damaged, FormatError
 
@@ -60,7 +60,7 @@ class Head(NamedTuple):
 class Block(msgspec.Struct, frozen=True):
     """A stored batch. `place` is the position after its last record; `start` and `end` are byte offsets in the segment."""
 
-    place: Place
+    place: SpoolPosition
     topic: str
     progress: bytes
     body: bytes | memoryview
@@ -76,9 +76,9 @@ class Block(msgspec.Struct, frozen=True):
     end: int
 
     @property
-    def before(self) -> Place:
+    def before(self) -> SpoolPosition:
         """The position before its first record."""
-        return Place(self.place.segment, self.place.records - self.count)
+        return SpoolPosition(self.place.segment, self.place.records - self.count)
 
 
 def encode_head(head: Head) -> bytes:
@@ -161,7 +161,7 @@ def decode_block(data: Buffer, at: int, start: int, number: int, seed: int, *, c
         progress, body = bytes(data[progress_at:body_at]), bytes(data[body_at : body_at + body_length])
         if payload_crc(progress, body) != crc:
             raise FormatError(f"the block at byte {start} fails the CRC of its records")
-    place = Place(number, first + count)
+    place = SpoolPosition(number, first + count)
     end = start + body_at + body_length - at
     return Block(place, topic.decode(), progress, body, flags, bool(whole), count, raw_length, crc, low, high, synced, start, end)
 
@@ -169,7 +169,7 @@ def decode_block(data: Buffer, at: int, start: int, number: int, seed: int, *, c
 Fetch = Callable[[int, int], bytes]  # (size, at): bytes of a segment; fewer at the end of the file
 
 
-class Walk:
+class BlockIterator:
     """Iterator over the blocks of a segment, which it reads in large chunks.
 
     Attributes:
@@ -218,7 +218,7 @@ class Walk:
             yield block
 
 
-def heads(fetch: Fetch, at: int, size: int, number: int, seed: int) -> Iterator[Block]:
+def find_block_heads(fetch: Fetch, at: int, size: int, number: int, seed: int) -> Iterator[Block]:
     """Find the heads of blocks in bytes `at` to `size` of a segment, whatever lies between them."""
     while at < size:
         data = fetch(_CHUNK_BYTES, at)
@@ -235,9 +235,9 @@ def heads(fetch: Fetch, at: int, size: int, number: int, seed: int) -> Iterator[
         at += max(1, len(data) - len(_MAGIC) + 1)
 
 
-def torn(fetch: Fetch, end: int, size: int, number: int, seed: int) -> bool:
+def is_torn(fetch: Fetch, end: int, size: int, number: int, seed: int) -> bool:
     """Return True if bytes `end` to `size`, after the last valid block of a segment, are a torn write.
 
     The bytes are corrupt if a later block shows that more bytes were durable when it was written.
     """
-    return not any(block.synced > end for block in heads(fetch, end, size, number, seed))
+    return not any(block.synced > end for block in find_block_heads(fetch, end, size, number, seed))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tutti.batching.receipt import Place
+from tutti.batching.receipt import SpoolPosition
 from tutti.data.frames.frame import PROGRESS_BYTES_MAX, crc32c
 from tutti.errors import Damaged, FormatError, Refused
 
@@ -20,31 +20,31 @@ FORMAT = 1
 _MAGIC = b"\x00TSP"
 _MARK = struct.Struct("<4s16sQQ")
 #: Bytes that an application's own progress may have in a producer with a spool.
-PROGRESS_ROOM = PROGRESS_BYTES_MAX - _MARK.size
-START = Place(0, 0)
+APPLICATION_PROGRESS_BYTES_MAX = PROGRESS_BYTES_MAX - _MARK.size
+START = SpoolPosition(0, 0)
 
 
 class Mark(NamedTuple):
     """The spool of a batch, and the position after the batch."""
 
     spool: bytes
-    place: Place
+    place: SpoolPosition
 
 
-def wrap(spool: bytes, place: Place, progress: bytes) -> bytes:
+def encode_mark(spool: bytes, place: SpoolPosition, progress: bytes) -> bytes:
     """Return the progress of a batch in its frame; `progress` is the application's own."""
     return _MARK.pack(_MAGIC, spool, *place) + progress
 
 
-def unwrap(progress: bytes) -> tuple[Mark | None, bytes]:
+def decode_mark(progress: bytes) -> tuple[Mark | None, bytes]:
     """Return the mark of a progress, if it has one, and the application's part."""
     if len(progress) < _MARK.size or progress[: len(_MAGIC)] != _MAGIC:
         return None, progress
     _, spool, segment, records = _MARK.unpack_from(progress)
-    return Mark(spool, Place(segment, records)), progress[_MARK.size :]
+    return Mark(spool, SpoolPosition(segment, records)), progress[_MARK.size :]
 
 
-class Word(msgspec.Struct, frozen=True):
+class EpochStart(msgspec.Struct, frozen=True):
     """The log's answer at the begin of an epoch: the producer's number, its last committed sequence and its last progress."""
 
     number: int = 0
@@ -72,11 +72,11 @@ class State(msgspec.Struct, frozen=True):
     producer: str
     log: str = ""
     first: int = 1
-    known: Place = START
-    done: Place = START
-    aside: tuple[Place, ...] = ()
+    known: SpoolPosition = START
+    done: SpoolPosition = START
+    aside: tuple[SpoolPosition, ...] = ()
     sent: int = 0
-    since: Word = Word()
+    since: EpochStart = EpochStart()
     format: int = FORMAT
 
 
@@ -105,14 +105,14 @@ def decode_state(data: bytes) -> State:
         raise Damaged(f"spool.json has invalid content: {error}") from error
 
 
-def judge(state: State, word: Word, counts: Mapping[int, int]) -> Place:
+def committed_position(state: State, word: EpochStart, counts: Mapping[int, int]) -> SpoolPosition:
     """Return the position up to which the log is known to have the spool; `counts` are the records of its segments.
 
     Raises:
         Refused: the log and the spool do not belong together, or the committed records cannot be determined. The message has the
             reason.
     """
-    mark, _ = unwrap(word.progress)
+    mark, _ = decode_mark(word.progress)
     if mark is not None and mark.spool == state.id:
         last = max(counts, default=state.first - 1)
         if mark.place < state.known:
@@ -129,7 +129,8 @@ def judge(state: State, word: Word, counts: Mapping[int, int]) -> Place:
             )
         return mark.place
     doubtful = any(
-        number <= state.sent and Place(number, count) > max(state.done, Place(number, 0)) for number, count in counts.items()
+        number <= state.sent and SpoolPosition(number, count) > max(state.done, SpoolPosition(number, 0))
+        for number, count in counts.items()
     )
     if doubtful and word != state.since:
         raise Refused(
@@ -141,17 +142,19 @@ def judge(state: State, word: Word, counts: Mapping[int, int]) -> Place:
     return state.known
 
 
-def reach(done: Place, aside: Mapping[Place, Place], counts: Mapping[int, int]) -> Place:
+def advance_over_refused(
+    done: SpoolPosition, aside: Mapping[SpoolPosition, SpoolPosition], counts: Mapping[int, int]
+) -> SpoolPosition:
     """Return the position after `done` and all refused batches (`aside`: start to end) that follow `done` without a gap."""
     while True:
         begin = done
         if begin.records >= counts.get(begin.segment, 0):
-            begin = min((Place(number, 0) for number in counts if number > begin.segment), default=begin)
+            begin = min((SpoolPosition(number, 0) for number in counts if number > begin.segment), default=begin)
         after = aside.get(done) or aside.get(begin)
         if after is None:
             return done
         done = after
 
 
-def _text_of(place: Place) -> str:
+def _text_of(place: SpoolPosition) -> str:
     return f"record {place.records} of segment {place.segment}"

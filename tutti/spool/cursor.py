@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tutti.batching.receipt import Place
+from tutti.batching.receipt import SpoolPosition
 from tutti.errors import Damaged, FormatError
 from tutti.log.files.storage import Storage
-from tutti.spool.block_format import Block, Walk, seed_of
+from tutti.spool.block_format import Block, BlockIterator, seed_of
 
 #: The remedy for an unreadable spool.
-HELP = "`tutti spool DIR --records` lists the readable records: send them again, and start with a new directory"
+REMEDY = "`tutti spool DIR --records` lists the readable records: send them again, and start with a new directory"
 
 
 class Segment:
@@ -22,9 +22,9 @@ class Segment:
         self.number, self.path, self.end, self.records = number, path, end, records
 
     @property
-    def last(self) -> Place:
+    def last(self) -> SpoolPosition:
         """The position after its last record."""
-        return Place(self.number, self.records)
+        return SpoolPosition(self.number, self.records)
 
 
 class Cursor:
@@ -34,15 +34,15 @@ class Cursor:
         place: position after the last block that was taken.
     """
 
-    def __init__(self, segments: Mapping[int, Segment], spool: bytes, storage: Storage, place: Place) -> None:
+    def __init__(self, segments: Mapping[int, Segment], spool: bytes, storage: Storage, place: SpoolPosition) -> None:
         """Start reading at `place`; `segments` is the live map of the store."""
         self.place = place
         self._segments, self._id, self._storage = segments, spool, storage
-        self._walk: Walk | None = None
+        self._walk: BlockIterator | None = None
         self._next: Block | None = None  # returned by `next`, and not taken yet
         self._fd = -1
 
-    def passed(self, before: Place, place: Place, end: int) -> bool:
+    def passed(self, before: SpoolPosition, place: SpoolPosition, end: int) -> bool:
         """See `Store.passed`."""
         segment = self._segment()
         if segment is None or self.place != before or segment.number != place.segment:
@@ -80,13 +80,13 @@ class Cursor:
 
     def _move(self, number: int) -> None:
         self.close()
-        self.place = Place(number, 0)
+        self.place = SpoolPosition(number, 0)
 
     def _open(self, segment: Segment) -> None:
         storage = self._storage
         self._fd = fd = storage.open(segment.path)
         seed = seed_of(self._id, segment.number)
-        self._walk = Walk(lambda size, at: storage.read(fd, size, at), segment.number, seed)
+        self._walk = BlockIterator(lambda size, at: storage.read(fd, size, at), segment.number, seed)
 
     def _read(self, segment: Segment) -> Block:
         """Return the block after the position, which the segment must have."""
@@ -100,9 +100,9 @@ class Cursor:
         except (FormatError, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             at = self._walk.at if self._walk is not None else 0
-            raise Damaged(f"{segment.path} cannot be read after byte {at}: {reason}; {HELP}") from error
+            raise Damaged(f"{segment.path} cannot be read after byte {at}: {reason}; {REMEDY}") from error
         at = walk.at if walk is not None else 0
-        raise Damaged(f"{segment.path} ends at byte {at}, and had {segment.end} bytes; {HELP}")
+        raise Damaged(f"{segment.path} ends at byte {at}, and had {segment.end} bytes; {REMEDY}")
 
     def close(self) -> None:
         """Close the file."""

@@ -6,32 +6,32 @@ import logging
 
 from tutti.batching.receipt import Batch, Failure, Resume
 from tutti.data import client_protocol
-from tutti.delivery.ordered import Delivery
+from tutti.delivery.ordered import OrderedDelivery
 from tutti.delivery.sender import NOT_KNOWN_YET
 from tutti.delivery.session import NOT_ALLOWED, Identity, State
 from tutti.errors import NotAllowed, Refused, TooLarge, TuttiError, Unknown
-from tutti.spool.accumulator import SpooledFeed
-from tutti.spool.commit_mark import Word
+from tutti.spool.accumulator import SpooledAccumulator
+from tutti.spool.commit_mark import EpochStart
 
 LOG = logging.getLogger("tutti.client")
 
 
-class SpooledDelivery(Delivery):
-    """A `Delivery` that continues after every end of an epoch: it reads the spool again from the log's position."""
+class SpooledDelivery(OrderedDelivery):
+    """A `OrderedDelivery` that continues after every end of an epoch: it reads the spool again from the log's position."""
 
-    def __init__(self, identity: Identity, feed: SpooledFeed) -> None:
+    def __init__(self, identity: Identity, feed: SpooledAccumulator) -> None:
         """Deliver the batches of the spool."""
         super().__init__(identity, feed)
         self._spool = feed
 
     def work(self, now: float) -> None:
-        """See `Delivery.work`."""
+        """See `OrderedDelivery.work`."""
         if self._spool.broken is not None and self.state is not State.ENDED:
             self.end(self._spool.broken)
         super().work(now)
 
     def end(self, error: TuttiError) -> None:
-        """See `Delivery.end`. The spool keeps its batches."""
+        """See `OrderedDelivery.end`. The spool keeps its batches."""
         left = self._spool.undelivered()
         if left:
             kept = f"{left} records of producer {self.identity.name!r} stay in spool {self._spool.path}"
@@ -96,7 +96,7 @@ class SpooledDelivery(Delivery):
         self.window.commit_upto(opened.sequence)
         self._publish()
         try:
-            self._spool.began(self.log, Word(self.number, opened.sequence, opened.progress))
+            self._spool.began(self.log, EpochStart(self.number, opened.sequence, opened.progress))
         except TuttiError as error:
             self.end(error)
             return

@@ -27,7 +27,7 @@ _NO_PLACE = frozenset(
 )
 
 
-def no_room(error: OSError) -> bool:
+def is_disk_full(error: OSError) -> bool:
     """Return True for a full disk, after which a retry is safe. After a failed sync, a retry is not safe."""
     return error.errno in _FULL and not isinstance(error, SyncFailed)
 
@@ -43,7 +43,7 @@ def replace(storage: Storage, path: str, data: bytes) -> None:
     try:
         storage.replace_file(path, data)
     except OSError as error:
-        if no_room(error):
+        if is_disk_full(error):
             with suppress(OSError):
                 storage.remove(path + ".tmp")
         raise

@@ -8,17 +8,17 @@ import time
 from collections.abc import Callable
 
 from tutti import limits
-from tutti.batching.receipt import bringer
+from tutti.batching.receipt import outcome_thread
 from tutti.data.frames.schema import compression_flags
 from tutti.errors import DiskFailed, DiskFull, TuttiError
-from tutti.spool.accumulator import SpooledFeed
-from tutti.spool.store import Store
+from tutti.spool.accumulator import SpooledAccumulator
+from tutti.spool.store import SpoolStore
 
 LOG = logging.getLogger("tutti.client")
 US = 1e6
 
 
-class Step:
+class DiskTask:
     """One task of the thread. On a full disk, a task may free the space that another one needs, so each is retried alone.
 
     Attributes:
@@ -33,18 +33,18 @@ class Step:
         self.again = 0.0
 
 
-class Spooler:
+class DiskThread:
     """Moves batches from the accumulator to the disk, and from the disk to the accumulator's queue."""
 
-    def __init__(self, feed: SpooledFeed, store: Store) -> None:
+    def __init__(self, feed: SpooledAccumulator, store: SpoolStore) -> None:
         """Prepare; `start` runs the thread."""
         self._feed, self._store = feed, store
         self._flags = compression_flags(feed.options.compression)
         self._may_have_blocks = True  # True if the disk may have blocks to read
         self._steps = (
-            Step(lambda: bool(feed.closed), self._write, "records wait in memory"),
-            Step(self._may_read, self._read, "records wait in the spool"),
-            Step(self._may_prune, self._prune, "committed segments stay on the disk"),
+            DiskTask(lambda: bool(feed.closed), self._write, "records wait in memory"),
+            DiskTask(self._may_read, self._read, "records wait in the spool"),
+            DiskTask(self._may_prune, self._prune, "committed segments stay on the disk"),
         )
         self._turn = 0
         feed.release = store.close
@@ -70,7 +70,7 @@ class Spooler:
     # -- the thread
 
     def _run(self) -> None:
-        bringer.here = True
+        outcome_thread.here = True
         feed = self._feed
         try:
             while not feed.broken and self._await_work():

@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from tutti.errors import Damaged, FormatError, WrongDirectory
 from tutti.runtime.fsync import open_file
-from tutti.spool.block_format import HEAD_BYTES, Block, Fetch, Head, Walk, decode_head, heads, seed_of, torn
+from tutti.spool.block_format import HEAD_BYTES, Block, BlockIterator, Fetch, Head, decode_head, find_block_heads, is_torn, seed_of
 from tutti.spool.commit_mark import State, decode_state
 from tutti.spool.store import REFUSED, SEGMENT, STATE
 
 
-class Damage(NamedTuple):
+class CorruptPart(NamedTuple):
     """A part that cannot be read: its file, its first byte, and the reason."""
 
     file: str
@@ -37,21 +37,21 @@ def read_state(path: str) -> State:
         raise type(error)(f"spool {path}: {error}") from error
 
 
-def walk(path: str, state: State) -> Iterator[Block | Damage]:
+def scan_blocks(path: str, state: State) -> Iterator[Block | CorruptPart]:
     """Yield all blocks that are not known to be committed or refused, in order, and the unreadable parts between them."""
     numbers = sorted(int(match[1]) for name in os.listdir(path) if (match := SEGMENT.match(name)))
     numbers = [number for number in numbers if number >= state.first]
     for missing in sorted(set(range(state.first, max([*numbers, state.sent]) + 1)) - set(numbers)):
-        yield Damage(_name(missing), 0, "the file is not there")
+        yield CorruptPart(_name(missing), 0, "the file is not there")
     found = {number: _head(path, state, number) for number in numbers}
     for number in numbers:
         head, following = found[number], found.get(number + 1)
         begun = number != numbers[-1] or os.path.getsize(os.path.join(path, _name(number))) > HEAD_BYTES
-        if isinstance(head, Damage) and begun:
+        if isinstance(head, CorruptPart) and begun:
             yield head
         end = following.before_end if isinstance(following, Head) else None
         for one in _segment(path, state, number, end):
-            if isinstance(one, Damage) or (one.place > state.done and one.before not in state.aside):
+            if isinstance(one, CorruptPart) or (one.place > state.done and one.before not in state.aside):
                 yield one
 
 
@@ -67,18 +67,18 @@ def _name(number: int) -> str:
     return f"{number:08}.seg"
 
 
-def _head(path: str, state: State, number: int) -> Head | Damage:
+def _head(path: str, state: State, number: int) -> Head | CorruptPart:
     with open(os.path.join(path, _name(number)), "rb", opener=open_file) as file:
         try:
             head = decode_head(file.read(HEAD_BYTES))
         except (Damaged, FormatError) as error:
-            return Damage(_name(number), 0, str(error))
+            return CorruptPart(_name(number), 0, str(error))
     if head.id != state.id or head.number != number:
-        return Damage(_name(number), 0, "it belongs to another spool")
+        return CorruptPart(_name(number), 0, "it belongs to another spool")
     return head
 
 
-def _segment(path: str, state: State, number: int, end: int | None) -> Iterator[Block | Damage]:
+def _segment(path: str, state: State, number: int, end: int | None) -> Iterator[Block | CorruptPart]:
     """Yield the blocks of one segment, which is valid up to `end`, or as far as it can be read if `end` is None."""
     fd = open_file(os.path.join(path, _name(number)), os.O_RDONLY)
     try:
@@ -87,7 +87,7 @@ def _segment(path: str, state: State, number: int, end: int | None) -> Iterator[
         def fetch(size: int, at: int) -> bytes:
             return os.pread(fd, size, at)
 
-        blocks = Walk(fetch, number, seed)
+        blocks = BlockIterator(fetch, number, seed)
         while True:
             try:
                 block = blocks.next(size if end is None else end)
@@ -97,11 +97,13 @@ def _segment(path: str, state: State, number: int, end: int | None) -> Iterator[
             if block is not None:
                 yield block
                 continue
-            whole = blocks.at >= end if end is not None else torn(fetch, blocks.at, size, number, seed)
+            whole = blocks.at >= end if end is not None else is_torn(fetch, blocks.at, size, number, seed)
             if whole:
                 return
-            yield Damage(_name(number), blocks.at, why)
-            after = next((head for head in heads(fetch, blocks.at + 1, size, number, seed) if _good(fetch, head, seed)), None)
+            yield CorruptPart(_name(number), blocks.at, why)
+            after = next(
+                (head for head in find_block_heads(fetch, blocks.at + 1, size, number, seed) if _good(fetch, head, seed)), None
+            )
             if after is None:
                 return
             blocks.go(after.start, after.before.records)
@@ -111,7 +113,7 @@ def _segment(path: str, state: State, number: int, end: int | None) -> Iterator[
 
 def _good(fetch: Fetch, head: Block, seed: int) -> bool:
     """Return True if the records after a block head are intact, too."""
-    one = Walk(fetch, head.place.segment, seed)
+    one = BlockIterator(fetch, head.place.segment, seed)
     one.go(head.start, head.before.records)
     try:
         return one.next(head.end) is not None

@@ -23,23 +23,33 @@ import msgspec
 import pyarrow as pa
 
 from tutti import limits
-from tutti.batching.receipt import Batch, Place
+from tutti.batching.receipt import Batch, SpoolPosition
 from tutti.data.frames.frame import payload_crc
 from tutti.data.frames.schema import BATCH_SCHEMA, decode_batch
 from tutti.errors import Damaged, DiskFailed, DiskFull, FormatError, WrongDirectory, invariant
-from tutti.log.files.storage import Storage, Unreadable
+from tutti.log.files.storage import MediumError, Storage
 from tutti.runtime.fsync import make_directory, open_file
-from tutti.spool.block_format import HEAD_BYTES, Block, Head, Walk, decode_head, encode_block, encode_head, seed_of, torn
-from tutti.spool.commit_mark import State, Word, decode_state, encode_state, unwrap, wrap
-from tutti.spool.cursor import HELP, Cursor, Segment
-from tutti.spool.disk_space import keep_reserve, no_room, replace, take_lock, unusable
+from tutti.spool.block_format import (
+    HEAD_BYTES,
+    Block,
+    BlockIterator,
+    Head,
+    decode_head,
+    encode_block,
+    encode_head,
+    is_torn,
+    seed_of,
+)
+from tutti.spool.commit_mark import EpochStart, State, decode_mark, decode_state, encode_mark, encode_state
+from tutti.spool.cursor import REMEDY, Cursor, Segment
+from tutti.spool.disk_space import is_disk_full, keep_reserve, replace, take_lock, unusable
 
 LOCK, STATE, REFUSED, RESERVE = "LOCK", "spool.json", "refused", "RESERVE"
 _REFUSED_FILE = re.compile(r"^(\d{8,})-(\d{12,})\.arrow$")
 SEGMENT = re.compile(r"^(\d{8,})\.seg$")
 
 
-class Store:
+class SpoolStore:
     """The files of one spool.
 
     Attributes:
@@ -121,7 +131,7 @@ class Store:
             for entry in os.scandir(self._file(REFUSED)):
                 self.refused_bytes += entry.stat().st_size
                 if match := _REFUSED_FILE.match(entry.name):
-                    self.aside.add(Place(int(match[1]), int(match[2]) - 1))
+                    self.aside.add(SpoolPosition(int(match[1]), int(match[2]) - 1))
 
     def _load_segments(self, numbers: list[int]) -> None:
         """Find the valid length of each segment: the head of the next segment has it, and the last segment is scanned."""
@@ -131,14 +141,14 @@ class Store:
         for missing in (number for number in wanted if number not in there):
             raise Damaged(
                 f"spool {self.path} has lost segment {self._segment_path(missing)}, with records that may be uncommitted: "
-                f"restore the file; {HELP}"
+                f"restore the file; {REMEDY}"
             )
         for number in there:
             following, own = heads.get(number + 1), heads[number]
             path = self._segment_path(number)
             if following is not None:
                 if os.path.getsize(path) < following.before_end:
-                    raise Damaged(f"{path} is truncated: it had {following.before_end} bytes of records; {HELP}")
+                    raise Damaged(f"{path} is truncated: it had {following.before_end} bytes of records; {REMEDY}")
                 self.segments[number] = Segment(number, path, following.before_end, following.before_records)
             else:
                 self.segments[number] = self._scan(number, path)
@@ -158,7 +168,7 @@ class Store:
             if last and size <= HEAD_BYTES and number > self.state.sent:
                 self.storage.remove(path)
                 return None
-            raise Damaged(f"{path} cannot be read: {error}; {HELP}") from error
+            raise Damaged(f"{path} cannot be read: {error}; {REMEDY}") from error
         finally:
             self.storage.close(fd)
         return head
@@ -167,23 +177,23 @@ class Store:
         """Scan the last segment to its end."""
         fd, seed = self.storage.open(path), seed_of(self.state.id, number)
         try:
-            walk, wrong = Walk(lambda size, at: self.storage.read(fd, size, at), number, seed), ""
+            walk, wrong = BlockIterator(lambda size, at: self.storage.read(fd, size, at), number, seed), ""
             try:
                 for block in walk:
-                    self.progress = unwrap(block.progress)[1] or self.progress
+                    self.progress = decode_mark(block.progress)[1] or self.progress
             except FormatError as error:
                 wrong = str(error)
             size = self.storage.size(fd)
-            if not torn(lambda size, at: self.storage.read(fd, size, at), walk.at, size, number, seed):
+            if not is_torn(lambda size, at: self.storage.read(fd, size, at), walk.at, size, number, seed):
                 raise Damaged(
                     f"{path} is corrupt after record {walk.records} of it ({wrong or 'a block is incomplete'}), and the bytes "
-                    f"after it were durable; {HELP}"
+                    f"after it were durable; {REMEDY}"
                 )
             # A killed run may have written without a sync, so sync before new records depend on the content.
             self.storage.make_durable(fd)
             self.storage.make_names_durable(self.path)
-        except Unreadable as error:
-            raise Damaged(f"{path} cannot be read: {error.strerror}; {HELP}") from error
+        except MediumError as error:
+            raise Damaged(f"{path} cannot be read: {error.strerror}; {REMEDY}") from error
         finally:
             self.storage.close(fd)
         return Segment(number, path, walk.at, walk.records)
@@ -200,13 +210,13 @@ class Store:
         return {segment.number: segment.records for segment in self.segments.values()}
 
     @property
-    def end(self) -> Place:
+    def end(self) -> SpoolPosition:
         """The position after everything."""
-        return max((segment.last for segment in self.segments.values()), default=Place(0, 0))
+        return max((segment.last for segment in self.segments.values()), default=SpoolPosition(0, 0))
 
     # -- writing
 
-    def append(self, batches: Sequence[Batch], flags: int) -> list[tuple[Place, int]]:
+    def append(self, batches: Sequence[Batch], flags: int) -> list[tuple[SpoolPosition, int]]:
         """Write batches, whose bodies are compressed according to `flags`, and make them durable.
 
         Sets the progress and the CRC of each batch to those of its frame.
@@ -223,9 +233,9 @@ class Store:
         progress = self.progress
         for batch in batches:
             records += batch.count
-            place = Place(segment.number, records)
+            place = SpoolPosition(segment.number, records)
             progress = batch.progress or progress  # repeated, because the log keeps the progress of the last batch only
-            mark = wrap(self.state.id, place, progress)
+            mark = encode_mark(self.state.id, place, progress)
             crc = payload_crc(mark, batch.body)
             block = _block_of(batch, place, mark, crc, flags, segment.end)
             head, body = encode_block(block, seed)
@@ -272,11 +282,11 @@ class Store:
         self._current = segment, fd, seed_of(self.state.id, number)
         return self._current
 
-    def note_sent(self, segment: int, log: str, word: Word) -> None:
+    def note_sent(self, segment: int, log: str, word: EpochStart) -> None:
         """Note durably that records of that segment are about to be sent, in an epoch that began with `word`."""
         self._write_state(log=log, sent=segment, since=word)
 
-    def note_aside(self, done: Place, aside: tuple[Place, ...]) -> None:
+    def note_aside(self, done: SpoolPosition, aside: tuple[SpoolPosition, ...]) -> None:
         """Note durably that the batches at positions `aside` are refused, and that all batches before `done` have outcomes.
 
         Refused batches at higher positions stay refused.
@@ -285,7 +295,7 @@ class Store:
         self._write_state(done=done, aside=tuple(sorted(kept)))
         self.aside = kept
 
-    def prune(self, known: Place, done: Place, *, closing: bool = False) -> bool:
+    def prune(self, known: SpoolPosition, done: SpoolPosition, *, closing: bool = False) -> bool:
         """Delete segments whose records all lie before `done`. Return True if there were any."""
         current = self._current[0].number if self._current is not None and not closing else -1
         over = []
@@ -328,7 +338,7 @@ class Store:
 
     # -- reading
 
-    def seek(self, place: Place) -> None:
+    def seek(self, place: SpoolPosition) -> None:
         """Make `next_block` continue at that position."""
         if self._cursor is not None:
             self._cursor.close()
@@ -353,7 +363,7 @@ class Store:
         """True if everything that was written was read, or need not be read."""
         return self._cursor is not None and self._cursor.place >= self.end
 
-    def passed(self, before: Place, place: Place, end: int) -> bool:
+    def passed(self, before: SpoolPosition, place: SpoolPosition, end: int) -> bool:
         """Skip the block from `before` to `place`, which ends at byte `end`. Return False if that is not the next block to read."""
         return self._cursor is not None and self._cursor.passed(before, place, end)
 
@@ -367,7 +377,7 @@ class Store:
             try:
                 replace(self.storage, path, data)
             except OSError as error:
-                if not no_room(error) or not os.path.exists(reserve):
+                if not is_disk_full(error) or not os.path.exists(reserve):
                     raise
                 self.storage.remove(reserve)
                 replace(self.storage, path, data)
@@ -378,7 +388,7 @@ class Store:
 
     def _failure(self, what: str, error: OSError) -> DiskFull | DiskFailed:
         """Return the error for a failed system call."""
-        if no_room(error):
+        if is_disk_full(error):
             return DiskFull(f"spool {self.path}: {error.strerror}")
         return DiskFailed(f"spool {what}: {error.strerror}")
 
@@ -401,7 +411,7 @@ class Store:
             os.close(lock)
 
 
-def _block_of(batch: Batch, place: Place, mark: bytes, crc: int, flags: int, synced: int) -> Block:
+def _block_of(batch: Batch, place: SpoolPosition, mark: bytes, crc: int, flags: int, synced: int) -> Block:
     return Block(
         place,
         batch.topic,

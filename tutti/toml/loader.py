@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct, inspect
 
 from tutti.errors import ConfigError, remedy
-from tutti.security.key_files import TooDeep, parse_toml, read_whole
+from tutti.security.key_files import TooDeep, parse_toml, read_limited
 from tutti.toml.lines import key_lines, line_of
 from tutti.toml.mistakes import KeyPath, Mistake
 
@@ -29,8 +29,8 @@ def load_struct(path: str | Path, kind: type[AStruct]) -> AStruct:
         ConfigError: the file is not readable or has mistakes. The message has one line for each; missing keys come last, because a
             misspelt key can be the cause.
     """
-    text, mistakes = text_of(path)
-    tree, wrong = tree_of(text) if text is not None else ({}, [])
+    text, mistakes = read_text(path)
+    tree, wrong = parse_tree(text) if text is not None else ({}, [])
     mistakes += wrong
     if not mistakes and text is not None:
         reading = StructReader(text, kind)
@@ -42,11 +42,11 @@ def load_struct(path: str | Path, kind: type[AStruct]) -> AStruct:
     raise ConfigError("\n".join([*(mistake.text(str(path)) for mistake in mistakes[:_REPORTED_MAX]), *others]))
 
 
-def text_of(path: str | Path) -> tuple[str | None, list[Mistake]]:
+def read_text(path: str | Path) -> tuple[str | None, list[Mistake]]:
     """Return the text of a file, or None with the mistake that describes the failure."""
     try:
         # Some editors write a byte order mark and other line ends.
-        return read_whole(path)[0].decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n"), []
+        return read_limited(path)[0].decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n"), []
     except OSError as error:
         return None, [
             Mistake("", None, f"cannot be read ({(error.strerror or str(error)).lower()})", remedy(error, "name a TOML file"))
@@ -55,7 +55,7 @@ def text_of(path: str | Path) -> tuple[str | None, list[Mistake]]:
         return None, [Mistake("", None, f"is not UTF-8 text (byte {error.start})", "save it as UTF-8")]
 
 
-def tree_of(text: str) -> tuple[dict[str, Any], list[Mistake]]:
+def parse_tree(text: str) -> tuple[dict[str, Any], list[Mistake]]:
     """Parse TOML. Return the tree of values, and the mistake that ended the parse, if any."""
     try:
         return parse_toml(text), []
@@ -127,7 +127,7 @@ class StructReader:
         try:
             return msgspec.convert(value, kind)
         except msgspec.ValidationError:
-            self.mistake(path, f"is {_shown(value)}", f"it takes {taken(kind)}")
+            self.mistake(path, f"is {_shown(value)}", f"it takes {accepted_values(kind)}")
             return _WRONG
 
     def _unknown(self, path: KeyPath, names: list[str]) -> None:
@@ -145,7 +145,7 @@ class StructReader:
 _WRONG = object()
 
 
-def taken(kind: Any) -> str:
+def accepted_values(kind: Any) -> str:
     """Return a description of the values that a field accepts."""
     return _taken(inspect.type_info(kind))
 

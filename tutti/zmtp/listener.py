@@ -141,7 +141,7 @@ class Door:
                 return
             except OSError as error:
                 if error.errno in NONE_LEFT:
-                    if self._dry_us is None or self._kept_us - self._dry_us >= limits.TROUBLE_TELL_US:
+                    if self._dry_us is None or self._kept_us - self._dry_us >= limits.WARNING_REPEAT_US:
                         self._tell(f"no connection is taken on the {self._name}: {error.strerror}; {RAISE}")
                         self._dry_us = self._kept_us
                     self._accepts = False
@@ -170,7 +170,7 @@ class Door:
         if self._crowded and lowest_free() < self._descriptors:
             self._crowded = False
             self._tell(f"descriptors are free again: connections on the {self._name} are taken")
-        if self._untold and (self._told_us is None or now_us - self._told_us >= limits.TROUBLE_TELL_US):
+        if self._untold and (self._told_us is None or now_us - self._told_us >= limits.WARNING_REPEAT_US):
             self._tell(
                 f"{self._untold} connections were refused on the {self._name}: all {self._places} places are taken; end some of "
                 "those that are connected, or have them connect to another gateway"

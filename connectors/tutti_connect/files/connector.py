@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tutti.errors import ConfigError, DirectoryRefused, Fenced, FormatError, InvariantViolated, TuttiError, UsageError
-from tutti.runtime.backoff import Doubling
+from tutti.runtime.backoff import Backoff
 from tutti_connect.files import limits
 from tutti_connect.files.discovery.directory import Directory
 from tutti_connect.files.discovery.ledger import Ledger
@@ -49,7 +49,7 @@ class Connector:
         self.quarantine = Quarantine(config.quarantine)
         self.records = self.bytes = self.files = self.failures = self.changed = self.waiting = 0
         self.flowing = False
-        self._waits = Doubling(limits.RETRY_S_MIN, limits.RETRY_S_MAX)
+        self._waits = Backoff(limits.RETRY_S_MIN, limits.RETRY_S_MAX)
         self._logged: set[str] = set()
         self._trouble = ""
 

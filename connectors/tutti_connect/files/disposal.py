@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("tutti.files")
 
 
-class After:
+class Disposal:
     """Carries out `files.after`. A restarted connector completes interrupted disposals.
 
     A file is disposed of in two steps. It is first renamed to a reserved name; after this is durable, in the directory and the

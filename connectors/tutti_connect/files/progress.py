@@ -7,7 +7,7 @@ from tutti_connect.progress import JsonProgress
 _NAME_CHARACTERS = 40
 
 
-class Place(JsonProgress, frozen=True):
+class FilePosition(JsonProgress, frozen=True):
     """Position after the last record of a frame; at most 250 bytes.
 
     Attributes:

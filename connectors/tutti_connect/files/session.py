@@ -14,14 +14,14 @@ from tutti.batching.receipt import Receipt
 from tutti.errors import BufferFull, TuttiError
 from tutti.producer import Producer
 from tutti_connect.files import limits
-from tutti_connect.files.discovery.candidates import Candidate, Known
-from tutti_connect.files.discovery.directory import Seen, is_opaque
+from tutti_connect.files.discovery.candidates import Candidate, CandidateFinder
+from tutti_connect.files.discovery.directory import ScannedFile, is_opaque
 from tutti_connect.files.discovery.ledger import File, Ledger, Piece, State
-from tutti_connect.files.disposal import After
+from tutti_connect.files.disposal import Disposal
 from tutti_connect.files.formats.batches import Builder, Frame
-from tutti_connect.files.formats.file_reader import Source
+from tutti_connect.files.formats.file_reader import FileReader
 from tutti_connect.files.formats.rows import BadRow, Rows, Unreadable
-from tutti_connect.files.progress import Place
+from tutti_connect.files.progress import FilePosition
 from tutti_connect.quarantine import as_base64
 
 if TYPE_CHECKING:
@@ -61,13 +61,13 @@ class Session:
         )
         try:
             progress = self._producer.resume().progress
-            place = Place.decode(progress, config.name) if progress else None
+            place = FilePosition.decode(progress, config.name) if progress else None
             ledger.begin(place, self._producer.epoch, config.name)
         except BaseException:
             self._producer.close()
             raise
-        self._known = Known(config, ledger)
-        self._after = After(config, ledger)
+        self._known = CandidateFinder(config, ledger)
+        self._after = Disposal(config, ledger)
         self._builder = Builder(ledger.id)
         self._ended: collections.deque[_Ended] = collections.deque()
         self._outcomes: collections.deque[tuple[TuttiError | None, int, int]] = collections.deque()
@@ -126,7 +126,7 @@ class Session:
         """Read one file up to its current end."""
         seen = candidate.seen
         try:
-            source = Source(str(self._connector.directory.root / seen.name), self._config)
+            source = FileReader(str(self._connector.directory.root / seen.name), self._config)
         except OSError as error:
             self._try_later(seen.name, error)
             return
@@ -142,7 +142,7 @@ class Session:
         self._connector.failures += 1
         LOG.warning("%s: %s: next attempt in %g s", name, (error.strerror or str(error)).lower(), limits.AGAIN_S)
 
-    def _file(self, source: Source, seen: Seen, file: File | None) -> File | None:
+    def _file(self, source: FileReader, seen: ScannedFile, file: File | None) -> File | None:
         """Return the ledger entry of an opened file, None if nothing is to be read from it."""
         status = source.status
         if (status.st_ino, status.st_mtime_ns) != (seen.inode, seen.changed_ns) and not self._config.files.grows:
@@ -162,7 +162,7 @@ class Session:
             return None
         return file
 
-    def _continues(self, source: Source, seen: Seen, file: File) -> bool:
+    def _continues(self, source: FileReader, seen: ScannedFile, file: File) -> bool:
         """True if the opened file continues the known one. Otherwise its ledger entry is deleted, or marks the change as logged."""
         status, files = source.status, self._config.files
         taken = file.state in (State.TAKEN, State.REFUSED, State.CHANGED)
@@ -185,7 +185,7 @@ class Session:
         self._ledger.put(file)
         return False
 
-    def _tell_changed(self, seen: Seen, file: File) -> None:
+    def _tell_changed(self, seen: ScannedFile, file: File) -> None:
         self._connector.changed += 1
         grows, take = self._config.files.grows, self._config.files.changed == "take"
         what = 'no more of it is copied; rename it, or set changed = "take"'
@@ -193,7 +193,7 @@ class Session:
             what = "it is read from its beginning"
         LOG.warning("%s differs from the content that is in the log up to row %d: %s", seen.name, file.row, what)
 
-    def _read(self, source: Source, file: File, topic: str) -> None:
+    def _read(self, source: FileReader, file: File, topic: str) -> None:
         piece = self._ledger.new_piece(file)
         sent = False
         blocks = source.rows(file.done, file.row)

@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable, Mapping
 from starlette.requests import Request
 
 from tutti.errors import NotAllowed
-from tutti.security.tokens import ANYBODY, Access, Tokens
+from tutti.security.tokens import FULL_ACCESS, Access, Tokens
 from tutti_connect.http.interface.problems import Problem
 
 LOG = logging.getLogger("tutti.http")
 _BEARER = "bearer"
 
 
-class Guard:
+class Authorizer:
     """Authorizes requests. `tokens` is None if every caller may do everything."""
 
     def __init__(self, path: str, name: str) -> None:
@@ -56,7 +56,7 @@ class Guard:
             Problem: 401: the request has no valid token.
         """
         if self.tokens is None:
-            return ANYBODY
+            return FULL_ACCESS
         kind, _, token = request.headers.get("authorization", "").partition(" ")
         try:
             return self.tokens.who(token.strip() if kind.lower() == _BEARER else None)

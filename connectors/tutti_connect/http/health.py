@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from tutti.errors import TuttiError, Unavailable
 from tutti.runtime import malloc
-from tutti.sources.flight import Reads
+from tutti.sources.flight import FlightSource
 from tutti_connect.http import limits
 
 LOG = logging.getLogger("tutti.http")
@@ -29,7 +29,7 @@ class Health:
         busy: set by operations that used much memory.
     """
 
-    def __init__(self, reads: Reads) -> None:
+    def __init__(self, reads: FlightSource) -> None:
         """Start without any knowledge of the group."""
         self.busy = False
         self.state = "unknown"
@@ -54,7 +54,7 @@ class Health:
             TuttiError: a needed gateway does not answer, or the gateway rejects the connector.
         """
         try:
-            self._poll(None if needed else limits.LOOK_WAIT_S)
+            self._poll(None if needed else limits.POLL_WAIT_S)
         except Unavailable as error:
             if needed:
                 raise
@@ -66,18 +66,18 @@ class Health:
         """Stop polling."""
         self._stopped.set()
         if self._thread.is_alive():
-            self._thread.join(limits.LOOK_WAIT_S)
+            self._thread.join(limits.POLL_WAIT_S)
 
     def _run(self) -> None:
-        while not self._stopped.wait(limits.LOOK_S):
+        while not self._stopped.wait(limits.POLL_S):
             try:
-                self._poll(limits.LOOK_WAIT_S)
+                self._poll(limits.POLL_WAIT_S)
             except TuttiError as error:
                 self.state, self.message = "unavailable", str(error)
             if self.busy:
                 self.busy = False
                 pa.default_memory_pool().release_unused()
-                malloc.give_back()
+                malloc.release_free_memory()
 
     def _poll(self, patience: float | None) -> None:
         found = self._reads.frontier(patience=patience)

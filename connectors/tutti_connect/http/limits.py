@@ -65,8 +65,8 @@ READ_S = 10.0  # for a gateway to answer
 
 # Health
 ARENAS_MAX = 2  # of the allocator: otherwise each thread keeps freed memory
-LOOK_S = 1.0  # between two polls of the group
-LOOK_WAIT_S = 3.0
-CERTIFICATE_LOOK_S = 10.0  # between two checks for a renewed certificate
+POLL_S = 1.0  # between two polls of the group
+POLL_WAIT_S = 3.0
+CERTIFICATE_POLL_S = 10.0  # between two checks for a renewed certificate
 
 RETRY_AFTER_S = 1  # value of the Retry-After header

@@ -15,12 +15,12 @@ import uvicorn
 from tutti.data.addresses import Address
 from tutti.errors import ConfigError, Unavailable
 from tutti.runtime import malloc
-from tutti.runtime.http_server import PLAIN, BoundedProtocol, Server
+from tutti.runtime.http_server import UVICORN_SETTINGS, BoundedProtocol, Server
 from tutti.runtime.reserved_fds import raise_limit
-from tutti.security.key_files import check_certificate, stamp
-from tutti.sources.flight import Reads
+from tutti.security.key_files import check_certificate, file_stamp
+from tutti.sources.flight import FlightSource
 from tutti_connect.http import limits
-from tutti_connect.http.authorization import Guard
+from tutti_connect.http.authorization import Authorizer
 from tutti_connect.http.config import Http
 from tutti_connect.http.health import Health
 from tutti_connect.http.interface.application import application
@@ -81,7 +81,7 @@ class Connector:
             ConfigError: the address cannot be bound, or a key or token file is invalid.
         """
         self.config = config
-        self._guard = Guard(config.tokens, config.name)
+        self._guard = Authorizer(config.tokens, config.name)
         self._listener = _listen(config)
         self._tls = Tls(config.tls.certificate, config.tls.key)
         # Uvicorn warns about each invalid request, so untrusted peers could flood the log.
@@ -98,9 +98,9 @@ class Connector:
         Raises:
             TuttiError: no gateway answers at the start, and there is no spool.
         """
-        malloc.tune(arenas=limits.ARENAS_MAX)
+        malloc.configure_allocator(arenas=limits.ARENAS_MAX)
         raise_limit()
-        reads = Reads(self.config.gateways, limits.READ_S, limits.READ_S)
+        reads = FlightSource(self.config.gateways, limits.READ_S, limits.READ_S)
         health = Health(reads)
         try:
             health.start(needed=not self.config.spool)
@@ -115,7 +115,7 @@ class Connector:
         config = uvicorn.Config(
             application(service),
             http=Protocol,
-            **PLAIN,
+            **UVICORN_SETTINGS,
             backlog=limits.CONNECTIONS_MAX,
             timeout_keep_alive=int(limits.HEAD_S),
             timeout_graceful_shutdown=limits.STOP_S,
@@ -137,7 +137,7 @@ class Connector:
 
     def _watch(self, stop: threading.Event, server: Server, service: Service) -> None:
         """Reload a renewed certificate and changed tokens for new connections, until the end."""
-        while not stop.wait(limits.CERTIFICATE_LOOK_S):
+        while not stop.wait(limits.CERTIFICATE_POLL_S):
             self._tls.refresh()
             self._guard.look()
         service.end()
@@ -193,4 +193,4 @@ class Tls:
             LOG.info("a new certificate was loaded from %s", self._files[0])
 
     def _file_stamps(self) -> tuple[object, ...]:
-        return tuple(stamp(file) for file in self._files)
+        return tuple(file_stamp(file) for file in self._files)

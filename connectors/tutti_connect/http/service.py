@@ -18,9 +18,9 @@ from starlette.responses import Response
 from tutti.errors import TuttiError, Unavailable
 from tutti.reader import Reader
 from tutti.reading.positions import Bound
-from tutti.sources.flight import Reads
+from tutti.sources.flight import FlightSource
 from tutti_connect.http import limits
-from tutti_connect.http.authorization import Guard
+from tutti_connect.http.authorization import Authorizer
 from tutti_connect.http.config import Http
 from tutti_connect.http.health import Health
 from tutti_connect.http.interface import docs_page
@@ -30,10 +30,10 @@ from tutti_connect.http.interface.problems import Problem, problem_of
 from tutti_connect.http.interface.requests import Query, bound, flag, number, producer_and_sequence, single, topic_named, topics_of
 from tutti_connect.http.metrics import Metrics
 from tutti_connect.http.produce.bodies import ARROW, CONTENT_TYPES, JSON, NDJSON, Records, parse
-from tutti_connect.http.produce.body_intake import Held, Intake
+from tutti_connect.http.produce.body_intake import BodyReader, BodyReservation
 from tutti_connect.http.produce.producers import Outcome, Producers
 from tutti_connect.http.produce.receipts import Receipts
-from tutti_connect.http.produce.spool import STAYS, Spool
+from tutti_connect.http.produce.spool import STAYS_IN_SPOOL, Spool
 from tutti_connect.http.read import queries
 from tutti_connect.http.read.streams import Streams
 
@@ -43,12 +43,12 @@ Result = TypeVar("Result")
 class Service:
     """State shared by all requests. Created in the event loop."""
 
-    def __init__(self, config: Http, guard: Guard, reads: Reads, health: Health, spool: Spool | None) -> None:
+    def __init__(self, config: Http, guard: Authorizer, reads: FlightSource, health: Health, spool: Spool | None) -> None:
         """Take the parts; open no new connection."""
         self.name, self.guard, self.reads, self.health, self.spool = config.name, guard, reads, health, spool
         self._url = config.gateways
         self.producers = Producers(config.gateways, config.name, partial(queries.search, reads))
-        self.intake, self.receipts, self.streams = Intake(), Receipts(time.monotonic), Streams()
+        self.intake, self.receipts, self.streams = BodyReader(), Receipts(time.monotonic), Streams()
         self.metrics = Metrics(self)
         self.posts = 0  # posts in progress
         self._reading = 0
@@ -68,7 +68,7 @@ class Service:
         spool = self.spool if named is None and not wait else None
         if not self.health.ready and spool is None:
             raise Problem(503, self.health.message, committed="no")
-        held = Held(self.intake, request.client.host if request.client else "")
+        held = BodyReservation(self.intake, request.client.host if request.client else "")
         started = time.monotonic()
         try:
             body = await self.intake.body(request, held)  # read before the slot is taken, so that a slow caller does not occupy one
@@ -103,7 +103,7 @@ class Service:
         finally:
             self.posts -= 1
 
-    async def _parsed(self, body: bytes, topic: str, content_type: str, plain: bool, held: Held) -> Records:
+    async def _parsed(self, body: bytes, topic: str, content_type: str, plain: bool, held: BodyReservation) -> Records:
         if len(body) > limits.LOOP_BYTES_MAX:
             self.health.busy = True
             records = await self._in(self._parsers, partial(parse, topic, content_type, body, plain))
@@ -126,7 +126,7 @@ class Service:
             self.metrics.records.inc(records.count)
         return outcome
 
-    async def _answer_when_sent(self, records: Records, named: tuple[str, int] | None, held: Held) -> Response:
+    async def _answer_when_sent(self, records: Records, named: tuple[str, int] | None, held: BodyReservation) -> Response:
         """Answer a post that does not wait: when it is sent, or at once if its outcome is known."""
         name = self.receipts.open()
         sent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -151,7 +151,7 @@ class Service:
         told = {"id": name, "topic": records.topic, "count": records.count}
         return _json(told, 202, {"location": f"/v1/receipts/{name}"})
 
-    async def _spooled(self, spool: Spool, records: Records, held: Held) -> Response:
+    async def _spooled(self, spool: Spool, records: Records, held: BodyReservation) -> Response:
         """Answer a post that does not wait, after it is durable in the spool."""
         name = self.receipts.open_spooled()
 
@@ -159,7 +159,7 @@ class Service:
             if isinstance(outcome, Outcome):
                 self.metrics.records.inc(records.count)
                 self.receipts.settle(name, {"state": "committed", **_fields(records, outcome, None)})
-            elif not isinstance(outcome, STAYS):
+            elif not isinstance(outcome, STAYS_IN_SPOOL):
                 problem = problem_of(outcome)
                 self.receipts.settle(name, {"state": "failed", "status": int(problem.status), **orjson.loads(problem.body())})
 
@@ -194,7 +194,7 @@ class Service:
         form = _form(request.headers.get("accept", "*/*"))
         start: Bound = "earliest" if "start" not in query else _given(query, "start")
         limit = number(query, "limit", limits.PAGE_RECORDS, limits.PAGE_RECORDS_MAX)
-        question = queries.Question(start, bound(query, "end"), topics, _key(query), limit, form)
+        question = queries.PageQuery(start, bound(query, "end"), topics, _key(query), limit, form)
         found = await self._read(partial(queries.page, self.reads, question))
         headers = {"cache-control": "no-store"}
         if found.next is not None:

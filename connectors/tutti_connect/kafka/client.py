@@ -14,7 +14,7 @@ from confluent_kafka import admin as kafka_admin
 
 from tutti.errors import ConfigError, TuttiError, Unavailable
 from tutti_connect.kafka import limits
-from tutti_connect.kafka.repeated_warnings import Once
+from tutti_connect.kafka.repeated_warnings import RepeatFilter
 
 LOG = logging.getLogger("tutti.kafka")
 
@@ -25,7 +25,7 @@ NO_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}
 #: A new topic has no leader for a moment.
 NO_LEADER = {*NO_TOPIC, KafkaError._NOENT, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION}
 #: Errors that a retry does not repair.
-NEVER = {
+FINAL_ERRORS = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
@@ -63,22 +63,22 @@ def made(kind: Callable[[dict[str, Any]], Any], settings: dict[str, Any]) -> Any
         raise ConfigError(f"kafka.settings: {reason}: see the settings of librdkafka") from error
 
 
-def explained(error: KafkaException, where: str, since: float | None = None) -> TuttiError:
+def converted_error(error: KafkaException, where: str, since: float | None = None) -> TuttiError:
     """Convert an error of Kafka's client; add the connection failures that the client logged after `since` (monotonic)."""
     kafka_error: KafkaError = error.args[0]
-    if kafka_error.code() in NEVER:
+    if kafka_error.code() in FINAL_ERRORS:
         return ConfigError(f"{where}: {kafka_error.str()}: choose a topic that exists and that this client may use")
     return Unavailable(f"{where}: {kafka_error.str() if since is None else with_cause(kafka_error, since)}")
 
 
 def with_cause(kafka_error: KafkaError, since: float) -> str:
     """Return the text of an error; for a local error such as a timeout, add the logged cause of the connection failure."""
-    cause = CAUSE.heard(since) if kafka_error.code() < 0 else ""
+    cause = CONNECTION_FAILURES.heard(since) if kafka_error.code() < 0 else ""
     return f"{kafka_error.str()}: {cause}" if cause else kafka_error.str()
 
 
 @contextmanager
-def asking(admin: Any, where: str) -> Iterator[None]:
+def converted_errors(admin: Any, where: str) -> Iterator[None]:
     """Convert errors of requests to Kafka in the block.
 
     Raises:
@@ -91,7 +91,7 @@ def asking(admin: Any, where: str) -> Iterator[None]:
         yield
     except KafkaException as error:
         admin.poll(0)
-        raise explained(error, where, started) from error
+        raise converted_error(error, where, started) from error
 
 
 def end_of(admin: Any, one: TopicPartition, isolation: Any) -> int:
@@ -110,14 +110,14 @@ def end_of(admin: Any, one: TopicPartition, isolation: Any) -> int:
         except KafkaException as error:
             if error.args[0].code() not in NO_LEADER or time.monotonic() > deadline:
                 raise
-        time.sleep(limits.LEADER_LOOK_S)
+        time.sleep(limits.LEADER_POLL_S)
 
 
-def passed_by(_error: KafkaError) -> None:
+def ignore_error(_error: KafkaError) -> None:
     """Ignore an error callback (`error_cb`): the client also logs the error, and each call reports its own failure."""
 
 
-class Cause(logging.Filter):
+class ConnectionFailureFilter(logging.Filter):
     """Log filter that passes all lines of Kafka's client, and keeps the last connection failure."""
 
     _FAILED = re.compile(r"FAIL \[.*?\] (?:\[thrd:.*?\]: )?(.*)", re.DOTALL)
@@ -139,7 +139,7 @@ class Cause(logging.Filter):
         return text if at >= since else ""
 
 
-CAUSE = Cause()
+CONNECTION_FAILURES = ConnectionFailureFilter()
 CLIENT_LOG = logging.getLogger("tutti.kafka.client")
-CLIENT_LOG.addFilter(CAUSE)
-CLIENT_LOG.addFilter(Once())
+CLIENT_LOG.addFilter(CONNECTION_FAILURES)
+CLIENT_LOG.addFilter(RepeatFilter())

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from tutti.errors import ConfigError, Unavailable
-from tutti.io.admin import Control
+from tutti.io.admin import AdminClient
 from tutti.producer import Producer
 from tutti.reader import Reader
-from tutti.sources.flight import Reads
+from tutti.sources.flight import FlightSource
 from tutti.sources.source import begun
 from tutti.transactions import commit_progress
 from tutti_connect.kafka import limits
@@ -22,7 +22,7 @@ class CommittedLog:
     def __init__(self, url: str, topics: Sequence[str]) -> None:
         """Prepare; open no connection yet. An empty `topics` means all topics."""
         self._url, self._topics = url, list(topics) or None
-        self._reads = Reads(url)
+        self._reads = FlightSource(url)
 
     def span(self) -> tuple[str, int, int]:
         """Return the uuid, start offset and frontier of the log.
@@ -58,7 +58,7 @@ def gateway_asker(url: str) -> Callable[[], object]:
     """Return a function that checks that a gateway answers."""
 
     def check() -> object:
-        with Control(url, timeout=limits.KAFKA_S) as control:
+        with AdminClient(url, timeout=limits.KAFKA_S) as control:
             return control.welcome()
 
     return check

@@ -6,16 +6,16 @@ from tutti import limits
 
 # Both directions
 KAFKA_S = 10.0  # time limit of a request to Kafka or a gateway
-MADE_S, MADE_AGAIN_S = 3.0, 0.05  # until every broker knows a new topic, and between two requests
+TOPIC_KNOWN_S, TOPIC_KNOWN_POLL_S = 3.0, 0.05  # until every broker knows a new topic, and between two requests
 RETRY_S_MIN, RETRY_S_MAX = limits.RETRY_US_MIN / 1e6, limits.RETRY_US_MAX / 1e6  # before a restart; doubles
 LOOK_S = 0.5  # between two updates of the lag
-SAME_LINE_S, LINES_MAX = 600.0, 1000  # interval between equal log lines of Kafka's client, and number of remembered lines
+REPEATED_LINE_S, LINES_MAX = 600.0, 1000  # interval between equal log lines of Kafka's client, and number of remembered lines
 
 # From Kafka
 MESSAGES_A_TURN = 10_000  # taken from Kafka's client in one turn; a partition without buffer space holds at most this number
 TURN_S = 0.02  # wait of one turn for messages: Kafka's client returns what it has at the end
 OPENERS = 4  # threads that open and close producers
-LEADER_LOOK_S = 0.1  # between two checks for the leader of a new partition
+LEADER_POLL_S = 0.1  # between two checks for the leader of a new partition
 DELIVERY_S = 30.0  # afterwards a new epoch finds out a frame's outcome
 HANDOVER_S = 5.0  # longest time to deliver records of partitions that move to another instance
 CHECK_S = 1.0  # between two checks that the topics are unchanged
@@ -34,9 +34,9 @@ TRANSACTION_MS, TRANSACTION_MS_MAX = 50, 10_000  # default and maximum, from the
 MESSAGE_BYTES_MAX = 16 * limits.MIB  # accepted by Kafka's client: larger than any record, so that only the broker's limit applies
 BATCH_OVERHEAD_BYTES = 512  # upper bound of a batch's overhead for one record without headers
 COMMIT_S = 1.0  # of one wait for a commit; then the stop flag is checked
-TELL_S = 5.0  # a transaction that waits for Kafka is logged after this time
+WAIT_LOG_S = 5.0  # a transaction that waits for Kafka is logged after this time
 END_S = 10.0  # for the last transaction at the end
-AWAY_S_MAX = 10.0  # longest time between two attempts while Kafka or the gateways are unreachable
+UNREACHABLE_RETRY_S_MAX = 10.0  # longest time between two attempts while Kafka or the gateways are unreachable
 IDLE_S = 5.0  # a position that moved without records is committed after this time
 # messages read first from the end of the position topic; the number grows by a factor of 16 until the position is found
 POSITION_LOOK_BACK = 64

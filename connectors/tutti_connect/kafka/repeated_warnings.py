@@ -17,7 +17,7 @@ def shape(text: str) -> str:
     return _VARYING.sub("", text)
 
 
-class Once(logging.Filter):
+class RepeatFilter(logging.Filter):
     """Log filter that passes equal lines once in an interval: Kafka's client repeats its warnings each second for each broker."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -33,5 +33,5 @@ class Once(logging.Filter):
             return False
         if len(self._muted_until) >= limits.LINES_MAX:
             self._muted_until.clear()
-        self._muted_until[text] = now + limits.SAME_LINE_S
+        self._muted_until[text] = now + limits.REPEATED_LINE_S
         return True

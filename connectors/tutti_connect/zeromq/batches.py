@@ -20,14 +20,14 @@ Message = list[bytes]
 _BINARY = pa.binary()
 
 
-class Bad(NamedTuple):
+class RejectedMessage(NamedTuple):
     """A message that the log rejects, and the reason."""
 
     message: Message
     reason: str
 
 
-class Part(NamedTuple):
+class TopicBatch(NamedTuple):
     """Records of one topic for one frame; `size` is their approximate size in bytes."""
 
     topic: str
@@ -36,7 +36,7 @@ class Part(NamedTuple):
 
 
 #: Called with a rejected topic, the reason, and its held records, which do not go to the log.
-OnRefused = Callable[[str, str, Sequence[Part]], None]
+OnRefused = Callable[[str, str, Sequence[TopicBatch]], None]
 
 
 class _Column:
@@ -50,7 +50,7 @@ class _Column:
         self.sizes: list[int] = []
 
 
-class Sorter:
+class MessageConverter:
     """Maps the parts of a message to record fields, and tracks the topics."""
 
     def __init__(self, frames: Sequence[Role], topic: str) -> None:
@@ -69,20 +69,20 @@ class Sorter:
         self._topics.pop(topic.encode(), None)
         self._refused[topic.encode()] = reason
 
-    def messages(self, part: Part) -> Iterator[Message]:
+    def messages(self, part: TopicBatch) -> Iterator[Message]:
         """Yield the original messages of these records. Skipped parts are empty."""
         for row in part.records.to_pylist():
             yield [part.topic.encode() if role == "topic" else row.get(role) or b"" for role in self._frames]
 
-    def sorted(self, messages: Sequence[Message]) -> tuple[list[Part], list[Bad]]:
+    def sorted(self, messages: Sequence[Message]) -> tuple[list[TopicBatch], list[RejectedMessage]]:
         """Convert messages in order of arrival, by topic; the timestamp is the current time."""
         columns: dict[str, _Column] = {}
-        bad: list[Bad] = []
+        bad: list[RejectedMessage] = []
         for message in messages:
             try:
                 topic, key, value = self._record(message)
             except ValueError as error:
-                bad.append(Bad(message, str(error)))
+                bad.append(RejectedMessage(message, str(error)))
                 continue
             column = columns.get(topic)
             if column is None:
@@ -118,7 +118,7 @@ class Sorter:
         return text
 
 
-def _parts(topic: str, column: _Column, now_us: int) -> Iterator[Part]:
+def _parts(topic: str, column: _Column, now_us: int) -> Iterator[TopicBatch]:
     count = len(column.values)
     records = pa.RecordBatch.from_arrays(
         [_bytes(column.keys), _bytes(column.values), pa.array(np.full(count, now_us, np.int64)).cast(TIMESTAMP)],
@@ -128,7 +128,7 @@ def _parts(topic: str, column: _Column, now_us: int) -> Iterator[Part]:
     start, done = 0, 0
     while start < count:
         end = max(int(np.searchsorted(ends, done + limits.FRAME_BYTES, "right")), start + 1)
-        yield Part(topic, records.slice(start, end - start), int(ends[end - 1]) - done)
+        yield TopicBatch(topic, records.slice(start, end - start), int(ends[end - 1]) - done)
         start, done = end, int(ends[end - 1])
 
 

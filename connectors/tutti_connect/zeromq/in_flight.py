@@ -18,19 +18,19 @@ from typing import TYPE_CHECKING, NamedTuple
 from tutti.batching.receipt import Receipt
 from tutti.errors import BufferFull, ConfigError, Fenced, FormatError, Refused, TuttiError, UsageError
 from tutti.producer import Producer
-from tutti.runtime.backoff import Doubling
+from tutti.runtime.backoff import Backoff
 from tutti_connect.progress import JsonProgress
 from tutti_connect.zeromq import limits
 
 if TYPE_CHECKING:
-    from tutti_connect.zeromq.batches import OnRefused, Part
+    from tutti_connect.zeromq.batches import OnRefused, TopicBatch
     from tutti_connect.zeromq.config import Inflow
 
 LOG = logging.getLogger("tutti.zeromq")
 FINAL = (ConfigError, Fenced, FormatError, UsageError)
 
 
-class Mark(JsonProgress, frozen=True):
+class RunProgress(JsonProgress, frozen=True):
     """Number of committed records of a run of the connector."""
 
     run: str
@@ -40,7 +40,7 @@ class Mark(JsonProgress, frozen=True):
 class _InFlight(NamedTuple):
     """Records in flight, and the record count of the run at their end."""
 
-    part: Part
+    part: TopicBatch
     end: int
 
 
@@ -68,7 +68,7 @@ class Flow:
         self._pool = ThreadPoolExecutor(1, "opener")
         self._opening: Future[tuple[Producer, int]] | None = None
         self._retry_at = 0.0
-        self._waits = Doubling(limits.RETRY_S_MIN, limits.RETRY_S_MAX)
+        self._waits = Backoff(limits.RETRY_S_MIN, limits.RETRY_S_MAX)
         self._trouble = ""
         self._outcome_event = threading.Event()
         self.records = self.failures = 0
@@ -96,7 +96,7 @@ class Flow:
         """
         self._producer, _ = self._open_producer()
 
-    def add(self, parts: list[Part]) -> None:
+    def add(self, parts: list[TopicBatch]) -> None:
         """Add records to the buffer."""
         for part in parts:
             self._taken += part.records.num_rows
@@ -192,7 +192,7 @@ class Flow:
         )
         try:
             progress = producer.resume().progress
-            mark = Mark.decode(progress, self._config.name) if progress else Mark("", 0)
+            mark = RunProgress.decode(progress, self._config.name) if progress else RunProgress("", 0)
         except BaseException:
             producer.close()
             raise
@@ -203,7 +203,7 @@ class Flow:
         while producer is not None and self._sent < len(self._held):
             part, end = self._held[self._sent]
             try:
-                progress = Mark(self._run, end).encode()
+                progress = RunProgress(self._run, end).encode()
                 receipt = producer.send_batch(part.topic, part.records, progress, partial(self.heard, producer, end))
             except BufferFull:
                 return

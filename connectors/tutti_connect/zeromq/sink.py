@@ -15,10 +15,10 @@ import zmq
 
 from tutti.errors import OffsetOutOfRange, Unavailable
 from tutti.reader import Reader
-from tutti.sources.query_progress import Progress
+from tutti.sources.query_progress import QueryProgress
 from tutti_connect.quarantine import as_base64
 from tutti_connect.zeromq import limits
-from tutti_connect.zeromq.sockets import Socket, opened
+from tutti_connect.zeromq.sockets import Socket, open_socket
 
 if TYPE_CHECKING:
     from tutti_connect.zeromq.config import Outflow
@@ -65,7 +65,7 @@ class Publisher:
         reader = self._reader(None)
         try:
             mark, linger = target.high_water_mark, limits.LINGER_MS
-            with opened(zmq.XPUB, target.bind, target.connect, self.config.curve, mark, linger) as (socket, addresses):
+            with open_socket(zmq.XPUB, target.bind, target.connect, self.config.curve, mark, linger) as (socket, addresses):
                 if target.slow == "wait":
                     socket.set(zmq.XPUB_NODROP, 1)
                 self.told["bound"] = addresses
@@ -101,13 +101,13 @@ class Publisher:
         Raises:
             Unavailable: no gateway answers.
         """
-        with Progress(self.config.gateways) as progress:
+        with QueryProgress(self.config.gateways) as progress:
             awaited = False
             while not (frontier := progress.frontier()).log:
                 if not awaited:
                     LOG.info("%s: waiting for the log to start", self.config.name)
                 awaited = True
-                if stop.wait(limits.BEGIN_LOOK_S):
+                if stop.wait(limits.START_POLL_S):
                     return
             if self.config.name not in progress.readers():
                 # all records of a log that started after this instance are also new
@@ -141,7 +141,7 @@ class Publisher:
 
     def _read_subscriptions(self, socket: Socket, wait_ms: int) -> None:
         """Read subscription messages; the number is limited so that records continue under a flood."""
-        for _ in range(limits.HEARD_A_TURN):
+        for _ in range(limits.SUBSCRIPTIONS_A_TURN):
             if not socket.poll(wait_ms):
                 return
             first = socket.recv()[:1]
@@ -151,7 +151,7 @@ class Publisher:
     def _publish(self, socket: Socket, batch: pa.RecordBatch, stop: threading.Event) -> bool:
         """Publish all records of a batch; return False if stopped before its end."""
         for number, (offset, message) in enumerate(self._messages(batch)):
-            if number % limits.HEAR_RECORDS == 0:
+            if number % limits.SUBSCRIPTION_CHECK_RECORDS == 0:
                 self._read_subscriptions(socket, 0)
             wait_ms = 1
             while not self._sent(socket, message):  # wait for a slow subscriber, or for the first one

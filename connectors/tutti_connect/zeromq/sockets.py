@@ -23,7 +23,7 @@ _MAPPED = re.compile(r"\[::ffff:([0-9.]+)\]")
 
 
 @contextlib.contextmanager
-def opened(
+def open_socket(
     kind: int, bind: Sequence[str], connect: Sequence[str], curve: Curve, mark: int, linger_ms: int = 0
 ) -> Iterator[tuple[Socket, list[str]]]:
     """Open a socket with its endpoints, and yield it with the bound addresses (port `*` binds a free port).

@@ -12,9 +12,9 @@ import zmq
 
 from tutti_connect.quarantine import QuarantineLog, as_base64
 from tutti_connect.zeromq import limits
-from tutti_connect.zeromq.batches import Bad, Message, Part, Sorter
+from tutti_connect.zeromq.batches import Message, MessageConverter, RejectedMessage, TopicBatch
 from tutti_connect.zeromq.in_flight import Flow
-from tutti_connect.zeromq.sockets import Socket, opened
+from tutti_connect.zeromq.sockets import Socket, open_socket
 from tutti_connect.zeromq.spooled import SpooledFlow
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Connector:
         self.flow: Flow | SpooledFlow = (SpooledFlow if config.spool else Flow)(config, self._refuse_topic)
         self.messages = self.bytes = self.dropped = 0
         self.told: dict[str, object] = {}
-        self._sorter = Sorter(config.zeromq.frames, config.topic)
+        self._sorter = MessageConverter(config.zeromq.frames, config.topic)
         self._dropping = False
 
     def run(self, stop: threading.Event, ready: Callable[[], None]) -> None:
@@ -60,7 +60,7 @@ class Connector:
         drain_s = 0.0  # after an error nothing more can be delivered
         try:
             kind = zmq.PULL if pull else zmq.SUB
-            with opened(kind, source.bind, source.connect, self.config.curve, source.high_water_mark) as (socket, addresses):
+            with open_socket(kind, source.bind, source.connect, self.config.curve, source.high_water_mark) as (socket, addresses):
                 for prefix in source.subscribe or ([] if pull else [""]):
                     socket.set(zmq.SUBSCRIBE, prefix.encode())
                 self.told["bound"] = addresses
@@ -113,12 +113,12 @@ class Connector:
         self.flow.add(parts)
         self.flow.tend(time.monotonic())
 
-    def _quarantine(self, bad: list[Bad]) -> None:
+    def _quarantine(self, bad: list[RejectedMessage]) -> None:
         """Quarantine rejected messages. Untrusted peers can send them, so the cost is bounded: one write in a turn, no blocking."""
         if bad:
             self.quarantine.append([(one.reason, _shown(one.message)) for one in bad])
 
-    def _refuse_topic(self, topic: str, reason: str, parts: Sequence[Part]) -> None:
+    def _refuse_topic(self, topic: str, reason: str, parts: Sequence[TopicBatch]) -> None:
         """Quarantine the records of a refused topic; the other topics continue."""
         LOG.warning(
             "%s: messages to topic %s go to quarantine: %s. When the log accepts the topic, restart the connector",
@@ -126,7 +126,7 @@ class Connector:
         )  # fmt: skip
         self._sorter.refuse(topic, reason)
         for part in parts:
-            self._quarantine([Bad(message, reason) for message in self._sorter.messages(part)])
+            self._quarantine([RejectedMessage(message, reason) for message in self._sorter.messages(part)])
 
     def _drain(self, socket: Socket) -> None:
         """Read the messages that ZeroMQ has buffered, within a time limit."""

@@ -15,7 +15,7 @@ from tutti_connect.zeromq import limits
 
 if TYPE_CHECKING:
     from tutti.batching.receipt import Receipt
-    from tutti_connect.zeromq.batches import OnRefused, Part
+    from tutti_connect.zeromq.batches import OnRefused, TopicBatch
     from tutti_connect.zeromq.config import Inflow
 
 LOG = logging.getLogger("tutti.zeromq")
@@ -42,7 +42,7 @@ class SpooledFlow:
         self._on_refused = on_refused
         self._known: set[str] = set()  # topics with committed records, or with a pending callback
         self._outcomes: collections.deque[tuple[str, TuttiError | None]] = collections.deque()
-        self._held: collections.deque[Part] = collections.deque()
+        self._held: collections.deque[TopicBatch] = collections.deque()
         self._producer: Producer | None = None
         self._taken = self._committed = 0
         self._count_lock = threading.Lock()
@@ -99,7 +99,7 @@ class SpooledFlow:
         if earlier:
             LOG.info("%s: the spool has %d records of earlier runs, which are sent first", config.name, earlier)
 
-    def add(self, parts: list[Part]) -> None:
+    def add(self, parts: list[TopicBatch]) -> None:
         """Add records to the buffer."""
         self._held.extend(parts)  # extended before the count is raised: records count as committed when they are no longer held
         self._taken += sum(part.records.num_rows for part in parts)

@@ -9,36 +9,50 @@ from collections.abc import Sequence
 import click
 
 from tutti.errors import TuttiError, UsageError
-from tutti_gateway.cli.lazy import LazyGroup, Place
+from tutti_gateway.cli.lazy import CommandPath, LazyGroup
 
 #: name -> import path and summary in `tutti --help`; a module is imported only when its command runs.
 COMMANDS = {
-    "demo": Place("tutti_gateway.cli.demo.command:demo", "Run the main job on real input, and print the final checks."),
-    "dev": Place("tutti_gateway.cli.group.dev:dev", "Run gateways g1..gN on this machine, for trials and tests."),
-    "serve": Place("tutti_gateway.cli.group.serve:serve", "Run one gateway."),
-    "produce": Place("tutti_gateway.cli.records.produce:produce", "Send a file or standard input to a topic, record by record."),
-    "tail": Place("tutti_gateway.cli.records.tail:tail", "Print committed records, one on each line."),
-    "status": Place("tutti_gateway.cli.group.status:status", "Show the state, view, frontier and lag of a gateway."),
-    "members": Place("tutti_gateway.cli.group.members:members", "List, add, remove or replace gateways of the group."),
-    "leave": Place("tutti_gateway.cli.group.members:leave", "Remove a gateway from the view in order; its process ends."),
-    "roster": Place("tutti_gateway.cli.group.roster:roster", "Force the roster after permanent loss of a majority."),
-    "topics": Place("tutti_gateway.cli.group.status:topics", "List topics with counts, bytes, first and last offset and time."),
-    "offsets": Place("tutti_gateway.cli.group.status:offsets", "Show the first offset at or after a time."),
-    "queries": Place("tutti_gateway.cli.group.queries:queries", "List Spark queries and named readers with position and lag."),
-    "producers": Place("tutti_gateway.cli.records.producers:producers", "List producers, fence one, or delete its state."),
-    "spool": Place("tutti_gateway.cli.records.spool:spool", "Show and check the contents of a producer's spool."),
-    "log": Place("tutti_gateway.cli.log.log:log", "Verify, inspect, digest, repair or rerun a log."),
-    "replay": Place("tutti_gateway.cli.records.replay:replay", "Write a committed range to a file, with gateways up or down."),
-    "archive": Place("tutti_gateway.cli.log.archive:archive", "Copy the log to Parquet files; list or verify an archive."),
-    "backfill": Place("tutti_spark.backfill.command:backfill", "Copy a range of the log into a table, each record exactly once."),
-    "connect": Place("tutti_connect.command:connect", "Move records between the log and other systems."),
-    "trace": Place("tutti_gateway.cli.group.trace:trace", "Follow one record through the logs of all gateways."),
-    "keys": Place("tutti_gateway.cli.security.keys:keys", "Create and show the keys that gateways use for authentication."),
-    "tokens": Place("tutti_gateway.cli.security.tokens:tokens", "Create, list and remove the tokens of clients."),
-    "config": Place("tutti_gateway.cli.config:config", "Check a configuration file."),
-    "doctor": Place("tutti_gateway.cli.doctor.command:doctor", "Check this machine, and report each problem with its remedy."),
-    "bench": Place("tutti_gateway.cli.bench:bench", "Run a benchmark that needs no Spark."),
-    "completion": Place("tutti_gateway.cli.completion:completion", "Print the shell script that completes commands and options."),
+    "demo": CommandPath("tutti_gateway.cli.demo.command:demo", "Run the main job on real input, and print the final checks."),
+    "dev": CommandPath("tutti_gateway.cli.group.dev:dev", "Run gateways g1..gN on this machine, for trials and tests."),
+    "serve": CommandPath("tutti_gateway.cli.group.serve:serve", "Run one gateway."),
+    "produce": CommandPath(
+        "tutti_gateway.cli.records.produce:produce", "Send a file or standard input to a topic, record by record."
+    ),
+    "tail": CommandPath("tutti_gateway.cli.records.tail:tail", "Print committed records, one on each line."),
+    "status": CommandPath("tutti_gateway.cli.group.status:status", "Show the state, view, frontier and lag of a gateway."),
+    "members": CommandPath("tutti_gateway.cli.group.members:members", "List, add, remove or replace gateways of the group."),
+    "leave": CommandPath("tutti_gateway.cli.group.members:leave", "Remove a gateway from the view in order; its process ends."),
+    "roster": CommandPath("tutti_gateway.cli.group.roster:roster", "Force the roster after permanent loss of a majority."),
+    "topics": CommandPath(
+        "tutti_gateway.cli.group.status:topics", "List topics with counts, bytes, first and last offset and time."
+    ),
+    "offsets": CommandPath("tutti_gateway.cli.group.status:offsets", "Show the first offset at or after a time."),
+    "queries": CommandPath(
+        "tutti_gateway.cli.group.queries:queries", "List Spark queries and named readers with position and lag."
+    ),
+    "producers": CommandPath("tutti_gateway.cli.records.producers:producers", "List producers, fence one, or delete its state."),
+    "spool": CommandPath("tutti_gateway.cli.records.spool:spool", "Show and check the contents of a producer's spool."),
+    "log": CommandPath("tutti_gateway.cli.log.log:log", "Verify, inspect, digest, repair or rerun a log."),
+    "replay": CommandPath(
+        "tutti_gateway.cli.records.replay:replay", "Write a committed range to a file, with gateways up or down."
+    ),
+    "archive": CommandPath("tutti_gateway.cli.log.archive:archive", "Copy the log to Parquet files; list or verify an archive."),
+    "backfill": CommandPath(
+        "tutti_spark.backfill.command:backfill", "Copy a range of the log into a table, each record exactly once."
+    ),
+    "connect": CommandPath("tutti_connect.command:connect", "Move records between the log and other systems."),
+    "trace": CommandPath("tutti_gateway.cli.group.trace:trace", "Follow one record through the logs of all gateways."),
+    "keys": CommandPath("tutti_gateway.cli.security.keys:keys", "Create and show the keys that gateways use for authentication."),
+    "tokens": CommandPath("tutti_gateway.cli.security.tokens:tokens", "Create, list and remove the tokens of clients."),
+    "config": CommandPath("tutti_gateway.cli.config:config", "Check a configuration file."),
+    "doctor": CommandPath(
+        "tutti_gateway.cli.doctor.command:doctor", "Check this machine, and report each problem with its remedy."
+    ),
+    "bench": CommandPath("tutti_gateway.cli.bench:bench", "Run a benchmark that needs no Spark."),
+    "completion": CommandPath(
+        "tutti_gateway.cli.completion:completion", "Print the shell script that completes commands and options."
+    ),
 }
 
 #: The shell sets this variable when it asks for completions.

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import click
 
-from tutti_gateway.cli.common.interrupts import Loading
+from tutti_gateway.cli.common.interrupts import ImportGuard
 
 
-class Place(NamedTuple):
+class CommandPath(NamedTuple):
     """Import path of a command (`module:attribute`) and its summary in the command list."""
 
     target: str
@@ -22,7 +22,7 @@ class Place(NamedTuple):
 class LazyGroup(click.Group):
     """Command group that maps command names to import paths."""
 
-    def __init__(self, *arguments: Any, places: Mapping[str, Place], **options: Any) -> None:
+    def __init__(self, *arguments: Any, places: Mapping[str, CommandPath], **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.places = places
 
@@ -36,7 +36,7 @@ class LazyGroup(click.Group):
         if place is None:
             return None
         module, _, attribute = place.target.partition(":")
-        with Loading():
+        with ImportGuard():
             command = getattr(import_module(module), attribute)
         if not isinstance(command, click.Command):
             raise TypeError(f"{place.target} is a {type(command).__name__}, not a click command")

@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 
 try:
-    from tutti_gateway.cli.common.interrupts import EXIT_INTERRUPTED, INTERRUPTED, Loading, heed, heed_no_more
+    from tutti_gateway.cli.common.interrupts import EXIT_INTERRUPTED, INTERRUPTED, ImportGuard, ignore_interrupts, install_handler
 except KeyboardInterrupt:  # the SIGINT handler is not installed yet
     os.write(2, b"interrupted\n")
     os._exit(130)
 
-with Loading():
+with ImportGuard():
     import sys
     from collections.abc import Sequence
 
-    from tutti.runtime.block_pandas import without_pandas
-    from tutti_gateway.cli.common.standard_streams import fill
+    from tutti.runtime.block_pandas import block_pandas
+    from tutti_gateway.cli.common.standard_streams import replace_closed_streams
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,18 +25,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     if arguments is not None:
         return _run(arguments)
-    heed()
+    install_handler()
     try:
-        without_pandas()
+        block_pandas()
         return _run(sys.argv[1:])
     finally:
-        heed_no_more()
+        ignore_interrupts()
 
 
 def _run(arguments: Sequence[str]) -> int:
-    fill()
+    replace_closed_streams()
     try:
-        with Loading():
+        with ImportGuard():
             from tutti_gateway.cli.commands import run
         return run(list(arguments))
     except KeyboardInterrupt:

@@ -62,13 +62,13 @@ def unknown_hosts(config: Config, wait_s: float) -> list[Mistake]:
 
     A running gateway resolves the names of peers again and again.
     """
-    from tutti.runtime.dns import Names  # noqa: PLC0415 - loaded only for this check
+    from tutti.runtime.dns import Resolver  # noqa: PLC0415 - loaded only for this check
 
     places = {"listen": parse_host_port(config.listen).host}
     if config.advertise is not None:
         places["advertise"] = parse_host_port(config.advertise).host
     places |= {f"group.members.{name}": parse_member(text).clients.host for name, text in config.group.members.items()}
-    names = Names()
+    names = Resolver()
     end_s = time.monotonic() + wait_s
     try:
         waiting = set(places.values())

@@ -11,7 +11,7 @@ from tutti.errors import ConfigError
 from tutti.security.key_files import check_certificate
 from tutti.security.tokens import read_tokens
 from tutti.toml.lines import key_lines, line_of
-from tutti.toml.loader import StructReader, text_of, tree_of
+from tutti.toml.loader import StructReader, parse_tree, read_text
 from tutti.toml.mistakes import KeyPath, Mistake
 from tutti_gateway.config.model import DEFAULT_PRESET, PRESETS, Config
 from tutti_gateway.config.relations import Relations
@@ -32,7 +32,7 @@ def load_config(path: str | Path) -> Config:
 
 def check_config(path: str | Path) -> tuple[Config | None, list[Mistake]]:
     """Read a file, and return the configuration (None if anything is wrong) and every mistake in line order."""
-    text, mistakes = text_of(path)
+    text, mistakes = read_text(path)
     if text is None:
         return None, mistakes
     config, mistakes = parse_config(text)
@@ -45,7 +45,7 @@ def check_config(path: str | Path) -> tuple[Config | None, list[Mistake]]:
 
 def parse_config(text: str) -> tuple[Config | None, list[Mistake]]:
     """Do the same as `check_config` for the text of a file, without its key files."""
-    tree, wrong = tree_of(text)
+    tree, wrong = parse_tree(text)
     if wrong:
         return None, wrong
     reading = StructReader(text, Config)

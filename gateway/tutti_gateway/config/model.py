@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from tutti import limits as common_limits
-from tutti.data.addresses import GROUP_DISTANCE, PORT_MAX, Address, MemberAddress, parse_host_port
+from tutti.data.addresses import GROUP_PORT_DISTANCE, PORT_MAX, Address, MemberAddress, parse_host_port
 from tutti.errors import ConfigError, UsageError
 from tutti_gateway.core import limits
 
@@ -137,18 +137,18 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     clear error.
     """
 
-    sessions: Annotated[int, Meta(ge=1, le=limits.SESSIONS_MOST, description="clients connected at the same time")] = (
+    sessions: Annotated[int, Meta(ge=1, le=limits.SESSIONS_CONFIG_MAX, description="clients connected at the same time")] = (
         limits.SESSIONS_MAX
     )
-    producers: Annotated[int, Meta(ge=1, le=limits.PRODUCERS_MOST, description="producers that the group keeps state of")] = (
+    producers: Annotated[int, Meta(ge=1, le=limits.PRODUCERS_CONFIG_MAX, description="producers that the group keeps state of")] = (
         limits.PRODUCERS_MAX
     )
-    topics: Annotated[int, Meta(ge=1, le=limits.TOPICS_MOST, description="topics of the group")] = common_limits.TOPICS_MAX
+    topics: Annotated[int, Meta(ge=1, le=limits.TOPICS_CONFIG_MAX, description="topics of the group")] = common_limits.TOPICS_MAX
     undecided_bytes: Annotated[
         int,
         Meta(
-            ge=limits.UNDECIDED_BYTES_LEAST,
-            le=limits.UNDECIDED_BYTES_MOST,
+            ge=limits.UNDECIDED_BYTES_CONFIG_MIN,
+            le=limits.UNDECIDED_BYTES_CONFIG_MAX,
             description="undecided data of clients, above which clients wait, bytes",
         ),
     ] = limits.UNDECIDED_BYTES_MAX
@@ -298,7 +298,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def group_address(self) -> Address:
         """Return the address on which it listens for other gateways."""
-        return self._port_at(self.ports.group, GROUP_DISTANCE)
+        return self._port_at(self.ports.group, GROUP_PORT_DISTANCE)
 
     @property
     def founders(self) -> dict[str, str]:

@@ -8,15 +8,15 @@ import msgspec
 
 from tutti import limits as common_limits
 from tutti.data.addresses import (
-    GROUP_DISTANCE,
-    NAME_HOST,
+    GROUP_PORT_DISTANCE,
+    HOST_REMEDY,
     PORT_MAX,
     Address,
     MemberAddress,
     is_loopback,
     parse_host_port,
     parse_member,
-    unreachable,
+    unreachable_reason,
 )
 from tutti.data.names import NAME_BYTES_MAX, check_name
 from tutti.errors import ConfigError, UsageError
@@ -25,10 +25,10 @@ from tutti_gateway.config.model import Config, Limits, Retention, is_multicast, 
 from tutti_gateway.core import limits
 
 _HOST_PORT = f"write HOST:PORT with a port from 1 to {PORT_MAX}, such as 127.0.0.1:7400"
-_MEMBER = f"{_HOST_PORT}, and HOST:PORT/GROUP-PORT where the group port is not PORT + {GROUP_DISTANCE}"
+_MEMBER = f"{_HOST_PORT}, and HOST:PORT/GROUP-PORT where the group port is not PORT + {GROUP_PORT_DISTANCE}"
 
 
-class Reading(Protocol):
+class MistakeCollector(Protocol):
     """Collects mistakes."""
 
     def mistake(self, path: KeyPath, what: str, do: str) -> None:
@@ -41,7 +41,7 @@ class Reading(Protocol):
 class Relations:
     """Checks the rules between values."""
 
-    def __init__(self, reading: Reading, config: Config) -> None:
+    def __init__(self, reading: MistakeCollector, config: Config) -> None:
         self._mistake = reading.mistake
         self._good = reading.good
         self._config = config
@@ -142,9 +142,9 @@ class Relations:
 
     def _reachable(self, path: KeyPath, text: str, address: Address | None) -> Address | None:
         """Return the address if other hosts can connect to it, else None."""
-        if address is None or not (reason := unreachable(address.host)):
+        if address is None or not (reason := unreachable_reason(address.host)):
             return address
-        self._mistake(path, f"is {text!r}, and {reason}", NAME_HOST)
+        self._mistake(path, f"is {text!r}, and {reason}", HOST_REMEDY)
         return None
 
     def _exposure(self, listen: Address, members: dict[str, MemberAddress]) -> None:
@@ -168,7 +168,7 @@ class Relations:
             elif beyond:
                 what = f"is {config.group.members[beyond[0]]!r}, on another host, and {lacks}"
                 self._mistake(("group", "members", beyond[0]), what, do)
-        if config.advertise is None and (reason := unreachable(listen.host)):
+        if config.advertise is None and (reason := unreachable_reason(listen.host)):
             self._mistake(("advertise",), f"is missing, and {reason}", "add HOST:PORT for clients")
 
     def _keys(self) -> None:
@@ -262,7 +262,7 @@ class Relations:
         config = self._config
         path = ("group", "members", config.name)
         text = config.group.members[config.name]
-        group = config.ports.group or listen.port + GROUP_DISTANCE
+        group = config.ports.group or listen.port + GROUP_PORT_DISTANCE
         if member.clients != own:
             do = "write the same address in both (`advertise` takes precedence over `listen`)"
             self._mistake(path, f"is {text!r}, but this gateway is at {str(own)!r}", do)

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from tutti_gateway.core.outbox import Outbox
 from tutti_gateway.core.protocol.events import Identity, StackConfig
-from tutti_gateway.core.random_source import Chance
-from tutti_gateway.core.view.view_state import Standing
+from tutti_gateway.core.random_source import RandomSource
+from tutti_gateway.core.view.view_state import ViewState
 from tutti_gateway.core.window import Window
 
 
@@ -15,8 +15,8 @@ class Context(NamedTuple):
     """Shared state of one member for its whole run."""
 
     config: StackConfig
-    standing: Standing
+    standing: ViewState
     outbox: Outbox
     window: Window
     identity: Identity
-    random: Chance  # seeded with the run's entropy, so that a recorded run replays
+    random: RandomSource  # seeded with the run's entropy, so that a recorded run replays

@@ -13,10 +13,10 @@ from typing import Protocol
 
 from tutti.data.frames.frame import Frame, chained
 from tutti_gateway.core import limits
-from tutti_gateway.core.frame_runs import whole
+from tutti_gateway.core.frame_runs import payload_intact
 
 
-class Far(Protocol):
+class Distances(Protocol):
     """Distances to other gateways."""
 
     def distance_us(self, number: int) -> int:
@@ -26,7 +26,7 @@ class Far(Protocol):
         """Return the heartbeats in a round trip to the furthest gateway."""
 
 
-class Mending:
+class RangeRepair:
     """Asks the nearest gateway that has the lost frames, one request at a time, and the next one after a failure.
 
     Args:
@@ -42,7 +42,7 @@ class Mending:
 
     def __init__(
         self,
-        far: Far,
+        far: Distances,
         sources: Callable[[int], Iterable[int]],
         ask: Callable[[int, int, int], None],
         write: Callable[[tuple[Frame, ...]], None],
@@ -88,7 +88,7 @@ class Mending:
         good: list[Frame] = []
         for frame in frames:
             following = not good or chained(frame, good[-1].header_crc)
-            if frame.position != self.first + len(good) or frame.position > self.last or not following or not whole(frame):
+            if frame.position != self.first + len(good) or frame.position > self.last or not following or not payload_intact(frame):
                 break
             good.append(frame)
         return tuple(good)
@@ -120,4 +120,4 @@ class Mending:
             self._asked, self._silent = min(able)[1], 0
             self._ask_for(self._asked, self.first, self.last)
         elif sources:
-            self._wait = limits.MEND_WAIT_HEARTBEATS
+            self._wait = limits.REPAIR_WAIT_HEARTBEATS

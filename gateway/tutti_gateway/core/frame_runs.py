@@ -10,7 +10,7 @@ from tutti.errors import Damaged
 from tutti_gateway.core.window import weight
 
 
-def parts(frames: Sequence[Frame], bytes_max: int = limits.MESSAGE_BYTES_MAX) -> Iterator[tuple[Frame, ...]]:
+def split_runs(frames: Sequence[Frame], bytes_max: int = limits.MESSAGE_BYTES_MAX) -> Iterator[tuple[Frame, ...]]:
     """Yield the frames as runs that each fit into one message of `bytes_max` bytes, at least one frame each."""
     first = size = 0
     for place, frame in enumerate(frames):
@@ -23,7 +23,7 @@ def parts(frames: Sequence[Frame], bytes_max: int = limits.MESSAGE_BYTES_MAX) ->
         yield tuple(frames[first:])
 
 
-def whole(frame: Frame) -> bool:
+def payload_intact(frame: Frame) -> bool:
     """True if progress and body match the header. A frame from another member that does not match counts as missing."""
     try:
         check_payload(frame)

@@ -7,7 +7,7 @@ from typing import Any
 
 from tutti_gateway.core.context import Context
 from tutti_gateway.core.protocol.events import Received
-from tutti_gateway.core.protocol.message_checks import OF_A_VIEW, far_ahead, fault
+from tutti_gateway.core.protocol.message_checks import OF_A_VIEW, far_ahead, malformed
 from tutti_gateway.core.protocol.messages import Heartbeat, LaneEnds, LaneTail, Message, Posted
 from tutti_gateway.core.view.peers import Peers
 
@@ -43,7 +43,7 @@ class Inbound:
         if peer is None:
             self._context.outbox.drop(message, sender, "the gateway is not known here")
             return
-        wrong = fault(message) or far_ahead(message, self._context.standing.promised)
+        wrong = malformed(message) or far_ahead(message, self._context.standing.promised)
         # Members count by disk, so a message of a view from a new disk of a member is dropped (flush, F18).
         if not wrong and type(message) in OF_A_VIEW and self._disks.setdefault(sender, event.incarnation) != event.incarnation:
             wrong = "it has another disk than when this view began"

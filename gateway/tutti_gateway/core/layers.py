@@ -27,9 +27,9 @@ from tutti_gateway.core.flush.layer import Flush
 from tutti_gateway.core.inbound import Inbound
 from tutti_gateway.core.lanes.lanes import Lanes
 from tutti_gateway.core.membership.clocks import Clocks
-from tutti_gateway.core.membership.forced_roster import Force
+from tutti_gateway.core.membership.forced_roster import ForcedRoster
 from tutti_gateway.core.membership.layer import Membership
-from tutti_gateway.core.membership.roster_change import Changes
+from tutti_gateway.core.membership.roster_change import RosterChanges
 from tutti_gateway.core.membership.succession import by_age
 from tutti_gateway.core.order.layer import Ordering
 from tutti_gateway.core.protocol.events import LogRead, Persisted, SessionClosed, SpaceChanged, Started, TrimProposed
@@ -78,8 +78,8 @@ class Layers:
         self.order = Ordering(context, self.atomic, self.read_index.confirm, self.clocks.wall_us)
         self.flush = Flush(context, self, self.peers)
         self.repair = Repair(context, self.order.receiver, self.peers.distance_us, context.random)
-        self.changes = Changes(context, self.peers, self.flush, self._place_roster)
-        self.force = Force(context, self.peers, self.flush)
+        self.changes = RosterChanges(context, self.peers, self.flush, self._place_roster)
+        self.force = ForcedRoster(context, self.peers, self.flush)
         self.membership = Membership(context, self.peers, self.flush, self, self.changes, self.force)
         self.lanes = Lanes(context, self._part, self.order.upkeep.sends, self.peers)
         self.inbound = Inbound(context, self.peers, self.handlers())

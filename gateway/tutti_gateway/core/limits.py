@@ -19,12 +19,12 @@ EPOCH_MAX = 2**32 - 1  # largest epoch: the field of a frame has 32 bits
 
 # Client port
 SESSIONS_MAX = 4096
-SESSIONS_MOST = 16_384  # largest SESSIONS_MAX that a configuration may set
-UNDECIDED_BYTES_LEAST = 4 * MIB  # smallest value that a configuration may set; a connection's window is not larger
+SESSIONS_CONFIG_MAX = 16_384  # largest SESSIONS_MAX that a configuration may set
+UNDECIDED_BYTES_CONFIG_MIN = 4 * MIB  # smallest value that a configuration may set; a connection's window is not larger
 UNDECIDED_BYTES_MAX = 64 * MIB  # bytes ordered or forwarded but not decided; above this limit the client port is not read
-UNDECIDED_BYTES_MOST = 512 * MIB  # largest UNDECIDED_BYTES_MAX that a configuration may set
-BATCH_ROOM_FRAMES = 28_672  # the coordinator orders a batch only while fewer frames are undecided
-REQUEST_ROOM_FRAMES = 32_768  # the coordinator orders requests and ticks only while fewer frames are undecided
+UNDECIDED_BYTES_CONFIG_MAX = 512 * MIB  # largest UNDECIDED_BYTES_MAX that a configuration may set
+BATCH_UNDECIDED_FRAMES_MAX = 28_672  # the coordinator orders a batch only while fewer frames are undecided
+REQUEST_UNDECIDED_FRAMES_MAX = 32_768  # the coordinator orders requests and ticks only while fewer frames are undecided
 REQUESTS_A_SESSION_MAX = 1024
 
 # Between gateways
@@ -40,14 +40,14 @@ MESH_RECONNECT_MS_MIN, MESH_RECONNECT_MS_MAX, MESH_CONNECT_MS_MAX = 20, 500, 1_0
 MESH_RENEW_US = 3_000_000  # age of a broken connection after which the gateway creates a new one
 MESH_BEAT_MS = 1_000  # interval of keepalive probes on an idle connection; the kernel counts whole seconds
 MESH_BEATS_SILENT_MAX = 3  # unanswered probes after which a connection counts as broken and is replaced
-MESH_STRANGERS_MAX = 256  # introduced connections at a time; one more replaces the connection that is silent the longest
+MESH_INTRODUCED_MAX = 256  # introduced connections at a time; one more replaces the connection that is silent the longest
 REFUSAL_BYTES_MAX = 4 * KIB  # length of the reason why a gateway is rejected
 # Bytes of answers that wait on all accepted connections. Above this limit on one connection, nothing more is read from it.
 MESH_ANSWERS_BYTES_MAX = 16 * MIB
-REFUSALS_A_LOOK_MAX = 64  # refusals of one gateway that are reported at once; more wait for the next second
+REFUSALS_A_CHECK_MAX = 64  # refusals of one gateway that are reported at once; more wait for the next second
 GUEST_SILENT_US = 60_000_000  # silence after which a gateway that no configuration names is disconnected
-TWIN_SILENT_US = 2_000_000  # silence of the first process of a name before another process of that name is accepted
-TROUBLES_MAX = 256  # different connection problems that are remembered to log each one once
+DUPLICATE_SILENT_US = 2_000_000  # silence of the first process of a name before another process of that name is accepted
+CONNECTION_PROBLEMS_MAX = 256  # different connection problems that are remembered to log each one once
 MESH_EVENTS_A_TURN_MAX = 64  # connections that are served before messages are read again: a handshake with keys takes 0.2 ms
 MULTICAST_DATAGRAM_BYTES = 1400  # fits into an Ethernet frame with the header of a tunnel
 MULTICAST_DATAGRAM_BYTES_MIN, MULTICAST_DATAGRAM_BYTES_MAX = 512, 65_507
@@ -64,14 +64,14 @@ MULTICAST_ASSEMBLY_MESSAGES_MAX = 256  # messages of one sender that wait for fr
 MULTICAST_ASSEMBLY_BYTES_MAX, MULTICAST_ASSEMBLY_US_MAX = 16 * MIB, 1_000_000
 MULTICAST_BEACON_US = 200_000  # interval of beacons, which name the gateways that the sender hears
 MULTICAST_SILENT_US = 1_000_000  # silence after which a gateway gets everything over the mesh
-MULTICAST_LOOK_US = 20_000  # shortest interval between checks of which gateways the mesh has authenticated
+MULTICAST_CHECK_US = 20_000  # shortest interval between checks of which gateways the mesh has authenticated
 MULTICAST_RETRY_US = 1_000  # wait before a datagram is sent again after the kernel buffer was full
 MULTICAST_TRY_US = 5_000_000  # time after which a connected gateway whose multicast never arrives is logged
 
 # Tables
 PRODUCERS_MAX = 10_000
-PRODUCERS_MOST = 200_000  # largest PRODUCERS_MAX that a configuration may set
-TOPICS_MOST = 200_000  # largest number of topics that a configuration may set
+PRODUCERS_CONFIG_MAX = 200_000  # largest PRODUCERS_MAX that a configuration may set
+TOPICS_CONFIG_MAX = 200_000  # largest number of topics that a configuration may set
 READERS_MAX = 10_000
 EPOCHS_AHEAD_MAX = 2  # epochs above the current one: a client fenced by a FORGET gets floor + 1 and tries the epoch above it
 WAITING_EPOCHS_MAX = 1024  # EPOCH requests that wait for earlier frames of their producer
@@ -94,7 +94,7 @@ CLOCK_LEAP_LASTS_US = 600_000_000  # a forward leap that lasts this long is beli
 CLOCK_BACK_US_MAX = 60_000_000
 CLOCK_APART_US = 10_000_000  # difference to the group's clock above which a gateway logs a warning
 TIMER_NEAR_US = 2_000  # a timer that is due this soon and is not needed any more is moved, which saves one empty step
-DROPPED_TELL_US = 10_000_000  # interval between log lines about dropped messages of one kind and sender
+DROPPED_LOG_INTERVAL_US = 10_000_000  # interval between log lines about dropped messages of one kind and sender
 DROPPED_KINDS_MAX = 4096  # pairs of kind and sender that are counted apart
 VIEW_RUNS_MAX = 256  # runs of frames of one view that a member remembers, to find where two logs differ
 BOOT_HEARTBEATS = 5  # missed heartbeats after which a peer is suspected; more where round trips are long
@@ -114,23 +114,23 @@ READY_HEARTBEATS = 5  # heartbeats for which a learner counts as caught up after
 LEFT_HEARTBEATS = 10  # heartbeats that a gateway which has left waits for a view without it
 LEAVE_HEARTBEATS = 50  # heartbeats that an orderly leave waits for the others
 HEARTBEATS_A_TURN = 16  # peers that a member of a large group sends one heartbeat to, in addition to its coordinator
-CANDIDATE_BEHIND_FRAMES = 8192  # a candidate that lags by more frames proposes after all others
+CANDIDATE_LAG_FRAMES = 8192  # a candidate that lags by more frames proposes after all others
 ROSTER_CHANGES_MAX = 16  # roster changes that wait at one gateway
 ROSTER_WAIT_HEARTBEATS = 300
 FORCE_HEARTBEATS = 50  # heartbeats without a majority before a roster may be forced
 WINDOW_MORE_FRAMES = 2 * FRAMES_A_MESSAGE_MAX  # undecided frames that a learner holds beyond the coordinator's limit
-VIEW_ROOM_FRAMES = (
+VIEW_RESERVE_FRAMES = (
     64  # undecided frames beyond the learner's limit: a forced ROSTER, and VIEW frames of views that end before they decide
 )
 MARK_FRAMES = 64  # synced frames after which the next write carries a mark
 # Frames after a watermark include those that were decided since the mark before.
-TAIL_FRAMES_MAX = 2 * (UNDECIDED_FRAMES_MAX + WINDOW_MORE_FRAMES + VIEW_ROOM_FRAMES) + MARK_FRAMES
+TAIL_FRAMES_MAX = 2 * (UNDECIDED_FRAMES_MAX + WINDOW_MORE_FRAMES + VIEW_RESERVE_FRAMES) + MARK_FRAMES
 PAUSE_HEARTBEATS = 15  # heartbeats without a view that decides during which client messages are kept; later they are refused
-MEND_WAIT_HEARTBEATS = 25  # heartbeats until all gateways are asked again for frames that none of them gave
+REPAIR_WAIT_HEARTBEATS = 25  # heartbeats until all gateways are asked again for frames that none of them gave
 LOW_HEARTBEATS = 3  # heartbeats for which a member's report of a low disk counts; each heartbeat repeats it
 READ_INDEX_HEARTBEATS = 10  # heartbeats that a read-index request waits for a majority, plus two round trips
 RESEND_HEARTBEATS = 3  # heartbeats after which an origin sends unanswered batches again
-FORGET_LOOK_US = 60_000_000  # interval of the search for idle producers without a name
+IDLE_PRODUCER_CHECK_US = 60_000_000  # interval of the search for idle producers without a name
 STAGED_IDLE_FACTOR = 24  # factor of the idle time for producers with staged batches, because a micro-batch may take long
 MARK_IDLE_US = 10_000  # idle time after which a mark names what was synced
 MARK_LATE_US = 3_000  # time that a mark waits for later syncs while frames are written
@@ -138,7 +138,7 @@ INDEX_LATE_US = 5_000  # time that index rows of decided frames wait for more ro
 INDEX_FRAMES = 64  # index rows that are written without a further wait
 IDENTITY_FRESH_US = 1_000_000  # a restored copy of a running gateway's files is detected if it is this much older
 IDENTITY_FRESH_BUSY_US = 10_000_000  # age at which a restored copy is detected where the disk is never idle (five syncs a second)
-IDENTITY_REST_US = 200_000  # time without a sync after which the identity file is written; earlier it would delay the next write
+IDENTITY_IDLE_US = 200_000  # time without a sync after which the identity file is written; earlier it would delay the next write
 
 # Field limits of a message from another gateway. Gateway numbers are u16 in frames; positions and view ids are i64 in columns.
 GATEWAY_MAX = 0xFFFF
@@ -176,12 +176,12 @@ LANE_FRAMES_MAX = 8192  # frames of one origin that are undecided or wait; above
 LANE_BYTES_MAX = 4 * MIB  # bytes of one origin's undecided and waiting frames, without the last batch
 LANE_ENDS_HEARTBEATS = 5  # interval of reports of how far each lane is decided
 LANE_WAIT_HEARTBEATS = 11  # heartbeats that an attempt waits for these reports of its members
-LANE_BEHIND_MAX = 32_768  # frames that a member of an attempt may lack
+LANE_LAG_FRAMES_MAX = 32_768  # frames that a member of an attempt may lack
 LANE_REPEAT_HEARTBEATS = 3  # heartbeats for which an origin repeats its last decision
 LANE_READS_MAX = 64  # reads of lane logs for other gateways at a time
 LANES_READ_MAX = 64  # lanes whose log readers stay open
 LANES_OPEN_MAX = 96  # lanes that stay open for writing; each takes about six file descriptors
-LANES_DAMAGED_KEPT_MAX = 4  # quarantined copies of whole lanes, without those of the last start
+LANES_QUARANTINED_MAX = 4  # quarantined copies of whole lanes, without those of the last start
 
 # Log
 SEGMENT_BYTES_MIN = 32 * MIB
@@ -192,20 +192,20 @@ FRAME_BYTES_MAX = BODY_BYTES_MAX + KIB
 # frames that one scrub step checks (at most FETCH_BYTES), and how far it searches for the end of a corrupt range
 SCRUB_FRAMES = 256
 SCRUB_WAIT_US = 250_000  # pause between two scrub steps: at most 4 MiB a second from an idle disk
-SCRUB_REST_US = 3_600_000_000  # pause between two scrub rounds
-SUSPECTS_MAX = 64  # positions that failed a read and wait for a check
-DAMAGED_KEPT_MAX = 8  # copies of segments from before a repair
-RETENTION_LOOK_US = 1_000_000  # interval of retention checks
+SCRUB_PAUSE_US = 3_600_000_000  # pause between two scrub rounds
+SUSPECT_POSITIONS_MAX = 64  # positions that failed a read and wait for a check
+SEGMENTS_QUARANTINED_MAX = 8  # copies of segments from before a repair
+RETENTION_CHECK_US = 1_000_000  # interval of retention checks
 RETENTION_LAG_FACTOR = 2  # above this multiple of the retained size, retention trims even what a voter does not hold yet
 RETENTION_READERS_MAX = 16  # named readers that retention waits for
-TRIM_PLACES_MAX = 64  # segments that one trim proposal names
+TRIM_STARTS_MAX = 64  # segments that one trim proposal names
 
 # Reads
 STREAMS_MAX = 64
 FOLLOWERS_MAX = 256
 READ_INDEX_US_MAX = 2_000_000  # time that the reads process waits until its gateway confirms the frontier
 TICKETS_BYTES_MAX = 64 * MIB  # bytes of all tickets of one answer; each ticket repeats the names
-TOPICS_A_READ_MAX = TOPICS_MOST
+TOPICS_A_READ_MAX = TOPICS_CONFIG_MAX
 TICKS_AN_ANSWER_MAX = 100_000
 LOG_NAME_CHARACTERS_MAX = 64  # the uuid of a log has 32 hex characters
 READ_BATCHES_A_STREAM = 3  # batches of one stream: one in gRPC, one on its way there, one in preparation
@@ -248,7 +248,7 @@ READS_STOP_US_MAX = 2_000_000  # time for open streams to end
 
 # Node: the socket thread, the disk thread, the process
 DRAIN_MESSAGES_MAX = 256  # messages read from the client port before the stack takes a step
-CLIENT_CONNECTIONS_MAX = SESSIONS_MOST + 512  # accepted connections
+CLIENT_CONNECTIONS_MAX = SESSIONS_CONFIG_MAX + 512  # accepted connections
 CLIENT_ASSEMBLY_BYTES_MAX = 512 * MIB  # bytes of incomplete messages
 DRAIN_BYTES_MAX = 2 * MIB  # gives the disk work while the rest is read; a smaller value makes smaller and more expensive rounds
 SEND_HIGH_WATER_MARK = 4096  # answers that wait for one client
@@ -270,8 +270,8 @@ FENCE_TRIES_MAX = 8  # epochs that a fence tries while other clients begin epoch
 SESSION_IDLE_US = 3_600_000_000  # silence after which a client must send Hello again
 SESSION_EVICT_US = 30_000_000  # idle time after which a session may be replaced when all sessions are taken
 PORT_WAIT_US = 2_000_000  # a port of a killed gateway is free again well within this time
-PORT_LOOK_US = 20_000
-SPACE_LOOK_US = 250_000  # interval of checks of the free disk space
+PORT_CHECK_US = 20_000
+SPACE_CHECK_US = 250_000  # interval of checks of the free disk space
 DISK_FULL_WAIT_US = 200_000  # wait before a write to a full disk is tried again
 # resident memory; above this limit all client connections are closed and their queues are dropped
 NODE_MEMORY_BYTES_MAX = 1024 * MIB
@@ -291,10 +291,10 @@ MALLOC_ARENAS_MAX = 2
 READS_RESTART_US_MIN = 100_000  # wait before the reads process is started again; doubled up to the next limit
 READS_RESTART_US_MAX = 5_000_000
 READS_PROBE_US = 20_000  # interval of probes while the reads process starts
-READS_LOOK_US = 5_000_000  # interval of probes of a running reads process
+READS_CHECK_US = 5_000_000  # interval of probes of a running reads process
 READS_ANSWER_US_MAX = 1_000_000  # time for the reads process to answer on a port
 READS_SILENT_US_MAX = 60_000_000  # silence after which the reads process counts as hanging and is killed
-WAIT_TOLD_S = 5  # wait for other gateways after which a gateway logs it
+WAIT_LOG_S = 5  # wait for other gateways after which a gateway logs it
 READS_END_US_MAX = 5_000_000  # time for the reads process to end after its stop signal
 
 # A recorded run

@@ -6,7 +6,7 @@ from collections import deque
 
 from tutti.data.client_protocol import Answer
 from tutti.data.frames.frame import Frame
-from tutti.data.hard_state import Scalars
+from tutti.data.hard_state import HardState
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.actions import (
     Action,
@@ -15,8 +15,7 @@ from tutti_gateway.core.protocol.actions import (
     Dropped,
     Halt,
     LaneHeld,
-    Mend,
-    MendLane,
+    LogReplaced,
     Peers,
     Persist,
     PersistLane,
@@ -24,7 +23,8 @@ from tutti_gateway.core.protocol.actions import (
     ReadLane,
     ReadLog,
     ReadSnapshot,
-    Relearned,
+    RepairLane,
+    RepairLog,
     Reply,
     Send,
     SetTimer,
@@ -34,7 +34,7 @@ from tutti_gateway.core.protocol.actions import (
 )
 from tutti_gateway.core.protocol.events import Now
 from tutti_gateway.core.protocol.messages import Message
-from tutti_gateway.core.view.view_state import Standing
+from tutti_gateway.core.view.view_state import ViewState
 
 
 class Outbox:
@@ -72,7 +72,7 @@ class Outbox:
         "now",
     )
 
-    def __init__(self, standing: Standing) -> None:
+    def __init__(self, standing: ViewState) -> None:
         self._standing = standing
         self._token = 0
         self._timer_us: int | None = None
@@ -80,12 +80,12 @@ class Outbox:
         self.now = Now(0, 0)
         self._persists: list[Persist] = []
         self._sends: list[Send] = []
-        self._delivers: list[Deliver | Relearned] = []
+        self._delivers: list[Deliver | LogReplaced] = []
         self._answers: dict[int, list[Answer]] = {}
         self._indexes: list[ReadIndex] = []
         self._views: list[ViewInstalled] = []
-        self._reads: list[ReadLog | ReadSnapshot | Mend] = []
-        self._lane_writes: list[PersistLane | ReadLane | MendLane | LaneHeld] = []
+        self._reads: list[ReadLog | ReadSnapshot | RepairLog] = []
+        self._lane_writes: list[PersistLane | ReadLane | RepairLane | LaneHeld] = []
         self._lane_delivers: list[DeliverUnordered] = []
         self._peers: Peers | None = None
         self._dropped: list[Dropped] = []
@@ -95,7 +95,7 @@ class Outbox:
         self._suspects: list[Suspect] = []
         self._finals: list[Halt | Stopped] = []
 
-    def persist(self, frames: tuple[Frame, ...] = (), scalars: Scalars | None = None, cut: int | None = None) -> int:
+    def persist(self, frames: tuple[Frame, ...] = (), scalars: HardState | None = None, cut: int | None = None) -> int:
         """Write frames or hard state, or truncate the log after `cut`. Return the token that `Persisted` will reach."""
         self._token += 1
         self._persists.append(Persist(self._token, frames, scalars, cut))
@@ -121,11 +121,11 @@ class Outbox:
 
     def relearned(self, position: int, next_offset: int) -> None:
         """Report the new frontier after the log was replaced."""
-        self._delivers.append(Relearned(position, next_offset))
+        self._delivers.append(LogReplaced(position, next_offset))
 
     def mend(self, frames: tuple[Frame, ...]) -> None:
         """Write frames where the log lost them."""
-        self._reads.append(Mend(frames))
+        self._reads.append(RepairLog(frames))
 
     def send(self, to: int, message: Message) -> None:
         """Send a message to a member, or to this member itself."""
@@ -149,7 +149,7 @@ class Outbox:
         """Deliver a decided run to the readers."""
         self._delivers.append(Deliver(frames, offsets, aborted, next_offset))
 
-    def write_lane(self, action: PersistLane | ReadLane | MendLane | LaneHeld) -> None:
+    def write_lane(self, action: PersistLane | ReadLane | RepairLane | LaneHeld) -> None:
         """Write, read or repair a lane, or report how far retention may trim it."""
         self._lane_writes.append(action)
 
@@ -180,9 +180,9 @@ class Outbox:
         key = (kind, sender)
         if key not in self._drops and len(self._drops) >= limits.DROPPED_KINDS_MAX:
             key = (kind, 0)
-        count, told_us = self._drops.get(key, (0, -limits.DROPPED_TELL_US))
+        count, told_us = self._drops.get(key, (0, -limits.DROPPED_LOG_INTERVAL_US))
         count += 1
-        if self.now.mono_us - told_us >= limits.DROPPED_TELL_US:
+        if self.now.mono_us - told_us >= limits.DROPPED_LOG_INTERVAL_US:
             self._dropped.append(Dropped(kind, sender, reason, count))
             count, told_us = 0, self.now.mono_us
         self._drops[key] = count, told_us

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Protocol
 
 
-class Chance(Protocol):
+class RandomSource(Protocol):
     """A generator that returns the same numbers in the same order for the same entropy."""
 
     def random(self) -> float:

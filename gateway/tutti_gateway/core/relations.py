@@ -12,11 +12,11 @@ invariant(
     common_limits.FILES_WAIT_US_MAX > common_limits.HANDSHAKE_MS_MAX * 1000, "the log waits until silent connections have ended"
 )
 invariant(
-    2 * common_limits.ROSTER_MAX < limits.MESH_STRANGERS_MAX,
+    2 * common_limits.ROSTER_MAX < limits.MESH_INTRODUCED_MAX,
     "every gateway can have a new connection while its old one still exists",
 )
 invariant(
-    2 * limits.MESH_STRANGERS_MAX <= limits.MESH_CONNECTIONS_MAX,
+    2 * limits.MESH_INTRODUCED_MAX <= limits.MESH_CONNECTIONS_MAX,
     "a new connection never replaces an introduced one",
 )
 invariant(
@@ -37,23 +37,28 @@ invariant(
     "the window of a connection fits into the forward-table with the smallest undecided limit",
 )
 invariant(
-    limits.UNDECIDED_BYTES_MAX <= limits.UNDECIDED_BYTES_MOST, "the default undecided limit is one that a configuration may set"
+    limits.UNDECIDED_BYTES_MAX <= limits.UNDECIDED_BYTES_CONFIG_MAX,
+    "the default undecided limit is one that a configuration may set",
 )
 invariant(
     max(
-        limits.node_bytes(limits.SESSIONS_MAX, limits.PRODUCERS_MAX, common_limits.TOPICS_MAX, limits.UNDECIDED_BYTES_MOST),
-        limits.node_bytes(limits.SESSIONS_MOST, limits.PRODUCERS_MAX, common_limits.TOPICS_MAX, limits.UNDECIDED_BYTES_LEAST),
-        limits.node_bytes(1, limits.PRODUCERS_MOST, 1, limits.UNDECIDED_BYTES_LEAST),
-        limits.node_bytes(1, 1, limits.TOPICS_MOST, limits.UNDECIDED_BYTES_LEAST),
+        limits.node_bytes(limits.SESSIONS_MAX, limits.PRODUCERS_MAX, common_limits.TOPICS_MAX, limits.UNDECIDED_BYTES_CONFIG_MAX),
+        limits.node_bytes(
+            limits.SESSIONS_CONFIG_MAX, limits.PRODUCERS_MAX, common_limits.TOPICS_MAX, limits.UNDECIDED_BYTES_CONFIG_MIN
+        ),
+        limits.node_bytes(1, limits.PRODUCERS_CONFIG_MAX, 1, limits.UNDECIDED_BYTES_CONFIG_MIN),
+        limits.node_bytes(1, 1, limits.TOPICS_CONFIG_MAX, limits.UNDECIDED_BYTES_CONFIG_MIN),
     )
     <= limits.NODE_MEMORY_BYTES_MAX,
     "no single limit makes a gateway close its connections; the configuration checks them together",
 )
 invariant(common_limits.SILENCE_US_MAX < limits.SESSION_EVICT_US, "a client that waits for an answer never counts as idle")
-invariant(common_limits.FRAMES_A_MESSAGE_MAX <= limits.BATCH_ROOM_FRAMES, "a message fits into the window of undecided frames")
-invariant(limits.BATCH_ROOM_FRAMES < limits.REQUEST_ROOM_FRAMES, "batches leave space for requests")
 invariant(
-    limits.BATCH_ROOM_FRAMES + limits.REQUEST_ROOM_FRAMES < common_limits.UNDECIDED_FRAMES_MAX,
+    common_limits.FRAMES_A_MESSAGE_MAX <= limits.BATCH_UNDECIDED_FRAMES_MAX, "a message fits into the window of undecided frames"
+)
+invariant(limits.BATCH_UNDECIDED_FRAMES_MAX < limits.REQUEST_UNDECIDED_FRAMES_MAX, "batches leave space for requests")
+invariant(
+    limits.BATCH_UNDECIDED_FRAMES_MAX + limits.REQUEST_UNDECIDED_FRAMES_MAX < common_limits.UNDECIDED_FRAMES_MAX,
     "every undecided batch may get an ABORT, and views their VIEW frames",
 )
 invariant(
@@ -73,10 +78,10 @@ invariant(
     "a member can hold back all frames that its coordinator may have undecided",
 )
 invariant(
-    limits.FRAME_BYTES_MAX + limits.REQUEST_ROOM_FRAMES * common_limits.KIB <= limits.HELD_MORE_BYTES_MAX,
+    limits.FRAME_BYTES_MAX + limits.REQUEST_UNDECIDED_FRAMES_MAX * common_limits.KIB <= limits.HELD_MORE_BYTES_MAX,
     "a member can hold back all other frames of its coordinator, at about 1 KiB each",
 )
-invariant(limits.VIEW_ROOM_FRAMES > 0, "a view can begin after a log that fills the window of a learner")
+invariant(limits.VIEW_RESERVE_FRAMES > 0, "a view can begin after a log that fills the window of a learner")
 invariant(2 * limits.SPACE_CHARACTERS_MAX < limits.REASON_CHARACTERS_MAX, "the reason of a low disk fits into a NO and an ABORT")
 invariant(common_limits.ROSTER_MAX * 2 * NAME_BYTES_MAX < limits.REASON_CHARACTERS_MAX, "all names of a roster fit into a reason")
 invariant(
@@ -111,7 +116,7 @@ invariant(
     2 * limits.LANE_ENDS_HEARTBEATS < limits.LANE_WAIT_HEARTBEATS,
     "one lost report of lane ends leaves no member out of an attempt",
 )
-invariant(limits.LANE_FRAMES_MAX < limits.LANE_BEHIND_MAX, "a member that votes never counts as lagging")
+invariant(limits.LANE_FRAMES_MAX < limits.LANE_LAG_FRAMES_MAX, "a member that votes never counts as lagging")
 invariant(
     4 * common_limits.LANE_WINDOW_BYTES <= limits.LANE_BYTES_MAX,
     "several clients can fill their windows before an origin refuses batches",
@@ -128,12 +133,12 @@ invariant(
 )
 invariant(limits.RESEND_HEARTBEATS < limits.ATOMIC_PERIOD_HEARTBEATS, "a lost message is sent again before a member is booted")
 invariant(
-    max(limits.PRODUCERS_MOST * common_limits.KIB, limits.TOPICS_MOST * common_limits.KIB // 2)
+    max(limits.PRODUCERS_CONFIG_MAX * common_limits.KIB, limits.TOPICS_CONFIG_MAX * common_limits.KIB // 2)
     <= limits.SNAPSHOT_BYTES_MAX
     < limits.NODE_MEMORY_BYTES_MAX,
     "a snapshot holds all producers and topics of a log",
 )
-invariant(common_limits.FORGET_PRODUCERS_MAX * 16 <= common_limits.BODY_BYTES_MAX, "a FORGET fits into a frame")
+invariant(common_limits.DELETE_PRODUCERS_MAX * 16 <= common_limits.BODY_BYTES_MAX, "a FORGET fits into a frame")
 invariant(common_limits.TICK_INTERVAL_US >= limits.HEARTBEAT_US, "a tick is not due more often than the clock is read")
 invariant(
     (limits.STREAMS_MAX + limits.FOLLOWERS_MAX) * limits.READ_BATCHES_A_STREAM * common_limits.READ_BATCH_BYTES_MIN
@@ -158,19 +163,19 @@ invariant(common_limits.RESERVED_BYTES < common_limits.DISK_LOW_BYTES, "new mess
 invariant(2 * limits.RECORD_RUN_BYTES_MAX <= limits.RECORD_KEPT_BYTES_MAX, "a recorded run does not delete the run before it")
 invariant(limits.RECORD_FREE_BYTES_MIN > common_limits.DISK_LOW_BYTES, "recording ends before the log refuses new messages")
 invariant(
-    limits.UNDECIDED_BYTES_LEAST <= common_limits.WINDOW_BYTES,
+    limits.UNDECIDED_BYTES_CONFIG_MIN <= common_limits.WINDOW_BYTES,
     "no configuration makes the window of a connection larger than its default",
 )
 invariant(common_limits.RAW_BYTES_MAX <= limits.INFLATED_BYTES_A_TURN_MAX, "the largest batch may be decompressed in one turn")
 invariant(common_limits.BATCH_BYTES_MAX < common_limits.CLIENT_MMAP_BYTES, "a full batch of send() is allocated on the heap")
-invariant(limits.TWIN_SILENT_US < limits.GUEST_SILENT_US, "a guest stays connected longer than a duplicate process is refused")
+invariant(limits.DUPLICATE_SILENT_US < limits.GUEST_SILENT_US, "a guest stays connected longer than a duplicate process is refused")
 invariant(
     1000 * common_limits.LOG_WAIT_MS_MAX <= common_limits.POLL_US_MAX,
     "a slow reader of the log blocks a thread no longer than its poll interval",
 )
 invariant(common_limits.POLL_US_MAX < common_limits.STOP_US_MAX, "a thread notices the stop signal before its time is over")
 invariant(
-    3 * (limits.READS_LOOK_US + 2 * limits.READS_ANSWER_US_MAX) < limits.READS_SILENT_US_MAX,
+    3 * (limits.READS_CHECK_US + 2 * limits.READS_ANSWER_US_MAX) < limits.READS_SILENT_US_MAX,
     "a few lost answers do not end the reads process",
 )
 invariant(limits.READS_STOP_US_MAX < limits.READS_END_US_MAX, "the reads process has enough time to end its streams")
@@ -190,11 +195,11 @@ invariant(
 invariant(common_limits.SILENCE_US_MAX < common_limits.DELIVERY_TIMEOUT_US, "a client asks for lost answers before it gives up")
 invariant(
     max(common_limits.STREAM_US_MAX // 2, common_limits.BEHIND_WAIT_US_MAX + limits.BUSY_WAIT_US_MAX)
-    < 3 * 1000 * common_limits.FLIGHT_BEAT_MS,
+    < 3 * 1000 * common_limits.FLIGHT_KEEPALIVE_MS,
     "a gateway sends something before a reader pings it three times, which gRPC treats as a flood",
 )
 invariant(
-    2 * limits.CONNECTION_BEAT_MS <= common_limits.LINK_SILENT_MS_MAX,
+    2 * limits.CONNECTION_BEAT_MS <= common_limits.CLIENT_SILENCE_MS_MAX,
     "a client gets keepalives before its gateway first reads from it",
 )
 invariant(common_limits.SPARK_POLL_US <= common_limits.LONG_POLL_US_MAX, "a gateway waits as long as a stream reader asks it to")

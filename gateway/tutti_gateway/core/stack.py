@@ -19,11 +19,12 @@ from tutti_gateway.core.protocol.events import (
     EpochAsked,
     Event,
     ForgetAsked,
+    LaneCorrupt,
     LanePersisted,
     LaneRead,
-    LaneRotted,
     LeaveAsked,
     LinkChanged,
+    LogCorrupt,
     LogRead,
     Now,
     OffsetsAsked,
@@ -32,7 +33,6 @@ from tutti_gateway.core.protocol.events import (
     Received,
     RosterAsked,
     RosterForced,
-    Rotted,
     SessionClosed,
     Several,
     SnapshotRead,
@@ -45,11 +45,11 @@ from tutti_gateway.core.protocol.events import (
     TopicAsked,
     TrimProposed,
     WriteFailed,
-    ordinary,
+    groupable,
 )
-from tutti_gateway.core.random_source import Chance
+from tutti_gateway.core.random_source import RandomSource
 from tutti_gateway.core.view.lifecycle import Phase
-from tutti_gateway.core.view.view_state import Standing
+from tutti_gateway.core.view.view_state import ViewState
 from tutti_gateway.core.window import Window
 
 
@@ -63,13 +63,13 @@ class Stack:
 
     def __init__(
         self,
-        chance: Callable[[bytes], Chance],
+        chance: Callable[[bytes], RandomSource],
         config: StackConfig | None = None,
         layers: Callable[[Context], Layers] = Layers,
     ) -> None:
         self._chance = chance
         self._config = config or StackConfig()
-        self._standing = Standing()
+        self._standing = ViewState()
         self._outbox = Outbox(self._standing)
         self._make = layers
         self._layers: Layers | None = None
@@ -111,7 +111,7 @@ class Stack:
         layers, handlers = self.layers, self._handlers
         order = layers.order
         for one in event.events:
-            if not ordinary(one):
+            if not groupable(one):
                 # An event that may end the view needs a step of its own.
                 raise InvariantViolated(f"{type(one).__name__} may not be part of Several: it needs a step of its own")
             if isinstance(one, Submitted):
@@ -145,11 +145,11 @@ class Stack:
             LinkChanged: self._taking_part(layers.membership.on_link),
             LogRead: self._taking_part(layers.on_log_read),
             SnapshotRead: self._taking_part(flush.serving.on_snapshot_read),
-            Rotted: self._taking_part(flush.mending.on_rotted),
+            LogCorrupt: self._taking_part(flush.mending.on_rotted),
             Persisted: self._taking_part(layers.on_persisted),
             LanePersisted: self._taking_part(lambda event: layers.lanes.persisted(event.token)),
             LaneRead: self._taking_part(layers.lanes.read),
-            LaneRotted: self._taking_part(layers.lanes.rotted),
+            LaneCorrupt: self._taking_part(layers.lanes.rotted),
             TimeAdvanced: self._on_time,
             SpaceChanged: self._taking_part(layers.on_space),
             TrimProposed: self._taking_part(layers.on_trim_proposed),

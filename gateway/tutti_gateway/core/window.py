@@ -95,12 +95,12 @@ class Window:
     @property
     def full(self) -> bool:
         """True if no further batch may be ordered."""
-        return self.bytes >= self._bytes_max or len(self.frames) >= limits.BATCH_ROOM_FRAMES
+        return self.bytes >= self._bytes_max or len(self.frames) >= limits.BATCH_UNDECIDED_FRAMES_MAX
 
     @property
     def crowded(self) -> bool:
         """True if only ABORT, VIEW and ROSTER frames may be ordered."""
-        return len(self.frames) >= limits.REQUEST_ROOM_FRAMES
+        return len(self.frames) >= limits.REQUEST_UNDECIDED_FRAMES_MAX
 
     def mark(self, stage: Stage) -> int:
         """Return the last position that has reached the stage."""

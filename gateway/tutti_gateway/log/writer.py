@@ -14,38 +14,38 @@ from contextlib import contextmanager
 from typing import Self
 
 from tutti.data.frames.frame import Frame, Kind
-from tutti.data.hard_state import Scalars
+from tutti.data.hard_state import HardState
 from tutti.data.log_state import LogState
 from tutti.errors import DiskFailed, DiskFull, invariant
-from tutti.log.files.disk_space import Room, failure_of, failure_of_start, no_room
+from tutti.log.files.disk_space import DiskSpace, failure_of, failure_of_start, is_disk_full
 from tutti.log.files.layout import MARK_SLOTS, SegmentHeader, read_header
 from tutti.log.files.live_page import LivePage
-from tutti.log.files.log_directory import Home
-from tutti.log.files.options import LogOptions, Space
+from tutti.log.files.log_directory import LogDirectory
+from tutti.log.files.options import FreeSpace, LogOptions
 from tutti.log.files.storage import Storage
-from tutti.log.format.hard_state import ScalarsFile
-from tutti.log.read.segment_view import Upto
+from tutti.log.format.hard_state import HardStateFile
+from tutti.log.read.segment_view import ReadLimit
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.events import Recovered
 from tutti_gateway.log.upkeep import quarantine
-from tutti_gateway.log.upkeep.retention import Trimming
-from tutti_gateway.log.upkeep.scrubber import Mender
+from tutti_gateway.log.upkeep.retention import LogRetention
+from tutti_gateway.log.upkeep.scrubber import LogScrubber
 from tutti_gateway.log.write import truncate
-from tutti_gateway.log.write.frame_fetch import Fetcher
+from tutti_gateway.log.write.frame_fetch import FrameFetcher
 from tutti_gateway.log.write.indexer import Indexer
-from tutti_gateway.log.write.install_snapshot import finish_replacing, replace_log
-from tutti_gateway.log.write.mark_tracker import End, Marking
-from tutti_gateway.log.write.preallocator import Preparer
-from tutti_gateway.log.write.recovery import Found, forgot, recover
+from tutti_gateway.log.write.install_snapshot import finish_replacement, replace_log
+from tutti_gateway.log.write.mark_tracker import End, MarkTracker
+from tutti_gateway.log.write.preallocator import SegmentPreallocator
+from tutti_gateway.log.write.recovery import RecoveredLog, lost_promises, recover
 from tutti_gateway.log.write.segment import (
     Segment,
     begin_segment,
-    begun_by,
+    log_uuid_of,
     new_segment,
+    not_yet_written,
     prepared_paths,
-    reopen,
+    reopen_segment,
     size_of_next,
-    unwritten,
 )
 
 _US = 1_000_000
@@ -57,10 +57,10 @@ class LogWriter:
     Attributes:
         mender: the scrubber, which finds and repairs corrupt frames.
         trimming: the retention of old segments.
-        shown: see `Found.shown`.
+        shown: see `RecoveredLog.shown`.
     """
 
-    def __init__(self, directory: Home, options: LogOptions, storage: Storage, found: Found, live: LivePage) -> None:
+    def __init__(self, directory: LogDirectory, options: LogOptions, storage: Storage, found: RecoveredLog, live: LivePage) -> None:
         """Continue the log at the end that recovery found."""
         self._directory = directory
         self._path = directory.path
@@ -69,9 +69,9 @@ class LogWriter:
         self._live = live
         self._failed = ""
         self._log = found.recovered.log
-        self._scalars = ScalarsFile(self._path, storage, found.stored)
+        self._scalars = HardStateFile(self._path, storage, found.stored)
         frontier = (found.state.position, found.state.next_offset)
-        self._marks = Marking(found.end, frontier, found.mark, found.recovered.damage)
+        self._marks = MarkTracker(found.end, frontier, found.mark, found.recovered.damage)
         self._end: End = found.end
         # One writer thread serves several lanes, so a lane may get no idle time: each of its writes carries a mark.
         self._late_us = 0 if options.lane else limits.MARK_LATE_US
@@ -80,18 +80,20 @@ class LogWriter:
         self._later, self.shown = found.later, found.shown
         self._truncating = False  # True from the lowered mark until the truncation is complete
         sizes = [read_header(self._path, segment.first).size for segment in found.segments[-1:]]
-        self._room = Room(self._path, options, storage, given_up=sizes == [options.reserved_bytes])
-        self._preallocator = Preparer(self._path, options, storage)
-        self._segments = [reopen(self._path, segment, storage) for segment in found.segments]
+        self._room = DiskSpace(self._path, options, storage, given_up=sizes == [options.reserved_bytes])
+        self._preallocator = SegmentPreallocator(self._path, options, storage)
+        self._segments = [reopen_segment(self._path, segment, storage) for segment in found.segments]
         for segment, later in zip(self._segments, self._segments[1:], strict=False):
             segment.last = later.first - 1
         self._indexer = Indexer(self._path, options, storage, self._room, found, self._segments)
-        self._fetcher = Fetcher(self._path, storage, self._segments, found.recovered.tail)
-        self.trimming = Trimming(self._path, options, storage, self._room, live, self._segments, self._indexer)
-        self.mender = Mender(self._path, storage, options, self._segments, self._indexer, self._translating, live.renew)
+        self._fetcher = FrameFetcher(self._path, storage, self._segments, found.recovered.tail)
+        self.trimming = LogRetention(self._path, options, storage, self._room, live, self._segments, self._indexer)
+        self.mender = LogScrubber(self._path, storage, options, self._segments, self._indexer, self._translating, live.renew)
 
     @classmethod
-    def open(cls, directory: Home, options: LogOptions | None = None, storage: Storage | None = None) -> tuple[Self, Recovered]:
+    def open(
+        cls, directory: LogDirectory, options: LogOptions | None = None, storage: Storage | None = None
+    ) -> tuple[Self, Recovered]:
         """Recover the log of a directory and return a writer that appends to it, with the recovered state.
 
         Raises:
@@ -105,12 +107,12 @@ class LogWriter:
         except OSError as error:
             raise failure_of("making the live page of", directory.path, error) from error
         try:
-            finish_replacing(directory.path, storage, options)
+            finish_replacement(directory.path, storage, options)
             args = directory.path, storage, options
             # The live page of the previous run counts only under the same boot; `inherited` returns zeros otherwise.
             found = recover(*args, log=directory.log, live=live.inherited(), failed=live.failed_before)
             # A directory that lost its promises becomes a new incarnation, which has no vote until the old one is replaced.
-            (directory.renew if forgot(found.recovered, directory) else directory.settle)()
+            (directory.renew if lost_promises(found.recovered, directory) else directory.settle)()
             writer = cls(directory, options, storage, found, live)
             writer._begin(found)
         except OSError as error:
@@ -125,7 +127,7 @@ class LogWriter:
             raise
         return writer, found.recovered
 
-    def _begin(self, found: Found) -> None:
+    def _begin(self, found: RecoveredLog) -> None:
         self._indexer.complete(found)
         if self._log:
             self._directory.remember_log(self._log)
@@ -153,14 +155,14 @@ class LogWriter:
             DiskFailed: the disk failed, now or earlier.
         """
         self._check_usable()
-        left = unwritten(frames, self._end)
+        left = not_yet_written(frames, self._end)
         if not left:
             return
         self._preallocator.wrote()
         try:
             if not self._segments:
                 # The uuid of a lane is its incarnation; the first frame of the ordered log contains that log's uuid.
-                self._log = self._options.lane or begun_by(left[0])
+                self._log = self._options.lane or log_uuid_of(left[0])
                 self._begin_segment(left[0])
             if self._corrupt_tail:
                 self._quarantine_tail()
@@ -218,7 +220,7 @@ class LogWriter:
             fd = begin_segment(self._path, self._storage, SegmentHeader(self._log, first, chain, size), mark, source)
         except OSError as error:
             # The reserve is a zero-filled file, so it can become the segment without free space.
-            source = self._room.take_reserve() if no_room(error) else None
+            source = self._room.take_reserve() if is_disk_full(error) else None
             if source is None:
                 raise
             size = self._options.reserved_bytes
@@ -276,7 +278,7 @@ class LogWriter:
             self._storage.write(segment.fd, [mark.to_bytes()], MARK_SLOTS[segment.slot])
             self._marks.written = mark
 
-    def write_scalars(self, scalars: Scalars) -> None:
+    def write_scalars(self, scalars: HardState) -> None:
         """Make the hard state durable, together with the current mark. Accepting a view ends a reported corruption.
 
         Raises:
@@ -287,7 +289,7 @@ class LogWriter:
         with self._translating("writing the hard state of"):
             accepts = scalars.accepted > self._scalars.scalars.accepted
             if accepts and self._corrupt_tail:  # after the view no mark explains why the file is short
-                quarantine.lengthen(self._storage, self._segments[-1])
+                quarantine.restore_size(self._storage, self._segments[-1])
             # An accepted view gives up a corrupt end, so the mark names the durable end again.
             mark = self._marks.next(self._marks.durable if accepts else None)
             self._scalars.write(scalars, mark, self._scalars.segment)
@@ -337,7 +339,7 @@ class LogWriter:
         mark = self._marks.next(end)
         if not kept:
             self._directory.remember_log(b"")  # nothing is left, so another log may begin here
-        truncate.take_off(self._path, self._storage, self._scalars, mark, kept[-1] if kept else None, places, gone)
+        truncate.truncate_files(self._path, self._storage, self._scalars, mark, kept[-1] if kept else None, places, gone)
         self._close_segments(gone)
         del self._segments[len(kept) :]
         if kept:
@@ -356,9 +358,9 @@ class LogWriter:
         segment = self._segments[-1]
         self._sync()
         # A tail of zeros contains nothing that is worth a copy.
-        if self._later or not quarantine.blank_behind(self._storage, segment):
+        if self._later or not quarantine.is_zero_after_frames(self._storage, segment):
             mark = self._marks.next()
-            quarantine.set_aside(self._path, self._storage, self._scalars, mark, segment, self._later)
+            quarantine.quarantine_tail(self._path, self._storage, self._scalars, mark, segment, self._later)
             self._marks.set(mark)
             self._fetcher.cut(self._end[0])
             self._live.cut(segment.first)
@@ -403,9 +405,9 @@ class LogWriter:
     # Reading back
 
     def read(self, first: int, last: int) -> tuple[tuple[Frame, ...], int]:
-        """Return durable frames from `first` on, and the last position that no later ABORT covers. See `Fetcher.read`."""
+        """Return durable frames from `first` on, and the last position that no later ABORT covers. See `FrameFetcher.read`."""
         # A peer counts these frames as held here, so only durable frames are returned.
-        upto = Upto(self._indexer.state.position, self._indexer.indexed)
+        upto = ReadLimit(self._indexer.state.position, self._indexer.indexed)
         return self._fetcher.read(first, min(last, self._marks.durable[0]), upto)
 
     # Deciding
@@ -471,13 +473,13 @@ class LogWriter:
                     return True
                 self._write_slot(self._segments[-1])
                 self._sync()
-            elif rest_us >= limits.IDENTITY_REST_US:
+            elif rest_us >= limits.IDENTITY_IDLE_US:
                 # After this refresh, an older copy of the directory is recognised as a copy when it is restored.
                 self._directory.rested(limits.IDENTITY_FRESH_US)
         with self._translating("trimming"):
             return self.trimming.carry_out(self._marks.newest.frontier_position) or self._marks.behind
 
-    def space(self) -> Space:
+    def space(self) -> FreeSpace:
         """Return the free disk space, and whether new messages must be refused because it is low."""
         return self._room.space()
 

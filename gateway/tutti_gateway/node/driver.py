@@ -32,8 +32,7 @@ from tutti_gateway.core.protocol.actions import (
     Dropped,
     Halt,
     LaneHeld,
-    Mend,
-    MendLane,
+    LogReplaced,
     Peers,
     Persist,
     PersistLane,
@@ -41,7 +40,8 @@ from tutti_gateway.core.protocol.actions import (
     ReadLane,
     ReadLog,
     ReadSnapshot,
-    Relearned,
+    RepairLane,
+    RepairLog,
     Reply,
     Send,
     SetTimer,
@@ -61,25 +61,25 @@ from tutti_gateway.core.protocol.events import (
     SubmittedUnordered,
     TimeAdvanced,
     WriteFailed,
-    at_once,
+    group_events,
 )
 from tutti_gateway.node.clients import control_requests
-from tutti_gateway.node.clients.duplicate_lookup import Located
-from tutti_gateway.node.clients.in_flight import Awaited, Landed, UnderWay
+from tutti_gateway.node.clients.duplicate_lookup import LocatedDuplicates
+from tutti_gateway.node.clients.in_flight import ArrivalTimes, OrderedInFlight, UnorderedInFlight
 from tutti_gateway.node.clients.port import Message
-from tutti_gateway.node.clients.replies import Answers
-from tutti_gateway.node.clients.request_handler import Reception
+from tutti_gateway.node.clients.replies import Replies
+from tutti_gateway.node.clients.request_handler import RequestHandler
 from tutti_gateway.node.clients.sessions import Session, Sessions
-from tutti_gateway.node.clients.view_notifications import News
-from tutti_gateway.node.common.counters import Meters
-from tutti_gateway.node.common.interfaces import Clients, DiskQueue, LaneQueue, LookUp, Stack, Ticking
-from tutti_gateway.node.peers.peers import Network
-from tutti_gateway.node.status.status_socket import IndexAsked, StatusAsked
+from tutti_gateway.node.clients.view_notifications import ViewNotifications
+from tutti_gateway.node.common.counters import GatewayCounters
+from tutti_gateway.node.common.interfaces import DiskQueue, DuplicateQueue, LaneQueue, ReplySender, Stack, TimeSource
+from tutti_gateway.node.peers.peers import PeerNetwork
+from tutti_gateway.node.status.status_socket import ReadIndexRequest, StatusRequest
 
 if TYPE_CHECKING:  # only a gateway with tokens loads this module
-    from tutti_gateway.node.clients.authorization import Admission
+    from tutti_gateway.node.clients.authorization import Authorizer
 
-Happening = Event | Located | StatusAsked | IndexAsked
+DriverInput = Event | LocatedDuplicates | StatusRequest | ReadIndexRequest
 
 
 class Driver:
@@ -89,21 +89,21 @@ class Driver:
         self,
         stack: Stack,
         *,
-        clock: Ticking,
+        clock: TimeSource,
         disk: DiskQueue,
         lanes: LaneQueue,
-        clients: Clients,
-        lookups: LookUp,
-        lane_lookups: LookUp,
-        network: Network,
+        clients: ReplySender,
+        lookups: DuplicateQueue,
+        lane_lookups: DuplicateQueue,
+        network: PeerNetwork,
         frontier: Callable[[int, int], None],
-        books: Callable[[Driver], control_requests.Books],
-        meters: Meters,
+        books: Callable[[Driver], control_requests.StatusDocuments],
+        meters: GatewayCounters,
         log: FilteringBoundLogger,
         sessions_max: int = limits.SESSIONS_MAX,
         undecided_bytes_max: int = limits.UNDECIDED_BYTES_MAX,
         entropy: bytes,
-        admission: Admission | None = None,
+        admission: Authorizer | None = None,
     ) -> None:
         """Assemble a gateway; `start` starts it.
 
@@ -129,20 +129,20 @@ class Driver:
         self.books = books(self)
         self.meters = meters
         self.sessions = Sessions(sessions_max)
-        self.answers = Answers(self.sessions, clients, lookups, lane_lookups, meters, self._client_gone)
-        self._notifications = News(self.books.welcome, self.sessions, self.answers)
-        self._fences = control_requests.Fences(entropy)
-        self._request_handler = Reception(
+        self.answers = Replies(self.sessions, clients, lookups, lane_lookups, meters, self._client_gone)
+        self._notifications = ViewNotifications(self.books.welcome, self.sessions, self.answers)
+        self._fences = control_requests.PendingFences(entropy)
+        self._request_handler = RequestHandler(
             self._step, self._confirm, self.sessions, self.answers, self._fences, self.books, meters, log, admission
         )
         self._next: deque[Event] = deque()  # events that result from answers of the stack
         self._disk_actions: list[tuple[Callable[[Any], None], Action]] = []  # writes and reads, in order
         self._delivered: list[Deliver] = []
         self._delivered_lanes: list[DeliverUnordered] = []
-        self._in_flight = UnderWay()
-        self._awaited = Awaited()
-        self._committed_batches, self._committed_unordered = Landed(), Landed()  # batches decided in this turn
-        self._voted, self._decided = Landed(), Landed()  # batches voted for and decided in this turn, for the latencies
+        self._in_flight = OrderedInFlight()
+        self._awaited = UnorderedInFlight()
+        self._committed_batches, self._committed_unordered = ArrivalTimes(), ArrivalTimes()  # batches decided in this turn
+        self._voted, self._decided = ArrivalTimes(), ArrivalTimes()  # batches voted for and decided in this turn, for the latencies
         self._now = clock.now()  # all events of a turn have the same time
         self._timer_us: int | None = None
         self._closing: list[Session] = []
@@ -201,7 +201,7 @@ class Driver:
         ordered, unordered = self._lookups
         return ordered.waiting + unordered.waiting < limits.LOOKUPS_MAX and (
             bool(self.halted)
-            or (self.undecided_bytes < self._undecided_bytes_max and self.undecided_frames < limits.BATCH_ROOM_FRAMES)
+            or (self.undecided_bytes < self._undecided_bytes_max and self.undecided_frames < limits.BATCH_UNDECIDED_FRAMES_MAX)
         )
 
     def wait_us(self) -> int:
@@ -231,18 +231,18 @@ class Driver:
             self._step(LeaveAsked())
             self.flush()
 
-    def turn(self, messages: Sequence[Message], happenings: Sequence[Happening]) -> None:
+    def turn(self, messages: Sequence[Message], happenings: Sequence[DriverInput]) -> None:
         """Process events, expired timers and client messages, and carry out the resulting actions."""
         now = self._now = self._clock.now()
         events: list[Event] = []
         for happening in happenings:
-            if isinstance(happening, Located):
+            if isinstance(happening, LocatedDuplicates):
                 self.answers.add(happening.session, happening.answers)
-            elif isinstance(happening, StatusAsked):
+            elif isinstance(happening, StatusRequest):
                 self._step_each(events)
                 events = []
                 happening.answer(self.books.status())
-            elif isinstance(happening, IndexAsked):
+            elif isinstance(happening, ReadIndexRequest):
                 events.append(self._read_index_event(happening.answer))
             else:
                 if isinstance(happening, WriteFailed):
@@ -293,7 +293,7 @@ class Driver:
             self._carry_out(self._next.popleft())
 
     def _step_each(self, events: Sequence[Event]) -> None:
-        for event in at_once(events):
+        for event in group_events(events):
             self._step(event)
 
     def _carry_out(self, event: Event) -> None:
@@ -311,16 +311,16 @@ class Driver:
             Persist: self._persist,
             ReadLog: self._queue_on(self._disk.read),
             ReadSnapshot: self._queue_on(self._disk.read),
-            Mend: self._queue_on(self._disk.mend),
+            RepairLog: self._queue_on(self._disk.mend),
             PersistLane: self._queue_on(self._lanes.persist),
             ReadLane: self._queue_on(self._lanes.read),
-            MendLane: self._queue_on(self._lanes.mend),
+            RepairLane: self._queue_on(self._lanes.mend),
             LaneHeld: self._queue_on(self._lanes.held),
             DeliverUnordered: self._deliver_lane,
             Send: network.send,
             Reply: self._reply,
             Deliver: self._deliver,
-            Relearned: self._relearned,
+            LogReplaced: self._relearned,
             SetTimer: self._set_timer,
             ReadIndex: self._read_index,
             ViewInstalled: self._view,
@@ -405,7 +405,7 @@ class Driver:
                 self.meters.records_unordered += frame.count
         self._delivered_lanes.append(run)
 
-    def _relearned(self, action: Relearned) -> None:
+    def _relearned(self, action: LogReplaced) -> None:
         self._log.info(
             "a snapshot replaced the log: the other gateways have trimmed the frames that are missing here",
             position=action.position,

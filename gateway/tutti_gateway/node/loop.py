@@ -12,7 +12,7 @@ from tutti_gateway.core import limits
 from tutti_gateway.node.clients.port import ClientPort, Message
 from tutti_gateway.node.common import memory
 from tutti_gateway.node.common.mailbox import Mailbox
-from tutti_gateway.node.driver import Driver, Happening
+from tutti_gateway.node.driver import Driver, DriverInput
 from tutti_gateway.transport.interface import Transport
 
 US = 1_000_000
@@ -29,7 +29,7 @@ class Loop:
         driver: Driver,
         port: ClientPort,
         transport: Transport,
-        inbox: Mailbox[Happening],
+        inbox: Mailbox[DriverInput],
         beat: Callable[[int], None],
         log: FilteringBoundLogger,
         look: Callable[[], None] = lambda: None,

@@ -18,7 +18,7 @@ from tutti_gateway.config import Address, Config
 from tutti_gateway.core import limits
 from tutti_gateway.node.common.ports import wait_free
 from tutti_gateway.node.status.reads_supervisor import Notifier, Supervisor
-from tutti_gateway.node.status.status_socket import Desk
+from tutti_gateway.node.status.status_socket import StatusSocketServer
 
 US = 1_000_000
 IDENTITY = "identity.json"
@@ -49,7 +49,7 @@ def run(config: Config, record: str = "") -> int:
     with contextlib.ExitStack() as opened:
         notifier = opened.enter_context(contextlib.closing(Notifier()))
         ports = [config.reads_address, config.admin_address]
-        desk = opened.enter_context(contextlib.closing(Desk()))
+        desk = opened.enter_context(contextlib.closing(StatusSocketServer()))
         fds = [notifier.read_fd, desk.their_fd]
         reads = Supervisor(_reads_command(config, *fds), fds, ports, encrypted=config.security.has_tls)
         opened.callback(reads.stop)

@@ -21,43 +21,43 @@ import pyarrow.compute  # noqa: F401 - pyarrow imports it at first use, which fa
 from tutti import limits as common_limits
 from tutti.data.lane_name import LaneName
 from tutti.errors import Damaged, DiskFull, disk_remedy
-from tutti.log.files.data_directory import Directory, open_directory
+from tutti.log.files.data_directory import DataDirectory, open_directory
 from tutti.log.files.lane_paths import lane_path
 from tutti.log.files.layout import RESERVE
 from tutti.log.files.options import LogOptions
 from tutti.log.files.storage import Storage
-from tutti.log.read.lane_reader import end_told
+from tutti.log.read.lane_reader import known_end
 from tutti.log.read.reader import LogReader
 from tutti.security.tokens import Tokens
 from tutti_gateway.config import Config
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.events import Identity, StackConfig, Started
 from tutti_gateway.core.stack import Stack
-from tutti_gateway.core.view.group_status import Survey
+from tutti_gateway.core.view.group_status import GroupStatus
 from tutti_gateway.log.lanes.lane_logs import LaneLogs, path_of_disk
 from tutti_gateway.log.write.segment import prepared_paths
 from tutti_gateway.log.writer import LogWriter
-from tutti_gateway.node.clients.duplicate_lookup import Lookups
+from tutti_gateway.node.clients.duplicate_lookup import DuplicateLookup
 from tutti_gateway.node.clients.port import ClientPort
 from tutti_gateway.node.common import interfaces, memory
 from tutti_gateway.node.common import logging_setup as logs
 from tutti_gateway.node.common.clock import Clock
-from tutti_gateway.node.common.counters import Meters
+from tutti_gateway.node.common.counters import GatewayCounters
 from tutti_gateway.node.common.mailbox import Mailbox
-from tutti_gateway.node.disk.lane_thread import LaneDisk
-from tutti_gateway.node.disk.log_thread import Disk
-from tutti_gateway.node.driver import Driver, Happening
+from tutti_gateway.node.disk.lane_thread import LaneThread
+from tutti_gateway.node.disk.log_thread import LogThread
+from tutti_gateway.node.driver import Driver, DriverInput
 from tutti_gateway.node.loop import Loop
 from tutti_gateway.node.peers.open_transport import open_transport
-from tutti_gateway.node.peers.peers import Network
+from tutti_gateway.node.peers.peers import PeerNetwork
 from tutti_gateway.node.replay.recorder import Recorder, header_of
 from tutti_gateway.node.status.reads_supervisor import Notifier, Supervisor
-from tutti_gateway.node.status.status import Books, release
-from tutti_gateway.node.status.status_socket import Desk
+from tutti_gateway.node.status.status import StatusDocuments, release
+from tutti_gateway.node.status.status_socket import StatusSocketServer
 from tutti_gateway.node.status.trace import Tracer
 
 if TYPE_CHECKING:
-    from tutti_gateway.node.clients.authorization import Admission
+    from tutti_gateway.node.clients.authorization import Authorizer
     from tutti_gateway.transport.keys import Keyring
 
 US = 1_000_000
@@ -69,7 +69,13 @@ class Gateway:
     """The parts of one gateway process, opened in an order in which each failure closes everything opened before."""
 
     def __init__(
-        self, config: Config, reads: Supervisor, notifier: Notifier, desk: Desk, opened: contextlib.ExitStack, record: str = ""
+        self,
+        config: Config,
+        reads: Supervisor,
+        notifier: Notifier,
+        desk: StatusSocketServer,
+        opened: contextlib.ExitStack,
+        record: str = "",
     ) -> None:
         """Open everything.
 
@@ -86,7 +92,7 @@ class Gateway:
         opened.callback(self._restore_signals)  # runs last, so that no signal kills the process while it closes its parts
         self._config = config
         self._log = log = logs.set_up(config.name, config.logging.level)
-        self._inbox: Mailbox[Happening] = Mailbox()
+        self._inbox: Mailbox[DriverInput] = Mailbox()
         self._signals = 0
         self._disk_hangs = False
         self._stop_us = stop_us_max(config.timers.heartbeat_ms * US_PER_MS)
@@ -113,11 +119,11 @@ class Gateway:
         if not self._recovered.log:
             check_room_to_begin(self._directory, options)
         reads.attach(log, self._inbox.wake)
-        self._disk = Disk(writer, self._inbox.put, notifier.notify, log)
+        self._disk = LogThread(writer, self._inbox.put, notifier.notify, log)
         lanes = self._open_lanes(options, notifier, opened)
         path = self._directory.path
-        self._lookups = Lookups(lambda: LogReader(path), self._inbox.put, log)
-        self._lane_lookups = Lookups(
+        self._lookups = DuplicateLookup(lambda: LogReader(path), self._inbox.put, log)
+        self._lane_lookups = DuplicateLookup(
             lambda: LogReader(path_of_disk(path, self._directory.incarnation)), self._inbox.put, log, by_epoch=True
         )
         self._transport = opened.enter_context(
@@ -154,13 +160,13 @@ class Gateway:
         """True if the connection has an authenticated session."""
         return self._driver.sessions.knows(routing)
 
-    def _admission(self, stack: Stack) -> Admission | None:
+    def _admission(self, stack: Stack) -> Authorizer | None:
         """Return the authorizer of clients, or None if clients need no token."""
         if self._keyring is None or self._tokens is None:
             return None
-        from tutti_gateway.node.clients.authorization import Admission  # noqa: PLC0415 - only a gateway with tokens needs it
+        from tutti_gateway.node.clients.authorization import Authorizer  # noqa: PLC0415 - only a gateway with tokens needs it
 
-        return Admission(self._tokens, self._keyring, self._port.peer, lambda: stack.decided.topics)
+        return Authorizer(self._tokens, self._keyring, self._port.peer, lambda: stack.decided.topics)
 
     def _open_lanes(self, options: LogOptions, notifier: Notifier, opened: contextlib.ExitStack) -> contextlib.ExitStack:
         """Open the lanes of the directory; return the exit stack that closes them."""
@@ -171,8 +177,8 @@ class Gateway:
         for problem in logs.told:
             self._log.error(problem)
         halted = [LaneName(lane.origin, lane.incarnation) for lane in self._recovered.lanes if lane.halted]
-        ends = {lane: end for lane in halted if (end := end_told(lane_path(self._directory.path, lane))) is not None}
-        self._lanes = LaneDisk(logs, self._inbox.put, notifier.notify, self._log, ends)
+        ends = {lane: end for lane in halted if (end := known_end(lane_path(self._directory.path, lane))) is not None}
+        self._lanes = LaneThread(logs, self._inbox.put, notifier.notify, self._log, ends)
         self._disk.beside = lambda: self._lanes.full
         return lanes
 
@@ -192,7 +198,7 @@ class Gateway:
     def _make_driver(self, writer: LogWriter, observed: Callable[[Stack], interfaces.Stack]) -> Driver:
         config = self._config
         stack = Stack(Random, _stack_config(config))
-        survey = self._survey = Survey(stack)
+        survey = self._survey = GroupStatus(stack)
         clock = Clock()
         self._disk.group_time_us = self._storage.group_time_us = lambda: survey.group_time_us(clock.mono_us())
         admission = self._admission(stack)
@@ -204,9 +210,9 @@ class Gateway:
             clients=self._port,
             lookups=self._lookups,
             lane_lookups=self._lane_lookups,
-            network=Network(self._transport, stack, self._log),
+            network=PeerNetwork(self._transport, stack, self._log),
             frontier=writer.frontier,
-            books=lambda driver: Books(
+            books=lambda driver: StatusDocuments(
                 config,
                 stack,
                 driver,
@@ -219,7 +225,7 @@ class Gateway:
                 dict if admission is None else admission.facts,
                 lambda: survey.clock_ahead_us,
             ),
-            meters=Meters(),
+            meters=GatewayCounters(),
             log=self._log,
             sessions_max=config.limits.sessions,
             undecided_bytes_max=config.limits.undecided_bytes,
@@ -238,7 +244,7 @@ class Gateway:
         waits = self._driver.books.waits  # the same text as in the status, which includes the refusals of peers
         self._waited_s = self._waited_s + 1 if waits == self._waits else 0
         self._waits = waits
-        if waits and self._waited_s == limits.WAIT_TOLD_S:
+        if waits and self._waited_s == limits.WAIT_LOG_S:
             self._log.warning(f"this gateway accepts no ordered records: {waits}", state=self._survey.state)
 
     def _check_clock(self) -> None:
@@ -362,7 +368,7 @@ def stop_us_max(heartbeat_us: int) -> int:
     return max(common_limits.STOP_US_MAX, (limits.LEAVE_HEARTBEATS + 2) * heartbeat_us)
 
 
-def check_room_to_begin(directory: Directory, options: LogOptions) -> None:
+def check_room_to_begin(directory: DataDirectory, options: LogOptions) -> None:
     """Check that the disk has free space for the first segment; without it the gateway would start but accept no records.
 
     Raises:

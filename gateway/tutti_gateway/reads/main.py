@@ -20,26 +20,26 @@ from tutti.data.addresses import Address, parse_host_port
 from tutti.errors import ConfigError, TuttiError, Unavailable
 from tutti.log.read.reader import LogReader
 from tutti.runtime import reserved_fds
-from tutti.runtime.block_pandas import without_pandas
+from tutti.runtime.block_pandas import block_pandas
 from tutti.runtime.child_processes import end_with_parent
 from tutti_gateway.core import limits
 from tutti_gateway.reads.admin.history import History
 from tutti_gateway.reads.admin.http import AdminServer
 from tutti_gateway.reads.admin.pages import Pages
-from tutti_gateway.reads.admin.record_pages import Browser
+from tutti_gateway.reads.admin.record_pages import RecordBrowser
 from tutti_gateway.reads.common import logging_setup, memory
-from tutti_gateway.reads.common.authorization import Files, Guard
-from tutti_gateway.reads.common.connections import Connections, Crowd
+from tutti_gateway.reads.common.authorization import ReadsAuthorizer, SecurityFiles
+from tutti_gateway.reads.common.connections import Connections, DescriptorGuard
 from tutti_gateway.reads.common.gateway_link import GatewayLink
-from tutti_gateway.reads.common.gateway_liveness import Pulse
+from tutti_gateway.reads.common.gateway_liveness import Liveness
 from tutti_gateway.reads.flight.actions import Actions
-from tutti_gateway.reads.flight.plans import Plans
+from tutti_gateway.reads.flight.plans import RangeSplitter
 from tutti_gateway.reads.flight.server import ReadsServer
 from tutti_gateway.reads.flight.streams import Streams
 from tutti_gateway.reads.logs.frontier_watch import FrontierWatch
-from tutti_gateway.reads.logs.peer_endpoints import Others
-from tutti_gateway.reads.logs.query_reports import Queries
-from tutti_gateway.reads.logs.served_logs import Shelf
+from tutti_gateway.reads.logs.peer_endpoints import PeerCache
+from tutti_gateway.reads.logs.query_reports import QueryReports
+from tutti_gateway.reads.logs.served_logs import ServedLogs
 
 US = 1_000_000
 LOG = logging.getLogger("tutti.reads")
@@ -55,7 +55,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--admin", required=True, help="HOST:PORT of the admin pages")
     parser.add_argument("--client", required=True, help="tutti://HOST:PORT of the gateway")
     parser.add_argument("--advertise", help="HOST:PORT at which readers reach the reads port, if it differs from --reads")
-    for name in Files._fields:
+    for name in SecurityFiles._fields:
         parser.add_argument(f"--{name.replace('_', '-')}", default="", help=f"path of the gateway's file `security.{name}`")
     parser.add_argument("--open-metrics", action="store_true", help="serve /metrics without a token")
     parser.add_argument("--parent", type=int, help="process id of the gateway; this process ends when the gateway ends")
@@ -99,17 +99,17 @@ class Process:
         host, port = parse_host_port(options.reads, port_min=0)
         self.reader = LogReader(options.data)
         self.watch = FrontierWatch(self.reader.frontier, options.notify_fd, _terminate)
-        self._liveness = Pulse(self.reader.beat_us)
-        self._guard = guard = Guard(Files(**{name: getattr(options, name) for name in Files._fields}))
+        self._liveness = Liveness(self.reader.beat_us)
+        self._guard = guard = ReadsAuthorizer(SecurityFiles(**{name: getattr(options, name) for name in SecurityFiles._fields}))
         self.gateway = GatewayLink(options.client, options.status_fd, guard.credentials(), guard.refused)
         self.reader.noticed = partial(self.gateway.tell, "")
-        shelf = Shelf(self.reader, self.watch, self.gateway.state, self.gateway.halted, self.gateway.confirm)
+        shelf = ServedLogs(self.reader, self.watch, self.gateway.state, self.gateway.halted, self.gateway.confirm)
         connections = Connections()
-        self._fd_guard = Crowd(connections)
+        self._fd_guard = DescriptorGuard(connections)
         self.streams = Streams(shelf, self.gateway.elsewhere)
-        self.others = Others(self.reader, self.gateway, guard.credentials)
-        plans = Plans(shelf, self.others.locations, self.gateway.elsewhere)
-        actions = Actions(shelf, plans, self.gateway, self.watch, queries := Queries())
+        self.others = PeerCache(self.reader, self.gateway, guard.credentials)
+        plans = RangeSplitter(shelf, self.others.locations, self.gateway.elsewhere)
+        actions = Actions(shelf, plans, self.gateway, self.watch, queries := QueryReports())
         try:
             self.server = ReadsServer(_location(host, port, guard), self.streams, plans, actions, connections, guard)
         except pa.ArrowException as error:
@@ -119,7 +119,7 @@ class Process:
             ) from error
         own = _location(host, self.server.port, guard)
         self.others.own = f"{own.partition('://')[0]}://{options.advertise}" if options.advertise else own
-        browser = Browser(self.reader, self.gateway.elsewhere)
+        browser = RecordBrowser(self.reader, self.gateway.elsewhere)
         self._history = History(self.gateway.status, self.streams.meters.read)
         pages = Pages(
             self.reader,
@@ -204,7 +204,7 @@ class Process:
         self.gateway.close()
 
 
-def _location(host: str, port: int, guard: Guard) -> str:
+def _location(host: str, port: int, guard: ReadsAuthorizer) -> str:
     scheme = "grpc" if guard.certificate is None else "grpc+tls"
     return f"{scheme}://{Address(host, port)}"
 
@@ -226,14 +226,14 @@ def _terminate() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the process; return the exit code: 0 after SIGTERM, otherwise that of the error."""
     if arguments is None:
-        without_pandas()
+        block_pandas()
     options = parse(sys.argv[1:] if arguments is None else arguments)
     if options.parent is not None:
         end_with_parent(options.parent, signal.SIGKILL)  # a hanging process does not read the pipe, and must release its ports
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # before this process starts threads, which inherit the mask
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the gateway decides when to end
     memory.tune()
-    reserved_fds.set_aside()
+    reserved_fds.reserve_descriptors()
     for variable in (FILE_VARIABLE, TOKEN_VARIABLE):
         os.environ.pop(variable, None)  # this process authenticates with the gateway's key, never with an operator's token
     logging_setup.set_up()

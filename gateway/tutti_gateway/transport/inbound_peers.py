@@ -116,7 +116,7 @@ class Guests:
                 self._guests.pop(routing, None)
                 reason = copied(twin.introduction, introduction)
                 return Verdict(reason=reason, told=reason)
-        if routing not in self._guests and len(self._guests) >= limits.MESH_STRANGERS_MAX:
+        if routing not in self._guests and len(self._guests) >= limits.MESH_INTRODUCED_MAX:
             del self._guests[min(self._guests, key=lambda one: self._guests[one].heard_us)]
         self._guests[routing] = Guest(introduction, number, now)
         if number:
@@ -141,7 +141,7 @@ class Guests:
 
     def _twin(self, routing: bytes, introduction: Introduction, broke_us: int, stands: Callable[[bytes], bool]) -> Guest | None:
         """Another process that speaks for the same gateway, and did a moment ago."""
-        since = self._clock_us() - limits.TWIN_SILENT_US
+        since = self._clock_us() - limits.DUPLICATE_SILENT_US
         for other_routing, guest in self._guests.items():
             other = guest.introduction
             if (

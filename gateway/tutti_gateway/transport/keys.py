@@ -23,7 +23,7 @@ from tutti import limits
 from tutti.data.names import check_name
 from tutti.errors import ConfigError, UsageError
 from tutti.runtime.fsync import make_directory
-from tutti.security.key_files import Changes, Stamp, check_private, monotonic_us, read_toml, stamp, write_new, write_whole
+from tutti.security.key_files import FileWatcher, Stamp, check_private, file_stamp, monotonic_us, read_toml, replace_text, write_new
 from tutti.zmtp import z85
 
 SECRET_ENDING = ".secret"  # noqa: S105 - of a file name
@@ -91,7 +91,7 @@ def write_public(path: str | Path, keys: Mapping[str, str]) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    write_whole(path, _public_text(keys), 0o644)
+    replace_text(path, _public_text(keys), 0o644)
 
 
 def _secret_text(keys: Keys) -> str:
@@ -228,7 +228,7 @@ class Keyring:
         self.own = own
         self.trouble = ""
         self._path = Path(public_path)
-        self._changes = Changes(public_path, seen, clock_us)
+        self._changes = FileWatcher(public_path, seen, clock_us)
         self._public = public
         self._names = {key: name for name, key in public.items()}
 
@@ -247,7 +247,7 @@ class Keyring:
             raise ConfigError(
                 f"{secret_path} is the secret key of {own.gateway!r} and this gateway is {gateway!r}: name its own file"
             )
-        seen = stamp(public_path)
+        seen = file_stamp(public_path)
         public = read_public(public_path)
         if gateway not in public:
             raise ConfigError(

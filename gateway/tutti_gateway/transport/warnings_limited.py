@@ -19,10 +19,10 @@ class Troubles:
         """Something is wrong; `now_us` is a monotonic clock. What was told lately is only counted (`untold`)."""
         trouble = Trouble(peer, reason)
         told_us = self._told_us.get(trouble)
-        if told_us is not None and now_us - told_us < common_limits.TROUBLE_TELL_US:
+        if told_us is not None and now_us - told_us < common_limits.WARNING_REPEAT_US:
             self.untold += 1
             return
-        if told_us is None and len(self._told_us) >= limits.TROUBLES_MAX and not self._forget(now_us):
+        if told_us is None and len(self._told_us) >= limits.CONNECTION_PROBLEMS_MAX and not self._forget(now_us):
             self.untold += 1
             return
         self._told_us[trouble] = now_us
@@ -30,8 +30,8 @@ class Troubles:
 
     def _forget(self, now_us: int) -> bool:
         """Make room of what was told long ago; whether there is any."""
-        self._told_us = {trouble: us for trouble, us in self._told_us.items() if now_us - us < common_limits.TROUBLE_TELL_US}
-        return len(self._told_us) < limits.TROUBLES_MAX
+        self._told_us = {trouble: us for trouble, us in self._told_us.items() if now_us - us < common_limits.WARNING_REPEAT_US}
+        return len(self._told_us) < limits.CONNECTION_PROBLEMS_MAX
 
     def take(self) -> list[Trouble]:
         """Those that were not taken yet."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tutti.errors import TuttiError, UsageError
-from tutti_spark.backfill.ranges import parse_place
+from tutti_spark.backfill.ranges import parse_position
 
 if TYPE_CHECKING:
     from tutti_spark.backfill.run import Plan, Report
@@ -142,8 +142,8 @@ def backfill(
         read=read,
         format=kind,
         mode=mode,
-        start=parse_place("--start", start),
-        end=parse_place("--end", end),
+        start=parse_position("--start", start),
+        end=parse_position("--end", end),
         job=job,
         slice_records=slice_records,
         live=live,

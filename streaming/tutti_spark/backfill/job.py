@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tutti.errors import UsageError
-from tutti_spark.query_plan import is_tutti, items, name_of, printed
+from tutti_spark.query_plan import class_name, is_tutti, printed, to_list
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -81,7 +81,7 @@ def apply(transform: Callable[[DataFrame], DataFrame] | None, records: DataFrame
     return rows
 
 
-def not_row_by_row(rows: DataFrame) -> tuple[str, bool] | None:
+def whole_range_operator(rows: DataFrame) -> tuple[str, bool] | None:
     """Return the first operator, as Spark prints it, whose result depends on which records are read together; else None.
 
     The second value is True if the operator is a user function over batches, whose behaviour is unknown.
@@ -90,16 +90,16 @@ def not_row_by_row(rows: DataFrame) -> tuple[str, bool] | None:
     by_batch: str | None = None
     while waiting:
         node = waiting.pop()
-        name = name_of(node)
+        name = class_name(node)
         if is_tutti(name, node):
             continue
-        below = items(node.children())
+        below = to_list(node.children())
         reading = [_reads_tutti(child) for child in below]
-        if any(_reads_tutti(query) for query in items(node.subqueries())):
+        if any(_reads_tutti(query) for query in to_list(node.subqueries())):
             return printed(node), False
         if name == "Join":
             side = reading.index(True) if any(reading) else 0
-            if all(reading) or name_of(node.joinType()) not in _JOINS[side]:
+            if all(reading) or class_name(node.joinType()) not in _JOINS[side]:
                 return printed(node), False
         elif name in _BY_BATCH:
             by_batch = by_batch or printed(node)
@@ -113,7 +113,7 @@ def _reads_tutti(root: Any) -> bool:
     waiting = [root]
     while waiting:
         node = waiting.pop()
-        if is_tutti(name_of(node), node):
+        if is_tutti(class_name(node), node):
             return True
-        waiting.extend([*items(node.children()), *items(node.subqueries())])
+        waiting.extend([*to_list(node.children()), *to_list(node.subqueries())])
     return False

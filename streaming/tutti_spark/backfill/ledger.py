@@ -45,7 +45,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class TableSource:
     """Source of a table's rows; a run with another source is refused.
 
     Attributes:
@@ -68,7 +68,7 @@ class State:
         schema: schema of the rows as Spark prints it; empty while unknown.
     """
 
-    about: About
+    about: TableSource
     id: str = ""
     schema: str = ""
     next: int = 1
@@ -85,7 +85,7 @@ class Step:
     waits: tuple[Claim, ...] = ()
 
 
-class Lost(TuttiError):
+class ClaimLost(TuttiError):
     """Another run found this run's lock free, and took over its claim."""
 
 
@@ -96,7 +96,7 @@ class Ledger:
         UsageError: the table's rows come from another source than `about`.
     """
 
-    def __init__(self, directory: Path, about: About) -> None:
+    def __init__(self, directory: Path, about: TableSource) -> None:
         self.directory = directory
         self._about = about
         self.run = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
@@ -106,7 +106,7 @@ class Ledger:
             fcntl.flock(self._run_lock, fcntl.LOCK_EX)
         try:
             with self.locked() as state:
-                check_same(state.about, about, directory)
+                check_source(state.about, about, directory)
         except BaseException:
             self.close()
             raise
@@ -209,7 +209,7 @@ def missing(start: int, end: int, there: list[Span]) -> list[Span]:
     return gaps
 
 
-def joined(spans: list[Span]) -> list[Span]:
+def merge_spans(spans: list[Span]) -> list[Span]:
     """Merge overlapping and adjacent spans, and return them in order."""
     found: list[Span] = []
     for start, end in sorted(spans):
@@ -227,7 +227,7 @@ def close_claim(state: State, claim: Claim, run: str) -> None:
         Lost: the claim is no longer open, or belongs to another run.
     """
     if replace(claim, run=run) not in state.open:
-        raise Lost(
+        raise ClaimLost(
             f"another run took over the range {claim}, because this run looked dead: the rows of the other run count. Keep the "
             "ledger on a file system with working locks (flock), the same for all runs"
         )
@@ -241,7 +241,7 @@ def finish_claim(state: State, claim: Claim, run: str, schema: str = "", *, alon
         Lost: the claim is no longer open, or belongs to another run.
     """
     close_claim(state, claim, run)
-    state.done = joined([(claim.start, claim.end)] if alone else [*state.done, (claim.start, claim.end)])
+    state.done = merge_spans([(claim.start, claim.end)] if alone else [*state.done, (claim.start, claim.end)])
     state.schema = schema or state.schema
 
 
@@ -259,7 +259,7 @@ def read(directory: Path) -> State | None:
         if version in _READ:
             done = [(start, end) for start, end in held["done"]]
             claims = [Claim(**claim) for claim in held["open"]]
-            return State(About(**held["about"]), held.get("id", ""), held["schema"], held["next"], done, claims)
+            return State(TableSource(**held["about"]), held.get("id", ""), held["schema"], held["next"], done, claims)
     except FileNotFoundError:
         return None
     except NotADirectoryError:
@@ -313,7 +313,7 @@ def _is_current(held: int, path: Path) -> bool:
         return False
 
 
-def check_same(is_about: About, wanted: About, directory: Path) -> None:
+def check_source(is_about: TableSource, wanted: TableSource, directory: Path) -> None:
     """Raise UsageError unless the table, whose ledger is in `directory`, has the wanted source."""
     if is_about == wanted:
         return

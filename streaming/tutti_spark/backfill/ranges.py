@@ -29,10 +29,10 @@ class Tick(NamedTuple):
 
 
 #: An offset, "earliest", "latest", an aware time, or a tick.
-Place = int | str | datetime | Tick
+Position = int | str | datetime | Tick
 
 
-def parse_place(option: str, text: str) -> Place:
+def parse_position(option: str, text: str) -> Position:
     """Parse a position from the command line.
 
     Raises:
@@ -60,17 +60,17 @@ def parse_place(option: str, text: str) -> Place:
     )
 
 
-def offset_of(source: Source, option: str, place: Place, frontier: Frontier) -> int:
+def offset_of(source: Source, option: str, place: Position, frontier: Frontier) -> int:
     """Return the offset of a position.
 
     Raises:
         OffsetOutOfRange: the log does not have the position: it is above the frontier, or was removed.
     """
-    from tutti.sources.source import place_of
+    from tutti.sources.source import resolve_bound
 
     if isinstance(place, Tick):
         return _offset_after_tick(source, option, place.number, frontier)
-    return place_of(source, option, place, frontier)
+    return resolve_bound(source, option, place, frontier)
 
 
 def _offset_after_tick(source: Source, option: str, tick: int, frontier: Frontier) -> int:

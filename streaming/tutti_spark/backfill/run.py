@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from tutti import limits
 from tutti.errors import OffsetOutOfRange, UsageError, invariant
 from tutti_spark.backfill import job
-from tutti_spark.backfill.ledger import About, Claim, Ledger, State, Step, check_same, missing, read
-from tutti_spark.backfill.ranges import Live, Place, live_query, offset_of
-from tutti_spark.backfill.tables import OWN, DeltaTable, ParquetTable, Table, check_parquet, check_swap
+from tutti_spark.backfill.ledger import Claim, Ledger, State, Step, TableSource, check_source, missing, read
+from tutti_spark.backfill.ranges import Live, Position, live_query, offset_of
+from tutti_spark.backfill.tables import LEDGER_DIRECTORY, DeltaTable, ParquetTable, Table, check_parquet, check_swap
 from tutti_spark.common.options import local_path, parse
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ class Backfill:
     read: Mapping[str, str]
     format: str | None = None
     mode: str = "append"
-    start: Place = "earliest"
-    end: Place = "latest"
+    start: Position = "earliest"
+    end: Position = "latest"
     job: str | None = None
     slice_records: int | None = None
     live: str | None = None
@@ -101,15 +101,15 @@ class Plan:
         self.report = Report(self.log, start, end, wanted.table, self.format, wanted.mode)
         state = read(self.ledger)
         if state is not None:
-            check_same(state.about, self.about, self.ledger)
+            check_source(state.about, self.about, self.ledger)
         if self.format == "parquet" and wanted.mode == "swap":
             check_swap(Path(str(self.local)), start, end)
 
     @property
-    def about(self) -> About:
+    def about(self) -> TableSource:
         """Source of the table's rows."""
         topics = self.options.topics
-        return About(self.log, self.format, ",".join(sorted(topics)) if topics else self.options.topics_pattern or "")
+        return TableSource(self.log, self.format, ",".join(sorted(topics)) if topics else self.options.topics_pattern or "")
 
     @property
     def ledger(self) -> Path:
@@ -121,7 +121,7 @@ class Plan:
                 f"--table {self.wanted.table} is not on a file system of this machine, so it cannot hold a locked ledger: give "
                 "--ledger DIR, a directory that all backfills of this table share"
             )
-        return self.local / OWN
+        return self.local / LEDGER_DIRECTORY
 
     def _range(self, source: Source, frontier: Any) -> tuple[int, int]:
         start = offset_of(source, "--start", self.wanted.start, frontier)
@@ -224,7 +224,7 @@ class Plan:
             )
         self._check_table(ledger.state(), rows)
         asked = self.wanted.slice_records
-        found = job.not_row_by_row(rows)
+        found = job.whole_range_operator(rows)
         if found is None:
             return asked or limits.BACKFILL_SLICE_RECORDS
         operator, known_to_user = found
@@ -281,7 +281,7 @@ def local_directory(table: str) -> Path | None:
 def _format_of(wanted: Backfill, local: Path | None) -> str:
     if wanted.format is not None:
         return wanted.format
-    state = read(local / OWN) if local is not None else None
+    state = read(local / LEDGER_DIRECTORY) if local is not None else None
     if state is not None:
         return state.about.format
     return "delta"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DELTA_PACKAGE = "io.delta:delta-spark_2.13:4.3.1"
-DELTA_LEAST = (4, 3)  # Delta Lake 4.2 calls a constructor that Spark changed after 4.1.0
+DELTA_MIN = (4, 3)  # Delta Lake 4.2 calls a constructor that Spark changed after 4.1.0
 _JAR = re.compile(r"delta-spark_[0-9._]+-([0-9]+)\.([0-9]+)[^/ ]*\.jar")
 #: Dependencies of Delta Lake that Spark already includes.
 _PROVIDED = """
@@ -89,7 +89,7 @@ def check_delta(spark: SparkSession) -> None:
         raise UsageError(f"this Spark has no Delta Lake: start it with {wanted}, or use --format parquet")
     jars = spark.sparkContext._jsc.sc().listJars()
     found = _JAR.search(str(jars.mkString(" ")))
-    if found is not None and (int(found[1]), int(found[2])) < DELTA_LEAST:
+    if found is not None and (int(found[1]), int(found[2])) < DELTA_MIN:
         raise UsageError(
             f"this Spark {spark.version} has Delta Lake {found[1]}.{found[2]}, which fails as soon as a table has a checkpoint "
             f"(NoSuchMethodError): start it with {wanted}"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 #: The leading underscore hides the directory from Spark, and from VACUUM of Delta Lake.
-OWN = "_tutti"
+LEDGER_DIRECTORY = "_tutti"
 DELTA_SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -194,7 +194,7 @@ class ParquetTable:
         if self._mode == "swap":
             self._swap(claim, rows)
             return
-        staged = self._path / OWN / "staged" / _staged_name(claim.number)
+        staged = self._path / LEDGER_DIRECTORY / "staged" / _staged_name(claim.number)
         rows.write.mode("overwrite").parquet(str(staged))
         _sync_tree(staged)
         with self._ledger.locked() as state:
@@ -209,7 +209,7 @@ class ParquetTable:
 
     def settle(self, claim: Claim) -> None:
         """Settle a claim: a directory with its final name is complete, and a staged one is deleted."""
-        shutil.rmtree(self._path / OWN / "staged" / _staged_name(claim.number), ignore_errors=True)
+        shutil.rmtree(self._path / LEDGER_DIRECTORY / "staged" / _staged_name(claim.number), ignore_errors=True)
         shutil.rmtree(self._swap_directory(claim), ignore_errors=True)
         if not claim.swap and (self._path / directory_name(claim.start, claim.end)).exists():
             self._ledger.finish(claim)
@@ -232,7 +232,7 @@ class ParquetTable:
             finish_claim(state, claim, self._ledger.run, rows.schema.simpleString())
             for directory in (found for found in ranges_of(self._path) if missing(*_span(found), [(claim.start, claim.end)])):
                 shutil.copytree(directory, beside / directory.name, copy_function=os.link)
-            own, new = self._path / OWN, beside / OWN
+            own, new = self._path / LEDGER_DIRECTORY, beside / LEDGER_DIRECTORY
             (new / RUNS).mkdir(parents=True)
             os.link(own / LOCK, new / LOCK)
             for run in (own / RUNS).iterdir():

@@ -37,7 +37,7 @@ def credentials_of(given: Mapping[str, str]) -> Credentials | None:
         raise UsageError(f"option {FILE!r}: {error}") from None
 
 
-def shown(name: str, value: str) -> str:
+def redacted(name: str, value: str) -> str:
     """Return an option's value for a message; a placeholder if the option's name suggests a secret."""
     low = name.lower()
     return HIDDEN if any(word in low for word in ("token", "secret", "password", "credential")) else repr(value)

@@ -24,7 +24,7 @@ class Java(NamedTuple):
     major: int
 
 
-def look() -> Java:
+def find_java() -> Java:
     """Return the Java that Spark would start: the one in JAVA_HOME, else the one on PATH.
 
     Raises:
@@ -53,7 +53,7 @@ def check(spark_home: Path) -> None:
     if Path(os.environ.get("SPARK_CONF_DIR") or spark_home / "conf", "spark-env.sh").exists():
         return  # which may set JAVA_HOME
     try:
-        found = look()
+        found = find_java()
     except Unavailable as error:
         raise Unavailable(f"Spark needs Java, and {error}: {INSTALL}") from error
     if found.major < JAVA_MIN:

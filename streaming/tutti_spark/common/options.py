@@ -143,18 +143,18 @@ class _Given(dict[str, str]):
         return self.spelled.get(option, option)
 
 
-def our_name(option: str) -> str:
+def canonical_name(option: str) -> str:
     """Return Tutti's name of an option in any case, or under Kafka's name; an unknown name is returned unchanged."""
     name = _CANONICAL.get(option.lower(), option)
     return ALIASES.get(name, name)
 
 
-def slot(name: str) -> str:
+def exclusive_key(name: str) -> str:
     """Return the same key for options that exclude each other; `name` is Tutti's name."""
     return _EXCLUSIVE.get(name, name)
 
 
-def wrong(option: str, value: object, why: str = "") -> UsageError:
+def option_error(option: str, value: object, why: str = "") -> UsageError:
     """Return the error for a value that an option (Tutti's or Kafka's name) does not accept."""
     reason = f" ({why})" if why else ""
     return UsageError(f"option {option!r} is {value!r}{reason}; it takes {TAKES[ALIASES.get(option, option)]}")
@@ -233,7 +233,7 @@ def _unknown(key: str, value: str) -> UsageError:
     else:
         near = get_close_matches(low, _CANONICAL, 1)
         hint = f"did you mean {_CANONICAL[near[0]]!r}?" if near else "the name is unknown."
-    return UsageError(f"option {key!r} ({credentials.shown(key, value)}) is not accepted: {hint} Options are {', '.join(TAKES)}")
+    return UsageError(f"option {key!r} ({credentials.redacted(key, value)}) is not accepted: {hint} Options are {', '.join(TAKES)}")
 
 
 def _credentials(given: _Given) -> Credentials | None:
@@ -246,7 +246,7 @@ def _credentials(given: _Given) -> Credentials | None:
 def _refuse(given: _Given, why: Mapping[str, str]) -> None:
     for option, reason in why.items():
         if option in given:
-            value = credentials.shown(option, given[option])
+            value = credentials.redacted(option, given[option])
             raise UsageError(f"option {given.name(option)!r} ({value}) does not apply: {reason}")
 
 
@@ -276,7 +276,7 @@ def _origin(given: _Given, options: Mapping[str, str]) -> tuple[str | None, tupl
         try:
             parse_url(given["gateways"])
         except ConfigError as error:
-            raise wrong("gateways", given["gateways"], str(error)) from error
+            raise option_error("gateways", given["gateways"], str(error)) from error
         return given["gateways"].strip(), ()
     if many is not None:
         names = _json_paths(many)
@@ -298,7 +298,7 @@ def _json_paths(text: str) -> tuple[str, ...]:
     try:
         return tuple(str(name) for name in json.loads(text))
     except (ValueError, TypeError, RecursionError) as error:
-        raise wrong("path", text[:60], f"not a JSON list ({error})") from error
+        raise option_error("path", text[:60], f"not a JSON list ({error})") from error
 
 
 def local_path(name: str) -> str | None:
@@ -312,7 +312,7 @@ def local_path(name: str) -> str | None:
 def _local(name: str) -> str:
     found = local_path(name)
     if found is None:
-        raise wrong("path", name, f"{name.partition('://')[0]}:// is not a directory on this machine")
+        raise option_error("path", name, f"{name.partition('://')[0]}:// is not a directory on this machine")
     return found
 
 
@@ -320,7 +320,7 @@ def _archive(option: str, text: str) -> str:
     """Return a URL unchanged, a directory as an absolute path: workers have another working directory."""
     name = text.strip()
     if not name:
-        raise wrong(option, text, "the name is empty")
+        raise option_error(option, text, "the name is empty")
     found = local_path(name)
     return name if found is None else os.path.abspath(found)
 
@@ -334,7 +334,7 @@ def _topics(given: _Given) -> tuple[tuple[str, ...] | None, str | None]:
             for name in topics:
                 check_name("topic", name)
         except UsageError as error:
-            raise wrong(given.name("topics"), given["topics"], str(error)) from error
+            raise option_error(given.name("topics"), given["topics"], str(error)) from error
     pattern = given.get("topicsPattern")
     if topics is not None and pattern is not None:
         names = [given.name(option) for option in ("topics", "topicsPattern")]
@@ -343,18 +343,18 @@ def _topics(given: _Given) -> tuple[tuple[str, ...] | None, str | None]:
         try:
             re.compile(pattern)
         except re.error as error:
-            raise wrong(given.name("topicsPattern"), pattern, str(error)) from error
+            raise option_error(given.name("topicsPattern"), pattern, str(error)) from error
     return topics, pattern
 
 
 def _names(option: str, text: str) -> tuple[str, ...]:
     if text.lstrip().startswith("["):
-        raise wrong(option, text, "a JSON list is not accepted")
+        raise option_error(option, text, "a JSON list is not accepted")
     names = tuple(name.strip() for name in text.split(","))
     if not all(names):
-        raise wrong(option, text, "a name is empty")
+        raise option_error(option, text, "a name is empty")
     if len(set(names)) != len(names):
-        raise wrong(option, text, "a name occurs twice")
+        raise option_error(option, text, "a name occurs twice")
     return names
 
 
@@ -375,9 +375,9 @@ def _offset(option: str, text: str) -> Place:
     if word == "latest":
         return "latest"
     if word.startswith("{"):
-        raise wrong(option, text, "offsets per partition: Tutti has one log, so give one offset")
+        raise option_error(option, text, "offsets per partition: Tutti has one log, so give one offset")
     if not _INTEGER.match(word):
-        raise wrong(option, text, "not an integer")
+        raise option_error(option, text, "not an integer")
     return _between(option, text, 0, (1 << 63) - 1)
 
 
@@ -388,22 +388,22 @@ def _time(option: str, text: str) -> datetime:
         try:
             return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=millis)
         except OverflowError as error:
-            raise wrong(option, text, "out of range") from error
+            raise option_error(option, text, "out of range") from error
     try:
         time = read_time(word)
     except ValueError as error:
-        raise wrong(option, text, "not a time") from error
+        raise option_error(option, text, "not a time") from error
     except OverflowError as error:
-        raise wrong(option, text, AFTER_9999) from error
+        raise option_error(option, text, AFTER_9999) from error
     if time.tzinfo is None:
-        raise wrong(option, text, "the time has no zone")
+        raise option_error(option, text, "the time has no zone")
     return time
 
 
 def _integer(option: str, text: str, least: int, most: int) -> int:
     word = text.strip()
     if not _INTEGER.match(word):
-        raise wrong(option, text, "not an integer")
+        raise option_error(option, text, "not an integer")
     return _between(option, text, least, most)
 
 
@@ -411,7 +411,7 @@ def _between(option: str, text: str, least: int, most: int) -> int:
     """Return the integer in `text` if it is within the bounds."""
     word = text.strip()
     if len(word) > _CHARACTERS_MAX or not least <= int(word) <= most:
-        raise wrong(option, text, "out of range")
+        raise option_error(option, text, "out of range")
     return int(word)
 
 
@@ -423,10 +423,10 @@ def _delay(option: str, text: str) -> int:
     """Return a delay in milliseconds."""
     found = _DELAY.match(text.strip().lower())
     if found is None or found[2] not in _UNIT_MS:
-        raise wrong(option, text)
+        raise option_error(option, text)
     milliseconds = int(found[1]) * _UNIT_MS[found[2]]
     if milliseconds >= 1 << 63:
-        raise wrong(option, text, "out of range")
+        raise option_error(option, text, "out of range")
     return milliseconds
 
 
@@ -437,13 +437,13 @@ def _partitions(option: str, text: str) -> int:
 def _cut(option: str, text: str) -> int:
     word, colon, number = text.strip().partition(":")
     if word.lower() != "tick" or not colon:
-        raise wrong(option, text)
+        raise option_error(option, text)
     return _integer(option, number, 1, (1 << 31) - 1)
 
 
 def _name(option: str, text: str) -> str:
     if not text.strip():
-        raise wrong(option, text, "a name is empty")
+        raise option_error(option, text, "a name is empty")
     return text.strip()
 
 
@@ -453,11 +453,11 @@ def _query_name(option: str, text: str) -> str:
     try:
         return check_name("query", text.strip())
     except UsageError as error:
-        raise wrong(option, text, str(error)) from error
+        raise option_error(option, text, str(error)) from error
 
 
 def _boolean(option: str, text: str) -> bool:
     word = text.strip().lower()
     if word not in ("true", "false"):
-        raise wrong(option, text)
+        raise option_error(option, text)
     return word == "true"

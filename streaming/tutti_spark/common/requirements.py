@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from typing import NamedTuple, TypedDict
 
 
-class Need(NamedTuple):
+class VersionRange(NamedTuple):
     """A range of versions: `least` or newer, and below `below` unless that is empty. pyproject.toml has the same ranges."""
 
     least: str
@@ -33,19 +33,19 @@ class Need(NamedTuple):
         return numbers(self.least) <= numbers(found) and (not self.below or numbers(found) < numbers(self.below))
 
 
-PYTHON = Need("3.11", "3.14")
-SPARK = Need("4.2", "4.4")
+PYTHON = VersionRange("3.11", "3.14")
+SPARK = VersionRange("4.2", "4.4")
 JAVA_MIN = 17
 #: Packages that reading records needs.
 PACKAGES = {
-    "google-crc32c": Need("1.8"),
-    "msgspec": Need("0.20"),
-    "numpy": Need("2.3"),
-    "orjson": Need("3.11"),
-    "pyarrow": Need("22"),
+    "google-crc32c": VersionRange("1.8"),
+    "msgspec": VersionRange("0.20"),
+    "numpy": VersionRange("2.3"),
+    "orjson": VersionRange("3.11"),
+    "pyarrow": VersionRange("22"),
 }
 #: Packages that a job's own functions may need: they may be missing, but must not have another version.
-OPTIONAL = {"pandas": Need("2.2", "3"), "protobuf": Need("6.33")}
+OPTIONAL = {"pandas": VersionRange("2.2", "3"), "protobuf": VersionRange("6.33")}
 MODULES = ("pyspark_tutti", "tutti_spark", "tutti")
 INSTALL = "-m pip install 'tutti-ingest[spark]'"
 
@@ -56,7 +56,7 @@ def numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in found[0].split(".")) if found else ()
 
 
-class Told(TypedDict):
+class InterpreterReport(TypedDict):
     """Description of an interpreter.
 
     Attributes:
@@ -72,7 +72,7 @@ class Told(TypedDict):
     missing: list[str]
 
 
-def told(optional: bool = True) -> Told:
+def describe_interpreter(optional: bool = True) -> InterpreterReport:
     """Describe this interpreter, with `OPTIONAL` packages if requested."""
     return {
         "python": platform.python_version(),
@@ -83,7 +83,7 @@ def told(optional: bool = True) -> Told:
     }
 
 
-def misfits(found: Told) -> list[str]:
+def version_errors(found: InterpreterReport) -> list[str]:
     """Return a message for each version of a described interpreter that does not meet the requirements."""
     wrong = [] if PYTHON.fits(found["python"]) else [f"it is Python {found['python']} ({PYTHON} is needed)"]
     for name, need in {**PACKAGES, **OPTIONAL}.items():
@@ -104,8 +104,8 @@ def check() -> None:
     """
     from pyspark import __version__ as spark
 
-    found = told(optional=False)  # a job imports the optional packages itself
-    wrong = misfits(found)
+    found = describe_interpreter(optional=False)  # a job imports the optional packages itself
+    wrong = version_errors(found)
     if not SPARK.fits(spark):
         wrong.append(f"pyspark is {spark} ({SPARK} is needed)")
     if wrong:
@@ -129,4 +129,4 @@ def _version(name: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(told()) + "\n")
+    sys.stdout.write(json.dumps(describe_interpreter()) + "\n")

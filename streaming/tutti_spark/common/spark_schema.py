@@ -26,7 +26,7 @@ def spark_schema(columns: Sequence[str] | None) -> StructType:
     return shape
 
 
-def check_asked(asked: StructType, columns: Sequence[str] | None) -> None:
+def check_requested_schema(asked: StructType, columns: Sequence[str] | None) -> None:
     """Raise UsageError if the schema from `.schema(...)` differs from the source's schema."""
     given = spark_schema(columns)
     if asked != given:

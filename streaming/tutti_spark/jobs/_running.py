@@ -80,7 +80,7 @@ def run(
     """Run a job in an existing session, which has `SETTINGS`, and return its report."""
     from tutti_spark.deterministic import deterministic
 
-    rows = job(timed(stream(spark, options)))
+    rows = job(departures_without_closing(stream(spark, options)))
     report: dict[str, Any] = {"mode": options.mode, "findings": [str(finding) for finding in deterministic(rows)]}
     if report["findings"]:
         return report
@@ -99,7 +99,7 @@ def stream(spark: SparkSession, options: argparse.Namespace) -> DataFrame:
     return spark.readStream.format("tutti").options(**origin, **given, **cut).load()
 
 
-def timed(records: DataFrame) -> DataFrame:
+def departures_without_closing(records: DataFrame) -> DataFrame:
     """Return departures with `offset`, without the closing record, which would move the watermark past all departures."""
     from pyspark.sql import functions as f
 
@@ -109,10 +109,10 @@ def timed(records: DataFrame) -> DataFrame:
 def to_parquet(rows: DataFrame, options: argparse.Namespace) -> StreamingQuery:
     """Start a query that writes Parquet; Spark's file list has the files of each micro-batch once, even after kills."""
     writer = rows.writeStream.format("parquet").outputMode("append").option("path", options.out)
-    return begun(writer, options)
+    return start_query(writer, options)
 
 
-def begun(writer: DataStreamWriter, options: argparse.Namespace) -> StreamingQuery:
+def start_query(writer: DataStreamWriter, options: argparse.Namespace) -> StreamingQuery:
     """Start a query; a replay, and a live run with --available-now, end after the available records."""
     writer = writer.option("checkpointLocation", options.checkpoint)
     return (writer.trigger(availableNow=True) if options.mode == "replay" or options.available_now else writer).start()

@@ -69,9 +69,9 @@ def start(spark: SparkSession, options: argparse.Namespace) -> StreamingQuery:
             first: int | None = batch.agg({"offset": "min"}).collect()[0][0]
             if first is None:
                 return
-            keep(batch, first, options.changes)
+            insert_changes(batch, first, options.changes)
             if options.state:
-                move(batch, options.state)
+                update_state(batch, options.state)
         finally:
             batch.unpersist()
 
@@ -79,12 +79,12 @@ def start(spark: SparkSession, options: argparse.Namespace) -> StreamingQuery:
     return (writer.trigger(availableNow=True) if options.available_now else writer).start()
 
 
-def keep(batch: DataFrame, first: int, table: str) -> None:
+def insert_changes(batch: DataFrame, first: int, table: str) -> None:
     """Add the changes that the table lacks; `first` is the first offset of the batch, which limits the search."""
     _merge(batch, table, f"t.offset = s.offset AND t.offset >= {first}", "WHEN NOT MATCHED THEN INSERT *")
 
 
-def move(batch: DataFrame, table: str) -> None:
+def update_state(batch: DataFrame, table: str) -> None:
     """Merge the newest change of each key into the table. A deletion stays as a row with a null value, to keep its offset."""
     from pyspark.sql import functions as f
 

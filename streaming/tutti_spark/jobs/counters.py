@@ -45,7 +45,7 @@ def start(rows: DataFrame, options: argparse.Namespace) -> StreamingQuery:
     """Start a query that adds each micro-batch in one transaction."""
     log = log_of(options)
     check_topic(options.out, options.topic)
-    return _running.begun(rows.writeStream.foreachBatch(lambda batch, _: add(batch, options.out, log)), options)
+    return _running.start_query(rows.writeStream.foreachBatch(lambda batch, _: add(batch, options.out, log)), options)
 
 
 def add(batch: DataFrame, file: str, log: str) -> None:

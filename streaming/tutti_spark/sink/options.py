@@ -67,7 +67,7 @@ def parse(options: Mapping[str, str], *, stream: bool) -> SinkOptions:
         if name is None:
             near = get_close_matches(low, _CANONICAL, 1)
             hint = _HINTS.get(low) or (f"did you mean {_CANONICAL[near[0]]!r}?" if near else "the name is unknown.")
-            value = credentials.shown(key, value)
+            value = credentials.redacted(key, value)
             raise UsageError(f"option {key!r} ({value}) is not accepted: {hint} Options of a write are {', '.join(TAKES)}")
         given[name] = value.strip()
     if "gateways" not in given:

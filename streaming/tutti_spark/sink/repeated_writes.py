@@ -75,7 +75,7 @@ def _digest(what: object) -> str:
     return hashlib.sha256(orjson.dumps(what, option=orjson.OPT_SORT_KEYS)).hexdigest()[:_DIGITS]
 
 
-def standing(last: bytes, wanted: Write) -> dict[str, Any] | None:
+def find_committed(last: bytes, wanted: Write) -> dict[str, Any] | None:
     """Return the progress of this write if the log already has it; None if it must be written.
 
     Raises:

@@ -20,11 +20,11 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from tutti import limits
 from tutti.batching.receipt import Receipt
 from tutti.errors import Refused, TuttiError, Unknown, UsageError
-from tutti.io.admin import Control
-from tutti.transactions import Part, Staging, Transactor, commit_progress
+from tutti.io.admin import AdminClient
+from tutti.transactions import StagedBatch, StagingProducer, Transactor, commit_progress
 from tutti_spark.sink.accumulator import Accumulator
 from tutti_spark.sink.options import SinkOptions
-from tutti_spark.sink.repeated_writes import Write, digests, standing
+from tutti_spark.sink.repeated_writes import Write, digests, find_committed
 
 _CONNECT_TIMEOUT_S = limits.READ_RETRY_US / 1e6
 _CLEANUP_TIMEOUT_S = 5.0  # timeout of cleanup requests
@@ -35,7 +35,7 @@ _FEWER_BATCHES = (
 
 
 @dataclass(frozen=True)
-class Staged(WriterCommitMessage):
+class StagedRecords(WriterCommitMessage):
     """Result of a task.
 
     Attributes:
@@ -47,7 +47,7 @@ class Staged(WriterCommitMessage):
     """
 
     producer: str
-    parts: tuple[Part, ...]
+    parts: tuple[StagedBatch, ...]
     payload: dict[str, int]
     query: str = ""
     batch: int = -1
@@ -61,22 +61,22 @@ class _Sink:
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRecords:
         """Stage the records of a partition; each topic keeps the order of its records."""
         query, micro_batch = _property("sql.streaming.queryId"), _property("streaming.sql.batchId")
         run = _run(_property("spark.jobGroup.id")) if query else ""
-        staging: Staging | None = None
+        staging: StagingProducer | None = None
         receipts: list[Receipt] = []
         payload: dict[str, int] = {}
         try:
             for topic, records in _accumulate(iterator, self._options.topic):
                 if staging is None:
-                    staging = Staging(
+                    staging = StagingProducer(
                         self._options.gateways, connect_timeout=_CONNECT_TIMEOUT_S, credentials=self._options.credentials
                     )
                 receipts += staging.stage(topic, records)
                 payload[topic] = payload.get(topic, 0) + _payload(records)
-            parts = tuple(Staging.parts(receipts))
+            parts = tuple(StagingProducer.parts(receipts))
         except BaseException as error:
             if staging is not None:
                 self._delete_producers([(staging.name, staging.instance)])
@@ -87,12 +87,12 @@ class _Sink:
             if staging is not None:
                 staging.close()
         name, instance = (staging.name, staging.instance) if staging is not None else ("", b"")
-        return Staged(name, parts, payload, query, int(micro_batch or -1), run, instance)
+        return StagedRecords(name, parts, payload, query, int(micro_batch or -1), run, instance)
 
     def _commit(
         self, name: str | None, messages: Sequence[WriterCommitMessage | None], batch: int = -1, stream: bool = False
     ) -> None:
-        staged = [message for message in messages if isinstance(message, Staged)]
+        staged = [message for message in messages if isinstance(message, StagedRecords)]
         parts = [part for message in staged for part in message.parts]
         if not parts:
             return
@@ -102,12 +102,12 @@ class _Sink:
         self._make_visible(name, write, parts)
         self._release(staged)
 
-    def _make_visible(self, name: str | None, write: Write, parts: Sequence[Part]) -> None:
+    def _make_visible(self, name: str | None, write: Write, parts: Sequence[StagedBatch]) -> None:
         """Commit once; after an unknown outcome look it up in the log under the next epoch, unless `name` is None."""
         for last in (name is None, True):
             try:
                 with self._transactor(name) as transactor:
-                    done = standing(transactor.resume().progress, write)
+                    done = find_committed(transactor.resume().progress, write)
                     if done is None:
                         transactor.commit(parts, write.progress()).result()
                         return
@@ -127,7 +127,7 @@ class _Sink:
             self._options.gateways,
             name,
             topic,
-            lambda progress: write.progress(standing(progress, write)),  # another write of this run may have committed since
+            lambda progress: write.progress(find_committed(progress, write)),  # another write of this run may have committed since
             connect_timeout=_CONNECT_TIMEOUT_S,
             credentials=self._options.credentials,
         )
@@ -139,15 +139,15 @@ class _Sink:
 
     def _release(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Delete the tasks' producers: their remaining staged records will never become visible."""
-        staged = (message for message in messages if isinstance(message, Staged))
+        staged = (message for message in messages if isinstance(message, StagedRecords))
         self._delete_producers([(message.producer, message.instance) for message in staged if message.producer])
 
     def _delete_producers(self, producers: Sequence[tuple[str, bytes]]) -> None:
         """Delete producers; after a failure the gateways delete them once they are idle for a day."""
-        for at in range(0, len(producers), limits.FORGET_PRODUCERS_MAX):
-            connection = Control(self._options.gateways, _CLEANUP_TIMEOUT_S, credentials=self._options.credentials)
+        for at in range(0, len(producers), limits.DELETE_PRODUCERS_MAX):
+            connection = AdminClient(self._options.gateways, _CLEANUP_TIMEOUT_S, credentials=self._options.credentials)
             with contextlib.suppress(TuttiError), contextlib.closing(connection) as control:
-                control.forget(*zip(*producers[at : at + limits.FORGET_PRODUCERS_MAX], strict=True))
+                control.forget(*zip(*producers[at : at + limits.DELETE_PRODUCERS_MAX], strict=True))
 
 
 class StreamSink(_Sink, DataSourceStreamArrowWriter):  # type: ignore[misc]  # as in Spark: takes Arrow
@@ -155,7 +155,7 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):  # type: ignore[misc]  # a
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Make the staged records of a micro-batch visible, all at one position of the log."""
-        query = next((message.query for message in messages if isinstance(message, Staged)), "")
+        query = next((message.query for message in messages if isinstance(message, StagedRecords)), "")
         if not query:
             raise UsageError("Spark did not name the query of this micro-batch: the tasks ran outside of a streaming query")
         self._commit(f"spark-{query}", messages, batchId, stream=True)
@@ -171,7 +171,7 @@ class BatchSink(_Sink, DataSourceArrowWriter):  # type: ignore[misc]  # as above
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Make the staged records visible, all at one position of the log. In `foreachBatch` the micro-batch identifies them."""
         write_id = self._options.write_id
-        in_query = next((message for message in messages if isinstance(message, Staged) and message.query), None)
+        in_query = next((message for message in messages if isinstance(message, StagedRecords) and message.query), None)
         if in_query is not None and not (in_query.run or write_id):
             raise UsageError(
                 "the run of the query identifies a write in foreachBatch without a writeId, and the job group that Spark sets "
@@ -203,7 +203,7 @@ def _unknown_advice(name: str | None) -> str:
     return "repeat the same write, which checks the log first (a stream: start the query again)"
 
 
-def _totals_by_topic(staged: Sequence[Staged]) -> tuple[dict[str, int], dict[str, int]]:
+def _totals_by_topic(staged: Sequence[StagedRecords]) -> tuple[dict[str, int], dict[str, int]]:
     """Return the records and the bytes by topic."""
     records: dict[str, int] = {}
     sizes: dict[str, int] = {}

@@ -65,7 +65,7 @@ class BatchReader(DataSourceReader):
                     _warn("it was planned while the range had no records, and now it has some")
                 return
             age = 0.0 if partition.planned is None else time.time() - partition.planned
-            if age >= limits.SPARK_PLAN_OLD_US / 1e6:
+            if age >= limits.SPARK_PLAN_AGE_US_MAX / 1e6:
                 more = source_of(self._options).frontier().offset - partition.end
                 if more > 0:
                     _warn(f"the range was planned {age:.0f} s ago, up to {partition.end}, and the log has {more} more offsets now")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from tutti.errors import UsageError
 from tutti_spark.common import credentials
-from tutti_spark.common.options import local_path, our_name, slot
+from tutti_spark.common.options import canonical_name, exclusive_key, local_path
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -27,7 +27,7 @@ _PREFIX = "option."
 _PATHS = ("path", "archive", credentials.FILE)
 
 
-def created(options: Mapping[str, str]) -> dict[str, str] | None:
+def new_table_options(options: Mapping[str, str]) -> dict[str, str] | None:
     """Return the options of a table that Spark creates, by Tutti's names; None unless Spark creates a table.
 
     Raises:
@@ -39,7 +39,7 @@ def created(options: Mapping[str, str]) -> dict[str, str] | None:
     given = {key.removeprefix(_PREFIX): value for key, value in low.items() if key.startswith(_PREFIX)}
     if "path" in low:
         given["path"] = low["path"]
-    found = {our_name(key): value for key, value in given.items()}
+    found = {canonical_name(key): value for key, value in given.items()}
     if credentials.TOKEN in found:
         raise UsageError(
             f"option {credentials.TOKEN!r} {credentials.HIDDEN} is refused for a table: its schema, which all readers see, would "
@@ -49,14 +49,14 @@ def created(options: Mapping[str, str]) -> dict[str, str] | None:
     return {name: _absolute(value) if name in _PATHS else value for name, value in found.items()}
 
 
-def carrying(schema: StructType, options: Mapping[str, str]) -> StructType:
+def with_metadata(schema: StructType, options: Mapping[str, str]) -> StructType:
     """Return the schema of a new table, with the table's options in its metadata."""
     found = copy.deepcopy(schema)
     found.fields[0].metadata = {_KEY: dict(options)}
     return found
 
 
-def plain(schema: StructType) -> StructType:
+def without_metadata(schema: StructType) -> StructType:
     """Return a copy of the schema without metadata."""
     found = copy.deepcopy(schema)
     for field in found.fields:
@@ -64,11 +64,11 @@ def plain(schema: StructType) -> StructType:
     return found
 
 
-def with_table(options: Mapping[str, str], schema: StructType) -> dict[str, str]:
+def merge_table_options(options: Mapping[str, str], schema: StructType) -> dict[str, str]:
     """Merge the options of a read or a write with those of its table; the read's own options take precedence."""
     kept: dict[str, str] = next((field.metadata[_KEY] for field in schema.fields if _KEY in field.metadata), {})
-    given = {slot(our_name(key)) for key in options}
-    return {name: value for name, value in kept.items() if slot(name) not in given} | dict(options)
+    given = {exclusive_key(canonical_name(key)) for key in options}
+    return {name: value for name, value in kept.items() if exclusive_key(name) not in given} | dict(options)
 
 
 def _absolute(names: str) -> str:

@@ -32,12 +32,12 @@ class TuttiDataSource(DataSource):
         """Return the schema of the requested columns, in the requested order."""
         from tutti_spark.common.options import parse
         from tutti_spark.common.spark_schema import spark_schema
-        from tutti_spark.source.catalog import carrying, created
+        from tutti_spark.source.catalog import new_table_options, with_metadata
 
-        table = created(self.options)
+        table = new_table_options(self.options)
         if table is None:
             return spark_schema(parse(self.options).columns)
-        return carrying(spark_schema(parse(table).columns), table)
+        return with_metadata(spark_schema(parse(table).columns), table)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a batch reader of one range of the committed log."""
@@ -71,9 +71,9 @@ class TuttiDataSource(DataSource):
 
     def _read_options(self, kind: Kind, schema: StructType) -> ReadOptions:
         from tutti_spark.common.options import parse
-        from tutti_spark.common.spark_schema import check_asked
-        from tutti_spark.source.catalog import plain, with_table
+        from tutti_spark.common.spark_schema import check_requested_schema
+        from tutti_spark.source.catalog import merge_table_options, without_metadata
 
-        options = parse(with_table(self.options, schema), kind)
-        check_asked(plain(schema), options.columns)
+        options = parse(merge_table_options(self.options, schema), kind)
+        check_requested_schema(without_metadata(schema), options.columns)
         return options

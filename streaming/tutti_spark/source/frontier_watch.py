@@ -32,7 +32,7 @@ class Lag:
         if offset <= self._offset:
             return
         self._offset = offset
-        if len(self._moves) == limits.SPARK_MOMENTS_MAX:
+        if len(self._moves) == limits.SPARK_FRONTIER_SAMPLES_MAX:
             now = self._moves.pop()[0]  # when full, merge moves: a lag is reported too long rather than too short
         self._moves.append((now, offset))
 

@@ -34,7 +34,7 @@ from tutti_spark.common.file_locks import is_held
 
 #: Options that the sources of one query must share: values as text, by name.
 Terms = Mapping[str, str]
-_JOIN_TIMEOUT_SECONDS = limits.SPARK_PARTING_US / 1e6
+_JOIN_TIMEOUT_SECONDS = limits.SPARK_RELEASE_US / 1e6
 _JOIN_POLL_SECONDS = 0.02
 _INITIAL_STATE: dict[str, Any] = {"members": [], "initial": None, "leader": None, "asked": 0, "end": None, "terms": None}
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from tutti import limits
 from tutti.errors import Damaged, OffsetOutOfRange, TuttiError, Unavailable, UsageError
-from tutti.sources.locality import is_here
-from tutti_spark.source.planning import named
+from tutti.sources.locality import is_local_host
+from tutti_spark.source.planning import topics_text
 
 if TYPE_CHECKING:
     from tutti.archive.catalog import Archive
-    from tutti.sources.files import Files
-    from tutti.sources.source import Piece, Source
+    from tutti.sources.files import FileSource
+    from tutti.sources.source import ScanBatch, Source
     from tutti_spark.common.options import ReadOptions
     from tutti_spark.source.planning import RecordsPartition
 
@@ -32,20 +32,20 @@ def source_of(options: ReadOptions) -> Source:
     """Open the origin that the options name, whichever log it holds now. Gateway connections are shared within the process."""
     log: Source | None = None
     if options.gateways is not None:
-        from tutti.sources.query_progress import Progress
+        from tutti.sources.query_progress import QueryProgress
 
-        log = Progress(options.gateways, credentials=options.credentials)
+        log = QueryProgress(options.gateways, credentials=options.credentials)
     elif options.paths:
-        from tutti.sources.files import Files
+        from tutti.sources.files import FileSource
 
-        log = Files(options.paths)
+        log = FileSource(options.paths)
     if log is not None and options.archive is None:
         return log
     from tutti.sources.archive import ArchiveSource
-    from tutti.sources.tiered import Archived
+    from tutti.sources.tiered import TieredSource
 
     archive = _archive(options.archive or "", "")
-    return ArchiveSource(archive) if log is None else Archived(log, archive)
+    return ArchiveSource(archive) if log is None else TieredSource(log, archive)
 
 
 def source_of_log(options: ReadOptions, log: str, seen: int, gateways: Iterable[tuple[str, int]] = ()) -> Source:
@@ -63,11 +63,11 @@ def source_of_log(options: ReadOptions, log: str, seen: int, gateways: Iterable[
     """
     if options.gateways is not None:
         from tutti.common.address import Address, parse_url
-        from tutti.sources.flight import Reads
+        from tutti.sources.flight import FlightSource
 
         known = [*(Address(host, port) for host, port in gateways), *parse_url(options.gateways)]
-        nearest = dict.fromkeys(sorted(known, key=lambda address: not is_here(address.host)))
-        return Reads(nearest, seen=seen, log=log, credentials=options.credentials)
+        nearest = dict.fromkeys(sorted(known, key=lambda address: not is_local_host(address.host)))
+        return FlightSource(nearest, seen=seen, log=log, credentials=options.credentials)
     if not options.paths:
         from tutti.sources.archive import ArchiveSource
 
@@ -80,7 +80,7 @@ def source_of_log(options: ReadOptions, log: str, seen: int, gateways: Iterable[
     return files
 
 
-def pieces_of(options: ReadOptions, partition: RecordsPartition) -> Iterator[Piece]:
+def partition_pieces(options: ReadOptions, partition: RecordsPartition) -> Iterator[ScanBatch]:
     """Yield the records of a partition in offset order.
 
     A worker reads the files of a gateway on its own host where permitted. With failOnDataLoss=false it skips records that retention
@@ -111,12 +111,12 @@ def pieces_of(options: ReadOptions, partition: RecordsPartition) -> Iterator[Pie
                 return
 
 
-def _tiered_pieces(source: Source, options: ReadOptions, partition: RecordsPartition, start: int) -> Iterator[Piece]:
+def _tiered_pieces(source: Source, options: ReadOptions, partition: RecordsPartition, start: int) -> Iterator[ScanBatch]:
     if options.archive is None or not _has_log(options):
         return _log_pieces(source, options, partition, start)
-    from tutti.sources.tiered import across
+    from tutti.sources.tiered import read_tiered
 
-    return across(
+    return read_tiered(
         _archive(options.archive, partition.log),
         partition.begins,
         start,
@@ -133,17 +133,17 @@ def _has_log(options: ReadOptions) -> bool:
     return options.gateways is not None or bool(options.paths)
 
 
-def _log_pieces(source: Source, options: ReadOptions, partition: RecordsPartition, start: int) -> Iterator[Piece]:
+def _log_pieces(source: Source, options: ReadOptions, partition: RecordsPartition, start: int) -> Iterator[ScanBatch]:
     asked = start, partition.end, partition.topics, options.columns
-    here = [address for address in source.addresses if options.short_circuit and is_here(address.host)]
+    here = [address for address in source.addresses if options.short_circuit and is_local_host(address.host)]
     if not here:
         return source.pieces(*asked, absent_ok=True)
-    from tutti.sources.local_files import pieces_nearby
+    from tutti.sources.local_files import scan_local_first
 
-    return pieces_nearby(here, source, partition.log, *asked, credentials=options.credentials)
+    return scan_local_first(here, source, partition.log, *asked, credentials=options.credentials)
 
 
-def _pieces_with_context(source: Source, options: ReadOptions, partition: RecordsPartition, start: int) -> Iterator[Piece]:
+def _pieces_with_context(source: Source, options: ReadOptions, partition: RecordsPartition, start: int) -> Iterator[ScanBatch]:
     """Yield the records from `start` on; an error names the unread records, the gateway, and what to do."""
     position = start
     try:
@@ -154,7 +154,7 @@ def _pieces_with_context(source: Source, options: ReadOptions, partition: Record
         where = f"gateway {source.addresses[0]}" if source.addresses else options.origin
         advice = next((f"; {text}" for kind, text in _ADVICE.items() if isinstance(error, kind)), "")
         error.args = (
-            f"records {position} to {partition.end - 1} of {named(partition.topics)} could not be read from {where} (the partition "
+            f"records {position} to {partition.end - 1} of {topics_text(partition.topics)} could not be read from {where} (the partition "
             f"begins at {partition.start}, its log is {partition.log}): {error}{advice}",
             *error.args[1:],
         )
@@ -170,8 +170,8 @@ def _archive(where: str, log: str) -> Archive:
 
 
 @lru_cache(maxsize=limits.SPARK_DIRECTORIES_MAX)
-def _files(paths: tuple[str, ...], log: str) -> Files:
+def _files(paths: tuple[str, ...], log: str) -> FileSource:
     """Open directories once per process, because Spark reuses workers; keyed by log, because a directory can be recreated."""
-    from tutti.sources.files import Files
+    from tutti.sources.files import FileSource
 
-    return Files(paths)
+    return FileSource(paths)

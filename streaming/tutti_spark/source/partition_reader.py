@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from tutti_spark.common import requirements
-from tutti_spark.source.origin import pieces_of
+from tutti_spark.source.origin import partition_pieces
 from tutti_spark.source.planning import RecordsPartition
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[
         return  # Spark's placeholder for a read without partitions
     requirements.check()
     _freeze_modules()
-    for piece in pieces_of(options, partition):
+    for piece in partition_pieces(options, partition):
         yield piece.batch
 
 

@@ -54,10 +54,10 @@ class RecordsPartition(InputPartition):
 
     def __repr__(self) -> str:
         """Return the text that Spark's logs show."""
-        return f"RecordsPartition(log={self.log}, start={self.start}, end={self.end}, {named(self.topics)})"
+        return f"RecordsPartition(log={self.log}, start={self.start}, end={self.end}, {topics_text(self.topics)})"
 
 
-def named(topics: tuple[str, ...] | None) -> str:
+def topics_text(topics: tuple[str, ...] | None) -> str:
     """Return the topics as text for a message; of many topics only the first ones."""
     if topics is None:
         return "all topics"
@@ -83,10 +83,10 @@ def offset_of(source: Source, option: Literal["starting", "ending"], options: Re
         raise OffsetOutOfRange(
             f"option {name!r} is {offset}, above the frontier: {options.origin} has committed up to {frontier.offset}"
         )
-    return held(offset, frontier, options)
+    return clamp_to_log_start(offset, frontier, options)
 
 
-def held(offset: int, frontier: Frontier, options: ReadOptions) -> int:
+def clamp_to_log_start(offset: int, frontier: Frontier, options: ReadOptions) -> int:
     """Return `offset`; with failOnDataLoss=false at least the start of the log, with a warning about the skipped records.
 
     Raises:
@@ -102,7 +102,7 @@ def held(offset: int, frontier: Frontier, options: ReadOptions) -> int:
     return frontier.start
 
 
-def trimmed(source: Source, known: Frontier, error: OffsetOutOfRange) -> Frontier:
+def frontier_after_trim(source: Source, known: Frontier, error: OffsetOutOfRange) -> Frontier:
     """Return the present frontier after a range within `known` failed with `error`, because retention may have removed records.
 
     Raises:
@@ -116,7 +116,7 @@ def trimmed(source: Source, known: Frontier, error: OffsetOutOfRange) -> Frontie
 
 def partitions(source: Source, frontier: Frontier, start: int, end: int, options: ReadOptions) -> list[InputPartition]:
     """Return partitions that contain each record of [start, end) of the requested topics once; an empty list for no records."""
-    start = held(start, frontier, options)
+    start = clamp_to_log_start(start, frontier, options)
     if start >= end:
         return []
     topics = topics_of(source, options, end)
@@ -127,7 +127,7 @@ def partitions(source: Source, frontier: Frontier, start: int, end: int, options
     try:
         ranges = _split(source, start, end, topics, options)
     except OffsetOutOfRange as error:
-        return partitions(source, trimmed(source, frontier, error), start, end, options)
+        return partitions(source, frontier_after_trim(source, frontier, error), start, end, options)
     orders, begins = _gateway_orders(source), _begins(source)
     return [
         RecordsPartition(frontier.log, part.start, part.end, topics, orders(number), begins) for number, part in enumerate(ranges)
@@ -136,15 +136,15 @@ def partitions(source: Source, frontier: Frontier, start: int, end: int, options
 
 def _begins(source: Source) -> int:
     """Return where the log begins, for a source that also has an archive; 0 without one."""
-    from tutti.sources.tiered import Archived
+    from tutti.sources.tiered import TieredSource
 
-    return source.begins if isinstance(source, Archived) else 0
+    return source.begins if isinstance(source, TieredSource) else 0
 
 
 def _split(source: Source, start: int, end: int, topics: tuple[str, ...] | None, options: ReadOptions) -> Sequence[Range]:
     ranges = source.plan(start, end, topics, splits=options.partitions_min or 1)
     if options.partitions_min is None:
-        splits = splits_of(sum(part.bytes for part in ranges), len(os.sched_getaffinity(0)))
+        splits = partition_count(sum(part.bytes for part in ranges), len(os.sched_getaffinity(0)))
         if splits > 1:
             return source.plan(start, end, topics, splits=splits)
     return ranges
@@ -162,7 +162,7 @@ def _gateway_orders(source: Source) -> Callable[[int], tuple[tuple[str, int], ..
     return order
 
 
-def splits_of(size: int, processors: int) -> int:
+def partition_count(size: int, processors: int) -> int:
     """Return the number of partitions for a range of `size` bytes.
 
     One for each processor of this machine, if each partition is worth a task; more if partitions would be large. The number is a

@@ -19,7 +19,7 @@ from tutti import limits
 from tutti.errors import Refused
 
 if TYPE_CHECKING:
-    from tutti.sources.query_progress import Progress
+    from tutti.sources.query_progress import QueryProgress
     from tutti.sources.source import Source
     from tutti_spark.common.options import ReadOptions
 
@@ -95,7 +95,7 @@ class Reporter:
             self._changed.wait_for(lambda: self._stopped or self._flushing, max(0.0, until - time.monotonic()))
             return not self._stopped
 
-    def _run_thread(self, gateways: Progress) -> None:
+    def _run_thread(self, gateways: QueryProgress) -> None:
         pause = 0.0
         while self._wait(pause):
             pause = _INTERVAL_S
@@ -118,7 +118,7 @@ class Reporter:
                 self._started = self._started or not trouble
                 self._changed.notify_all()
 
-    def _report(self, gateways: Progress, offset: int, position: int) -> str:
+    def _report(self, gateways: QueryProgress, offset: int, position: int) -> str:
         options = self._options
         _, lag_ms = self._lag(offset)
         return gateways.report(
@@ -133,14 +133,14 @@ class Reporter:
         )
 
 
-def _gateways_of(source: Source, options: ReadOptions) -> Progress | None:
+def _gateways_of(source: Source, options: ReadOptions) -> QueryProgress | None:
     if options.gateways is None:
         return None
-    from tutti.sources.query_progress import Progress
-    from tutti.sources.tiered import Archived
+    from tutti.sources.query_progress import QueryProgress
+    from tutti.sources.tiered import TieredSource
 
-    log = source.log if isinstance(source, Archived) else source
-    return log if isinstance(log, Progress) else None
+    log = source.log if isinstance(source, TieredSource) else source
+    return log if isinstance(log, QueryProgress) else None
 
 
 def driver_label() -> str:

@@ -124,8 +124,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 return self._end(begin.offset, available, frontier, limited)
             except OffsetOutOfRange as error:
-                frontier = planning.trimmed(self._source, frontier, error)
-                planning.held(begin.offset, frontier, self._options)
+                frontier = planning.frontier_after_trim(self._source, frontier, error)
+                planning.clamp_to_log_start(begin.offset, frontier, self._options)
 
     def _holds_back(self, records: int) -> bool:
         """True if `minRecordsPerTrigger` holds `records` back. `maxTriggerDelay` bounds the wait; a final batch never waits."""

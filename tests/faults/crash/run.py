@@ -21,8 +21,8 @@ from tests.faults.group.evidence import read_lanes
 from tests.faults.group.journal import BESIDE, lanes_journal, read_story
 from tests.faults.group.lane_checker import check_lanes
 from tutti.errors import TuttiError
-from tutti.sources.files import Files
-from tutti.sources.flight import Reads
+from tutti.sources.files import FileSource
+from tutti.sources.flight import FlightSource
 from tutti_gateway.log.tools.digest import digest
 from tutti_gateway.log.tools.verify import verify
 
@@ -82,7 +82,7 @@ class Follower:
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
-                with Reads(self._url, timeout=1.0, patience=1.0) as reads:
+                with FlightSource(self._url, timeout=1.0, patience=1.0) as reads:
                     self.frontiers.append(reads.frontier().offset)
                     position = len(self.records)
                     if self.frontiers[-1] > position:
@@ -222,7 +222,7 @@ def _check_lanes(report: Report, gateway: GatewayProcess, witness: Path) -> None
 
 
 def _read_live(url: str) -> list[Record]:
-    reads = Reads(url)
+    reads = FlightSource(url)
     try:
         return records_of(list(reads.scan(0, reads.frontier().offset, columns=COLUMNS)))
     finally:
@@ -230,7 +230,7 @@ def _read_live(url: str) -> list[Record]:
 
 
 def _check(report: Report, data: Path, witnesses: list[Witness], live: list[Record], follower: Follower) -> None:
-    files = Files(str(data))
+    files = FileSource(str(data))
     replayed = records_of(list(files.scan(0, files.frontier().offset, columns=COLUMNS)))
     files.close()
     report.records = len(live)

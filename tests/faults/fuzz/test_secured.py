@@ -18,7 +18,7 @@ from tests.integration.security.house import House, wire
 from tutti import Producer, Reader
 from tutti.data.client_protocol import PROTOCOL, Hello, Members, encode_control
 from tutti.errors import FormatError
-from tutti.io.admin import Control
+from tutti.io.admin import AdminClient
 from tutti.zmtp.curve import Calling, new_pair
 from tutti.zmtp.curve_stream import Sealing
 from tutti.zmtp.framing import form
@@ -99,7 +99,7 @@ def test_strangers_harm_nobody_at_any_port(house: House, gateway: GatewayProcess
     first = next_one()
     before = resident_bytes(gateway.pid)
     with wire(gateway.port) as heard:
-        with Control(f"tutti://127.0.0.1:{heard.port}", credentials=house.credentials("ops"), learn=False) as control:
+        with AdminClient(f"tutti://127.0.0.1:{heard.port}", credentials=house.credentials("ops"), learn=False) as control:
             control.members()
         good = bytes(heard.heard[0][0])
     for distance in PORTS.values():
@@ -135,5 +135,5 @@ def test_strangers_harm_nobody_at_any_port(house: House, gateway: GatewayProcess
     log = gateway.log_tail(10**7)
     assert "Traceback" not in log
     assert "defect" not in log
-    with Control(gateway.url, credentials=house.credentials("ops")) as control:
+    with AdminClient(gateway.url, credentials=house.credentials("ops")) as control:
         assert control.status()["security"]["refused"]["unknown"] > ATTACKS / 10

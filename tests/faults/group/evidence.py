@@ -17,7 +17,7 @@ from tutti.errors import TuttiError
 from tutti.log.read.lane_reader import LaneReader
 from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
-from tutti.sources.files import Files
+from tutti.sources.files import FileSource
 from tutti_gateway.log.tools.digest import digest
 from tutti_gateway.log.tools.inspect import inspect
 from tutti_gateway.log.tools.verify import LaneVerified, verify, verify_lanes
@@ -31,7 +31,7 @@ def read_log(gateway: str, directory: Path, ends: Iterable[int] = ()) -> Log:
         directory: its data.
         ends: where readers stopped within a block; these parts are summed up too.
     """
-    with Files(str(directory)) as files:
+    with FileSource(str(directory)) as files:
         frontier = files.frontier()
         log = Log(gateway, frontier.start)
         _fill(log, files.scan(frontier.start, frontier.offset, columns=COLUMNS), {*ends, frontier.offset})

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from tests.faults.lab.lab import CLIENTS, Member
 from tutti.data.lane_name import LaneName
-from tutti.log.files.lane_paths import lane_path, lanes_there, noted_lane
+from tutti.log.files.lane_paths import lane_path, list_lanes, recorded_own_lane
 
 if TYPE_CHECKING:
     from tests.faults.group.trial import Trial
@@ -276,8 +276,8 @@ def rot_lane(trial: Trial, chance: Random) -> Iterator[None]:
     taken = not any(_takes_nothing(trial, other) for other in trial.lab.names if other != name)
     with trial.down(name, "killed, and a bit flips in a lane") as member:
         directory = str(member.data)
-        own = noted_lane(directory)
-        lanes = [lane for lane in lanes_there(directory) if trial.spoiled.get(lane.text, name) == name]
+        own = recorded_own_lane(directory)
+        lanes = [lane for lane in list_lanes(directory) if trial.spoiled.get(lane.text, name) == name]
         lanes = [lane for lane in lanes if taken or lane != own]  # else no gateway would take anything in the end
         if at_end and own in lanes:
             lanes = [own]
@@ -293,7 +293,7 @@ def rot_lane(trial: Trial, chance: Random) -> Iterator[None]:
 
 def _takes_nothing(trial: Trial, name: str) -> bool:
     """Whether bits were flipped in the own lane of a gateway, and it does not take anything again yet."""
-    own: LaneName | None = noted_lane(str(trial.lab.members[name].data))
+    own: LaneName | None = recorded_own_lane(str(trial.lab.members[name].data))
     if own is None or trial.spoiled.get(own.text) != name:
         return False
     status = trial.lab.status(name)

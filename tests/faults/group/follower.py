@@ -19,7 +19,7 @@ import pyarrow as pa
 from tests.faults.group.journal import BLOCK, COLUMNS, Writer, digest_of
 from tutti import Reader
 from tutti.errors import OffsetOutOfRange, TuttiError
-from tutti.sources.flight import Reads
+from tutti.sources.flight import FlightSource
 
 PATIENCE_S = 3600.0
 LOOK_S = 0.05
@@ -91,7 +91,7 @@ def follow_lanes(url: str, journal: Writer, stop: threading.Event) -> None:
 def look(url: str, journal: Writer, stop: threading.Event) -> None:
     """Ask for the frontier again and again."""
     journal.note("n", time.monotonic_ns())
-    with Reads(url, timeout=1.0, patience=1.0) as reads:
+    with FlightSource(url, timeout=1.0, patience=1.0) as reads:
         while not stop.wait(LOOK_S):
             try:
                 told = reads.frontier()
@@ -100,7 +100,7 @@ def look(url: str, journal: Writer, stop: threading.Event) -> None:
             journal.note("f", told.offset, told.state, time.monotonic_ns())
 
 
-def _committed(reads: Reads) -> Iterator[pa.RecordBatch]:
+def _committed(reads: FlightSource) -> Iterator[pa.RecordBatch]:
     """All that is committed now; where its first records go before they are asked for, what is left of it."""
     while True:
         frontier, begun = reads.frontier(), False
@@ -118,7 +118,7 @@ def _committed(reads: Reads) -> Iterator[pa.RecordBatch]:
 def once(url: str, journal: Writer) -> None:
     """Read what is committed now, in the log and in the lanes."""
     blocks = Blocks(journal)
-    with Reads(url) as reads:
+    with FlightSource(url) as reads:
         for batch in _committed(reads):
             blocks.take(batch)
     blocks.flush()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.faults.group.journal import BESIDE, Story, View, lanes_journal, read_story, read_view
 from tests.faults.group.producer import UNORDERED
-from tutti.runtime.child_processes import ending_with_this
+from tutti.runtime.child_processes import end_with_this_process
 
 END_WAIT_S = 120.0
 LOOK_S = 0.02
@@ -51,7 +51,7 @@ class Load:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=ending_with_this(9),  # noqa: PLW1509 - it calls prctl(2) alone
+                preexec_fn=end_with_this_process(9),  # noqa: PLW1509 - it calls prctl(2) alone
             )
 
     def journal(self, name: str) -> Path:

@@ -18,8 +18,8 @@ from tests.faults.powerloss.recorder import Choose, Count, Op, Recorder, Unsynce
 from tests.faults.powerloss.test_power_loss import files_of, standing
 from tests.unit.log.history import History, decide, expected, opened, other_boot, sample, seen
 from tutti.data.frames.frame import Frame
-from tutti.data.hard_state import Scalars
-from tutti.log.files.layout import FRAMES_AT, positions_named
+from tutti.data.hard_state import HardState
+from tutti.log.files.layout import FRAMES_AT, list_positions
 from tutti.log.files.options import LogOptions
 from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
@@ -46,7 +46,7 @@ class Known:
     synced: int = 0
     decided: int = 0
     marked: int = 0
-    scalars: Scalars = field(default_factory=Scalars)
+    scalars: HardState = field(default_factory=HardState)
 
     @property
     def frames(self) -> list[Frame]:
@@ -106,7 +106,7 @@ class Life:
             self.state = replace(state, synced=state.written, marked=state.decided)
         elif move == "scalars":
             view = state.scalars.promised + 1
-            self.state = replace(state, scalars=Scalars(view, view, view))
+            self.state = replace(state, scalars=HardState(view, view, view))
             writer.write_scalars(self.state.scalars)
         else:
             self.cut(writer, same=move == "cut same")
@@ -200,7 +200,7 @@ MOVES = ["append", "sync", "append", "append", "decide", "cut", "append", "sync"
 def test_every_instant_of_a_life_with_cuts(tmp_path: Path, options: LogOptions, part: int) -> None:
     life = Life(tmp_path / "real", options, random.Random(5))
     life.live(["append", "append", *itertools.chain.from_iterable([MOVES] * 9), "append", "sync", "cut", "cut", "cut same"])
-    assert len(positions_named(str(life.root), "seg")) >= 2
+    assert len(list_positions(str(life.root), "seg")) >= 2
     assert sum(op.what == "remove" and op.path.endswith(".seg") for op in life.recorder.ops) >= 2
     for at in range(part, len(life.recorder.ops) + 1, 3):
         for seed in (0, 1, 2 + at):
@@ -245,7 +245,7 @@ def damaged(path: Path) -> int:
         continue
     close()
     other_boot(path)
-    first = positions_named(str(path), "seg")[-3]
+    first = list_positions(str(path), "seg")[-3]
     assert first > DECIDED
     with (path / "log" / f"{first:020d}.seg").open("r+b") as file:
         file.seek(FRAMES_AT + sum(frame.size for frame in WHOLE.frames[first - 1 : first + 1]) + 5)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.faults.powerloss.recorder import Op, Recorder, contents_of, names_of, sectors
 from tests.unit.log.history import SMALL, decide, opened, sample
-from tutti.data.hard_state import Scalars
+from tutti.data.hard_state import HardState
 
 pytestmark = pytest.mark.faults
 
@@ -34,7 +34,7 @@ def test_what_stands_in_the_identity_is_always_true_of_the_file(tmp_path: Path, 
         while writer.idle():
             continue
         writer.idle()
-        writer.write_scalars(Scalars(start + 1, 0, 0))
+        writer.write_scalars(HardState(start + 1, 0, 0))
         close()
     identity = str(tmp_path / "identity.json")
     noted = set()

@@ -17,7 +17,7 @@ from tests.unit.log.lanes import OTHER, OWN, LaneHistory, Owner
 from tutti.data.frames.frame import Frame
 from tutti.data.lane_name import LaneName
 from tutti.log.files.lane_paths import lane_path
-from tutti.log.files.layout import positions_named
+from tutti.log.files.layout import list_positions
 from tutti.log.files.options import LogOptions
 from tutti.log.files.storage import Storage
 from tutti_gateway.core import limits
@@ -139,7 +139,7 @@ def small(patch: pytest.MonkeyPatch) -> None:
     """Segments that a few batches fill; what retention says goes at once."""
     patch.setattr(limits, "LANE_SEGMENT_BYTES", 32 << 10)
     patch.setattr(limits, "LANE_SEGMENT_BYTES_FIRST", 16 << 10)
-    patch.setattr(limits, "RETENTION_LOOK_US", 0)
+    patch.setattr(limits, "RETENTION_CHECK_US", 0)
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +148,7 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> Life:
         small(patch)
         made = Life(tmp_path_factory.mktemp("lanes") / "real")
         made.live()
-    firsts = [positions_named(lane_path(str(made.root), lane), "seg") for lane in (OWN, OTHER)]
+    firsts = [list_positions(lane_path(str(made.root), lane), "seg") for lane in (OWN, OTHER)]
     assert all(len(some) > 1 and some[0] > 1 for some in firsts), "segments begin, and are let go"
     return made
 

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from tests.faults.powerloss.recorder import Choose, Op, Recorder, Unsynced, chosen, image, sectors
 from tests.property.log.histories import histories
 from tests.unit.log.history import GATEWAY, GROUP, LOG, History, decide, expected, opened, sample, seen
-from tutti.data.hard_state import Scalars
+from tutti.data.hard_state import HardState
 from tutti.log.files.data_directory import open_directory
-from tutti.log.files.layout import positions_named
+from tutti.log.files.layout import list_positions
 from tutti.log.files.options import LogOptions
 from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
@@ -47,8 +47,8 @@ class Known:
     written: int  # frames handed over
     decided: int
     marked: int  # the watermark that was made durable
-    scalars: Scalars
-    asked: Scalars
+    scalars: HardState
+    asked: HardState
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Run:
 
     def live(self, moves: list[str]) -> None:
         """Do the moves, and go on until everything is written, noting what is known before and after each step."""
-        state = Known(0, 0, 0, 0, 0, Scalars(), Scalars())
+        state = Known(0, 0, 0, 0, 0, HardState(), HardState())
         self.note(state)
         writer, _, close = opened(self.root, self.options, self.recorder)
         self.note(state)
@@ -88,7 +88,7 @@ class Run:
                 state.synced, state.marked = state.written, state.decided
             elif move == "scalars":
                 view = state.scalars.promised + 1
-                state.asked = Scalars(view, view, view)
+                state.asked = HardState(view, view, view)
                 self.note(state)
                 writer.write_scalars(state.asked)
                 state.scalars = state.asked
@@ -157,7 +157,7 @@ def test_every_instant_of_a_writers_life(tmp_path: Path, options: LogOptions, pa
         monkeypatch.setattr(limits, "MARK_LATE_US", 60_000_000)
     run = Run(tmp_path / "real", sample(60, size=900), options)
     run.live(["scalars", *itertools.chain.from_iterable([MOVES] * 7)])
-    assert len(positions_named(str(run.root), "seg")) >= 3
+    assert len(list_positions(str(run.root), "seg")) >= 3
     instants = range(part, len(run.recorder.ops) + 1, 4)
     for at in instants:
         for seed in (0, 1, 2 + at):

@@ -11,12 +11,12 @@ import pytest
 
 from tests.faults.powerloss.recorder import Filling, Recorder, Unsynced, chosen, image
 from tutti.batching.encoder import seal
-from tutti.batching.receipt import Batch, Place
+from tutti.batching.receipt import Batch, SpoolPosition
 from tutti.data.frames.plain_body import encode_plain
 from tutti.data.frames.schema import decode_batch
 from tutti.errors import DirectoryRefused, DiskFailed, DiskFull, Refused
-from tutti.spool.commit_mark import Word
-from tutti.spool.store import Store
+from tutti.spool.commit_mark import EpochStart
+from tutti.spool.store import SpoolStore
 
 SEGMENT_BYTES = 1500
 SEEDS = 4
@@ -37,11 +37,11 @@ class Life:
         path.mkdir()
         self.recorder = recorder or Recorder()
         try:
-            self.store = Store(str(path), "p", SEGMENT_BYTES, self.recorder)
+            self.store = SpoolStore(str(path), "p", SEGMENT_BYTES, self.recorder)
         except DiskFull:
-            self.store = Store(str(path), "p", SEGMENT_BYTES, self.recorder)
+            self.store = SpoolStore(str(path), "p", SEGMENT_BYTES, self.recorder)
         self.tried = self.safe = self.done = 0
-        self.places: list[Place] = []
+        self.places: list[SpoolPosition] = []
         self.told: list[tuple[int, int, int]] = []  # (tried, safe, done) after each operation
         self.note()
 
@@ -83,7 +83,7 @@ class Life:
         """Some segments come and go."""
         for count in (1, 3, 2, 5, 1, 1, 4):
             self.append(count)
-        self.step(lambda: self.store.note_sent(1, "a" * 32, Word(1, 0, b"")))
+        self.step(lambda: self.store.note_sent(1, "a" * 32, EpochStart(1, 0, b"")))
         self.note()
         self.commit(5)
         self.append(6)
@@ -112,7 +112,7 @@ class Tight(Life):
             act()
 
 
-def held(store: Store) -> list[int]:
+def held(store: SpoolStore) -> list[int]:
     """The numbers of the records that are not done with."""
     store.seek(store.state.done)
     numbers = []
@@ -135,7 +135,7 @@ def test_power_lost_at_any_write_loses_nothing_that_was_safe(seed: int, tmp_path
         image(ops[:count], origin, target, *chosen(random.Random(f"{seed} {count}"), seed))
         (target / "log").rmdir()
         tried, safe, done = life.told[count - 1]
-        store = Store(str(target), "p", SEGMENT_BYTES, Recorder())
+        store = SpoolStore(str(target), "p", SEGMENT_BYTES, Recorder())
         numbers = held(store)
         first = numbers[0] if numbers else safe
         assert numbers == list(range(first, first + len(numbers))), f"after operation {count}"
@@ -147,7 +147,7 @@ def test_power_lost_at_any_write_loses_nothing_that_was_safe(seed: int, tmp_path
         assert store.state.sent < place.segment
         assert held(store) == [*numbers, 99]
         store.close()
-        again = Store(str(target), "p", SEGMENT_BYTES, Recorder())
+        again = SpoolStore(str(target), "p", SEGMENT_BYTES, Recorder())
         assert held(again) == [*numbers, 99]
         again.close()
 
@@ -166,7 +166,7 @@ def test_any_operation_that_finds_no_room_is_taken_again_or_ends_the_run(tmp_pat
         except (DiskFailed, DirectoryRefused):  # a sync: the next run knows
             if tight is not None:
                 tight.store.close()
-        store = Store(str(path), "p", SEGMENT_BYTES, Unsynced())
+        store = SpoolStore(str(path), "p", SEGMENT_BYTES, Unsynced())
         numbers = held(store)
         safe, done, tried = (tight.safe, tight.done, tight.tried) if tight is not None else (0, 0, 0)
         assert numbers == list(range(numbers[0] if numbers else safe, numbers[0] + len(numbers) if numbers else safe)), after

@@ -13,8 +13,8 @@ import pytest
 from tests.faults.powerloss.recorder import Op, Recorder, image, sectors
 from tests.unit.log.history import VIEW, History, decide, expected, opened, other_boot, sample, seen
 from tests.unit.log.test_replacing import settle, state_at
-from tutti.data.hard_state import Scalars
-from tutti.log.files.layout import positions_named
+from tutti.data.hard_state import HardState
+from tutti.log.files.layout import list_positions
 from tutti.log.files.options import LogOptions
 from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
@@ -59,12 +59,12 @@ def test_a_trim_is_done_or_not_and_what_is_kept_is_there(tmp_path: Path) -> None
     history = sample(90, size=900)
     recorder = Recorder()
     writer, _, close = opened(root, OPTIONS, recorder)
-    writer.write_scalars(Scalars(VIEW, VIEW, VIEW))
+    writer.write_scalars(HardState(VIEW, VIEW, VIEW))
     writer.append(history.frames)
     writer.sync()
     decide(writer, history, 1, len(history.frames))
     settle(writer)
-    firsts = [first for first in positions_named(str(root), "seg") if history.settled(first - 1) == first - 1]
+    firsts = [first for first in list_positions(str(root), "seg") if history.settled(first - 1) == first - 1]
     assert len(firsts) > 3
     begins, before = [0], len(history.frames)
     began = len(recorder.ops)
@@ -78,7 +78,7 @@ def test_a_trim_is_done_or_not_and_what_is_kept_is_there(tmp_path: Path) -> None
         decide(writer, history, end + 1, len(history.frames))
         settle(writer)
     close()
-    assert positions_named(str(root), "seg", all_there=True)[0] == firsts[-1]
+    assert list_positions(str(root), "seg", all_there=True)[0] == firsts[-1]
     starts = set()
     for at, seed in lost_at(recorder, began, root, target):
         disk(recorder.ops[:at], root, target, seed)
@@ -102,7 +102,7 @@ def test_a_log_is_replaced_or_not(tmp_path: Path) -> None:
     decided, end, position = history.settled(whole // 5), whole // 2, history.settled(3 * whole // 4)
     recorder = Recorder()
     writer, _, close = opened(root, OPTIONS, recorder)
-    writer.write_scalars(Scalars(VIEW, VIEW, VIEW))
+    writer.write_scalars(HardState(VIEW, VIEW, VIEW))
     writer.append(history.frames[:end])
     writer.sync()
     decide(writer, history, 1, decided)
@@ -122,7 +122,7 @@ def test_a_log_is_replaced_or_not(tmp_path: Path) -> None:
         _, recovered, done = opened(target, OPTIONS, Recorder())
         done()
         found.add(begin := recovered.state.position)
-        assert recovered.scalars == Scalars(VIEW, VIEW, VIEW)
+        assert recovered.scalars == HardState(VIEW, VIEW, VIEW)
         if begin < position:
             assert at < replaced
             assert_is_old(recovered, history, decided, end)

@@ -32,7 +32,7 @@ from tests.faults.spark.job import SETTINGS, Task
 from tests.faults.spark.processes import Job
 from tutti_spark.launch import LOCAL_SETTINGS
 from tutti_spark.sink.options import SinkOptions, check_columns, parse
-from tutti_spark.sink.sink import BatchSink, Staged, StreamSink
+from tutti_spark.sink.sink import BatchSink, StagedRecords, StreamSink
 from tutti_spark.source.data_source import TuttiDataSource
 
 FORMAT = "tutti_at_gates"
@@ -65,7 +65,7 @@ class StreamAtGates(StreamSink):
         super().__init__(options)
         self._gates = gates
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:  # type: ignore[override]  # so are Spark's own
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRecords:  # type: ignore[override]  # so are Spark's own
         staged = super().write(iterator)
         context = TaskContext.get()
         if staged.batch == 0 and context is not None and context.attemptNumber() == 0:
@@ -87,7 +87,7 @@ class BatchAtGates(BatchSink):
         self._gates = gates
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        batch = next(message.batch for message in messages if isinstance(message, Staged))
+        batch = next(message.batch for message in messages if isinstance(message, StagedRecords))
         pass_through(self._gates, batch, "staged")
         super().commit(messages)
         pass_through(self._gates, batch, "committed")

@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.figures import descendants
 from tests.faults.spark.job import Task
 from tests.processes import alive, expect_end
-from tutti.runtime.child_processes import ending_with_this
+from tutti.runtime.child_processes import end_with_this_process
 from tutti_spark.launch import spark_environment
 
 WAIT_S = 240.0
@@ -63,7 +63,7 @@ class Job:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=ending_with_this(signal.SIGKILL),  # noqa: PLW1509 - it calls prctl(2) alone
+                preexec_fn=end_with_this_process(signal.SIGKILL),  # noqa: PLW1509 - it calls prctl(2) alone
             )
         self.starts += 1
 

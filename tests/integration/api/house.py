@@ -31,7 +31,7 @@ from tutti.data.log_state import LogState
 from tutti.log.files.data_directory import open_directory
 from tutti.log.files.options import LogOptions
 from tutti_gateway.log.writer import LogWriter
-from tutti_gateway.node.status.status_socket import Desk, IndexAsked, StatusAsked
+from tutti_gateway.node.status.status_socket import ReadIndexRequest, StatusRequest, StatusSocketServer
 
 ROOT = Path(__file__).resolve().parents[3]
 VIEW = 1 << 16 | 1
@@ -215,14 +215,14 @@ class FakeGateway:
         self._socket.linger = 0
         self.port = self._socket.bind_to_random_port("tcp://127.0.0.1")
         self._ended = threading.Event()
-        self._desk = Desk()
+        self._desk = StatusSocketServer()
         self.status_fd = self._desk.their_fd
         self._desk.open(self._told, self.unreadable.append)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def _told(self, asked: StatusAsked | IndexAsked) -> None:
-        if isinstance(asked, IndexAsked):
+    def _told(self, asked: StatusRequest | ReadIndexRequest) -> None:
+        if isinstance(asked, ReadIndexRequest):
             self.indexes += 1
             if self.holds:
                 self.held.append(asked.answer)

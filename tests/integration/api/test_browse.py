@@ -13,7 +13,7 @@ import pytest
 from tests.integration.api.house import TIME, LogMaker, value
 from tutti.log.read.reader import LogReader
 from tutti_gateway.core import limits
-from tutti_gateway.reads.admin.record_pages import Browser
+from tutti_gateway.reads.admin.record_pages import RecordBrowser
 
 ROWS = [7, 1, 300, 12, 2, 5000, 40, 3]
 TOPICS = ["flights", "weather", "flights", "rare", "flights", "weather", "flights", "rare"]
@@ -32,7 +32,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LogReader]:
 
 
 def page(log: LogReader, **asked: object) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    status, media_type, body, headers = Browser(log).records({name: str(text) for name, text in asked.items()})
+    status, media_type, body, headers = RecordBrowser(log).records({name: str(text) for name, text in asked.items()})
     assert (status, media_type) == (200, "application/x-ndjson"), body
     return [json.loads(line) for line in body.splitlines()], {name: int(text) for name, text in headers.items()}
 
@@ -129,14 +129,14 @@ def test_long_values_are_cut(log: LogReader) -> None:
     ],
 )
 def test_wrong_questions_are_told_what_is_wrong(log: LogReader, asked: dict[str, str], status: int, told: str) -> None:
-    found, _, body, _ = Browser(log).records(asked)
+    found, _, body, _ = RecordBrowser(log).records(asked)
     assert found == status
     assert told in json.loads(body)["message"]
 
 
 def test_one_too_many_waits_and_is_told(log: LogReader, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "BROWSE_WAIT_US_MAX", 1000)
-    browser = Browser(log)
+    browser = RecordBrowser(log)
     leases = [browser.places.take() for _ in range(limits.BROWSERS_MAX)]
     assert browser.records({})[0] == 503
     leases.pop().release()
@@ -177,7 +177,7 @@ def test_a_page_of_a_rare_topic_looks_at_a_bounded_part_of_the_index_and_gets_on
     before = log.frontier().offset
     while before > Uneven.singles - 100_000:
         log.rows = 0
-        status, _, _, headers = Browser(log).records({"topic": "rare", "before": str(before)})
+        status, _, _, headers = RecordBrowser(log).records({"topic": "rare", "before": str(before)})
         assert status == 200
         assert int(headers["tutti-first"]) < before
         assert log.rows <= limits.BROWSE_ROWS_MAX + limits.BROWSE_STEP_ROWS_MAX + 100_000

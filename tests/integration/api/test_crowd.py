@@ -9,8 +9,8 @@ import pyarrow as pa
 from pyarrow import flight
 
 from tests.integration.api.house import until
-from tutti_gateway.reads.common.authorization import Files, Guard
-from tutti_gateway.reads.common.concurrency import Slots
+from tutti_gateway.reads.common.authorization import ReadsAuthorizer, SecurityFiles
+from tutti_gateway.reads.common.concurrency import ConcurrencyLimit
 from tutti_gateway.reads.common.connections import Connections, peer_of
 from tutti_gateway.reads.flight.server import ReadsServer
 from tutti_gateway.reads.flight.streams import Stream, StreamMeters
@@ -24,8 +24,8 @@ class Serves(ReadsServer):
     """A server whose streams never end, with `most` places for them."""
 
     def __init__(self, connections: Connections, most: int) -> None:
-        self.places = Slots("streams", most)
-        super().__init__("grpc://127.0.0.1:0", None, None, None, connections, Guard(Files()))  # type: ignore[arg-type]  # they are not asked
+        self.places = ConcurrencyLimit("streams", most)
+        super().__init__("grpc://127.0.0.1:0", None, None, None, connections, ReadsAuthorizer(SecurityFiles()))  # type: ignore[arg-type]  # they are not asked
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
         call = self._connections.call(context.peer())

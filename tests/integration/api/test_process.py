@@ -20,7 +20,7 @@ from pyarrow import flight
 from tests.integration.api.house import ROOT, TIME, FakeGateway, LogMaker, ReadsProcess, ask, offsets_of, read, refusal, until
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.frames.schema import BATCH_SCHEMA, HEADERS, TIMESTAMP, compression_flags, encode_batch
-from tutti.log.files.layout import positions_named, segment_path
+from tutti.log.files.layout import list_positions, segment_path
 from tutti_gateway.reads.main import HOUSEKEEPING_S
 
 
@@ -98,7 +98,7 @@ def test_an_advertised_address_is_what_readers_get(log: LogMaker, gateway: FakeG
 def test_damage_ends_a_stream_where_it_is(log: LogMaker, process: ReadsProcess, client: flight.FlightClient) -> None:
     log.add("flights", 100, frames=10)
     assert read(client, columns=["value"]).num_rows == 1000
-    path = Path(segment_path(str(log.path), positions_named(str(log.path), "seg")[0]))
+    path = Path(segment_path(str(log.path), list_positions(str(log.path), "seg")[0]))
     data = path.read_bytes()
     with path.open("r+b") as file:
         file.seek(data.index(b"%09d" % 555))
@@ -132,7 +132,7 @@ def test_where_others_hold_what_is_damaged_a_reader_is_sent_to_them_and_the_gate
 ) -> None:
     log.add("flights", 100, frames=10)
     gateway.gateways = {"jfk": "tutti://127.0.0.1:7400", "lga": "tutti://127.0.0.1:7410"}
-    path = Path(segment_path(str(log.path), positions_named(str(log.path), "seg")[0]))
+    path = Path(segment_path(str(log.path), list_positions(str(log.path), "seg")[0]))
     data = path.read_bytes()
     with path.open("r+b") as file:
         file.seek(data.index(b"%09d" % 555))

@@ -19,11 +19,11 @@ from tutti import Producer, Reader
 from tutti.archive.catalog import Archive
 from tutti.archive.verify import verify
 from tutti.errors import OffsetOutOfRange, UsageError, WrongDirectory
-from tutti.io.admin import Control
-from tutti.log.files.layout import positions_named
+from tutti.io.admin import AdminClient
+from tutti.log.files.layout import list_positions
 from tutti.sources.archive import ArchiveSource
-from tutti.sources.flight import Reads
-from tutti.sources.tiered import Archived
+from tutti.sources.flight import FlightSource
+from tutti.sources.tiered import TieredSource
 from tutti_gateway.cli.commands import run
 from tutti_gateway.core import limits
 from tutti_gateway.log.tools.digest import digest
@@ -46,7 +46,7 @@ def until(condition: Callable[[], Any]) -> None:
 
 
 def status(gateway: GatewayProcess) -> dict[str, Any]:
-    with Control(gateway.url) as control:
+    with AdminClient(gateway.url) as control:
         found: dict[str, Any] = control.status()
     return found
 
@@ -141,12 +141,12 @@ def test_tail_reads_on_from_the_archive(
 def test_places_ticks_and_plans_are_those_of_the_whole_log(filled: tuple[GatewayProcess, Path, pa.Table]) -> None:
     """Wherever the log begins, what is asked of both is what a log that has everything would say."""
     gateway, where, records = filled
-    archive, reads = Archive(where), Reads(gateway.url)
+    archive, reads = Archive(where), FlightSource(gateway.url)
     start, chance = status(gateway)["start"], random.Random(7)
     ticks: list[int] = records.column("tick").to_numpy().tolist()
     changes = [(ticks[at], at) for at in range(1, len(ticks)) if ticks[at] != ticks[at - 1]]
     for begins in (start, (start + archive.end) // 2, archive.end):
-        both = Archived(reads, archive, begins)
+        both = TieredSource(reads, archive, begins)
         for _ in range(25):
             low = chance.randrange(archive.end)
             limit = chance.randrange(low, len(ticks))
@@ -211,7 +211,7 @@ def test_archivers_that_are_killed_and_two_at_once_leave_one_whole_archive_and_g
             # The last ticks need records behind them, and close nothing themselves.
             until(lambda: Archive(where).end > 0)
             until(lambda: len({status(gateway)["start"] for gateway in group.all.values()} - {0}) == 1)
-        until(lambda: all(len(positions_named(str(one.data), "seg", all_there=True)) <= 3 for one in group.all.values()))
+        until(lambda: all(len(list_positions(str(one.data), "seg", all_there=True)) <= 3 for one in group.all.values()))
         starts = {status(gateway)["start"] for gateway in group.all.values()}
         assert len(starts) == 1
         assert [one.stop() for one in archivers] == [0, 0]

@@ -19,7 +19,7 @@ from pyspark.sql import functions as f
 from tests.integration.backfill.delta import conf
 from tutti import Producer
 from tutti.errors import UsageError
-from tutti_spark.backfill.ledger import About, Ledger, read
+from tutti_spark.backfill.ledger import Ledger, TableSource, read
 from tutti_spark.backfill.run import Backfill, Plan
 from tutti_spark.backfill.session import session
 from tutti_spark.backfill.tables import DeltaTable
@@ -126,7 +126,7 @@ def settled(spark: SparkSession, url: str, root: Path) -> dict[str, Any]:
     table = root / "settled"
     first = plan(table, url, end=100)
     first.run(spark)
-    about: About = first.about
+    about: TableSource = first.about
     dead = Ledger(table / "_tutti", about)
     steps = [dead.step(100, 200), dead.step(200, 300)]
     written, lost = (step.claim for step in steps if step is not None)

@@ -19,7 +19,7 @@ from tests.faults.gateways import GatewayProcess
 from tests.integration.backfill import beside
 from tests.integration.backfill.delta import arguments, claims, rows
 from tests.integration.spark.rows import numbered, send, until
-from tutti.sources.flight import Reads
+from tutti.sources.flight import FlightSource
 from tutti_spark.backfill.ledger import read
 from tutti_spark.launch import spark_environment
 
@@ -45,7 +45,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
 
 def in_the_log(url: str) -> list[tuple[int, str]]:
     """Offset and value of all records."""
-    batches = list(Reads(url).scan(0, None, columns=["offset", "value"]))
+    batches = list(FlightSource(url).scan(0, None, columns=["offset", "value"]))
     return [(row["offset"], row["value"].decode()) for batch in batches for row in batch.to_pylist()]
 
 

@@ -177,10 +177,10 @@ def test_the_doctor_tells_ports_that_a_gateway_has(running: House, tmp_path: Pat
 
 def test_queries_and_named_readers(running: House) -> None:
     """Proves that a query is listed with what it told last, a named reader with what it saved, and both with their lag."""
-    from tutti.sources.query_progress import Progress
+    from tutti.sources.query_progress import QueryProgress
 
     assert tutti("queries", url=running.url).out == "no queries and no named readers\n"
-    with Progress(running.url) as query:
+    with QueryProgress(running.url) as query:
         frontier = query.frontier().offset
         query.report("run", 1, name="delays", label="job.py@host:1", topics=["a", "b"], lag_ms=70)
         query.report("other", frontier, label="other.py@host:2")

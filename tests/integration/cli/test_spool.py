@@ -13,8 +13,8 @@ from tests.unit.client.fake import FakeGateway
 from tutti import Producer
 from tutti.errors import Refused
 from tutti.spool.block_format import HEAD_BYTES, Block
-from tutti.spool.inspect import read_state, walk
-from tutti.spool.store import Store
+from tutti.spool.inspect import read_state, scan_blocks
+from tutti.spool.store import SpoolStore
 
 
 @pytest.fixture
@@ -70,9 +70,9 @@ def test_what_can_be_read_beside_damage_is_shown(spool: Path) -> None:
 
 
 def test_what_was_put_aside_is_shown_with_its_reason(spool: Path) -> None:
-    block = next(iter(walk(str(spool), read_state(str(spool)))))
+    block = next(iter(scan_blocks(str(spool), read_state(str(spool)))))
     assert isinstance(block, Block)
-    store = Store(str(spool), "jfk", 1 << 20)
+    store = SpoolStore(str(spool), "jfk", 1 << 20)
     store.refuse(block, Refused("the log does not want it"))
     store.note_aside(block.place, ())
     store.close()

@@ -12,7 +12,7 @@ import pytest
 from tests.faults.gateways import GatewayProcess
 from tutti import Damaged, DirectoryRefused, OffsetOutOfRange, Producer, Reader, UsageError
 from tutti.data.frames.columns import COLUMNS, schema_of
-from tutti.sources.files import Files
+from tutti.sources.files import FileSource
 
 RECORDS = 600
 
@@ -57,7 +57,7 @@ def test_a_range_of_files(stopped: Path) -> None:
 
 
 def test_a_copy_ends_where_the_original_does(stopped: Path, copy: Path) -> None:
-    with Files([stopped, copy]) as files:
+    with FileSource([stopped, copy]) as files:
         assert files.frontier().offset == RECORDS
         assert files.frontier().state == "files"
         assert files.paths == [str(stopped), str(copy)]
@@ -92,17 +92,17 @@ def test_another_log_is_refused(stopped: Path, tmp_path: Path) -> None:
     with GatewayProcess(tmp_path) as gateway:
         gateway.stop()
         with pytest.raises(DirectoryRefused, match="different logs"):
-            Files([stopped, gateway.data])
+            FileSource([stopped, gateway.data])
 
 
 @pytest.mark.parametrize("path", ["nothing-there", ""])
 def test_what_is_no_directory_of_a_gateway(path: str, tmp_path: Path) -> None:
     with pytest.raises(DirectoryRefused, match="not the data directory"):
-        Files(tmp_path / path)
+        FileSource(tmp_path / path)
 
 
 def test_wrong_ranges(stopped: Path) -> None:
-    with Files(stopped) as files:
+    with FileSource(stopped) as files:
         for start, end in ((0, RECORDS + 1), (RECORDS + 1, RECORDS + 2)):
             with pytest.raises(OffsetOutOfRange, match=f"committed up to {RECORDS}"):
                 list(files.scan(start, end))
@@ -116,11 +116,11 @@ def test_wrong_ranges(stopped: Path) -> None:
     with pytest.raises(UsageError, match="no topic 'c'"):
         Reader(path=stopped, topics=["c"], start="latest")
     with pytest.raises(UsageError, match="no data directory"):
-        Files([])
+        FileSource([])
 
 
 def test_splits_cover_the_range_once(stopped: Path) -> None:
-    with Files(stopped) as files:
+    with FileSource(stopped) as files:
         parts = files.plan(10, RECORDS, splits=5)
         assert [part.start for part in parts] == [10, *[part.end for part in parts[:-1]]]
         assert parts[-1].end == RECORDS

@@ -17,7 +17,7 @@ from tests.faults.gateways import GatewayProcess
 from tests.integration.cli.house import tutti
 from tutti import Producer, Reader, Unavailable, Unknown
 from tutti.io import port_probe
-from tutti.io.admin import Control
+from tutti.io.admin import AdminClient
 
 END_S = 60.0  # in which whatever is asked here has ended, however slow the machine is; nothing was to wait for so long
 IDS = ["the gateway", "its reads process too"]
@@ -36,7 +36,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
 def freeze(gateway: GatewayProcess, request: pytest.FixtureRequest) -> Callable[[], contextlib.AbstractContextManager[None]]:
     @contextlib.contextmanager
     def frozen() -> Iterator[None]:
-        with Control(gateway.url) as control:
+        with AdminClient(gateway.url) as control:
             reads_pid = control.status()["reads_process"]["pid"]
         pids = [gateway.pid, reads_pid] if request.param else [gateway.pid]
         for pid in pids:
@@ -74,7 +74,7 @@ class Asked(threading.Thread):
 def says(gateway: GatewayProcess, text: str) -> bool:
     """Whether it names the gateway, and what to do about it."""
     address = gateway.url.removeprefix("tutti://")
-    return re.search(rf"{re.escape(address)}: .*{re.escape(port_probe.STANDS_STILL)}", text) is not None
+    return re.search(rf"{re.escape(address)}: .*{re.escape(port_probe.SILENT_ADVICE)}", text) is not None
 
 
 def test_everybody_is_told_in_time_and_goes_on_afterwards(

@@ -13,9 +13,9 @@ import pytest
 
 from tests.faults.gateways import GatewayProcess
 from tutti import ConfigError, Fenced, OffsetOutOfRange, Producer, Reader, Receipt, Refused, TooLarge, Unknown, UsageError, limits
-from tutti.io.admin import Control
-from tutti.sources.files import Files
-from tutti.sources.flight import Reads
+from tutti.io.admin import AdminClient
+from tutti.sources.files import FileSource
+from tutti.sources.flight import FlightSource
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_resume_and_fencing(gateway: GatewayProcess) -> None:
 
 
 def test_an_operator_fences_and_forgets(gateway: GatewayProcess) -> None:
-    with Control(gateway.url) as control, Producer(gateway.url, producer="fenced") as p:
+    with AdminClient(gateway.url) as control, Producer(gateway.url, producer="fenced") as p:
         p.send("f", b"1").result(10)
         control.fence("fenced")
         with pytest.raises(Fenced):
@@ -120,7 +120,7 @@ def test_places_and_named_readers(gateway: GatewayProcess) -> None:
     with Reader(gateway.url, topics=["places"], name="loader") as r:
         assert values(r) == []
         saved = r.position
-    with Reads(gateway.url) as reads:
+    with FlightSource(gateway.url) as reads:
         assert reads.readers() == {"loader": saved}
         frontier = reads.frontier()
     mistakes: list[dict[str, Any]] = [{"start": frontier.offset + 1}, {"end": frontier.offset + 1}, {"start": -1}]
@@ -157,7 +157,7 @@ def test_files_say_what_the_gateway_says(gateway: GatewayProcess) -> None:
     with Producer(gateway.url) as p:
         for number in range(500):
             p.send(f"t{number % 3}", b"%d" % number)
-    with Reads(gateway.url) as reads, Files(gateway.data) as files:
+    with FlightSource(gateway.url) as reads, FileSource(gateway.data) as files:
         served, read = reads.frontier(), files.frontier()
         assert (served.log, served.start, served.offset) == (read.log, read.start, read.offset)
         assert reads.topics() == files.topics()

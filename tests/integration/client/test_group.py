@@ -16,8 +16,8 @@ from tests.faults.three import NAMES, Three
 from tests.unit.client.fake import until
 from tutti import Producer, Reader
 from tutti.errors import Unavailable
-from tutti.io.admin import Control
-from tutti.sources.flight import Reads
+from tutti.io.admin import AdminClient
+from tutti.sources.flight import FlightSource
 
 WAIT_S = 60.0
 
@@ -40,7 +40,7 @@ def reaches(group: Three, name: str, frontier: int) -> Callable[[], bool]:
     return lambda: bool(group.status(name)["frontier"] == frontier)
 
 
-def has_saved(reads: Reads, offset: int) -> Callable[[], bool]:
+def has_saved(reads: FlightSource, offset: int) -> Callable[[], bool]:
     return lambda: reads.readers() == {"loader": offset}
 
 
@@ -127,7 +127,7 @@ def test_one_that_is_left_alone_serves_its_prefix_and_says_so(group: Three) -> N
         if name != last.name:
             group[name].kill()
     until(lambda: group.status(last.name)["state"] == "minority", WAIT_S)
-    with Reads(last.url) as reads:
+    with FlightSource(last.url) as reads:
         until(lambda: (found := reads.frontier()).offset == 100 and found.state == "minority", WAIT_S)
         assert values(reads.scan(0)) == numbers(100)
     with pytest.raises(Unavailable, match="not_primary"):
@@ -156,7 +156,7 @@ def test_a_named_reader_saves_at_any_gateway_and_goes_on_at_another(group: Three
             assert [next(records).value for _ in range(10)] == numbers(10, 10 * turn)
             reader.save()
         for other in NAMES:
-            with Reads(group[other].url) as reads:
+            with FlightSource(group[other].url) as reads:
                 until(has_saved(reads, 10 * (turn + 1)), WAIT_S)
 
 
@@ -207,7 +207,7 @@ def test_who_follows_leaves_a_gateway_that_stands_still_though_its_reads_process
 def test_everybody_is_told_who_there_is_and_how_far(group: Three) -> None:
     with Producer(group.url) as producer:
         producer.send("t", b"x").result(WAIT_S)
-    with Control(group["g1"].url) as control:
+    with AdminClient(group["g1"].url) as control:
         welcome = control.welcome()
         assert welcome.gateways == {name: group[name].url for name in NAMES}
         assert welcome.silent == ()

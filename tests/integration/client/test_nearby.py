@@ -18,9 +18,9 @@ from tests.faults.gateways import GatewayProcess
 from tutti import Producer, limits
 from tutti.common.address import Address, parse_url
 from tutti.sources import local_files
-from tutti.sources.flight import Reads
-from tutti.sources.local_files import files_of, pieces_nearby
-from tutti.sources.source import Piece
+from tutti.sources.flight import FlightSource
+from tutti.sources.local_files import local_files_of, scan_local_first
+from tutti.sources.source import ScanBatch
 
 COUNT = 600
 _AS_NOBODY = """
@@ -59,17 +59,17 @@ class Asked:
     """Gateways, and the offsets from which they were asked for records."""
 
     def __init__(self, url: str) -> None:
-        self.reads = Reads(url)
+        self.reads = FlightSource(url)
         self.log = self.reads.frontier().log
         self.addresses = parse_url(url)
         self.starts: list[int] = []
 
-    def pieces(self, start: int, end: int, topics: list[str] | None, columns: list[str], absent_ok: bool) -> Iterator[Piece]:
+    def pieces(self, start: int, end: int, topics: list[str] | None, columns: list[str], absent_ok: bool) -> Iterator[ScanBatch]:
         self.starts.append(start)
         return self.reads.pieces(start, end, topics, columns, absent_ok=absent_ok)
 
     def values(self, start: int, end: int, topics: list[str] | None = None) -> list[int]:
-        found = pieces_nearby(self.addresses, self, self.log, start, end, topics, ["value"])  # type: ignore[arg-type]  # of a source only `pieces` is asked
+        found = scan_local_first(self.addresses, self, self.log, start, end, topics, ["value"])  # type: ignore[arg-type]  # of a source only `pieces` is asked
         return [int(row["value"]) for piece in found for row in piece.batch.to_pylist()]
 
 
@@ -110,11 +110,11 @@ def test_only_the_gateways_own_directory_is_taken(gateway: GatewayProcess, tmp_p
     ]
     for told in wrong:
         local_files._known.clear()
-        assert files_of(address, log, status(gateway.url, **told)) is None, told
+        assert local_files_of(address, log, status(gateway.url, **told)) is None, told
         assert Asked(gateway.url).values(0, COUNT) == list(range(COUNT))
     local_files._known.clear()
-    assert files_of(address, log, status(gateway.url)) is not None
-    assert files_of(address, "f" * 32) is None
+    assert local_files_of(address, log, status(gateway.url)) is not None
+    assert local_files_of(address, "f" * 32) is None
 
 
 def test_a_gateway_that_does_not_answer_leaves_the_reading_to_others(gateway: GatewayProcess) -> None:
@@ -123,7 +123,7 @@ def test_a_gateway_that_does_not_answer_leaves_the_reading_to_others(gateway: Ga
     asked.addresses = [Address("127.0.0.1", 9)]  # discard: nobody is there
     assert asked.values(0, COUNT) == list(range(COUNT))
     assert asked.starts == [0]
-    assert files_of(asked.addresses[0], asked.log, status(gateway.url)) is None
+    assert local_files_of(asked.addresses[0], asked.log, status(gateway.url)) is None
 
 
 def test_files_that_another_user_may_not_read(gateway: GatewayProcess) -> None:
@@ -161,7 +161,7 @@ def test_damage_and_a_directory_that_goes(tmp_path: Path) -> None:
         assert asked.starts == [start, 0]
 
         local_files._known.clear()
-        assert files_of(asked.addresses[0], asked.log) is not None
+        assert local_files_of(asked.addresses[0], asked.log) is not None
         running.data.rename(tmp_path / "away")
         assert asked.values(0, 100) == list(range(100))
         assert asked.starts == [start, 0, 0]
@@ -169,7 +169,7 @@ def test_damage_and_a_directory_that_goes(tmp_path: Path) -> None:
 
 def test_files_that_nobody_writes_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Proves that files are not read while their gateway is gone, as a forced roster may have left them; frozen it is there."""
-    monkeypatch.setattr(limits, "NEARBY_AGAIN_US", 0)
+    monkeypatch.setattr(limits, "LOCAL_FILES_RETRY_US", 0)
     with GatewayProcess(tmp_path) as running:
         fill(running)
         asked = Asked(running.url)
@@ -190,5 +190,5 @@ def test_files_that_nobody_writes_are_left_alone(tmp_path: Path, monkeypatch: py
 class Other:
     """Another gateway that has all of it."""
 
-    def pieces(self, start: int, end: int, *_: object, absent_ok: bool) -> Iterator[Piece]:
-        yield Piece(pa.RecordBatch.from_pylist([{"value": b"%d" % number} for number in range(start, end)]), end)
+    def pieces(self, start: int, end: int, *_: object, absent_ok: bool) -> Iterator[ScanBatch]:
+        yield ScanBatch(pa.RecordBatch.from_pylist([{"value": b"%d" % number} for number in range(start, end)]), end)

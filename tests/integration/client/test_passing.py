@@ -19,8 +19,8 @@ from tests.integration.cli.house import tutti
 from tests.unit.client.fake import until
 from tutti import Producer, Reader, Receipt, TooLarge, UsageError
 from tutti.errors import TuttiError
-from tutti.sources.query_progress import Progress
-from tutti.sources.query_wait import Passing
+from tutti.sources.query_progress import QueryProgress
+from tutti.sources.query_wait import QueryWait
 
 WAIT_S = 60.0
 
@@ -56,7 +56,7 @@ class Waiter(threading.Thread):
 
 def test_each_record_is_waited_for_by_itself(gateway: GatewayProcess) -> None:
     """Proves that of many who wait those are told whose records are passed, however their questions are put together."""
-    with Producer(gateway.url) as p, Progress(gateway.url) as query:
+    with Producer(gateway.url) as p, QueryProgress(gateway.url) as query:
         receipts = [p.send("flights", b"%d" % number) for number in range(20)]
         first = receipts[0].result(WAIT_S)
         waiters = [Waiter(partial(receipt.processed_by, "each", WAIT_S)) for receipt in receipts]
@@ -71,7 +71,7 @@ def test_each_record_is_waited_for_by_itself(gateway: GatewayProcess) -> None:
 
 def test_a_batch_is_processed_with_its_last_record(gateway: GatewayProcess) -> None:
     """Proves that one receipt for many records waits for all of them."""
-    with Producer(gateway.url) as p, Progress(gateway.url) as query:
+    with Producer(gateway.url) as p, QueryProgress(gateway.url) as query:
         receipt = p.send_batch("flights", pa.record_batch({"value": pa.array([b"a", b"b", b"c"])}))
         first = receipt.result(WAIT_S)
         query.report("run", first + 2, name="whole")
@@ -96,7 +96,7 @@ def test_a_named_reader_is_waited_for_alike(gateway: GatewayProcess) -> None:
 
 def test_a_name_that_nobody_has_is_said(gateway: GatewayProcess) -> None:
     """Proves that a wait in vain names the readers that there are, and how a query gets a name."""
-    with Producer(gateway.url) as p, Progress(gateway.url) as query:
+    with Producer(gateway.url) as p, QueryProgress(gateway.url) as query:
         receipt = p.send("flights", b"v")
         query.report("run", receipt.result(WAIT_S), name="known")
         query.report("other", receipt.result(WAIT_S), label="job.py")
@@ -134,7 +134,7 @@ def test_what_cannot_be_waited_for_is_refused(gateway: GatewayProcess) -> None:
 
 def test_a_record_whose_place_is_not_known_is_waited_for(gateway: GatewayProcess) -> None:
     """Proves that a record of which only the commit is known counts as processed once all is that is committed by now."""
-    with Producer(gateway.url) as p, Progress(gateway.url) as query:
+    with Producer(gateway.url) as p, QueryProgress(gateway.url) as query:
         receipt = p.send("flights", b"v")
         end = receipt.result(WAIT_S) + 1
         receipt.batch.cut = 1  # as where a resumed batch overlapped what was committed
@@ -164,7 +164,7 @@ def test_a_forked_child_does_not_wait(gateway: GatewayProcess) -> None:
 
 def test_a_query_that_goes_back_is_waited_for_again(gateway: GatewayProcess) -> None:
     """Proves that a run which begins may go back, another may not, and that who asks anew waits until it is there again."""
-    with Producer(gateway.url) as p, Producer(gateway.url) as other, Progress(gateway.url) as query:
+    with Producer(gateway.url) as p, Producer(gateway.url) as other, QueryProgress(gateway.url) as query:
         receipt, later = p.send("flights", b"v"), other.send("flights", b"w")
         ends = [receipt.result(WAIT_S) + 1, later.result(WAIT_S) + 1]
         assert query.report("first", max(ends), name="back") == ""
@@ -180,14 +180,14 @@ def test_a_query_that_goes_back_is_waited_for_again(gateway: GatewayProcess) -> 
 
 def test_it_goes_on_when_the_gateway_that_is_asked_dies(group: Three) -> None:
     """Proves that a wait goes on at the next gateway, and that what a query told before stays known when its gateway is gone."""
-    with Producer(group.url) as p, Progress(group.url) as query:
+    with Producer(group.url) as p, QueryProgress(group.url) as query:
         receipt = p.send("flights", b"v")
         end = receipt.result(WAIT_S) + 1
         query.report("run", end, name="kept")
         waiter = Waiter(lambda: receipt.processed_by("moving", WAIT_S))
         query.report("run", end - 1, name="moving")
         passing = receipt.batch.passing
-        assert isinstance(passing, Passing)
+        assert isinstance(passing, QueryWait)
         until(lambda: passing._queries["moving"].position == end - 1)
         assert passing._gateways is not None
         asked = passing._gateways.addresses[0]

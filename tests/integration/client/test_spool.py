@@ -13,7 +13,7 @@ import pytest
 
 from tests.faults.three import Three
 from tutti import Producer, Reader
-from tutti.runtime.child_processes import ending_with_this
+from tutti.runtime.child_processes import end_with_this_process
 
 #: A source that cannot be read again: it counts, and says how far it is when that is safe. SIGTERM ends it in order.
 SOURCE = """
@@ -48,7 +48,7 @@ class Source:
         self.process = subprocess.Popen(
             self.command,
             stdout=subprocess.PIPE,
-            preexec_fn=ending_with_this(signal.SIGKILL),  # noqa: PLW1509 - it calls prctl(2) alone
+            preexec_fn=end_with_this_process(signal.SIGKILL),  # noqa: PLW1509 - it calls prctl(2) alone
         )
         self.reader = threading.Thread(target=self._read, args=(self.process,), daemon=True)
         self.reader.start()

@@ -12,8 +12,8 @@ from tests.faults.three import Three
 from tutti.errors import Behind, OffsetOutOfRange, Unavailable
 from tutti.producer import Producer
 from tutti.reader import Reader
-from tutti.sources.flight import Reads
-from tutti.sources.query_progress import Progress
+from tutti.sources.flight import FlightSource
+from tutti.sources.query_progress import QueryProgress
 from tutti.sources.source import begun
 
 PATIENCE_S = 60.0
@@ -41,7 +41,7 @@ def test_a_gateway_that_lags_decides_nothing_for_a_client(three: Three) -> None:
         next(reader)
         reader.save()
     url = f"{three[lagging].url},127.0.0.1:{three[coordinator].port}"
-    with Reads(three[lagging].url) as reads:  # where its reads are served is known by now
+    with FlightSource(three[lagging].url) as reads:  # where its reads are served is known by now
         assert reads.frontier().offset >= first
     three[lagging].signal(signal.SIGSTOP)
     try:
@@ -50,9 +50,9 @@ def test_a_gateway_that_lags_decides_nothing_for_a_client(three: Three) -> None:
             assert reader.position == first
             list(reader)
             reader.save()
-        with Reads(url) as reads:
+        with FlightSource(url) as reads:
             assert begun(reads).offset == end
-        with Progress(url) as progress:
+        with QueryProgress(url) as progress:
             assert progress.readers()["loader"] == end
         with Reader(url, name="loader", connect_timeout=PATIENCE_S) as reader:
             assert (reader.position, reader.end) == (end, end)
@@ -60,7 +60,7 @@ def test_a_gateway_that_lags_decides_nothing_for_a_client(three: Three) -> None:
         with Reader(url, name="loader", connect_timeout=PATIENCE_S) as reader:
             assert sum(batch.num_rows for batch in reader) == 1
             reader.save()  # of a position that another gateway gave
-        with Reads(url) as reads:
+        with FlightSource(url) as reads:
             reads.save_offset("bookkeeper", end)  # nothing was seen yet: only the offset tells that there is so much
             with pytest.raises(OffsetOutOfRange):
                 reads.save_offset("bookkeeper", end + 1)
@@ -83,7 +83,7 @@ def test_a_minority_is_read_and_decides_nothing(three: Three, caplog: pytest.Log
         assert "no gateway can confirm its frontier with a majority" in caplog.text
         with pytest.raises(Unavailable, match="give `start` to read without confirmation"):
             Reader(three[left].url, name="loader", connect_timeout=3)
-        with Reads(three[left].url) as reads:
+        with FlightSource(three[left].url) as reads:
             assert reads.frontier().stale
             assert reads.readers(linearizable=False)["loader"] == end
         with pytest.raises(Behind, match=f"start={end + 1} is above offset {end}"):

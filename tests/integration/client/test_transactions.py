@@ -10,7 +10,7 @@ import pytest
 from tests.faults.gateways import GatewayProcess
 from tutti import Producer, Reader, limits
 from tutti.errors import Fenced, Refused, UsageError
-from tutti.transactions import Part, Staging, Transactor, commit_progress
+from tutti.transactions import StagedBatch, StagingProducer, Transactor, commit_progress
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +29,8 @@ def seen(gateway: GatewayProcess, topic: str) -> list[bytes | None]:
 
 
 def test_what_is_staged_is_seen_when_it_is_committed_in_the_order_named(gateway: GatewayProcess) -> None:
-    with Staging(gateway.url) as one, Staging(gateway.url) as other, Producer(gateway.url) as plain:
-        parts = Staging.parts([*other.stage("order", values(b"3")), *one.stage("order", values(b"1", b"2"))])
+    with StagingProducer(gateway.url) as one, StagingProducer(gateway.url) as other, Producer(gateway.url) as plain:
+        parts = StagingProducer.parts([*other.stage("order", values(b"3")), *one.stage("order", values(b"1", b"2"))])
         plain.send("order", b"0").result(30)
         assert seen(gateway, "order") == [b"0"]
         with Transactor(gateway.url, producer="committer") as committer:
@@ -41,15 +41,15 @@ def test_what_is_staged_is_seen_when_it_is_committed_in_the_order_named(gateway:
 
 
 def test_a_transaction_that_cannot_be_is_refused_and_the_next_one_is_taken(gateway: GatewayProcess) -> None:
-    with Staging(gateway.url) as staging:
-        parts = Staging.parts(staging.stage("refused", values(b"x")))
+    with StagingProducer(gateway.url) as staging:
+        parts = StagingProducer.parts(staging.stage("refused", values(b"x")))
         with Transactor(gateway.url, producer="refused") as committer:
             with pytest.raises(UsageError, match="a transaction of 0 batches"):
                 committer.commit([], b"")
             with pytest.raises(UsageError, match="with 4294967296 records is not possible"):
                 committer.commit([parts[0]._replace(records=1 << 32)], b"")
             with pytest.raises(UsageError, match=f"the limits are 1 to {limits.STAGED_BATCHES_MAX} "):
-                committer.commit([Part(number, "t", 1, 0, 0) for number in range(limits.STAGED_BATCHES_MAX + 1)], b"")
+                committer.commit([StagedBatch(number, "t", 1, 0, 0) for number in range(limits.STAGED_BATCHES_MAX + 1)], b"")
             with pytest.raises(Refused, match="nothing is staged at position"):
                 committer.commit([parts[0]._replace(position=1)], b"wrong").result(30)
             assert committer.resume() == (0, b"")
@@ -58,8 +58,8 @@ def test_a_transaction_that_cannot_be_is_refused_and_the_next_one_is_taken(gatew
 
 
 def test_a_later_committer_fences_the_one_before(gateway: GatewayProcess) -> None:
-    with Staging(gateway.url) as staging, Transactor(gateway.url, producer="name") as before:
-        parts = Staging.parts(staging.stage("fenced", values(b"x")))
+    with StagingProducer(gateway.url) as staging, Transactor(gateway.url, producer="name") as before:
+        parts = StagingProducer.parts(staging.stage("fenced", values(b"x")))
         with Transactor(gateway.url, producer="name") as later:
             with pytest.raises(Fenced):
                 before.commit(parts, b"x").result(30)
@@ -77,7 +77,7 @@ def test_a_progress_commits_without_a_record(gateway: GatewayProcess) -> None:
         for position in range(1, 60):
             committer.resume()  # after the refusal of the one before
             with pytest.raises(Refused, match=f"nothing is staged at position {position},"):
-                committer.commit([Part(position, "alone", 1, 0, 0)], b"wrong").result(30)
+                committer.commit([StagedBatch(position, "alone", 1, 0, 0)], b"wrong").result(30)
     with Producer(gateway.url, producer="alone") as producer:
         assert producer.resume().progress == b"12"
     with Reader(gateway.url) as reader:

@@ -20,7 +20,7 @@ from tests.processes import expect_end
 from tutti_gateway.cli import main as entry
 from tutti_gateway.cli.demo import command, run
 from tutti_gateway.cli.demo.checks import Check, Speed
-from tutti_gateway.cli.demo.processes import Failed, Household, wait_until
+from tutti_gateway.cli.demo.processes import Failed, ProcessGroup, wait_until
 from tutti_gateway.cli.demo.run import PICTURE, REPORT, Demo, Outcome, Plan, prepare_directory
 
 DEPARTURES = 4000
@@ -195,7 +195,7 @@ def test_a_process_that_fails_ends_the_run_with_its_last_words(
     monkeypatch.setattr(run, "load", lambda _: [])
 
     def fail(self: Demo) -> Outcome:
-        with Household(tmp_path / "demo" / "logs") as house:
+        with ProcessGroup(tmp_path / "demo" / "logs") as house:
             process = house.start("gateway", [sys.executable, "-c", "raise SystemExit('error: no luck')"])
             wait_until(lambda: False, 20, "luck", [process])
         raise AssertionError
@@ -209,7 +209,7 @@ def test_a_process_that_fails_ends_the_run_with_its_last_words(
 
 def test_no_process_outlives_the_household(tmp_path: Path) -> None:
     code = "import subprocess, sys; subprocess.Popen(['sleep', '1000']); print('up', flush=True); import time; time.sleep(100)"
-    with Household(tmp_path) as house:
+    with ProcessGroup(tmp_path) as house:
         process = house.start("parent", [sys.executable, "-c", code])
         wait_until(lambda: process.output.read_text() == "up\n", 20, "start", [process])
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
@@ -220,7 +220,7 @@ def test_no_process_outlives_the_household(tmp_path: Path) -> None:
 
 
 def test_what_does_not_happen_in_time_fails(tmp_path: Path) -> None:
-    with Household(tmp_path) as house:
+    with ProcessGroup(tmp_path) as house:
         process = house.start("sleeper", ["sleep", "100"])
         with pytest.raises(Failed, match=r"sleeper did not end within 0 s; its last output: nothing"):
             process.finish(0.1)
@@ -229,7 +229,7 @@ def test_what_does_not_happen_in_time_fails(tmp_path: Path) -> None:
 
 
 def test_one_that_may_end_well_is_not_missed_and_one_that_fails_is(tmp_path: Path) -> None:
-    with Household(tmp_path) as house:
+    with ProcessGroup(tmp_path) as house:
         feeder, other = house.start("feeder", ["true"]), house.start("other", ["sleep", "100"])
         feeder.may_end = True
         feeder.finish(10)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from tests.faults.lab.network import Network
-from tutti.runtime.child_processes import ending_with_this
+from tutti.runtime.child_processes import end_with_this_process
 
 ROOT = Path(__file__).resolve().parents[3]
 WAIT_S = 120.0
@@ -132,7 +132,7 @@ class Box:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                preexec_fn=ending_with_this(signal.SIGKILL),  # noqa: PLW1509 - it calls prctl(2) alone
+                preexec_fn=end_with_this_process(signal.SIGKILL),  # noqa: PLW1509 - it calls prctl(2) alone
             )
         self.processes.append(process)
         return process

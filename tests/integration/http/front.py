@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
-from tutti.runtime.child_processes import ending_with_this
+from tutti.runtime.child_processes import end_with_this_process
 
 WAIT_S = 60.0
 JSON, NDJSON, ARROW = "application/json", "application/x-ndjson", "application/vnd.apache.arrow.stream"
@@ -62,7 +62,7 @@ class Front:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                preexec_fn=ending_with_this(signal.SIGKILL),  # noqa: PLW1509 - it calls prctl(2) alone
+                preexec_fn=end_with_this_process(signal.SIGKILL),  # noqa: PLW1509 - it calls prctl(2) alone
             )
         if wait:
             assert self.process.stdout is not None

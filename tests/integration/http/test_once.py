@@ -13,7 +13,7 @@ import pytest
 
 from tests.faults.three import Three
 from tests.integration.http.front import Front, until
-from tutti.io.admin import Control
+from tutti.io.admin import AdminClient
 from tutti.reader import Reader
 
 pytestmark = pytest.mark.faults
@@ -77,7 +77,7 @@ def test_what_no_process_remembers_is_found_in_the_log(group: Three, fronts: tup
 def test_a_forgotten_producer_begins_with_one_at_every_process(group: Three, fronts: tuple[Front, Front], tmp_path: Path) -> None:
     one, other = fronts
     assert one.post_once("anew", "anew", 1, ["v1"]).status == 200
-    with Control(group.url) as control:
+    with AdminClient(group.url) as control:
         control.forget(["web.anew"])
     answers = [one.post_once("anew", "anew", number, [f"v{number}"]).json for number in range(1, 16)]
     assert not any(answer["repeated"] for answer in answers)

@@ -13,7 +13,7 @@ import pytest
 from tests.faults.three import Three
 from tests.integration.connected import WAIT_S, records
 from tests.integration.kafka.connectors_there import fill, new_topic, until
-from tutti.runtime.child_processes import ending_with_this
+from tutti.runtime.child_processes import end_with_this_process
 from tutti_connect.kafka.config import load_inflow
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
@@ -36,7 +36,7 @@ def test_orders_of_kafka_are_in_the_log(kafka: str, group: Three, tmp_path: Path
     connector = subprocess.Popen(
         [sys.executable, "-m", "tutti_gateway", "connect", "kafka-in", "--config", str(tmp_path / "orders.toml")],
         stdout=subprocess.PIPE,
-        preexec_fn=ending_with_this(signal.SIGKILL),  # noqa: PLW1509 - it calls prctl(2) alone
+        preexec_fn=end_with_this_process(signal.SIGKILL),  # noqa: PLW1509 - it calls prctl(2) alone
     )
     try:
         assert connector.stdout is not None

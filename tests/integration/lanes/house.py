@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.faults.three import Three
 from tutti.data.lane_name import LaneName
-from tutti.log.files.lane_paths import lane_path, lanes_there
+from tutti.log.files.lane_paths import lane_path, list_lanes
 from tutti.log.read.lane_reader import LaneReader
 from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
@@ -49,7 +49,7 @@ def values(data: Path, lane: LaneName) -> list[str]:
 def digests(data: Path) -> dict[str, tuple[int, str]]:
     """Of each lane: how many records it has, and their digest, from its files."""
     found = {}
-    for lane in lanes_there(str(data)):
+    for lane in list_lanes(str(data)):
         one = digest(lane_path(str(data), lane))
         found[lane.text] = one.end, one.sha256
     return found

@@ -15,8 +15,8 @@ from tests.integration.lanes.house import until
 from tests.integration.lanes.sender import Sender
 from tests.integration.lanes.test_lost_end import lose_end
 from tests.ports import free_base
-from tutti.data.lane_name import NEW_LANE, LaneName
-from tutti.io.admin import Control
+from tutti.data.lane_name import NEW_LANE_REMEDY, LaneName
+from tutti.io.admin import AdminClient
 from tutti.log.files.lane_paths import lane_path
 
 RECORDS = 40
@@ -24,17 +24,17 @@ RECORDS = 40
 
 def members(gateway: GatewayProcess) -> dict[str, bool]:
     """The gateways that one knows, and whether they vote."""
-    with Control(gateway.url, timeout=60, learn=False) as control:
+    with AdminClient(gateway.url, timeout=60, learn=False) as control:
         return {str(member["name"]): bool(member["voter"]) for member in control.members()}
 
 
 def change(gateway: GatewayProcess, change: str, name: str, address: str = "") -> None:
-    with Control(gateway.url, timeout=60, learn=False) as control:
+    with AdminClient(gateway.url, timeout=60, learn=False) as control:
         control.change_roster(change, name, address)
 
 
 def halted(gateway: GatewayProcess, lane: str) -> str:
-    with Control(gateway.url, timeout=60, learn=False) as control:
+    with AdminClient(gateway.url, timeout=60, learn=False) as control:
         return next((str(line["halted"]) for line in control.status()["lanes"] if line["lane"] == lane), "")
 
 
@@ -56,7 +56,7 @@ def test_a_group_of_one_gets_a_new_lane_and_keeps_its_ordered_log(tmp_path: Path
             first.kill()
             lose_end(Path(lane_path(str(first.data), lane)), RECORDS // 2)
             first.start()
-            until(lambda: NEW_LANE in halted(first, sender.lane), "the lane does not say what to do")
+            until(lambda: NEW_LANE_REMEDY in halted(first, sender.lane), "the lane does not say what to do")
 
             second.start(wait=False)
             change(first, "add", "g2", address["g2"])

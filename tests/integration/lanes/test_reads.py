@@ -15,7 +15,7 @@ from pyarrow import flight
 
 from tests.faults.gateways import GatewayProcess
 from tests.integration.lanes.sender import Sender
-from tutti.io.admin import Control
+from tutti.io.admin import AdminClient
 
 RECORDS = 120
 
@@ -24,7 +24,7 @@ class Reads:
     """A Flight client of one gateway."""
 
     def __init__(self, gateway: GatewayProcess) -> None:
-        with Control(gateway.url, timeout=20, learn=False) as control:
+        with AdminClient(gateway.url, timeout=20, learn=False) as control:
             self.status = control.status()
         self._client = flight.FlightClient(self.status["reads"])
 

@@ -18,7 +18,7 @@ from tests.integration.lanes.sender import Sender
 from tutti.data.client_protocol import Denied
 from tutti.data.lane_name import LaneName
 from tutti.errors import TuttiError
-from tutti.io.admin import Control
+from tutti.io.admin import AdminClient
 from tutti.log.files.lane_paths import lane_path
 from tutti.log.files.layout import FRAMES_AT
 
@@ -166,7 +166,7 @@ def test_a_disk_that_is_lost_leaves_its_lane_to_the_others_and_gets_another(hous
 def replaced(group: Three, name: str) -> bool:
     """Have the group replace a member that came with another disk; whether it has."""
     try:
-        with Control(group["g1"].url, timeout=5, learn=False) as control:
+        with AdminClient(group["g1"].url, timeout=5, learn=False) as control:
             control.change_roster("replace", name)
     except TuttiError:
         return False

@@ -21,7 +21,7 @@ from tutti import Producer
 from tutti import limits as common_limits
 from tutti.data.client_protocol import PROTOCOL, Hello, OpenTopic, Status, encode_control
 from tutti.errors import disk_remedy
-from tutti.io.admin import Control
+from tutti.io.admin import AdminClient
 from tutti_gateway.core import limits
 
 
@@ -51,7 +51,7 @@ def test_the_ready_line_and_the_status_say_who_it_is(gateway: GatewayProcess) ->
     assert gateway.ready["name"] == gateway.name
     assert gateway.ready["pid"] == gateway.pid
     assert gateway.ready["data"] == str(gateway.data)
-    with Control(gateway.url) as control:
+    with AdminClient(gateway.url) as control:
         status = control.status()
     assert (status["gateway"], status["pid"], status["group"]) == ("g1", gateway.pid, "test")
     assert status["state"] == "primary"
@@ -85,7 +85,7 @@ def healthy(gateway: GatewayProcess) -> bool:
 
 
 def reads_process(gateway: GatewayProcess) -> int:
-    with Control(gateway.url) as control:
+    with AdminClient(gateway.url) as control:
         return int(control.status()["reads_process"]["pid"])
 
 
@@ -257,7 +257,7 @@ def test_a_full_disk_under_its_log_and_its_ready_line_does_not_stop_a_gateway(ga
         command = [sys.executable, "-m", "tutti_gateway", "serve", "--config", str(gateway.config)]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=full, stderr=full)
     try:
-        with Control(gateway.url, timeout=30) as control:
+        with AdminClient(gateway.url, timeout=30) as control:
             wait_for(lambda: control.status()["state"] == "primary")
         with Producer(gateway.url) as producer:
             assert producer.send("t", b"x").result(20) == 0

@@ -15,8 +15,8 @@ from tests.integration.cli.house import WAIT_S, tutti
 from tests.unit.client.fake import until
 from tutti import Producer, Reader
 from tutti.errors import TuttiError
-from tutti.io.admin import Control
-from tutti.sources.flight import Reads
+from tutti.io.admin import AdminClient
+from tutti.sources.flight import FlightSource
 
 BEFORE, SINCE = 20, 50
 
@@ -37,7 +37,7 @@ def send(group: Three, first: int, count: int) -> None:
 
 def is_quiet(url: str) -> bool:
     """Whether the log holds all that comes of the records sent before: the last is the tick behind them."""
-    with Reads(url) as reads:
+    with FlightSource(url) as reads:
         return reads.tick_end(BEFORE - 1, BEFORE, BEFORE, 1) == BEFORE
 
 
@@ -86,5 +86,5 @@ def test_what_was_acknowledged_since_is_waited_for(tmp_path: Path, running: bool
         done = tutti("members", "replace", "g1", "--timeout", str(WAIT_S), url=group["g2"].url)
         assert done.code == 0, done.err
         until(says(group, "g1", lambda told: told["state"] == "primary"), WAIT_S)
-        with Control(group["g1"].url, timeout=WAIT_S, learn=False) as control:
+        with AdminClient(group["g1"].url, timeout=WAIT_S, learn=False) as control:
             assert control.status()["frontier"] == BEFORE + SINCE

@@ -18,7 +18,7 @@ from tests.faults.recorded import kinds
 from tests.integration.lanes.house import until
 from tests.ports import free_base
 from tutti import Producer
-from tutti.io.admin import Control
+from tutti.io.admin import AdminClient
 from tutti_gateway.core.protocol.events import LeaveAsked, Persisted, Received, Started, Submitted
 
 RECORDS = 20_000
@@ -67,7 +67,7 @@ def group(root: Path, count: int) -> Iterator[list[GatewayProcess]]:
 def coordinating(gateways: list[GatewayProcess]) -> GatewayProcess:
     """The coordinator, as soon as there is one."""
     deadline = time.monotonic() + 30
-    with Control(gateways[0].url) as control:
+    with AdminClient(gateways[0].url) as control:
         while time.monotonic() < deadline:
             view = control.status()["view"] or {}
             for gateway in gateways:

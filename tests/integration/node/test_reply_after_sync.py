@@ -34,9 +34,9 @@ from tutti_gateway.core.protocol.events import Identity, Started
 from tutti_gateway.core.stack import Stack
 from tutti_gateway.log.writer import LogWriter
 from tutti_gateway.node.clients.port import Sent
-from tutti_gateway.node.common.counters import Meters
-from tutti_gateway.node.disk.log_thread import Disk
-from tutti_gateway.node.driver import Driver, Happening
+from tutti_gateway.node.common.counters import GatewayCounters
+from tutti_gateway.node.disk.log_thread import LogThread
+from tutti_gateway.node.driver import Driver, DriverInput
 
 OPTIONS = LogOptions(segment_bytes=32 << 20, prepared_segments=0, reserved_bytes=16 << 20, disk_low_bytes=64 << 20)
 STEPS = 250
@@ -102,8 +102,8 @@ class Bench:
         self.clients = Witness(platter)
         self.directory = open_directory(str(path), gateway="g", group="t", storage=platter)
         self.writer, recovered = LogWriter.open(self.directory, OPTIONS, platter)
-        self.reports: list[Happening] = []
-        self.disk = Disk(self.writer, self.reports.append, lambda: None, LOG)
+        self.reports: list[DriverInput] = []
+        self.disk = LogThread(self.writer, self.reports.append, lambda: None, LOG)
         self.clock = HandClock()
         self.driver = Driver(
             Stack(random.Random),
@@ -116,7 +116,7 @@ class Bench:
             network=network(),
             frontier=self.writer.frontier,
             books=Shelf,
-            meters=Meters(),
+            meters=GatewayCounters(),
             log=LOG,
             entropy=os.urandom(16),
         )

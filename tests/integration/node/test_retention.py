@@ -14,8 +14,8 @@ from tests.faults.gateways import GatewayProcess, Seat
 from tests.ports import free_base
 from tutti import Producer, Reader
 from tutti.errors import OffsetOutOfRange
-from tutti.io.admin import Control
-from tutti.log.files.layout import positions_named
+from tutti.io.admin import AdminClient
+from tutti.log.files.layout import list_positions
 from tutti_gateway.core import limits
 from tutti_gateway.log.tools.digest import digest
 from tutti_gateway.log.tools.verify import verify
@@ -33,7 +33,7 @@ def until(condition: Callable[[], bool], seconds: float = 40) -> None:
 
 
 def status(gateway: GatewayProcess) -> dict[str, Any]:
-    with Control(gateway.url) as control:
+    with AdminClient(gateway.url) as control:
         found: dict[str, Any] = control.status()
     return found
 
@@ -45,7 +45,7 @@ def fill(url: str, name: str, records: int) -> None:
 
 
 def segments(gateway: GatewayProcess) -> int:
-    return len(positions_named(str(gateway.data), "seg", all_there=True))
+    return len(list_positions(str(gateway.data), "seg", all_there=True))
 
 
 def refused(**where: Any) -> str:

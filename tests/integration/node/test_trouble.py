@@ -78,7 +78,7 @@ class Client:
 
 @pytest.fixture
 def platter(monkeypatch: pytest.MonkeyPatch) -> Troubled:
-    monkeypatch.setattr(limits, "SPACE_LOOK_US", 0)
+    monkeypatch.setattr(limits, "SPACE_CHECK_US", 0)
     monkeypatch.setattr(limits, "DISK_FULL_WAIT_US", 0)
     return Troubled()
 

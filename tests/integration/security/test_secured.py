@@ -26,11 +26,11 @@ from tests.faults.gateways import GatewayProcess
 from tests.integration.security.house import House, wire
 from tutti import ConfigError, NotAllowed, Producer, Reader, TuttiError, Unavailable
 from tutti.common.credentials import Credentials
-from tutti.io.admin import Control
+from tutti.io.admin import AdminClient
 from tutti.security.tokens import Access, change_tokens
-from tutti.sources.flight import Reads
-from tutti.sources.query_progress import Progress
-from tutti.transactions import Staging
+from tutti.sources.flight import FlightSource
+from tutti.sources.query_progress import QueryProgress
+from tutti.transactions import StagingProducer
 from tutti_gateway.transport.keys import generate
 
 SECRET_VALUE = b"a value that nobody else is to hear"
@@ -69,7 +69,7 @@ def test_a_token_that_holds_no_longer_or_never_did_opens_no_port(house: House, g
     with pytest.raises(NotAllowed) as error:
         Reader(gateway.url, topics=["flights"], credentials=credentials)
     refused(error, house, "token")
-    with pytest.raises(NotAllowed) as error, Control(gateway.url, credentials=credentials) as control:
+    with pytest.raises(NotAllowed) as error, AdminClient(gateway.url, credentials=credentials) as control:
         control.status()
     refused(error, house, "token")
 
@@ -79,7 +79,7 @@ def test_a_client_without_credentials_is_told_so_and_let_in_nowhere(house: House
     with pytest.raises(NotAllowed, match="accepts only clients that encrypt and show a token") as error:
         Producer(gateway.url)
     refused(error, house, "token")
-    with pytest.raises(NotAllowed, match="TUTTI_TOKEN_FILE"), Control(gateway.url) as control:
+    with pytest.raises(NotAllowed, match="TUTTI_TOKEN_FILE"), AdminClient(gateway.url) as control:
         control.status()
 
 
@@ -107,7 +107,7 @@ def test_who_reads_the_name_of_a_producer_without_one_can_do_nothing_with_it(
 ) -> None:
     with Producer(gateway.url, credentials=house.credentials("feed")) as producer:
         producer.send("flights", b"x").result(10)
-        with Control(gateway.url, credentials=house.credentials("all")) as control:
+        with AdminClient(gateway.url, credentials=house.credentials("all")) as control:
             for shown in ((), (bytes(16),)):
                 with pytest.raises(NotAllowed, match="needs a token with --admin"):
                     control.forget([producer.name], shown)
@@ -118,16 +118,16 @@ def test_who_reads_the_name_of_a_producer_without_one_can_do_nothing_with_it(
 
 
 def test_who_staged_lets_go_of_it_by_another_connection(house: House, gateway: GatewayProcess) -> None:
-    with Staging(gateway.url, credentials=house.credentials("feed")) as staging:
+    with StagingProducer(gateway.url, credentials=house.credentials("feed")) as staging:
         staging.send("flights", b"x").result(10)
-    with Control(gateway.url, credentials=house.credentials("feed")) as control:
+    with AdminClient(gateway.url, credentials=house.credentials("feed")) as control:
         control.forget([staging.name], [staging.instance])
-    with Control(gateway.url, credentials=house.credentials("ops")) as control:
+    with AdminClient(gateway.url, credentials=house.credentials("ops")) as control:
         assert staging.name not in {one["name"] for one in control.producers()}
 
 
 def test_only_who_administers_sees_and_changes_the_group(house: House, gateway: GatewayProcess) -> None:
-    asked: list[Callable[[Control], object]] = [
+    asked: list[Callable[[AdminClient], object]] = [
         lambda control: control.members(),
         lambda control: control.producers(),
         lambda control: control.fence("jfk-1"),
@@ -136,13 +136,13 @@ def test_only_who_administers_sees_and_changes_the_group(house: House, gateway: 
         lambda control: control.change_roster("remove", "g1"),
         lambda control: control.force_roster(["g1"]),
     ]
-    with Control(gateway.url, credentials=house.credentials("all")) as control:
+    with AdminClient(gateway.url, credentials=house.credentials("all")) as control:
         assert control.status()["gateway"] == "g1"
         for ask in asked:
             with pytest.raises(NotAllowed, match="needs a token with --admin") as error:
                 ask(control)
             refused(error, house, "rights")
-    with Control(gateway.url, credentials=house.credentials("ops")) as control:
+    with AdminClient(gateway.url, credentials=house.credentials("ops")) as control:
         assert [member["name"] for member in control.members()] == ["g1"]
         assert control.status()["security"]["refused"]["rights"] >= len(asked)
         assert control.status()["security"]["tokens"] == len(house.tokens)
@@ -186,14 +186,14 @@ def test_who_listens_hears_no_token_and_no_record_and_can_say_nothing_again(hous
         url = f"tutti://127.0.0.1:{heard.port}"
         with Producer(url, producer="heard", credentials=house.credentials("all")) as producer:
             assert producer.send("flights", SECRET_VALUE).result(10) >= 0
-        with Control(url, credentials=house.credentials("ops"), learn=False) as control:
+        with AdminClient(url, credentials=house.credentials("ops"), learn=False) as control:
             control.members()
         spoken = heard.all()
         assert len(spoken) > 1000
         for secret in (SECRET_VALUE, b"heard", *(token.encode() for token in house.tokens.values())):
             assert secret not in spoken
         recorded = [bytes(to) for to, _ in heard.heard]
-    with Reads(gateway.url, credentials=house.credentials("all")) as reads:
+    with FlightSource(gateway.url, credentials=house.credentials("all")) as reads:
         before = reads.frontier().offset
         for said in recorded:
             with socket.create_connection(("127.0.0.1", gateway.port), timeout=10) as again, contextlib.suppress(ConnectionError):
@@ -229,7 +229,7 @@ def test_each_may_read_what_is_listed_and_nothing_else(house: House, gateway: Ga
             with pytest.raises((flight.FlightError, pa.ArrowException), match="there is no topic 'flights-x'") as unknown:
                 client.do_get(flight.Ticket(b'{"topics": ["flights-x"]}'), options(house.tokens[name])).read_all()
             assert ("did you mean" in str(unknown.value)) is told
-    with Reads(gateway.url, credentials=house.credentials("reader")) as reads:
+    with FlightSource(gateway.url, credentials=house.credentials("reader")) as reads:
         assert {topic.name for topic in reads.topics()} == {"flights", "flights-raw"} & {topic.name for topic in reads.topics()}
         end = reads.frontier().offset
         for ask in (
@@ -273,15 +273,15 @@ def test_every_call_of_flight_asks_for_the_token(house: House, gateway: GatewayP
 def test_who_may_not_read_moves_no_reader_by_the_report_of_a_query(
     house: House, gateway: GatewayProcess, token: str, topics: list[str] | None
 ) -> None:
-    with Progress(gateway.url, credentials=house.credentials("all")) as progress:
+    with QueryProgress(gateway.url, credentials=house.credentials("all")) as progress:
         assert progress.report("mine", 1, name="archive", back=True) == ""
-        with Progress(gateway.url, credentials=house.credentials(token)) as other:
+        with QueryProgress(gateway.url, credentials=house.credentials(token)) as other:
             for name in ("archive", ""):
                 with pytest.raises(NotAllowed) as error:
                     other.report("evil", 0, name=name, topics=topics, back=True)
                 refused(error, house, "rights")
         assert progress.readers()["archive"] == 1
-        with Progress(gateway.url, credentials=house.credentials("reader")) as query:
+        with QueryProgress(gateway.url, credentials=house.credentials("reader")) as query:
             assert query.report("query", 2, name="archive", topics=["flights"]) == ""
 
 
@@ -343,7 +343,7 @@ def test_admin_pages_take_a_token_but_for_who_looks_whether_the_gateway_lives(ho
 
 def test_whoever_is_rejected_is_counted_in_the_status_whatever_the_port(house: House, gateway: GatewayProcess) -> None:
     def counted() -> dict[str, int]:
-        with Control(gateway.url, credentials=house.credentials("ops")) as control:
+        with AdminClient(gateway.url, credentials=house.credentials("ops")) as control:
             found: dict[str, int] = control.status()["security"]["refused"]
             return found
 

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.faults.gateways import GatewayProcess
 from tutti import Producer
-from tutti.sources.flight import Reads
+from tutti.sources.flight import FlightSource
 
 WAIT_S = 100
 
@@ -55,7 +55,7 @@ def settings(spark: SparkSession, given: Mapping[str, str]) -> Iterator[None]:
 
 def until_tick(gateway: GatewayProcess) -> None:
     """Wait until a micro-batch may end at what was sent."""
-    reads = Reads(gateway.url)
+    reads = FlightSource(gateway.url)
     frontier = reads.frontier().offset
     until(lambda: reads.tick_end(frontier - 1, frontier, frontier, 1) == frontier, "a tick behind the records")
 

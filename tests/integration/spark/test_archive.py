@@ -19,11 +19,11 @@ from tutti import Producer
 from tutti import limits as common_limits
 from tutti.archive.archiver import Archiver, Settings
 from tutti.archive.catalog import Archive
-from tutti.sources.archiver_input import LogOfGateways
-from tutti.sources.flight import Reads
+from tutti.sources.archiver_input import GatewayLog
+from tutti.sources.flight import FlightSource
 from tutti_gateway.core import limits
 from tutti_spark.common.options import parse
-from tutti_spark.source.origin import pieces_of
+from tutti_spark.source.origin import partition_pieces
 from tutti_spark.source.planning import RecordsPartition
 
 pytestmark = pytest.mark.spark
@@ -55,14 +55,14 @@ def short(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Iter
         with Producer(running.url) as producer:
             for _ in range(3 * SEGMENT // RECORD):
                 producer.send("fill", bytes(RECORD)).result(60)
-        archive, log = Archive(root / "archive", Reads(running.url).frontier().log, make=True), LogOfGateways(running.url)
+        archive, log = Archive(root / "archive", FlightSource(running.url).frontier().log, make=True), GatewayLog(running.url)
         Archiver(log, archive, Settings("archive", ticks=1)).run_once()
         deadline = time.monotonic() + 60
-        while Reads(running.url).frontier().start < FIRST + MORE:
+        while FlightSource(running.url).frontier().start < FIRST + MORE:
             assert time.monotonic() < deadline
             time.sleep(0.05)
         send(running.url, "t", numbered("c", 5))
-        yield Short(running, root / "archive", root / "c", Reads(running.url).frontier().offset)
+        yield Short(running, root / "archive", root / "c", FlightSource(running.url).frontier().offset)
 
 
 ALL = [*numbered("a", FIRST), *numbered("b", MORE), *numbered("c", 5)]
@@ -92,10 +92,12 @@ def test_a_batch_and_an_old_checkpoint_read_on_from_the_archive(spark: SparkSess
 
 def test_what_is_trimmed_between_planning_and_reading_is_read_in_the_archive(short: Short) -> None:
     given = {"gateways": short.gateway.url, "archive": str(short.archive), "topics": "t", "columns": "value"}
-    log = Reads(short.gateway.url).frontier().log
+    log = FlightSource(short.gateway.url).frontier().log
     planned = RecordsPartition(log, 0, short.end, ("t",), (), begins=0)  # as if the log had held all of it then
     for more in ({}, {"shortCircuit": "false"}):
-        found = [value for piece in pieces_of(parse(given | more), planned) for value in piece.batch.column("value").to_pylist()]
+        found = [
+            value for piece in partition_pieces(parse(given | more), planned) for value in piece.batch.column("value").to_pylist()
+        ]
         assert found == ALL
 
 

@@ -18,9 +18,9 @@ from pyspark.sql import SparkSession
 from tests.faults.gateways import GatewayProcess
 from tests.integration.spark.rows import numbered, send, until, until_tick
 from tutti.errors import OffsetOutOfRange, UsageError
-from tutti.sources.flight import Reads
+from tutti.sources.flight import FlightSource
 from tutti_spark.backfill.ledger import Claim, read
-from tutti_spark.backfill.ranges import Tick, parse_place
+from tutti_spark.backfill.ranges import Tick, parse_position
 from tutti_spark.backfill.run import Backfill, Plan
 from tutti_spark.launch import spark_environment
 
@@ -88,10 +88,10 @@ def test_a_range_comes_in_once_whoever_asks_for_it(
     assert rows(table) == once(values, 30, 90)
     assert Plan(from_gateway).nothing_to_do()
 
-    reads = Reads(gateway.url)
+    reads = FlightSource(gateway.url)
     ticks = [row for batch in reads.scan(0, None, columns=["tick"]) for row in batch["tick"].to_pylist()]
     middle = ticks[210]
-    from_files = Backfill(str(table), {"path": str(gateway.data)}, job=rows_job, start=parse_place("--start", f"tick:{middle}"))
+    from_files = Backfill(str(table), {"path": str(gateway.data)}, job=rows_job, start=parse_position("--start", f"tick:{middle}"))
     at = ticks.index(middle)
     assert filled(spark, from_files) == [(at, len(values))]
     runs = [Plan(Backfill(str(table), {"path": str(gateway.data)}, job=rows_job, slice_records=20)) for _ in range(2)]

@@ -23,7 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.faults.gateways import GatewayProcess
 from tests.integration.spark import paired
 from tests.integration.spark.rows import WAIT_S, send, settings, until, until_tick
-from tutti.sources.flight import Reads
+from tutti.sources.flight import FlightSource
 from tutti_spark.deterministic import deterministic
 from tutti_spark.launch import spark_environment
 
@@ -68,7 +68,7 @@ def live(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple
         query = start(job, root)
         for number in range(2, STEPS):
             step(gateway, number)
-        end = Reads(gateway.url).frontier().offset
+        end = FlightSource(gateway.url).frontier().offset
         until(lambda: reached(root / "checkpoint") == end, "the last micro-batch", query)
         query.stop()
     replayed = common | {"path": str(gateway.data), "startingOffset": begin, "lockstep": "replay"}

@@ -15,7 +15,7 @@ from tests.faults.three import Three
 from tests.integration.cli.house import tutti
 from tests.integration.spark.rows import WAIT_S, Query, numbered, send, until
 from tutti import Producer
-from tutti.sources.query_progress import Progress
+from tutti.sources.query_progress import QueryProgress
 
 pytestmark = pytest.mark.spark
 
@@ -64,7 +64,7 @@ def test_the_position_of_two_streams_is_that_of_the_one_that_lags(
     query = writer.start()
     try:
         until(begun.is_set, "the second batch", query)
-        with Progress(gateway.url) as gateways:
+        with QueryProgress(gateway.url) as gateways:
             until(lambda: len([one for one in gateways.queries() if one.name == "pair"]) == 2, "both streams to report", query)
             until(lambda: gateways.readers().get("pair") == first + 5, "the position of the stream that lags", query)
             both = {first + 5}
@@ -81,7 +81,7 @@ def test_a_record_is_processed_when_its_batch_has_ended(spark: SparkSession, gat
     that `tutti queries` shows where the query is.
     """
     checkpoint = tmp_path / "c"
-    with Producer(gateway.url) as producer, Progress(gateway.url) as gateways:
+    with Producer(gateway.url) as producer, QueryProgress(gateway.url) as gateways:
         first = producer.send("reply", b"r0").result(WAIT_S)
         query = Gated(spark, gateway.url, checkpoint, topics="reply", startingOffset=first, queryName="replies")
         query.start()
@@ -117,7 +117,7 @@ def test_a_record_is_processed_when_its_batch_has_ended(spark: SparkSession, gat
 
 def test_a_new_checkpoint_takes_the_position_back(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
     """Proves that who asks anew waits until the query is there again, and who has seen it there does not."""
-    with Producer(gateway.url) as producer, Producer(gateway.url) as other, Progress(gateway.url) as gateways:
+    with Producer(gateway.url) as producer, Producer(gateway.url) as other, QueryProgress(gateway.url) as gateways:
         seen, unseen = producer.send("back", b"b0"), other.send("back", b"b1")
         first = min(seen.result(WAIT_S), unseen.result(WAIT_S))
         end = first + 2

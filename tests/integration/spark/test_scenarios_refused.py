@@ -20,7 +20,7 @@ from tests.integration.spark.rows import WAIT_S, Meanwhile, Query, numbered, sen
 from tests.ports import free_base
 from tutti import Producer
 from tutti import limits as common_limits
-from tutti.sources.flight import Reads
+from tutti.sources.flight import FlightSource
 from tutti_gateway.core import limits
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -78,7 +78,7 @@ def test_a_checkpoint_of_another_log_names_both(
     Query(spark, gateway.url, tmp_path / "c", topics="r-log", startingOffset="earliest").run()
     said = refusal(Query(spark, own_gateway.url, tmp_path / "c", topics="r-log"))
     for url in (gateway.url, own_gateway.url):
-        assert Reads(url).frontier().log in said
+        assert FlightSource(url).frontier().log in said
     assert own_gateway.url in said
     assert "checkpointLocation" in said
 
@@ -109,7 +109,7 @@ def shortened(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> 
 def shorten(gateway: GatewayProcess, upto: int) -> None:
     """Send until the records below an offset are gone."""
     with Producer(gateway.url) as producer:
-        while Reads(gateway.url).frontier().start < upto:
+        while FlightSource(gateway.url).frontier().start < upto:
             for receipt in [producer.send("fill", bytes(RECORD)) for _ in range(16)]:
                 receipt.result(WAIT_S)
 
@@ -144,7 +144,7 @@ def begin(rows: DataFrame, beside: Path) -> Any:
 def test_lost_records_are_passed_over_where_that_is_wanted(spark: SparkSession, shortened: Shortened, tmp_path: Path) -> None:
     """Proves that all that is left comes once: from a checkpoint, in micro-batches that begin before the log, in a batch."""
     gateway, checkpoint, place = shortened
-    start = Reads(gateway.url).frontier().start
+    start = FlightSource(gateway.url).frontier().start
     send(gateway.url, "t", numbered("z", 5))
     passing = {"topics": "t", "failOnDataLoss": "false"}
     until_tick(gateway)

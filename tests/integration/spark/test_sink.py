@@ -20,10 +20,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 import pyspark_tutti
 from tests.faults.gateways import GatewayProcess
 from tutti import Producer, Reader
-from tutti.io.admin import Control
-from tutti.transactions import Staging
+from tutti.io.admin import AdminClient
+from tutti.transactions import StagingProducer
 from tutti_spark.sink.options import parse
-from tutti_spark.sink.sink import Staged, StreamSink
+from tutti_spark.sink.sink import StagedRecords, StreamSink
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -81,7 +81,7 @@ def test_micro_batches_are_written_once_each_in_one_place(
         some = found[10 * batch : 10 * batch + 10] if batch < 3 else found[30:35]
         assert {int(record.value) // 20 for record in some} == {batch}
         assert [record.offset for record in some] == list(range(some[0].offset, some[0].offset + len(some)))
-    with Control(own_gateway.url) as control:
+    with AdminClient(own_gateway.url) as control:
         assert {line["name"] for line in control.producers()} == {"numbers", found[0].producer}, "those who staged are forgotten"
 
 
@@ -135,7 +135,7 @@ def test_two_writes_of_a_micro_batch_need_names(
                 run(query)
             assert [int(record.value) for record in records(own_gateway, "out")] == list(range(10, 20, 2))
     assert sorted(int(record.value) for record in records(own_gateway, "out")) == list(range(10, 40))
-    with Control(own_gateway.url) as control:
+    with AdminClient(own_gateway.url) as control:
         assert len(control.producers()) == 3, "those who staged, and marked, are forgotten"
 
 
@@ -171,10 +171,10 @@ class Committing:
         self.sink = StreamSink(parse({"gateways": gateway.url, "topic": "out"}, stream=True))
         self.gateway = gateway
 
-    def stage(self, values: list[bytes]) -> Staged:
-        with Staging(self.gateway.url) as staging:
-            parts = Staging.parts(staging.stage("out", pa.record_batch({"value": pa.array(values, pa.binary())})))
-            return Staged(staging.name, tuple(parts), {"out": sum(map(len, values))}, "q")
+    def stage(self, values: list[bytes]) -> StagedRecords:
+        with StagingProducer(self.gateway.url) as staging:
+            parts = StagingProducer.parts(staging.stage("out", pa.record_batch({"value": pa.array(values, pa.binary())})))
+            return StagedRecords(staging.name, tuple(parts), {"out": sum(map(len, values))}, "q")
 
 
 def test_a_repeated_commit_is_answered_with_the_first_and_a_driver_left_behind_is_refused(own_gateway: GatewayProcess) -> None:

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from tests.faults.gateways import GatewayProcess
 from tests.integration.spark.rows import Query, numbered, send, until, until_tick
 from tutti import Producer, Reader
-from tutti.sources.flight import Reads
+from tutti.sources.flight import FlightSource
 
 pytestmark = pytest.mark.spark
 
@@ -154,7 +154,7 @@ def test_batches_end_at_ticks_where_they_are_told_to(spark: SparkSession, gatewa
 
 def test_a_limit_of_bytes_holds_between_batches_of_producers(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
     parts = [numbered("b", 100, 100 * part) for part in range(6)]
-    with Producer(gateway.url) as p, Reads(gateway.url) as reads:
+    with Producer(gateway.url) as p, FlightSource(gateway.url) as reads:
         sent = [p.send_batch("bytes", pa.record_batch({"value": pa.array(part, pa.binary())})).result(30) for part in parts]
         first = sent[0]
         whole = reads.plan(first, first + 100, ["bytes"])[0].bytes

@@ -79,17 +79,17 @@ def test_refusals_without_end_leave_the_socket_thread_its_turns() -> None:
         jfk = place.add("jfk", 1, f"127.0.0.1:{ports[0]}/{ports[1]}")
         rogue.sndhwm = 0
         jfk_there = met_by(rogue, jfk)
-        for _ in range(10 * limits.REFUSALS_A_LOOK_MAX):
+        for _ in range(10 * limits.REFUSALS_A_CHECK_MAX):
             rogue.send_multipart([jfk_there, b"R\xff"])
         read = [0]
 
         def one_turn() -> bool:
             jfk.transport.drain(256, 8 << 20)
             read.append(facts_of(jfk)["malformed"])
-            return read[-1] == 10 * limits.REFUSALS_A_LOOK_MAX
+            return read[-1] == 10 * limits.REFUSALS_A_CHECK_MAX
 
         run([], one_turn)
-        assert max(after - before for before, after in itertools.pairwise(read)) <= limits.REFUSALS_A_LOOK_MAX
+        assert max(after - before for before, after in itertools.pairwise(read)) <= limits.REFUSALS_A_CHECK_MAX
 
 
 @pytest.mark.parametrize("reason", ["x" * (1 << 20), "\x1b[2J"])

@@ -8,11 +8,22 @@ from contextlib import suppress
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tutti.batching.receipt import Place
+from tutti.batching.receipt import SpoolPosition
 from tutti.data.frames.frame import payload_crc
 from tutti.errors import Damaged, FormatError, Refused
-from tutti.spool.block_format import HEAD_BYTES, Block, Head, Walk, decode_head, encode_block, encode_head, heads, seed_of, torn
-from tutti.spool.commit_mark import State, Word, decode_state, encode_state, judge, unwrap, wrap
+from tutti.spool.block_format import (
+    HEAD_BYTES,
+    Block,
+    BlockIterator,
+    Head,
+    decode_head,
+    encode_block,
+    encode_head,
+    find_block_heads,
+    is_torn,
+    seed_of,
+)
+from tutti.spool.commit_mark import EpochStart, State, committed_position, decode_mark, decode_state, encode_mark, encode_state
 
 NUMBER, SPOOL = 7, b"s" * 16
 SEED = seed_of(SPOOL, NUMBER)
@@ -26,7 +37,9 @@ def segment_of(some: list[tuple[bytes, int, bytes, bool]]) -> tuple[bytes, list[
     for body, count, progress, whole in some:
         records += count
         crc = payload_crc(progress, body)
-        block = Block(Place(NUMBER, records), "topic", progress, body, 2, whole, count, 3, crc, -1, 5, len(data), len(data), 0)
+        block = Block(
+            SpoolPosition(NUMBER, records), "topic", progress, body, 2, whole, count, 3, crc, -1, 5, len(data), len(data), 0
+        )
         parts = encode_block(block, SEED)
         data += b"".join(parts)
         blocks.append(block)
@@ -53,7 +66,7 @@ def told(block: Block) -> tuple[object, ...]:
 
 def read(data: bytes) -> list[tuple[object, ...]]:
     """All that can be read from the begin on."""
-    walk, found = Walk(fetching(data), NUMBER, SEED), []
+    walk, found = BlockIterator(fetching(data), NUMBER, SEED), []
     with suppress(FormatError):
         for block in walk:
             found.append(told(block))  # noqa: PERF401 - what came before an error counts too
@@ -65,8 +78,10 @@ def test_what_was_written_is_read(some: list[tuple[bytes, int, bytes, bool]]) ->
     data, blocks = segment_of(some)
     assert decode_head(data[:HEAD_BYTES]) == Head(NUMBER, SPOOL, 1, 2, b"p")
     assert read(data) == [told(block) for block in blocks]
-    assert [head.place for head in heads(fetching(data), HEAD_BYTES, len(data), NUMBER, SEED)] == [one.place for one in blocks]
-    assert Walk(fetching(data), NUMBER, seed_of(SPOOL, NUMBER + 1)).at == HEAD_BYTES
+    assert [head.place for head in find_block_heads(fetching(data), HEAD_BYTES, len(data), NUMBER, SEED)] == [
+        one.place for one in blocks
+    ]
+    assert BlockIterator(fetching(data), NUMBER, seed_of(SPOOL, NUMBER + 1)).at == HEAD_BYTES
 
 
 @settings(max_examples=60)
@@ -79,7 +94,7 @@ def test_a_torn_end_gives_a_prefix_and_is_known_as_torn(some: list[tuple[bytes, 
     assert found == [told(block) for block in blocks][: len(found)]
     assert len(found) >= sum(block.synced <= at for block in blocks) - 1
     end = blocks[len(found)].start if len(found) < len(blocks) else len(whole)
-    assert torn(fetching(part), end, len(part), NUMBER, SEED)
+    assert is_torn(fetching(part), end, len(part), NUMBER, SEED)
 
 
 @settings(max_examples=60)
@@ -93,12 +108,12 @@ def test_a_changed_byte_is_found_and_before_another_block_it_is_no_torn_end(
     spoilt[at] ^= data.draw(st.integers(1, 255))
     hit = max(number for number, block in enumerate(blocks) if block.start <= at)
     assert read(bytes(spoilt)) == [told(block) for block in blocks][:hit]
-    assert torn(fetching(bytes(spoilt)), blocks[hit].start, len(whole), NUMBER, SEED) == (hit == len(blocks) - 1)
+    assert is_torn(fetching(bytes(spoilt)), blocks[hit].start, len(whole), NUMBER, SEED) == (hit == len(blocks) - 1)
 
 
 @given(st.binary(max_size=600), st.integers(0, 511), st.integers(1, 255))
 def test_heads_and_states_that_are_changed_are_refused(noise: bytes, at: int, change: int) -> None:
-    state = State(SPOOL, "jfk", log="a" * 32, aside=(Place(1, 2),), since=Word(1, 2, b"\xff"))
+    state = State(SPOOL, "jfk", log="a" * 32, aside=(SpoolPosition(1, 2),), since=EpochStart(1, 2, b"\xff"))
     assert decode_state(encode_state(state)) == state
     for data, decode in ((encode_head(Head(NUMBER, SPOOL, 1, 2, b"p")), decode_head), (encode_state(state), decode_state)):
         spoilt = bytearray(data)
@@ -111,30 +126,30 @@ def test_heads_and_states_that_are_changed_are_refused(noise: bytes, at: int, ch
             raise AssertionError(f"{wrong!r} was taken")
 
 
-places = st.builds(Place, st.integers(0, 6), st.integers(0, 6))
+places = st.builds(SpoolPosition, st.integers(0, 6), st.integers(0, 6))
 
 
 @given(places, st.binary(max_size=220), st.binary(max_size=256))
-def test_marks_come_back(place: Place, progress: bytes, plain: bytes) -> None:
-    mark, own = unwrap(wrap(SPOOL, place, progress))
+def test_marks_come_back(place: SpoolPosition, progress: bytes, plain: bytes) -> None:
+    mark, own = decode_mark(encode_mark(SPOOL, place, progress))
     assert mark == (SPOOL, place)
     assert own == progress
     if not plain.startswith(b"\0TSP"):
-        assert unwrap(plain) == (None, plain)
+        assert decode_mark(plain) == (None, plain)
 
 
 @given(places, places, st.integers(0, 6), st.dictionaries(st.integers(1, 6), st.integers(0, 6)), st.booleans())
 def test_the_log_is_believed_where_it_speaks_of_this_spool_and_nothing_is_guessed(
-    known: Place, there: Place, sent: int, counts: dict[int, int], ours: bool
+    known: SpoolPosition, there: SpoolPosition, sent: int, counts: dict[int, int], ours: bool
 ) -> None:
     state = State(SPOOL, "jfk", known=known, done=known, sent=sent)
-    word = Word(1, 9, wrap(SPOOL if ours else b"t" * 16, there, b""))
+    word = EpochStart(1, 9, encode_mark(SPOOL if ours else b"t" * 16, there, b""))
     try:
-        place = judge(state, word, counts)
+        place = committed_position(state, word, counts)
     except Refused:
         if ours:
             assert there < known or there.records > counts.get(there.segment, 6) or there.segment > max(counts, default=0)
         else:
-            assert any(number <= sent and count and Place(number, count) > known for number, count in counts.items())
+            assert any(number <= sent and count and SpoolPosition(number, count) > known for number, count in counts.items())
         return
     assert place == (there if ours else known)

@@ -7,7 +7,7 @@ from tests.transcripts.group import Group, Member
 from tutti.data.frames.bodies import TxnBody, decode_body
 from tutti.data.frames.frame import SEQUENCED, Frame, Kind
 from tutti.data.log_state import LogState, Staged
-from tutti_gateway.core.order.received_table import Received
+from tutti_gateway.core.order.received_table import ReceivedTable
 
 
 def check(group: Group, clients: list[Client]) -> None:
@@ -85,7 +85,7 @@ def _tables(member: Member) -> None:
     for frame, _, void in member.delivered:
         state.apply(frame, void)
     assert state == window.state
-    fresh = Received(window.state)
+    fresh = ReceivedTable(window.state)
     fresh.rebuild(window.frames)
     held = order.received
     for number, line in fresh.lines.items():
@@ -111,12 +111,12 @@ def _tables(member: Member) -> None:
         assert (end.epoch, end.sequence, end.progress) == (producer.epoch, producer.sequence, producer.progress)
 
 
-def _is_open(table: Received, part: Staged) -> bool:
+def _is_open(table: ReceivedTable, part: Staged) -> bool:
     line = table.line(part.producer)
     return line is not None and line.epoch == part.epoch
 
 
-def _line(table: Received, number: int) -> tuple[object, ...]:
+def _line(table: ReceivedTable, number: int) -> tuple[object, ...]:
     line = table.line(number)
     assert line is not None
     return line.epoch, line.instance, line.sequence, line.progress, line.state

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tutti.data.frames.bodies import Voter
-from tutti_gateway.core.flush.log_choice import choose, greatest, whole_to
+from tutti_gateway.core.flush.log_choice import choose, greatest, readable_end
 from tutti_gateway.core.protocol.messages import Damage, State
 from tutti_gateway.core.view.quorum import Rosters
 
@@ -92,7 +92,7 @@ def test_a_choice_holds_all_that_was_decided_and_a_whole_majority_never_waits(pa
             assert 2 * len(whole) <= len(model.voters), f"seed {seed}: {whole} are a majority, and the choice waits"
             continue
         assert choice.best == greatest(states)
-        assert choice.end <= whole_to(states[choice.source]), f"seed {seed}: the source cannot give what is wanted of it"
+        assert choice.end <= readable_end(states[choice.source]), f"seed {seed}: the source cannot give what is wanted of it"
         adopted = model.logs[choice.source][: choice.end]
         assert adopted[: len(model.decided)] == model.decided, f"seed {seed}: {model.decided} was decided, {adopted} is adopted"
         damage = states[choice.best].damage

@@ -38,7 +38,7 @@ from tutti.data.frames.bodies import (
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.view_id import counter_of, view_of
 from tutti_gateway.core import limits
-from tutti_gateway.core.order.received_table import Line
+from tutti_gateway.core.order.received_table import ProducerLine
 from tutti_gateway.core.protocol import messages
 from tutti_gateway.core.protocol.actions import Action, Dropped, Persist
 from tutti_gateway.core.protocol.events import EpochAsked, Received, StackConfig, Submitted, TopicAsked
@@ -425,7 +425,7 @@ def test_a_disk_that_the_roster_does_not_name_says_nothing_about_lanes() -> None
 def test_what_is_looked_at_for_growth_holds_the_tables() -> None:
     layers = Trio("primary").up[0].running.layers
     before = size(layers)
-    layers.order.received.lines[7] = Line(7, "p", b"", 1, 0, b"")
+    layers.order.received.lines[7] = ProducerLine(7, "p", b"", 1, 0, b"")
     layers.order.receiver._held[9] = Frame(Kind.TICK, b"")
     layers.peers._peers[9] = Peer(9, "g9", "g9:1")
     gaps: RangeMap[None] = layers.order.receiver._gaps

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tutti.data import client_protocol
-from tutti.data.frames.body_stub import BYTES_MIN, stand_in
+from tutti.data.frames.body_stub import BYTES_MIN, stub_body
 from tutti.data.frames.frame import Frame, Kind, crc32c, payload_crc
-from tutti.data.hard_state import Scalars
+from tutti.data.hard_state import HardState
 from tutti.data.log_state import LogState, Producer, Topic
 from tutti.errors import FormatError
 from tutti_gateway.core.protocol import actions, codec, events, messages
@@ -39,7 +39,7 @@ def frames(draw: st.DrawFn, placed: bool | None = None) -> Frame:
 
 
 runs = st.lists(frames(), max_size=3).map(tuple)
-scalars = st.builds(Scalars, u64, u64, u64)
+scalars = st.builds(HardState, u64, u64, u64)
 states = st.builds(
     LogState,
     position=u64,
@@ -97,7 +97,7 @@ all_events = st.one_of(
     st.builds(events.Persisted, u64),
     st.builds(events.LanePersisted, u64),
     st.builds(events.LaneRead, u64, runs),
-    st.builds(events.LaneRotted, u16, ids, u64, u64),
+    st.builds(events.LaneCorrupt, u16, ids, u64, u64),
     st.builds(events.TimeAdvanced),
     st.builds(events.SpaceChanged, st.booleans(), names),
     st.builds(events.WriteFailed, names),
@@ -120,7 +120,7 @@ all_actions = st.one_of(
     st.builds(actions.Persist, u64, runs, st.none() | scalars),
     st.builds(actions.PersistLane, u64, u16, ids, runs, st.none() | u64, st.none() | u64),
     st.builds(actions.ReadLane, u64, u16, ids, u64, u64),
-    st.builds(actions.MendLane, u16, ids, runs),
+    st.builds(actions.RepairLane, u16, ids, runs),
     st.builds(actions.LaneHeld, u16, ids, u64),
     st.builds(actions.DeliverUnordered, u16, ids, u64, runs),
     st.builds(actions.Send, u16, all_messages),
@@ -168,7 +168,7 @@ def test_a_recorded_run_keeps_of_the_body_of_a_batch_its_length_and_whether_it_i
 
 @given(st.integers(BYTES_MIN, 200), u32, u32)
 def test_a_stand_in_has_the_length_and_the_crc_that_are_wanted(length: int, crc: int, before: int) -> None:
-    body = stand_in(length, crc, before)
+    body = stub_body(length, crc, before)
     assert (len(body), crc32c(body, before)) == (length, crc)
 
 

@@ -23,7 +23,7 @@ from tutti.data.frames.frame import Frame, Kind
 from tutti.errors import Damaged
 from tutti.log.files.options import LogOptions
 from tutti.log.files.storage import Storage
-from tutti.log.format.vote_mark import Mark
+from tutti.log.format.vote_mark import VoteMark
 from tutti_gateway.core.protocol.events import Recovered
 from tutti_gateway.log.write.recovery import recover
 
@@ -253,7 +253,7 @@ def test_what_was_recovered_goes_on(tmp_path: Path) -> None:
     data = bytearray(file.read_bytes())
     place = FRAMES_AT + sum(frame.size for frame in history.frames[:30])
     # Nothing but the segment's first mark is there, so this is a torn write with whole frames behind it.
-    data[SLOTS[0] : SLOTS[0] + 512] = Mark(1).to_bytes().ljust(512, b"\0")
+    data[SLOTS[0] : SLOTS[0] + 512] = VoteMark(1).to_bytes().ljust(512, b"\0")
     data[SLOTS[1] : SLOTS[1] + 512] = bytes(512)
     data[place + 5] ^= 1
     file.write_bytes(data)

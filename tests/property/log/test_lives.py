@@ -14,10 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.unit.log.history import History, decide, expected, opened, other_boot, seen
 from tests.unit.log.watched import Mortal
 from tutti.data.frames.frame import Frame
-from tutti.data.hard_state import Scalars
-from tutti.log.files.layout import FRAMES_AT, positions_named
+from tutti.data.hard_state import HardState
+from tutti.log.files.layout import FRAMES_AT, list_positions
 from tutti.log.files.options import LogOptions
-from tutti.log.format.hard_state import read_scalars
+from tutti.log.format.hard_state import read_hard_state
 from tutti.log.format.vote_mark import newest_mark
 from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
@@ -40,7 +40,7 @@ class Lives(RuleBasedStateMachine):
         self.history = History(voters=3)
         self.written = self.synced = self.decided = 0
         self.views = 1
-        self.scalars = Scalars()
+        self.scalars = HardState()
         self.lost: Damage | None = None
         self.open()
 
@@ -68,7 +68,7 @@ class Lives(RuleBasedStateMachine):
         until = self.written + round(share * (len(self.history.frames) - self.written))
         self.writer.append(self.history.frames[self.written : until])
         self.written = until
-        begun = positions_named(str(self.path), "seg")
+        begun = list_positions(str(self.path), "seg")
         self.durable(max([self.synced, *(first - 1 for first in begun if first - 1 <= until)]))  # a segment begins behind a sync
 
     def durable(self, upto: int) -> None:
@@ -92,7 +92,7 @@ class Lives(RuleBasedStateMachine):
     @rule(accept=st.booleans())
     def promise(self, accept: bool) -> None:
         view = self.scalars.promised + 1
-        self.scalars = Scalars(view, view if accept else self.scalars.accepted, view)
+        self.scalars = HardState(view, view if accept else self.scalars.accepted, view)
         self.writer.write_scalars(self.scalars)
         if accept:
             self.lost = None
@@ -133,7 +133,7 @@ class Lives(RuleBasedStateMachine):
         self.storage.dead = True
         self.close()
         position = self.decided + 1 + round(share * (self.written - self.decided - 1))
-        first = max(first for first in positions_named(str(self.path), "seg") if first <= position)
+        first = max(first for first in list_positions(str(self.path), "seg") if first <= position)
         place = FRAMES_AT + sum(frame.size for frame in self.history.frames[first - 1 : position - 1])
         with (self.path / "log" / f"{first:020d}.seg").open("r+b") as file:
             file.seek(place + 7)
@@ -168,10 +168,10 @@ class Lives(RuleBasedStateMachine):
         self.lost = self.recovered.damage
 
     def mark(self) -> tuple[int, int, int, int]:
-        stored = read_scalars(str(self.path))
+        stored = read_hard_state(str(self.path))
         if stored is None:
             return 0, 0, 0, 0
-        mark = newest_mark(str(self.path), stored.mark, positions_named(str(self.path), "seg"))
+        mark = newest_mark(str(self.path), stored.mark, list_positions(str(self.path), "seg"))
         return mark.position, mark.view, mark.chain, mark.frontier_position
 
     # What always holds

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.unit.log.history import History, decide, expected, no_change, no_indexes, opened, other_boot, sample, seen, write_log
 from tests.unit.log.test_replacing import settle
 from tutti.errors import OffsetOutOfRange
-from tutti.log.files.layout import positions_named
+from tutti.log.files.layout import list_positions
 from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
 from tutti_gateway.log.tools.verify import verify
@@ -67,6 +67,6 @@ def test_what_is_left_reads_as_before(written: Path, data: st.DataObject) -> Non
         if start:
             with pytest.raises(OffsetOutOfRange, match=f"begins at {start}"):
                 list(scan(reader, data.draw(st.integers(0, start - 1)), end))
-    firsts = positions_named(str(path), "seg", all_there=True)
+    firsts = list_positions(str(path), "seg", all_there=True)
     assert firsts[0] <= reader.state().start
     assert not verify(path).damage

@@ -13,7 +13,7 @@ from tutti_gateway.core.atomic.layer import Atomic
 from tutti_gateway.core.layers import Layers
 from tutti_gateway.core.membership.layer import Membership
 from tutti_gateway.core.order.forward_table import ForwardTable
-from tutti_gateway.core.order.received_table import LINE, LineInput, LineState, Received
+from tutti_gateway.core.order.received_table import LINE, LineInput, LineState, ReceivedTable
 from tutti_gateway.core.window import Window
 
 _OUTCOMES = "tests/unit/core/test_outcomes.py::"
@@ -201,7 +201,7 @@ ATOMIC = (
         # The same edit of `LogState._abort` changes nothing: a void batch is never applied there, so its line has that progress.
         [
             Edit(
-                Received,
+                ReceivedTable,
                 "_abort",
                 "line.sequence, line.progress = entry.sequence, entry.progress",
                 "line.sequence = entry.sequence",

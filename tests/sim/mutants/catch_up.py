@@ -7,8 +7,8 @@ from tests.sim.mutants.patch import Edit
 from tutti_gateway.core.flush.candidate import Candidate
 from tutti_gateway.core.flush.layer import Flush
 from tutti_gateway.core.flush.learner import Learner
-from tutti_gateway.core.flush.log_adoption import Adopting
-from tutti_gateway.core.flush.log_serving import Serving
+from tutti_gateway.core.flush.log_adoption import LogAdoption
+from tutti_gateway.core.flush.log_serving import LogServer
 from tutti_gateway.core.view.peers import Peers
 
 _SERVING = "tests/unit/core/flush/test_serving.py::"
@@ -51,21 +51,25 @@ CATCH_UP = (
         "serves-without-its-promise",
         "5.3",
         "a source serves a view change while it promises that view",
-        [Edit(Serving, "_serves", "view == standing.promised if view", "True if view")],
+        [Edit(LogServer, "_serves", "view == standing.promised if view", "True if view")],
         proof=f"{_SERVING}test_a_view_change_is_refused_once_a_higher_view_is_promised",
     ),
     Mutant(
         "serves-learners-in-no-view",
         "4.2",
         "a source serves learners while its view stands",
-        [Edit(Serving, "_serves", "else standing.current(standing.view)", "else True")],
+        [Edit(LogServer, "_serves", "else standing.current(standing.view)", "else True")],
         proof=f"{_SERVING}test_a_learner_is_not_served_by_a_gateway_in_no_view",
     ),
     Mutant(
         "adopted-without-the-announced-chain",
         "5.3",
         "a log is adopted when it has the chain value that was announced",
-        [Edit(Adopting, "done", "window.end == wanted.end and wanted.chain in (None, window.chain)", "window.end == wanted.end")],
+        [
+            Edit(
+                LogAdoption, "done", "window.end == wanted.end and wanted.chain in (None, window.chain)", "window.end == wanted.end"
+            )
+        ],
         proof="tests/unit/core/flush/test_adopting.py::test_a_log_is_the_adopted_one_when_its_chain_value_is_the_announced_one",
     ),
     Mutant(

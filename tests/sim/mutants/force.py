@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.sim.mutants.mutant import Mutant
 from tests.sim.mutants.patch import Edit
 from tutti_gateway.core.flush.layer import Flush
-from tutti_gateway.core.membership.forced_roster import Force
+from tutti_gateway.core.membership.forced_roster import ForcedRoster
 from tutti_gateway.core.view import quorum
 
 _UNIT = "tests/unit/core/test_force.py::"
@@ -16,7 +16,7 @@ FORCE = (
         "forced-while-a-majority-is-heard",
         "5",
         "nothing is forced while a majority of the roster is heard",
-        [Edit(Force, "_forbidden", "    if self._peers.hears_majority():", "    if False:")],
+        [Edit(ForcedRoster, "_forbidden", "    if self._peers.hears_majority():", "    if False:")],
         proof=f"{_UNIT}test_nothing_is_forced_while_a_majority_is_heard_though_no_view_decides",
     ),
     Mutant(
@@ -37,7 +37,7 @@ FORCE = (
         "left-out-goes-on",
         "5",
         "who was left out by force takes no part any more",
-        [Edit(Force, "estranged", "    if beat.out and beat.forced > state.forced:", "    if False:")],
+        [Edit(ForcedRoster, "estranged", "    if beat.out and beat.forced > state.forced:", "    if False:")],
         proof=f"{_TRANSCRIPT}[group_forced_apart]",
     ),
 )

@@ -6,9 +6,9 @@ from tests.sim.mixes import Mix
 from tests.sim.mutants.mutant import Mutant
 from tests.sim.mutants.patch import Edit
 from tutti_gateway.core.inbound import Inbound
-from tutti_gateway.core.lanes.dedup import LineTable
+from tutti_gateway.core.lanes.dedup import DedupTable
 from tutti_gateway.core.lanes.layer import Unordered
-from tutti_gateway.core.lanes.lost_end import Healing
+from tutti_gateway.core.lanes.lost_end import LostEndRecovery
 from tutti_gateway.core.lanes.member import Member
 from tutti_gateway.core.lanes.origin import Origin
 from tutti_gateway.log.lanes import lost_end
@@ -141,14 +141,14 @@ LANES = (
         "lane-healed-up-to-the-mark",
         "7",
         "what stood behind the mark of a lost end may be decided: the last attempt goes on with it",
-        [Edit(Healing, "tail", "return self._tail if", "return [] if")],
+        [Edit(LostEndRecovery, "tail", "return self._tail if", "return [] if")],
         _ENDS,
     ),
     Mutant(
         "lane-healed-from-one",
         "7",
         "all of the last attempt are heard before it goes on: the disk of one may have lost its end, too",
-        [Edit(Healing, "needed", "there[disk] for disk in disks)", "there[disk] for disk in disks[:1])")],
+        [Edit(LostEndRecovery, "needed", "there[disk] for disk in disks)", "there[disk] for disk in disks[:1])")],
         _ENDS,
     ),
     Mutant(
@@ -162,14 +162,14 @@ LANES = (
         "lane-healed-below-what-was-shown",
         "7",
         "what was shown behind the mark is not given up because nobody who is asked has it",
-        [Edit(Healing, "tail", "max(self._reach, self.lost.shown)", "self._reach")],
+        [Edit(LostEndRecovery, "tail", "max(self._reach, self.lost.shown)", "self._reach")],
         proof=_UNIT + "test_healing.py::test_what_was_shown_behind_the_mark_is_waited_for",
     ),
     Mutant(
         "lane-healed-with-another-chain",
         "7",
         "the chain at the mark is that of the frame that was lost",
-        [Edit(Healing, "learned", "if frame.position == lost.last and", "if False and")],
+        [Edit(LostEndRecovery, "learned", "if frame.position == lost.last and", "if False and")],
         proof=_UNIT + "test_healing.py::test_another_frame_at_the_mark_than_the_disk_had_halts_the_lane",
     ),
     Mutant(
@@ -177,8 +177,8 @@ LANES = (
         "7",
         "where the disk of a member of the last attempt is gone everybody in the roster is heard",
         [
-            Edit(Healing, "needed", "bool(disks) and all(disk in there for disk in disks)", "bool(disks)"),
-            Edit(Healing, "needed", "there[disk] for disk in disks)", "there[disk] for disk in disks if disk in there)"),
+            Edit(LostEndRecovery, "needed", "bool(disks) and all(disk in there for disk in disks)", "bool(disks)"),
+            Edit(LostEndRecovery, "needed", "there[disk] for disk in disks)", "there[disk] for disk in disks if disk in there)"),
         ],
         proof=_UNIT + "test_healing.py::test_where_a_member_of_the_last_attempt_was_removed_all_that_there_are_are_heard",
     ),
@@ -186,14 +186,14 @@ LANES = (
         "lane-healed-alone",
         "7",
         "where the last attempt was this gateway's alone everybody in the roster is heard: they may have learned of it",
-        [Edit(Healing, "needed", "bool(disks) and", "")],
+        [Edit(LostEndRecovery, "needed", "bool(disks) and", "")],
         proof=_UNIT + "test_healing.py::test_an_end_that_was_this_gateway_s_alone_is_asked_of_all_that_there_are",
     ),
     Mutant(
         "lane-healed-without-a-view",
         "7",
         "the roster is believed in a primary view alone",
-        [Edit(Healing, "tail", " and self._context.standing.primary", "")],
+        [Edit(LostEndRecovery, "tail", " and self._context.standing.primary", "")],
         proof=_UNIT + "test_healing.py::test_the_roster_is_believed_in_a_view_alone",
     ),
     Mutant(
@@ -249,21 +249,21 @@ LANES = (
         "lane-healing-without-one-unknown",
         "7",
         "who the roster lacks was removed only where a primary view knows the roster",
-        [Edit(Healing, "removed", "if self._context.standing.primary else ()", "")],
+        [Edit(LostEndRecovery, "removed", "if self._context.standing.primary else ()", "")],
         proof=_UNIT + "test_resumed.py::test_nobody_is_taken_as_removed_without_a_view",
     ),
     Mutant(
         "lane-healing-waits-for-one-removed",
         "7",
         "what one that was removed answered is waited for no longer",
-        [Edit(Healing, "_heard", " if one in roster", "")],
+        [Edit(LostEndRecovery, "_heard", " if one in roster", "")],
         proof=_UNIT + "test_resumed.py::test_who_was_removed_before_it_gave_what_it_alone_has_is_waited_for_no_longer",
     ),
     Mutant(
         "lane-healed-by-number",
         "7",
         "the disks of the last attempt are heard, and not those that have their numbers now",
-        [Edit(Healing, "needed", "[disk for member, disk", "[self._context.window.state.disk_of(member) for member, disk")],
+        [Edit(LostEndRecovery, "needed", "[disk for member, disk", "[self._context.window.state.disk_of(member) for member, disk")],
         _EXCHANGED,
         quick=True,
     ),
@@ -306,14 +306,14 @@ LANES = (
         "lane-healed-over-what-another-has-decided",
         "7",
         "what any gateway of the roster has decided comes before the last attempt goes on",
-        [Edit(Healing, "_certain", "*(self._decided.get(one, 0) for one in self._others), ", "")],
+        [Edit(LostEndRecovery, "_certain", "*(self._decided.get(one, 0) for one in self._others), ", "")],
         proof=_UNIT + "test_gone.py::test_what_any_gateway_has_decided_comes_before_the_last_attempt_goes_on",
     ),
     Mutant(
         "lane-end-in-doubt-taken-for-given",
         "7",
         "a copy that ends in an earlier attempt than the mark gives what is decided there, and nothing behind it",
-        [Edit(Healing, "_givers", "attempt >= least and up_to", "up_to")],
+        [Edit(LostEndRecovery, "_givers", "attempt >= least and up_to", "up_to")],
         proof=_UNIT + "test_gone.py::test_an_end_that_only_the_lost_disk_could_decide_is_named_with_who_holds_it",
     ),
     Mutant(
@@ -327,14 +327,14 @@ LANES = (
         "lane-gap-taken",
         "7",
         "first in, first out: a batch is taken when all before it are",
-        [Edit(LineTable, "judge", "    if frame.first_sequence == end + 1:", "    if frame.first_sequence > end:")],
+        [Edit(DedupTable, "judge", "    if frame.first_sequence == end + 1:", "    if frame.first_sequence > end:")],
         proof=_UNIT + "test_batches.py::test_a_batch_sent_twice_is_answered_when_decided_to_who_sent_it_last",
     ),
     Mutant(
         "lane-sent-twice",
         "7",
         "a producer's lines are rebuilt from the lane at a start: what was sent again is known",
-        [Edit(LineTable, "__init__", "self._decided = dict(lines)", "self._decided = dict.fromkeys(lines, (0, 0))")],
+        [Edit(DedupTable, "__init__", "self._decided = dict(lines)", "self._decided = dict.fromkeys(lines, (0, 0))")],
         proof=_UNIT + "test_batches.py::test_what_was_decided_before_a_start_is_no_news_after_it",
     ),
 )

@@ -15,7 +15,7 @@ from tutti.delivery.session import Session
 from tutti_gateway.core.layers import Layers
 from tutti_gateway.core.order.forward_table import ForwardTable
 from tutti_gateway.core.order.layer import Ordering
-from tutti_gateway.core.order.received_table import Received
+from tutti_gateway.core.order.received_table import ReceivedTable
 from tutti_gateway.core.order.receiver import Receiver
 from tutti_gateway.core.order.requests import Requests
 from tutti_gateway.core.order.sequencer import Sequencer
@@ -27,9 +27,9 @@ _EPOCHS = "tests/unit/client/test_epochs.py::"
 
 
 def _trusting(take: Any) -> Any:
-    """`Received.take` of a member that believes what its coordinator orders, whatever sequence it has."""
+    """`ReceivedTable.take` of a member that believes what its coordinator orders, whatever sequence it has."""
 
-    def trusting(self: Received, frame: Frame) -> None:
+    def trusting(self: ReceivedTable, frame: Frame) -> None:
         line = self.line(frame.producer) if frame.kind == Kind.BATCH else None
         if line is None or line.epoch != frame.epoch:
             take(self, frame)
@@ -40,7 +40,7 @@ def _trusting(take: Any) -> Any:
     return trusting
 
 
-_TRUSTING = Value(Received, "take", _trusting, wraps=True)
+_TRUSTING = Value(ReceivedTable, "take", _trusting, wraps=True)
 
 ORDER = (
     Mutant(
@@ -131,7 +131,7 @@ ORDER = (
         "an EPOCH carries the producer's progress on",
         [
             Edit(Sequencer, "_place_epoch", "line.sequence, line.progress)", "line.sequence, b'')"),
-            Edit(Received, "_epoch", " and body.progress == line.progress", ""),
+            Edit(ReceivedTable, "_epoch", " and body.progress == line.progress", ""),
         ],
         RIVALS,
         quick=True,

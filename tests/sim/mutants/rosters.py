@@ -6,8 +6,8 @@ from tests.sim.mutants.mutant import ROSTER, Mutant
 from tests.sim.mutants.patch import Edit
 from tutti_gateway.core.flush.candidate import Candidate
 from tutti_gateway.core.inbound import Inbound
-from tutti_gateway.core.membership.coordinator_duties import Duties
-from tutti_gateway.core.membership.roster_change import Changes
+from tutti_gateway.core.membership.coordinator_duties import CoordinatorDuties
+from tutti_gateway.core.membership.roster_change import RosterChanges
 from tutti_gateway.core.view import quorum
 
 _VOTES = "tests/unit/core/test_roster_votes.py::"
@@ -23,35 +23,35 @@ ROSTERS = (
         "roster-behind-an-undecided-one",
         "5.7",
         "a ROSTER is ordered when the ROSTER before it is decided",
-        [Edit(Changes, "_may_order", " and not self._window.rosters", "")],
+        [Edit(RosterChanges, "_may_order", " and not self._window.rosters", "")],
         proof=f"{_VOTES}test_a_roster_is_ordered_when_the_one_before_it_is_decided",
     ),
     Mutant(
         "roster-before-its-view",
         "5.7",
         "a ROSTER is ordered when the VIEW frame of its view is decided",
-        [Edit(Changes, "_may_order", " and standing.primary", "")],
+        [Edit(RosterChanges, "_may_order", " and standing.primary", "")],
         proof=f"{_VOTES}test_a_roster_is_ordered_when_the_view_is_decided",
     ),
     Mutant(
         "replaced-before-caught-up",
         "5.7",
         "a new disk takes the place of a voter when it has caught up",
-        [Edit(Changes, "_objection", "if not self._caught_up(peer.number):", "if False:")],
+        [Edit(RosterChanges, "_objection", "if not self._caught_up(peer.number):", "if False:")],
         proof=f"{_VOTES}test_a_new_disk_is_not_put_in_place_of_the_old_one_before_it_has_caught_up",
     ),
     Mutant(
         "joined-before-caught-up",
         "4.2",
         "a view takes a gateway in when it has caught up",
-        [Edit(Duties, "_may_join", "if not beat.ready and beat.frontier < self._window.frontier:", "if False:")],
+        [Edit(CoordinatorDuties, "_may_join", "if not beat.ready and beat.frontier < self._window.frontier:", "if False:")],
         proof=f"{_VOTES}test_a_new_gateway_is_taken_into_a_view_when_it_has_caught_up_and_votes_only_there",
     ),
     Mutant(
         "promoted-outside-the-view",
         "5.7",
         "an added gateway votes when the view has taken it in",
-        [Edit(Changes, "_promote", " and number in self._standing.members", "")],
+        [Edit(RosterChanges, "_promote", " and number in self._standing.members", "")],
         proof=f"{_VOTES}test_a_gateway_that_has_caught_up_votes_when_a_view_has_taken_it_in",
     ),
     Mutant(
@@ -86,14 +86,14 @@ ROSTERS = (
         "added-again-while-counted",
         "5.7",
         "a removed voter is added again when a majority knows durably that it was removed",
-        [Edit(Changes, "order", " and self._is_counted(ask.name)", " and False")],
+        [Edit(RosterChanges, "order", " and self._is_counted(ask.name)", " and False")],
         proof="tests/unit/core/test_roster_done.py::test_a_removed_voter_is_added_again_when_a_majority_knows_that_it_was_removed",
     ),
     Mutant(
         "draining-coordinator-changes-the-roster",
         "5.0",
         "a coordinator that leaves orders no ROSTER",
-        [Edit(Changes, "_may_order", " and not standing.draining", "")],
+        [Edit(RosterChanges, "_may_order", " and not standing.draining", "")],
         proof=f"{_OUTCOMES}test_a_coordinator_that_leaves_orders_nothing_new",
     ),
 )

@@ -7,7 +7,7 @@ from tests.sim.mutants.mutant import Mutant
 from tests.sim.mutants.patch import Edit
 from tutti.data.log_state import LogState
 from tutti_gateway.core.order.layer import Ordering
-from tutti_gateway.core.order.received_table import Received
+from tutti_gateway.core.order.received_table import ReceivedTable
 from tutti_gateway.core.order.sequencer import Sequencer
 
 STAGED = Mix("kill loss restart rival", stagers=2, committers=3, producers=1, rate=8.0, pace=3.0)
@@ -19,7 +19,14 @@ TRANSACTIONS = (
         "spent-twice",
         "3",
         "what an undecided TXN makes visible is not staged any more",
-        [Edit(Received, "stage", "self._visible.update(dict.fromkeys(decode_body(TxnBody, frame.body).staged, frame))", "pass")],
+        [
+            Edit(
+                ReceivedTable,
+                "stage",
+                "self._visible.update(dict.fromkeys(decode_body(TxnBody, frame.body).staged, frame))",
+                "pass",
+            )
+        ],
         STAGED.but(latency="wan"),
         quick=True,
     ),
@@ -86,14 +93,14 @@ TRANSACTIONS = (
         "spent-though-cut",
         "3",
         "what a TXN spent is staged again when that is cut",
-        [Edit(Received, "rebuild", "self._visible: dict[int, Frame] = {}", "self._visible = getattr(self, '_visible', {})")],
+        [Edit(ReceivedTable, "rebuild", "self._visible: dict[int, Frame] = {}", "self._visible = getattr(self, '_visible', {})")],
         proof=_PROOF + "test_a_cut_gives_back_what_an_undecided_transaction_spent",
     ),
     Mutant(
         "abort-over-a-txn-taken",
         "3",
         "a member takes no ABORT that reaches over a TXN, or over what one makes visible",
-        [Edit(Received, "_abort", "not any(at in self._visible for at in void)\n", "True\n")],
+        [Edit(ReceivedTable, "_abort", "not any(at in self._visible for at in void)\n", "True\n")],
         proof=_PROOF + "test_a_member_does_not_take_an_abort_that_reaches_over_a_transaction",
     ),
 )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from tests.sim.mixes import Mix
 from tests.sim.mutants.mutant import Mutant
 from tests.sim.mutants.patch import Edit
-from tutti_gateway.core.flush.install_snapshot import Relearning
-from tutti_gateway.core.flush.log_adoption import Adopting
-from tutti_gateway.core.flush.log_serving import Serving
-from tutti_gateway.core.order.housekeeping import Upkeep
+from tutti_gateway.core.flush.install_snapshot import SnapshotInstall
+from tutti_gateway.core.flush.log_adoption import LogAdoption
+from tutti_gateway.core.flush.log_serving import LogServer
+from tutti_gateway.core.order.housekeeping import Housekeeping
 from tutti_gateway.core.view.peers import Peers
 
 RETENTION = Mix("trim kill power pause split", members=(3, 4), seconds=60, rate=15.0, pipeline=16)
@@ -29,7 +29,7 @@ TRIMS = (
         "a frontier goes to the end of a snapshot when the disk has it, and not before",
         [
             Edit(
-                Relearning,
+                SnapshotInstall,
                 "_take",
                 "        self._token = self._outbox.replace_log(data)",
                 "        self._token = self._outbox.replace_log(data)\n        self.persisted(self._token)",
@@ -43,21 +43,21 @@ TRIMS = (
         "any-frames-for-the-begin",
         "5.4",
         "who is below the trim gets the state there, and not the frames behind it",
-        [Edit(Serving, "on_log_read", "message.first < self._window.state.start", "False")],
+        [Edit(LogServer, "on_log_read", "message.first < self._window.state.start", "False")],
         RETENTION,
     ),
     Mutant(
         "snapshot-over-a-damaged-end",
         "6",
         "in a view change no state replaces a damaged end that reaches further",
-        [Edit(Adopting, "on_snapshot", "if reaches or not", "if not")],
+        [Edit(LogAdoption, "on_snapshot", "if reaches or not", "if not")],
         proof="tests/unit/core/flush/test_adopting.py::test_a_damaged_end_that_reaches_behind_the_state_stays",
     ),
     Mutant(
         "draining-coordinator-trims",
         "5.0",
         "a coordinator that leaves orders no TRIM",
-        [Edit(Upkeep, "trim", " or self._standing.draining", "")],
+        [Edit(Housekeeping, "trim", " or self._standing.draining", "")],
         proof="tests/unit/core/test_outcomes.py::test_a_coordinator_that_leaves_orders_nothing_new",
     ),
 )

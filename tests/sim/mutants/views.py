@@ -21,13 +21,13 @@ from tutti_gateway.core.flush import log_choice
 from tutti_gateway.core.flush.candidate import Candidate
 from tutti_gateway.core.flush.layer import Flush
 from tutti_gateway.core.flush.learner import Learner
-from tutti_gateway.core.flush.log_adoption import Adopting
-from tutti_gateway.core.flush.log_serving import Serving
+from tutti_gateway.core.flush.log_adoption import LogAdoption
+from tutti_gateway.core.flush.log_serving import LogServer
 from tutti_gateway.core.membership.layer import Membership
-from tutti_gateway.core.membership.roster_change import Changes
+from tutti_gateway.core.membership.roster_change import RosterChanges
 from tutti_gateway.core.view.peers import Peers
 from tutti_gateway.core.view.quorum import Rosters
-from tutti_gateway.core.view.view_state import Standing
+from tutti_gateway.core.view.view_state import ViewState
 
 _MOST = "2 * len(attempt.states) > len(peers.configured)"
 
@@ -84,7 +84,7 @@ VIEWS = (
         "5.2",
         "no YES of an old view leaves once a higher one is promised",
         [
-            Edit(Standing, "current", "0 < view == self.promised == self.accepted == self.view", "0 < view == self.view"),
+            Edit(ViewState, "current", "0 < view == self.promised == self.accepted == self.view", "0 < view == self.view"),
             Edit(Flush, "end_view", "        self._standing.end_view()\n", "        pass\n"),
         ],
         CRASHES,
@@ -185,14 +185,14 @@ VIEWS = (
         "what an older view left behind is cut where it differs from the log to install",
         [
             Edit(
-                Adopting,
+                LogAdoption,
                 "begin",
                 "common(self.extent(), theirs, window.frontier)",
                 "Common(max(min(window.end, theirs.end), window.frontier), True)",
             ),
-            Edit(Adopting, "begin", "self._log.cut(equal.position)", "pass"),
-            Edit(Adopting, "done", "        self.replaced(wanted.end)\n", "        pass\n"),
-            Edit(Adopting, "done", "window.end == wanted.end and wanted.chain in (None, window.chain)", "True"),
+            Edit(LogAdoption, "begin", "self._log.cut(equal.position)", "pass"),
+            Edit(LogAdoption, "done", "        self.replaced(wanted.end)\n", "        pass\n"),
+            Edit(LogAdoption, "done", "window.end == wanted.end and wanted.chain in (None, window.chain)", "True"),
         ],
         MUCH,
     ),
@@ -200,7 +200,7 @@ VIEWS = (
         "cut-at-the-frontier",
         "5.4",
         "a member cuts at the first position that differs: what is behind it may be decided",
-        [Edit(Adopting, "begin", "common(self.extent(), theirs, window.frontier)", "Common(window.frontier, True)")],
+        [Edit(LogAdoption, "begin", "common(self.extent(), theirs, window.frontier)", "Common(window.frontier, True)")],
         MUCH,
         quick=True,
     ),
@@ -210,12 +210,14 @@ VIEWS = (
         "logs are compared by views and chain, not by their length",
         [
             Edit(
-                Adopting,
+                LogAdoption,
                 "begin",
                 "common(self.extent(), theirs, window.frontier)",
                 "Common(max(min(window.end, theirs.end), window.frontier), True)",
             ),
-            Edit(Adopting, "done", "window.end == wanted.end and wanted.chain in (None, window.chain)", "window.end == wanted.end"),
+            Edit(
+                LogAdoption, "done", "window.end == wanted.end and wanted.chain in (None, window.chain)", "window.end == wanted.end"
+            ),
         ],
         MUCH,
     ),
@@ -269,9 +271,9 @@ VIEWS = (
         "4.2",
         "a learner takes decided frames only",
         [
-            Edit(Serving, "on_fetch", "window.end if message.view else window.frontier", "window.end"),
+            Edit(LogServer, "on_fetch", "window.end if message.view else window.frontier", "window.end"),
             Edit(
-                Serving,
+                LogServer,
                 "on_fetch",
                 "frames=tuple(frames)))",
                 "frames=tuple(frames), source=0 if message.view else standing.view, stop=frames[-1].position))",
@@ -314,7 +316,7 @@ VIEWS = (
         "roster-without-a-majority-of-the-new",
         "5.7",
         "a roster changes in a view that holds a majority of the new one",
-        [Edit(Changes, "_objection", "if not new.majority(self._peers.incarnations(self._standing.members)):", "if False:")],
+        [Edit(RosterChanges, "_objection", "if not new.majority(self._peers.incarnations(self._standing.members)):", "if False:")],
         ROSTER,
     ),
     Mutant(

@@ -9,7 +9,14 @@ from pyarrow import flight
 
 from tutti.errors import Aborted, Behind, Damaged, DiskFailed, Unavailable, UsageError
 from tutti_gateway.core import limits
-from tutti_gateway.reads.protocol.flight_errors import Fault, SchemaError, flight_error, schema_told, sent_on, told
+from tutti_gateway.reads.protocol.flight_errors import (
+    ReadError,
+    SchemaError,
+    converting_corruption,
+    flight_error,
+    raises_flight_errors,
+    raises_schema_errors,
+)
 
 
 def info(error: flight.FlightError) -> dict[str, object]:
@@ -19,8 +26,8 @@ def info(error: flight.FlightError) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("error", "kind", "code"),
     [
-        (Fault("busy", "no place"), flight.FlightUnavailableError, "busy"),
-        (Fault("beyond_frontier", "too far", frontier=3), flight.FlightServerError, "beyond_frontier"),
+        (ReadError("busy", "no place"), flight.FlightUnavailableError, "busy"),
+        (ReadError("beyond_frontier", "too far", frontier=3), flight.FlightServerError, "beyond_frontier"),
         (Behind("behind"), flight.FlightUnavailableError, "behind"),
         (Unavailable("gone"), flight.FlightUnavailableError, "unavailable"),
         (Damaged("position 5"), flight.FlightInternalError, "damaged"),
@@ -44,14 +51,14 @@ def test_damage_is_told_to_who_mends_it_and_sends_on_where_there_are_others(othe
         asked.append((lane, position))
         return others
 
-    with pytest.raises(Fault) as told_of, sent_on(elsewhere, "a lane"):
+    with pytest.raises(ReadError) as told_of, converting_corruption(elsewhere, "a lane"):
         raise Damaged("a frame is not whole", 7)
     assert (told_of.value.code, asked) == (code, [("a lane", 7)])
     assert "a frame is not whole" in str(told_of.value)
 
 
 def test_fields_travel() -> None:
-    assert info(flight_error(Fault("behind", "x", frontier=3, seen=9))) == {
+    assert info(flight_error(ReadError("behind", "x", frontier=3, seen=9))) == {
         "code": "behind",
         "message": "x",
         "frontier": 3,
@@ -69,23 +76,23 @@ def test_a_fault_of_the_server_is_logged_and_not_shown(caplog: pytest.LogCapture
 
 
 def test_nothing_else_gets_out() -> None:
-    @told
+    @raises_flight_errors
     def fails(error: Exception) -> None:
         raise error
 
-    for error in (KeyError("x"), pa.ArrowInvalid("x"), Fault("busy", "x"), RecursionError()):
+    for error in (KeyError("x"), pa.ArrowInvalid("x"), ReadError("busy", "x"), RecursionError()):
         with pytest.raises(flight.FlightError):
             fails(error)
-    assert told(lambda: 5)() == 5
+    assert raises_flight_errors(lambda: 5)() == 5
 
 
 def test_what_a_client_sees_over_the_wire() -> None:
     """The library's own behaviour, on which the texts of this server rest."""
 
     class Server(flight.FlightServerBase):
-        @told
+        @raises_flight_errors
         def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[bytes]:
-            raise Fault(action.type, "é" * 5000, frontier=7)
+            raise ReadError(action.type, "é" * 5000, frontier=7)
 
     with Server("grpc://127.0.0.1:0") as server, flight.connect(f"grpc://127.0.0.1:{server.port}") as client:
         with pytest.raises(flight.FlightUnavailableError) as busy:
@@ -100,7 +107,7 @@ def test_what_a_client_sees_over_the_wire() -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        Fault("malformed", "é" * 5000),
+        ReadError("malformed", "é" * 5000),
         UsageError("wrong"),
         Unavailable("gone"),
         KeyError("x"),
@@ -109,7 +116,7 @@ def test_what_a_client_sees_over_the_wire() -> None:
 )
 def test_an_error_of_get_schema_has_its_sentence_and_no_traceback(error: Exception) -> None:
     class Server(flight.FlightServerBase):
-        @schema_told
+        @raises_schema_errors
         def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:  # type: ignore[override]  # as in the server
             raise error
 
@@ -126,10 +133,10 @@ def test_an_error_of_get_schema_has_its_sentence_and_no_traceback(error: Excepti
 
 
 def test_nothing_but_a_schema_error_gets_out_of_get_schema() -> None:
-    @schema_told
+    @raises_schema_errors
     def fails() -> None:
         raise KeyError("x")
 
     with pytest.raises(SchemaError, match="the reads process failed"):
         fails()
-    assert schema_told(lambda: 5)() == 5
+    assert raises_schema_errors(lambda: 5)() == 5

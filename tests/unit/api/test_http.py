@@ -24,14 +24,14 @@ from tutti.runtime.http_server import Server
 from tutti.runtime.listener import CROWDED
 from tutti.security.tokens import Access, change_tokens, digest_of
 from tutti_gateway.core import limits
-from tutti_gateway.reads.admin.http import AdminProtocol, AdminServer, Answer, Page, application
-from tutti_gateway.reads.common.authorization import Files, Guard
+from tutti_gateway.reads.admin.http import AdminProtocol, AdminServer, Page, PageResponse, application
+from tutti_gateway.reads.common.authorization import ReadsAuthorizer, SecurityFiles
 
 PAGES: dict[str, Page] = {
-    "/healthz": lambda _asked: Answer(200, "application/json", b'{"status":"ok"}'),
-    "/readyz": lambda _asked: Answer(503, "application/json", b'{"state":"joining"}'),
-    "/asked": lambda asked: Answer(200, "text/plain", repr(sorted(asked.items())).encode(), {"tutti-next": "7"}),
-    "/broken": lambda _asked: Answer(1 // 0, "", b""),
+    "/healthz": lambda _asked: PageResponse(200, "application/json", b'{"status":"ok"}'),
+    "/readyz": lambda _asked: PageResponse(503, "application/json", b'{"state":"joining"}'),
+    "/asked": lambda asked: PageResponse(200, "text/plain", repr(sorted(asked.items())).encode(), {"tutti-next": "7"}),
+    "/broken": lambda _asked: PageResponse(1 // 0, "", b""),
 }
 
 
@@ -179,10 +179,10 @@ def test_requests_are_taken_as_the_rfc_has_them(port: int, data: bytes, status: 
 def test_a_client_that_closes_its_side_gets_its_answer() -> None:
     wanted, asked = threading.Event(), threading.Event()
 
-    def slow(_asked: Any) -> Answer:
+    def slow(_asked: Any) -> PageResponse:
         asked.set()
         assert wanted.wait(60)
-        return Answer(200, "text/plain", b"late")
+        return PageResponse(200, "text/plain", b"late")
 
     listener = socket.create_server(("127.0.0.1", 0))
     server = AdminServer(listener, {**PAGES, "/slow": slow})
@@ -319,6 +319,8 @@ def test_what_a_request_says_of_its_host_opens_no_page(tmp_path: Path, host: byt
     tokens = tmp_path / "tokens.toml"
     change_tokens(tokens, lambda known: known.update(one=Access("one", digest_of("one"))))
     monkeypatch.setattr(Request, "url", property(lambda request: URL(f"http://{request.headers['host']}{request.scope['path']}")))
-    app = application(PAGES | {"/console/y": PAGES["/asked"]}, Guard(Files(tokens=str(tokens))), open_metrics=True)
+    app = application(
+        PAGES | {"/console/y": PAGES["/asked"]}, ReadsAuthorizer(SecurityFiles(tokens=str(tokens))), open_metrics=True
+    )
     statuses = [asyncio.run(_status(app, path, host)) for path in ("/asked", "/healthz", "/console/y")]
     assert statuses == [401, 200, 200]

@@ -8,8 +8,8 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from tutti_gateway.core import limits
-from tutti_gateway.reads.admin.metric_catalog import COUNTER, FIGURES, HISTOGRAM
-from tutti_gateway.reads.admin.metrics import Known, exposition
+from tutti_gateway.reads.admin.metric_catalog import COUNTER, HISTOGRAM, METRICS
+from tutti_gateway.reads.admin.metrics import LogFigures, exposition
 
 READS: dict[str, Any] = {
     "calls": {"stream": 2, "follow": 1, "action": 0},
@@ -65,7 +65,7 @@ STATUS: dict[str, Any] = {
 
 
 def scrape(status: dict[str, Any] | None, **kwargs: Any) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    text = exposition(status, READS, Known(**kwargs)).decode()
+    text = exposition(status, READS, LogFigures(**kwargs)).decode()
     samples = {}
     for family in text_string_to_metric_families(text):
         assert family.documentation
@@ -159,7 +159,7 @@ def whole_status() -> dict[str, Any]:
     status["members"] = [{"name": "lga", "voter": True, "round_trip_us": 1500}]
     status["transport"]["peers"][0]["received_bytes"] = 1
     status["security"] = {"tokens": 2, "trouble": "", "refused": {"who": 1}}
-    for figure in FIGURES:
+    for figure in METRICS:
         place = status
         *keys, last = figure.path.split(".")
         if keys[:1] in (["reads"], ["made"], ["links"], ["topics_held"], ["query_lags"], ["tokens"]) or last == "reader_lags":
@@ -171,10 +171,10 @@ def whole_status() -> dict[str, Any]:
 
 
 def test_every_figure_is_in_a_scrape_with_its_type_and_labels() -> None:
-    text = exposition(whole_status(), READS, Known({"t": (1, 2)}, {"r": 1}, {"q": (3, 4000)})).decode()
+    text = exposition(whole_status(), READS, LogFigures({"t": (1, 2)}, {"r": 1}, {"q": (3, 4000)})).decode()
     served = {family.name: family for family in text_string_to_metric_families(text)}
-    assert set(served) == {figure.name for figure in FIGURES}
-    for figure in FIGURES:
+    assert set(served) == {figure.name for figure in METRICS}
+    for figure in METRICS:
         family = served[figure.name]
         assert (family.type, family.documentation) == (figure.kind, figure.help)
         assert family.samples
@@ -185,7 +185,7 @@ def test_every_figure_is_in_a_scrape_with_its_type_and_labels() -> None:
 def test_names_that_were_released_are_there_and_new_ones_are_noted() -> None:
     """The file is a promise to who has dashboards and alerts: lines are added to it, and none is taken away."""
     promised = (Path(__file__).parent / "metrics.txt").read_text().splitlines()
-    assert sorted(" ".join([figure.shown, figure.kind, *figure.labels]) for figure in FIGURES) == promised
+    assert sorted(" ".join([figure.shown, figure.kind, *figure.labels]) for figure in METRICS) == promised
 
 
 def test_queries_of_spark_have_their_lag() -> None:
@@ -210,8 +210,8 @@ def test_who_coordinates_and_takes_records() -> None:
 
 
 def test_names_are_distinct_and_have_their_units() -> None:
-    assert len({figure.name for figure in FIGURES}) == len(FIGURES)
-    for figure in FIGURES:
+    assert len({figure.name for figure in METRICS}) == len(METRICS)
+    for figure in METRICS:
         assert re.fullmatch(r"tutti_[a-z_]+", figure.name)
         assert not figure.name.endswith(("_total", "_count", "_sum", "_bucket"))
         assert figure.kind != COUNTER or "seconds" not in figure.name

@@ -11,7 +11,7 @@ import pytest
 from tutti.errors import DirectoryRefused, Unavailable
 from tutti_gateway.core import limits
 from tutti_gateway.reads.logs import peer_endpoints as others
-from tutti_gateway.reads.logs.peer_endpoints import Others
+from tutti_gateway.reads.logs.peer_endpoints import PeerCache
 
 OWN, LGA = "grpc://jfk:7402", "grpc://lga:7402"
 
@@ -57,13 +57,13 @@ def house(monkeypatch: pytest.MonkeyPatch) -> House:
     return House()
 
 
-def knows(house: House) -> Others:
-    found = Others(house, house)
+def knows(house: House) -> PeerCache:
+    found = PeerCache(house, house)
     found.own = OWN
     return found
 
 
-def until_asked(found: Others) -> None:
+def until_asked(found: PeerCache) -> None:
     for thread in threading.enumerate():
         if thread.name == "other-gateways":
             thread.join(10)

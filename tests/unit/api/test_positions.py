@@ -12,7 +12,7 @@ from tests.unit.log.test_believed import flip
 from tutti.data.frames.frame import HEADER_SIZE
 from tutti.errors import Damaged
 from tutti.log.read.reader import LogReader
-from tutti_gateway.reads.logs.reader_positions import Positions
+from tutti_gateway.reads.logs.reader_positions import ReaderPositions
 
 
 @pytest.mark.parametrize("more", [0, 100], ids=["no snapshot behind it", "a snapshot behind it"])
@@ -23,7 +23,7 @@ def test_a_damaged_offset_is_told_or_known_from_behind(tmp_path: Path, more: int
     noticed: list[int] = []
     with closing(LogReader(path)) as reader:
         reader.noticed = noticed.append
-        positions = Positions(reader)
+        positions = ReaderPositions(reader)
         assert positions.of("a reader").offset == 10
         assert positions.of("nobody").offset == -1
         damaged = history.offsets("a reader", 40).position

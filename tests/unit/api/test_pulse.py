@@ -7,15 +7,15 @@ from tutti.data.log_state import LogState
 from tutti.log.files.data_directory import open_directory
 from tutti.log.files.live_page import LivePage
 from tutti.log.read.reader import LogReader
-from tutti_gateway.reads.common.gateway_liveness import Pulse
+from tutti_gateway.reads.common.gateway_liveness import Liveness
 
-LOOKS = limits.FLIGHT_SILENT_MS_MAX // 1000
+LOOKS = limits.FLIGHT_SILENCE_MS_MAX // 1000
 
 
-def pulse_of(path: Path) -> tuple[Pulse, LogReader]:
+def pulse_of(path: Path) -> tuple[Liveness, LogReader]:
     open_directory(str(path), gateway="jfk", group="ingest").close()
     reader = LogReader(path)
-    return Pulse(reader.beat_us), reader
+    return Liveness(reader.beat_us), reader
 
 
 def published(path: Path) -> LivePage:

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tutti_gateway.reads.logs.ranges import Ranges
-from tutti_gateway.reads.protocol.flight_errors import Fault
-from tutti_gateway.reads.protocol.tickets import Known
+from tutti_gateway.reads.logs.ranges import RangeResolver
+from tutti_gateway.reads.protocol.flight_errors import ReadError
+from tutti_gateway.reads.protocol.tickets import Request
 
 
 class Frontier(NamedTuple):
@@ -33,31 +33,31 @@ class Watch:
         return Frontier(12)
 
 
-def ranges(watch: Watch, state: str) -> Ranges:
-    return Ranges(Reader(), watch, lambda: state)  # type: ignore[arg-type]  # stand-ins with what is used
+def ranges(watch: Watch, state: str) -> RangeResolver:
+    return RangeResolver(Reader(), watch, lambda: state)  # type: ignore[arg-type]  # stand-ins with what is used
 
 
 @pytest.mark.parametrize("state", ["primary", "joining", "leaving", "unknown"])
 def test_what_may_come_is_waited_for(state: str) -> None:
     watch = Watch()
-    assert ranges(watch, state).frontier(Known(seen=12), bool).offset == 12
-    with pytest.raises(Fault) as refused:
-        ranges(watch, state).frontier(Known(seen=13), bool)
+    assert ranges(watch, state).frontier(Request(seen=12), bool).offset == 12
+    with pytest.raises(ReadError) as refused:
+        ranges(watch, state).frontier(Request(seen=13), bool)
     assert (refused.value.code, watch.waited) == ("behind", 2)
 
 
 @pytest.mark.parametrize("state", ["minority", "halted"])
 def test_who_is_cut_off_says_at_once_that_it_is_behind(state: str) -> None:
     watch = Watch()
-    with pytest.raises(Fault) as refused:
-        ranges(watch, state).frontier(Known(seen=12), bool)
+    with pytest.raises(ReadError) as refused:
+        ranges(watch, state).frontier(Request(seen=12), bool)
     assert (refused.value.code, watch.waited) == ("behind", 0)
 
 
 @pytest.mark.parametrize("state", ["primary", "minority", "halted"])
 def test_who_has_seen_no_more_waits_for_nothing(state: str) -> None:
     watch = Watch()
-    assert ranges(watch, state).frontier(Known(seen=10), bool).offset == 10
+    assert ranges(watch, state).frontier(Request(seen=10), bool).offset == 10
     assert watch.waited == 0
 
 
@@ -75,37 +75,37 @@ class Confirming:
         return self._answer
 
 
-def confirming(answer: bool) -> tuple[Ranges, Confirming]:
+def confirming(answer: bool) -> tuple[RangeResolver, Confirming]:
     watch = Watch()
     confirm = Confirming(watch, answer)
-    return Ranges(Reader(), watch, lambda: "primary", confirm), confirm  # type: ignore[arg-type]  # as above
+    return RangeResolver(Reader(), watch, lambda: "primary", confirm), confirm  # type: ignore[arg-type]  # as above
 
 
 def test_a_linearizable_answer_has_the_frontier_of_after_the_confirmation() -> None:
     made, confirm = confirming(True)
-    assert made.frontier(Known(), bool).offset == 10
-    assert made.frontier(Known(linearizable=True), bool).offset == 12
+    assert made.frontier(Request(), bool).offset == 10
+    assert made.frontier(Request(linearizable=True), bool).offset == 12
     assert confirm.asked == 1
 
 
 def test_who_cannot_confirm_its_frontier_is_behind() -> None:
     made, _ = confirming(False)
-    with pytest.raises(Fault, match=r"this gateway \(primary\) cannot confirm its frontier 12") as refused:
-        made.frontier(Known(seen=7, linearizable=True), bool)
+    with pytest.raises(ReadError, match=r"this gateway \(primary\) cannot confirm its frontier 12") as refused:
+        made.frontier(Request(seen=7, linearizable=True), bool)
     assert (refused.value.code, refused.value.fields) == ("behind", {"frontier": 12, "seen": 7})
 
 
 def test_an_offset_beyond_the_frontier_is_refused_for_good_by_who_confirms_it_alone() -> None:
     made, confirm = confirming(True)
     assert made.offsets(0, 12, Frontier(10)) == (0, 12)  # type: ignore[arg-type]  # as above
-    with pytest.raises(Fault) as refused:
+    with pytest.raises(ReadError) as refused:
         made.offsets(0, 13, Frontier(10))  # type: ignore[arg-type]  # as above
     assert (refused.value.code, refused.value.fields["frontier"], confirm.asked) == ("beyond_frontier", 12, 2)
-    with pytest.raises(Fault) as lagging:
+    with pytest.raises(ReadError) as lagging:
         confirming(False)[0].offsets(0, 13, Frontier(10))  # type: ignore[arg-type]  # as above
     assert lagging.value.code == "behind"
 
 
 def test_a_lane_has_no_linearizable_reads() -> None:
-    with pytest.raises(Fault, match="omit `linearizable`"):
-        ranges(Watch(), "primary").frontier(Known(linearizable=True), bool)
+    with pytest.raises(ReadError, match="omit `linearizable`"):
+        ranges(Watch(), "primary").frontier(Request(linearizable=True), bool)

@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 
 from tutti import limits as common_limits
 from tutti_gateway.core import limits
-from tutti_gateway.reads.protocol.flight_errors import Fault
+from tutti_gateway.reads.protocol.flight_errors import ReadError
 from tutti_gateway.reads.protocol.tickets import (
     AtTime,
     Command,
-    FrontierAsk,
-    NothingAsked,
-    SaveAsk,
+    EmptyRequest,
+    FrontierRequest,
+    SaveOffsetRequest,
     Ticket,
-    TicksAsk,
+    TicksRequest,
     decode,
     encode,
 )
@@ -26,8 +26,8 @@ def ticket(**fields: object) -> Ticket:
     return decode(Ticket, json.dumps(fields).encode(), "the ticket")
 
 
-def refused(kind: type, data: bytes) -> Fault:
-    with pytest.raises(Fault) as caught:
+def refused(kind: type, data: bytes) -> ReadError:
+    with pytest.raises(ReadError) as caught:
         decode(kind, data, "the ticket")
     return caught.value
 
@@ -37,7 +37,7 @@ def test_nothing_said_is_the_whole_log() -> None:
     assert (ticket().start, ticket().end, ticket().topics, ticket().follow) == ("earliest", None, None, False)
 
 
-@pytest.mark.parametrize("kind", [Ticket, Command, FrontierAsk, NothingAsked, TicksAsk])
+@pytest.mark.parametrize("kind", [Ticket, Command, FrontierRequest, EmptyRequest, TicksRequest])
 def test_every_request_may_say_what_its_caller_knows(kind: type[Ticket]) -> None:
     known = decode(kind, b'{"seen": 7, "log": "abc"}', "the request")
     assert (known.seen, known.log) == (7, "abc")
@@ -84,7 +84,7 @@ def test_no_json_and_too_much_of_it() -> None:
     assert "malformed" in str(refused(Ticket, b"\xff\xfe"))
     assert str(common_limits.TICKET_BYTES_MAX) in str(refused(Ticket, b" " * (common_limits.TICKET_BYTES_MAX + 1)))
     assert refused(Ticket, b'{"topics":' + b"[" * 60_000).code == "malformed"
-    assert "a JSON object with the fields: seen, log" in str(refused(NothingAsked, b'{"a": 1}'))
+    assert "a JSON object with the fields: seen, log" in str(refused(EmptyRequest, b'{"a": 1}'))
 
 
 def test_a_command_is_cut_one_way() -> None:
@@ -94,10 +94,10 @@ def test_a_command_is_cut_one_way() -> None:
 
 
 def test_long_polls_and_saved_offsets_are_bounded() -> None:
-    assert decode(FrontierAsk, b'{"beyond": -1}', "it").beyond == -1
-    assert refused(FrontierAsk, b'{"timeout_ms": 3600000}').code == "malformed"
-    assert refused(SaveAsk, b'{"reader": "a/b", "offset": 1}').code == "malformed"
-    assert refused(SaveAsk, b'{"reader": "a"}').code == "malformed"
+    assert decode(FrontierRequest, b'{"beyond": -1}', "it").beyond == -1
+    assert refused(FrontierRequest, b'{"timeout_ms": 3600000}').code == "malformed"
+    assert refused(SaveOffsetRequest, b'{"reader": "a/b", "offset": 1}').code == "malformed"
+    assert refused(SaveOffsetRequest, b'{"reader": "a"}').code == "malformed"
 
 
 @given(
@@ -125,9 +125,9 @@ def test_tickets_that_are_handed_out_are_taken_back(made: Ticket) -> None:
 )
 def test_any_bytes_are_taken_or_refused(data: bytes) -> None:
     try:
-        answer: Command | Fault = decode(Command, data, "the command")
-    except Fault as fault:
+        answer: Command | ReadError = decode(Command, data, "the command")
+    except ReadError as fault:
         answer = fault
-    if isinstance(answer, Fault):
+    if isinstance(answer, ReadError):
         assert answer.code in ("malformed", "unknown_column")
         assert str(answer).startswith("the command")

@@ -9,14 +9,14 @@ from collections.abc import Callable
 import pytest
 
 from tutti_gateway.core import limits
-from tutti_gateway.reads.common.memory_budget import Room
-from tutti_gateway.reads.protocol.flight_errors import Fault
+from tutti_gateway.reads.common.memory_budget import MemoryBudget
+from tutti_gateway.reads.protocol.flight_errors import ReadError
 
 PLACES = limits.READ_HELD_BYTES_MAX // limits.READ_MAKING_BYTES
 
 
 def test_so_many_are_made_at_a_time_that_they_cannot_take_more_than_there_is() -> None:
-    room, most, now, lock, full = Room(lambda: 0), 0, 0, threading.Lock(), threading.Event()
+    room, most, now, lock, full = MemoryBudget(lambda: 0), 0, 0, threading.Lock(), threading.Event()
 
     def make() -> None:
         nonlocal most, now
@@ -42,22 +42,22 @@ def test_so_many_are_made_at_a_time_that_they_cannot_take_more_than_there_is() -
 def test_what_is_held_leaves_less_and_who_waits_is_told_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "BUSY_WAIT_US_MAX", 200_000)
     held = limits.READ_HELD_BYTES_MAX - limits.READ_MAKING_BYTES
-    room = Room(lambda: held)
-    with room.for_a_batch(), pytest.raises(Fault, match=f"hold {held} bytes") as caught, room.for_a_batch():
+    room = MemoryBudget(lambda: held)
+    with room.for_a_batch(), pytest.raises(ReadError, match=f"hold {held} bytes") as caught, room.for_a_batch():
         pass
     assert (caught.value.code, room.refused) == ("busy", 1)
     with pytest.raises(ZeroDivisionError), room.for_a_batch():  # a batch that fails gives its place back
         _ = 1 // 0
     held += 1
     began = time.monotonic()
-    with pytest.raises(Fault), room.for_a_batch():
+    with pytest.raises(ReadError), room.for_a_batch():
         pass
     assert 0.15 < time.monotonic() - began < 5
 
 
 def test_room_that_becomes_free_is_taken() -> None:
     held = limits.READ_HELD_BYTES_MAX
-    room = Room(lambda: held)
+    room = MemoryBudget(lambda: held)
 
     def free() -> None:
         nonlocal held
@@ -69,7 +69,7 @@ def test_room_that_becomes_free_is_taken() -> None:
 
 
 def test_who_came_first_is_let_in_first() -> None:
-    room, served, entered = Room(lambda: 0), [], []
+    room, served, entered = MemoryBudget(lambda: 0), [], []
     gates = [threading.Event() for _ in range(PLACES)]
 
     def hold(gate: threading.Event) -> None:
@@ -102,8 +102,8 @@ def test_who_came_first_is_let_in_first() -> None:
 
 def test_many_whose_batches_take_long_all_get_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "BUSY_WAIT_US_MAX", 20_000_000)  # a round of all takes 0.35 s
-    room, turns = Room(lambda: 0), [0] * 64
-    refused: list[Fault] = []
+    room, turns = MemoryBudget(lambda: 0), [0] * 64
+    refused: list[ReadError] = []
 
     def scan(number: int) -> None:
         try:
@@ -111,7 +111,7 @@ def test_many_whose_batches_take_long_all_get_their_turn(monkeypatch: pytest.Mon
                 with room.for_a_batch():
                     time.sleep(0.05)
                     turns[number] += 1
-        except Fault as fault:
+        except ReadError as fault:
             refused.append(fault)
 
     scans = [threading.Thread(target=scan, args=(number,), daemon=True) for number in range(len(turns))]
@@ -126,13 +126,13 @@ def test_many_whose_batches_take_long_all_get_their_turn(monkeypatch: pytest.Mon
 def test_who_is_refused_lets_the_next_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "BUSY_WAIT_US_MAX", 1_000_000)
     held, got = limits.READ_HELD_BYTES_MAX, []
-    room = Room(lambda: held)
+    room = MemoryBudget(lambda: held)
 
     def take(name: str) -> None:
         try:
             with room.for_a_batch():
                 got.append(name)
-        except Fault:
+        except ReadError:
             got.append(f"{name} refused")
 
     first = threading.Thread(target=take, args=("first",), daemon=True)

@@ -26,8 +26,8 @@ from tutti.log.read.scan import scan
 from tutti_gateway.core import limits
 from tutti_gateway.reads.logs import served_logs as module
 from tutti_gateway.reads.logs.frontier_watch import FrontierWatch
-from tutti_gateway.reads.logs.served_logs import LaneLine, Shelf
-from tutti_gateway.reads.protocol.flight_errors import Fault
+from tutti_gateway.reads.logs.served_logs import LaneLine, ServedLogs
+from tutti_gateway.reads.protocol.flight_errors import ReadError
 
 NAMED = LaneName(1, bytes(16))  # the disk that the log's roster names
 FIRST, SECOND = LaneName(1, b"1" * 16), LaneName(1, b"2" * 16)
@@ -45,23 +45,25 @@ def told() -> dict[str, str]:
 
 
 @pytest.fixture
-def shelf(tmp_path: Path, told: dict[str, str]) -> Iterator[Shelf]:
+def shelf(tmp_path: Path, told: dict[str, str]) -> Iterator[ServedLogs]:
     write_log(tmp_path, log_sample(8))
     reader = LogReader(tmp_path)
     watch = FrontierWatch(reader.frontier, None, lambda: None)
     with closing(reader):
-        yield Shelf(reader, watch, lambda: "primary", lambda: told)
+        yield ServedLogs(reader, watch, lambda: "primary", lambda: told)
         watch.stop()
 
 
-def refused(shelf: Shelf, name: str) -> str:
-    with pytest.raises(Fault) as caught:
+def refused(shelf: ServedLogs, name: str) -> str:
+    with pytest.raises(ReadError) as caught:
         shelf.of(name)
     assert (caught.value.code, caught.value.fields) == ("unknown_lane", {"name": name})
     return str(caught.value)
 
 
-def test_a_name_stands_for_the_lane_of_the_disk_that_the_roster_names(tmp_path: Path, shelf: Shelf, told: dict[str, str]) -> None:
+def test_a_name_stands_for_the_lane_of_the_disk_that_the_roster_names(
+    tmp_path: Path, shelf: ServedLogs, told: dict[str, str]
+) -> None:
     assert "it has no lanes yet" in refused(shelf, "g1")
     for at, lane in ((20, SECOND), (10, FIRST)):
         written(tmp_path, sample(lane, 3), 4)
@@ -81,7 +83,7 @@ def test_a_name_stands_for_the_lane_of_the_disk_that_the_roster_names(tmp_path: 
     refused(shelf, LaneName(2, bytes(16)).text)
 
 
-def test_no_more_readers_are_kept_than_there_may_be(tmp_path: Path, shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_readers_are_kept_than_there_may_be(tmp_path: Path, shelf: ServedLogs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "LANES_READ_MAX", 2)
     lanes = [LaneName(1, bytes([number]) * 16) for number in range(1, 5)]
     for lane in lanes:
@@ -92,7 +94,7 @@ def test_no_more_readers_are_kept_than_there_may_be(tmp_path: Path, shelf: Shelf
     assert first.reader.frontier().offset == 4  # who reads it goes on
 
 
-def test_a_name_that_the_log_does_not_say_yet_is_waited_for(tmp_path: Path, shelf: Shelf) -> None:
+def test_a_name_that_the_log_does_not_say_yet_is_waited_for(tmp_path: Path, shelf: ServedLogs) -> None:
     history = LaneHistory(NAMED)
     history.view()
     history.batch(b"known")
@@ -114,17 +116,17 @@ def test_a_gateway_whose_name_the_log_has_let_go_is_listed_by_its_number(tmp_pat
         written(tmp_path, sample(lane, 2), 3)
     watch = FrontierWatch(reader.frontier, None, lambda: None)
     with closing(reader):
-        found = Shelf(reader, watch, lambda: "primary", dict).lanes()
+        found = ServedLogs(reader, watch, lambda: "primary", dict).lanes()
         watch.stop()
     assert {line.lane: line.gateway for line in found} == {OTHER.text: "#2", LaneName(7, b"7" * 16).text: ""}
 
 
-def lost(shelf: Shelf) -> dict[str, LaneLine]:
+def lost(shelf: ServedLogs) -> dict[str, LaneLine]:
     """The lanes that are listed and cannot be read."""
     return {line.lane: line for line in shelf.lanes() if line.lost}
 
 
-def test_a_lane_that_began_and_is_gone_is_listed_with_the_reason(tmp_path: Path, shelf: Shelf, told: dict[str, str]) -> None:
+def test_a_lane_that_began_and_is_gone_is_listed_with_the_reason(tmp_path: Path, shelf: ServedLogs, told: dict[str, str]) -> None:
     """As the gateway says, as its directory says, or as was seen: else who reads all lanes takes those left for all."""
     path = Path(lane_path(str(tmp_path), NAMED))
     written(tmp_path, sample(NAMED, 5), 6)
@@ -142,7 +144,7 @@ def test_a_lane_that_began_and_is_gone_is_listed_with_the_reason(tmp_path: Path,
     assert {name: line.halted for name, line in lost(shelf).items()} == {SECOND.text: "it takes nothing more", FIRST.text: ""}
 
 
-def test_a_lane_that_cannot_be_opened_is_lost_and_one_that_is_being_made_is_none_yet(tmp_path: Path, shelf: Shelf) -> None:
+def test_a_lane_that_cannot_be_opened_is_lost_and_one_that_is_being_made_is_none_yet(tmp_path: Path, shelf: ServedLogs) -> None:
     written(tmp_path, sample(NAMED, 5), 6)
     os.remove(os.path.join(lane_path(str(tmp_path), NAMED), "identity.json"))
     os.makedirs(os.path.join(lane_path(str(tmp_path), SECOND), "log"))
@@ -152,14 +154,14 @@ def test_a_lane_that_cannot_be_opened_is_lost_and_one_that_is_being_made_is_none
     assert refused(shelf, SECOND.text) == f"this gateway has no lane {SECOND.text!r} yet"
 
 
-def test_who_reads_a_halted_lane_is_told_that_others_may_have_more(tmp_path: Path, shelf: Shelf, told: dict[str, str]) -> None:
+def test_who_reads_a_halted_lane_is_told_that_others_may_have_more(tmp_path: Path, shelf: ServedLogs, told: dict[str, str]) -> None:
     for lane in (NAMED, SECOND):
         written(tmp_path, sample(lane, 2), 3)
     told[NAMED.text], told[SECOND.text] = "its end is lost", ""
     assert [shelf.of(name).state() for name in (NAMED.text, SECOND.text, "")] == ["halted", "primary", "primary"]
 
 
-def test_a_lane_on_a_slow_disk_stops_no_other(tmp_path: Path, shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lane_on_a_slow_disk_stops_no_other(tmp_path: Path, shelf: ServedLogs, monkeypatch: pytest.MonkeyPatch) -> None:
     asked, answers = Event(), Event()
 
     def slowly(ordered: LogReader, lane: LaneName) -> LaneReader:

@@ -5,14 +5,14 @@ import time
 
 import pytest
 
-from tutti_gateway.reads.common.concurrency import Slots
-from tutti_gateway.reads.protocol.flight_errors import Fault
+from tutti_gateway.reads.common.concurrency import ConcurrencyLimit
+from tutti_gateway.reads.protocol.flight_errors import ReadError
 
 
 def test_a_full_house_says_busy() -> None:
-    slots = Slots("streams", 2)
+    slots = ConcurrencyLimit("streams", 2)
     held = [slots.take(), slots.take()]
-    with pytest.raises(Fault, match="limit of 2 streams") as caught:
+    with pytest.raises(ReadError, match="limit of 2 streams") as caught:
         slots.take()
     assert (caught.value.code, slots.refused, slots.used) == ("busy", 1, 2)
     held[0].release()
@@ -22,14 +22,14 @@ def test_a_full_house_says_busy() -> None:
 
 
 def test_a_dropped_lease_gives_its_place_back() -> None:
-    slots = Slots("streams", 1)
+    slots = ConcurrencyLimit("streams", 1)
     lease = slots.take()
     del lease
     assert slots.used == 0
 
 
 def test_who_waits_gets_the_next_place() -> None:
-    slots = Slots("streams", 1, wait_us=20_000_000)
+    slots = ConcurrencyLimit("streams", 1, wait_us=20_000_000)
     lease = slots.take()
     got = threading.Event()
 
@@ -47,16 +47,16 @@ def test_who_waits_gets_the_next_place() -> None:
     assert slots.used == 0
 
 
-def refused_after(slots: Slots) -> float:
+def refused_after(slots: ConcurrencyLimit) -> float:
     """How many seconds a caller waits that goes away after half a second."""
     began = time.monotonic()
-    with pytest.raises(Fault):
+    with pytest.raises(ReadError):
         slots.take(lambda: time.monotonic() - began > 0.5)
     return time.monotonic() - began
 
 
 def test_waiters_are_bounded_too() -> None:
-    slots = Slots("streams", 1, wait_us=20_000_000)
+    slots = ConcurrencyLimit("streams", 1, wait_us=20_000_000)
     lease = slots.take()
     waiter = threading.Thread(target=lambda: slots.take().release())
     waiter.start()
@@ -69,10 +69,10 @@ def test_waiters_are_bounded_too() -> None:
 
 
 def test_who_went_away_does_not_wait() -> None:
-    slots = Slots("streams", 1, wait_us=20_000_000)
+    slots = ConcurrencyLimit("streams", 1, wait_us=20_000_000)
     lease = slots.take()
     began = time.monotonic()
-    with pytest.raises(Fault):
+    with pytest.raises(ReadError):
         slots.take(lambda: True)
     assert time.monotonic() - began < 5
     lease.release()

@@ -36,7 +36,7 @@ def test_what_an_archive_has_lost_and_the_log_still_has_is_archived_again(tmp_pa
 
 
 def test_a_range_that_is_lost_under_a_running_archiver_is_archived_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "ARCHIVE_LOOK_US", 0)
+    monkeypatch.setattr(limits, "ARCHIVE_LIST_US", 0)
     log = Log(TABLE)
     log.end = 850
     archive = Archive(str(tmp_path), LOG, make=True)

@@ -26,7 +26,7 @@ from tutti_gateway.cli.doctor import java, machine, spark
 from tutti_gateway.cli.doctor.machine import Finding
 from tutti_gateway.cli.main import main
 from tutti_spark.common import requirements
-from tutti_spark.common.requirements import Told
+from tutti_spark.common.requirements import InterpreterReport
 
 
 @pytest.fixture
@@ -162,14 +162,14 @@ def test_java_on_path_or_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (found.good, f"JAVA_HOME={tmp_path / 'nowhere'} has no bin/java" in found.found) == (False, True)
 
 
-def told(**packages: str) -> Told:
+def told(**packages: str) -> InterpreterReport:
     """What this interpreter tells, but for these packages."""
-    found = requirements.told()
+    found = requirements.describe_interpreter()
     found["packages"].update(packages)
     return found
 
 
-def a_python(directory: Path, found: Told) -> Path:
+def a_python(directory: Path, found: InterpreterReport) -> Path:
     command = directory / "python3"
     command.write_text(f"#!/bin/sh\necho '{json.dumps(found)}'\n")
     command.chmod(0o755)
@@ -199,7 +199,7 @@ def test_the_python_that_spark_starts(tmp_path: Path, monkeypatch: pytest.Monkey
         (told() | {"python": "3.10.2"}, "it is Python 3.10.2 (3.11 or newer, below 3.14 is needed)"),
     ],
 )
-def test_versions_that_do_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: Told, words: str) -> None:
+def test_versions_that_do_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: InterpreterReport, words: str) -> None:
     """Proves that the doctor names what is there and what is needed."""
     monkeypatch.setenv("PYSPARK_PYTHON", str(a_python(tmp_path, found)))
     finding = spark.python_of_workers()
@@ -316,7 +316,9 @@ def test_no_trial_without_java(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
         ([], "", "Cannot run program", "on local[1]: Cannot run program"),
     ],
 )
-def test_what_a_trial_tells(monkeypatch: pytest.MonkeyPatch, workers: list[Told], source: str, failed: str, words: str) -> None:
+def test_what_a_trial_tells(
+    monkeypatch: pytest.MonkeyPatch, workers: list[InterpreterReport], source: str, failed: str, words: str
+) -> None:
     for number, worker in enumerate(workers):
         worker["host"] = f"h{number}"
     answer = json.dumps({"workers": workers, "source": source, "failed": failed})

@@ -13,7 +13,7 @@ import pytest
 
 from tutti.errors import ConfigError, Damaged, TuttiError, Unavailable
 from tutti_gateway.cli import commands as entry
-from tutti_gateway.cli.lazy import Place
+from tutti_gateway.cli.lazy import CommandPath
 from tutti_gateway.cli.main import main
 from tutti_gateway.cli.records.producers import _COLUMNS
 
@@ -32,7 +32,7 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
             raise error
 
         monkeypatch.setitem(sys.modules, "planted_commands", SimpleNamespace(planted=planted))
-        monkeypatch.setitem(entry.COMMANDS, "planted", Place("planted_commands:planted", ""))
+        monkeypatch.setitem(entry.COMMANDS, "planted", CommandPath("planted_commands:planted", ""))
 
     return plant_it
 

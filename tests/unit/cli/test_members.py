@@ -11,9 +11,9 @@ import pytest
 
 from tests.unit.client.fake import FakeGateway
 from tutti.data import client_protocol
-from tutti.io.admin import Control
+from tutti.io.admin import AdminClient
 from tutti_gateway.cli.common import output
-from tutti_gateway.cli.common.waiting import Deadline, telling
+from tutti_gateway.cli.common.waiting import Deadline, showing_reason
 from tutti_gateway.cli.group import members
 from tutti_gateway.cli.main import main
 
@@ -213,7 +213,7 @@ def test_who_does_not_wait_for_a_change_is_told_that_it_may_come(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Control, "change_roster", interrupted)
+    monkeypatch.setattr(AdminClient, "change_roster", interrupted)
     with FakeGateway(rule=Group(*THREE)) as gateway:
         done = tutti(gateway.url, "members", "remove", "ewr")
     assert (done.code, done.out) == (130, "")
@@ -356,6 +356,6 @@ def test_what_is_waited_for_is_told_once_for_each_reason(
             over.set()
         return reasons.pop(0) if reasons else ""
 
-    with telling("remove g3", reason):
+    with showing_reason("remove g3", reason):
         assert over.wait(60)
     assert capsys.readouterr().err == "remove g3: no view\nremove g3: silent\n"

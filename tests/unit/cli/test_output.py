@@ -102,5 +102,5 @@ def test_a_time_needs_a_zone() -> None:
 
 @pytest.mark.parametrize(("count", "text"), [(0, "0 batches"), (1, "1 batch"), (2, "2 batches"), (12_000, "12,000 batches")])
 def test_one_of_something_is_not_several(count: int, text: str) -> None:
-    assert output.counted(count, "batch", "batches") == text
-    assert output.counted(count, "frame") == text.replace("batches", "frames").replace("batch", "frame")
+    assert output.count_text(count, "batch", "batches") == text
+    assert output.count_text(count, "frame") == text.replace("batches", "frames").replace("batch", "frame")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tutti.spool.store import REFUSED, Store
+from tutti.spool.store import REFUSED, SpoolStore
 from tutti_gateway.cli.main import main
 
 
@@ -16,7 +16,7 @@ from tutti_gateway.cli.main import main
 def spool(tmp_path: Path) -> str:
     """A spool with two files of refused records, the first of which is damaged."""
     place = tmp_path / "spool"
-    Store(str(place), "p", 1 << 20).close()
+    SpoolStore(str(place), "p", 1 << 20).close()
     (place / REFUSED).mkdir(exist_ok=True)
     (place / REFUSED / "a.arrow").write_bytes(b"no Arrow stream")
     batch = pa.record_batch([pa.array([None], pa.binary()), pa.array([b"v"])], names=["key", "value"])

@@ -17,7 +17,7 @@ from tests.unit.client.fake import FakeGateway
 from tutti.common.address import parse_url
 from tutti.data import client_protocol
 from tutti_gateway.cli.group import watch
-from tutti_gateway.cli.group.watch import NO_ANSWER, Sight, Watch
+from tutti_gateway.cli.group.watch import NO_ANSWER, GatewayState, Watch
 
 
 class Gateway:
@@ -43,7 +43,7 @@ class Gateway:
         return [client_protocol.StatusAnswer(heard.request, json.dumps(told).encode())]
 
 
-def seen(watching: Watch, expected: Callable[[list[Sight]], bool]) -> list[Sight]:
+def seen(watching: Watch, expected: Callable[[list[GatewayState]], bool]) -> list[GatewayState]:
     deadline = time.monotonic() + 10
     while not expected(sights := watching.sights()):
         assert time.monotonic() < deadline, sights
@@ -63,7 +63,7 @@ def test_gateways_that_the_url_does_not_name_are_seen_too() -> None:
             watching.close()
     ewr, jfk_seen, lga_seen = found
     assert (ewr.gateway, ewr.state, ewr.frontier, ewr.lag, ewr.reason) == ("ewr", NO_ANSWER, None, 5, "connection refused")
-    assert jfk_seen == Sight("jfk", one.url.removeprefix("tutti://"), "primary", "1.2", 10, 0, None, "")
+    assert jfk_seen == GatewayState("jfk", one.url.removeprefix("tutti://"), "primary", "1.2", 10, 0, None, "")
     assert lga_seen.view == "1.2, coordinates"
 
 
@@ -118,7 +118,7 @@ def test_one_whose_answer_is_late_is_told_before_its_time_is_over(monkeypatch: p
 
 def test_how_long_ago_one_was_heard_is_shown_on_a_terminal() -> None:
     heard = (datetime.now(UTC) - timedelta(seconds=7)).isoformat()
-    table = watch._table([Sight("jfk", "h:1", NO_ANSWER, "", None, 3, heard, "connection refused")])
+    table = watch._table([GatewayState("jfk", "h:1", NO_ANSWER, "", None, 3, heard, "connection refused")])
     assert list(table.columns[6].cells) == ["7 s ago"]
 
 

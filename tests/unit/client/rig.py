@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from tutti import limits
-from tutti.batching.accumulator import Feed
+from tutti.batching.accumulator import Accumulator
 from tutti.batching.encoder import check_record
-from tutti.batching.options import FeedOptions
+from tutti.batching.options import BatchingOptions
 from tutti.batching.receipt import Receipt, Resume
 from tutti.data import client_protocol
 from tutti.data.frames.frame import Frame
 from tutti.data.frames.schema import decode_batch
-from tutti.delivery.ordered import Delivery
+from tutti.delivery.ordered import OrderedDelivery
 from tutti.delivery.session import Identity
 
 NUMBER = 7  # of the producer
@@ -24,8 +24,8 @@ class Rig:
 
     def __init__(self, name: str = "jfk", instance: bytes = b"i" * 16, **options: Any) -> None:
         self.now = 1000.0
-        self.feed = Feed(FeedOptions(**{"delivery_timeout": 60.0, **options}), lambda: self.now)
-        self.delivery = Delivery(Identity(name, instance, b"s" * 16), self.feed)
+        self.feed = Accumulator(BatchingOptions(**{"delivery_timeout": 60.0, **options}), lambda: self.now)
+        self.delivery = OrderedDelivery(Identity(name, instance, b"s" * 16), self.feed)
 
     # -- the application
 

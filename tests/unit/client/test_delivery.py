@@ -8,8 +8,8 @@ from tests.unit.client.rig import NUMBER, Rig, in_flight, sequences, values_of
 from tutti import limits
 from tutti.batching.receipt import Receipt
 from tutti.data import client_protocol
-from tutti.delivery.ordered import Delivery
-from tutti.delivery.session import TRANSITIONS, State, Turn
+from tutti.delivery.ordered import OrderedDelivery
+from tutti.delivery.session import TRANSITIONS, Event, State
 from tutti.errors import ConfigError, FormatError, InvariantViolated, NotAllowed, Refused, Unknown
 
 
@@ -472,7 +472,7 @@ def test_garbage_from_a_gateway_is_told_as_such() -> None:
 def test_what_is_absent_from_the_table_is_illegal() -> None:
     legal = set(TRANSITIONS)
     for state in State:
-        for turn in Turn:
+        for turn in Event:
             if (state, turn) not in legal:
                 rig = Rig()
                 rig.delivery.state = state
@@ -489,4 +489,4 @@ def test_the_end_gives_every_record_an_outcome() -> None:
         with pytest.raises(Unknown, match="closed"):
             receipt.result(0)
     assert rig.feed.undelivered() == 0
-    assert isinstance(rig.delivery, Delivery)
+    assert isinstance(rig.delivery, OrderedDelivery)

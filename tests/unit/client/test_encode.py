@@ -13,9 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tutti import limits
-from tutti.batching.accumulator import Feed
-from tutti.batching.encoder import check_progress, check_record, conform, cut, encode_open, encode_whole, largest_record, to_us
-from tutti.batching.options import FeedOptions
+from tutti.batching.accumulator import Accumulator
+from tutti.batching.encoder import (
+    check_progress,
+    check_record,
+    drop_committed,
+    encode_open,
+    encode_whole,
+    largest_record,
+    to_us,
+    validated_batch,
+)
+from tutti.batching.options import BatchingOptions
 from tutti.batching.receipt import Batch
 from tutti.data.frames.frame import Flag, Frame, Kind, payload_crc
 from tutti.data.frames.schema import BATCH_SCHEMA, decode_batch, validate_body
@@ -61,7 +70,7 @@ records = st.lists(
 
 @given(records, st.sampled_from([None, "lz4", "zstd"]), st.binary(max_size=256))
 def test_records_arrive_as_they_were_sent(rows: list[Any], compression: Any, progress: bytes) -> None:
-    feed = Feed(FeedOptions(compression=compression, linger=1.0))
+    feed = Accumulator(BatchingOptions(compression=compression, linger=1.0))
     for number, (value, key, stamp, headers) in enumerate(rows):
         last = number == len(rows) - 1
         feed.add("t", check_record(value, key, stamp, headers), progress if last else b"", None)
@@ -82,7 +91,7 @@ def test_records_arrive_as_they_were_sent(rows: list[Any], compression: Any, pro
 
 
 def test_the_present_time_is_that_of_the_send() -> None:
-    feed = Feed(FeedOptions(linger=1.0))
+    feed = Accumulator(BatchingOptions(linger=1.0))
     before = datetime.now(UTC)
     feed.add("t", check_record(b"x", None, None, ()), b"", None)
     with feed.lock:
@@ -95,10 +104,10 @@ def test_a_cut_batch_is_the_rest_of_it() -> None:
     batch = Batch("t", 1000, 0.0)
     batch.progress = b"p"
     table = pa.record_batch({"value": pa.array([b"%d" % number for number in range(10)], pa.binary())})
-    encode_whole(batch, conform(table, NOW_US), "lz4")
+    encode_whole(batch, validated_batch(table, NOW_US), "lz4")
     batch.first_sequence = 21
-    cut(batch, 3, "lz4")
-    cut(batch, 2, "lz4")
+    drop_committed(batch, 3, "lz4")
+    drop_committed(batch, 2, "lz4")
     assert (batch.first_sequence, batch.last_sequence, batch.remaining, batch.count) == (26, 30, 5, 10)
     assert [row["value"] for row in arrives(batch, int(Flag.LZ4))] == [b"5", b"6", b"7", b"8", b"9"]
 
@@ -177,7 +186,7 @@ PAIRS = [[{"key": "h", "value": b"v"}], None]
     ids=lambda columns: " ".join(f"{name}:{array.type}" for name, array in columns.items()),
 )
 def test_good_record_batches(columns: dict[str, Any]) -> None:
-    conformed = conform(batch_of(**columns), NOW_US)
+    conformed = validated_batch(batch_of(**columns), NOW_US)
     assert conformed.batch.schema == BATCH_SCHEMA
     batch = Batch("t", 0, 0.0)
     encode_whole(batch, conformed, None)
@@ -192,7 +201,7 @@ def test_good_record_batches(columns: dict[str, Any]) -> None:
 def test_a_slice_arrives_as_the_slice() -> None:
     whole = batch_of(value=pa.array([b"%d" % n for n in range(100)], pa.binary()), headers=pa.array(PAIRS * 50))
     batch = Batch("t", 0, 0.0)
-    encode_whole(batch, conform(whole.slice(11, 3), NOW_US), None)
+    encode_whole(batch, validated_batch(whole.slice(11, 3), NOW_US), None)
     rows = arrives(batch)
     assert [row["value"] for row in rows] == [b"11", b"12", b"13"]
     assert [row["headers"] for row in rows] == [None, PAIRS[0], None]
@@ -230,18 +239,18 @@ def test_a_slice_arrives_as_the_slice() -> None:
 )
 def test_a_wrong_record_batch_is_told(given_batch: Any, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        conform(given_batch, NOW_US)
+        validated_batch(given_batch, NOW_US)
 
 
 def test_malformed_arrow_is_not_sent() -> None:
     offsets = pa.py_buffer(b"".join(number.to_bytes(4, "little") for number in (0, 3, 1, 5)))
     bad = pa.Array.from_buffers(pa.binary(), 3, [None, offsets, pa.py_buffer(b"short")])
     with pytest.raises(UsageError, match="malformed"):
-        conform(pa.RecordBatch.from_arrays([bad], ["value"]), NOW_US)
+        validated_batch(pa.RecordBatch.from_arrays([bad], ["value"]), NOW_US)
 
 
 def test_the_largest_record() -> None:
-    batch = conform(
+    batch = validated_batch(
         batch_of(value=pa.array([b"12345", None, b"1"], pa.binary()), key=pa.array([None, b"123456", b"1"], pa.binary())), 1
     )
     assert largest_record(batch.batch) == 6

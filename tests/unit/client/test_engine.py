@@ -19,8 +19,8 @@ from tutti import limits
 from tutti.batching.receipt import Receipt
 from tutti.errors import Unavailable, Unknown, UsageError
 from tutti.io import io_thread as engines
-from tutti.io.producer_io import Pump
-from tutti.io.session_connection import Channel
+from tutti.io.producer_io import ProducerIO
+from tutti.io.session_connection import SessionConnection
 from tutti.producer import Producer
 
 
@@ -34,7 +34,7 @@ def _io_threads() -> set[str]:
     return {thread.name for thread in threading.enumerate() if thread.name.startswith("tutti-io-")}
 
 
-def _pump(producer: Producer) -> Pump:
+def _pump(producer: Producer) -> ProducerIO:
     assert producer._pump is not None
     return producer._pump
 
@@ -85,7 +85,7 @@ def test_each_record_of_many_producers_sends_the_next_one(gateway: FakeGateway, 
 
 def test_who_looks_for_a_gateway_holds_up_nobody(gateway: FakeGateway, one_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "ADDRESS_TIMEOUT_US", 50_000)
-    monkeypatch.setattr(limits, "PEEK_TIMEOUT_US", 60_000_000)  # a look lasts longer than the test
+    monkeypatch.setattr(limits, "PROBE_TIMEOUT_US", 60_000_000)  # a look lasts longer than the test
     with _silent() as silent, Producer(gateway.url) as producer:
         trying = threading.Thread(target=_fails, args=(silent,))
         trying.start()
@@ -103,7 +103,7 @@ def _fails(url: str) -> None:
 
 def test_many_who_look_at_one_address_have_one_look(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "ADDRESS_TIMEOUT_US", 50_000)
-    monkeypatch.setattr(limits, "PEEK_TIMEOUT_US", 500_000)
+    monkeypatch.setattr(limits, "PROBE_TIMEOUT_US", 500_000)
     with _silent() as silent:
         trying = [threading.Thread(target=_fails, args=(silent,)) for _ in range(12)]
         for thread in trying:
@@ -117,7 +117,7 @@ def test_many_who_look_at_one_address_have_one_look(gateway: FakeGateway, monkey
 
 def test_what_a_look_saw_is_told(one_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "ADDRESS_TIMEOUT_US", 50_000)
-    monkeypatch.setattr(limits, "PEEK_TIMEOUT_US", 50_000)
+    monkeypatch.setattr(limits, "PROBE_TIMEOUT_US", 50_000)
     with _silent() as silent, pytest.raises(Unavailable, match="the port accepts connections and sent nothing"):
         Producer(silent, connect_timeout=2.0)
 
@@ -125,16 +125,16 @@ def test_what_a_look_saw_is_told(one_thread: None, monkeypatch: pytest.MonkeyPat
 def test_a_fault_ends_its_producer_alone(
     gateway: FakeGateway, one_thread: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    hear = Channel.hear
+    hear = SessionConnection.hear
     with Producer(gateway.url) as good, contextlib.closing(Producer(gateway.url)) as bad:
         broken = _pump(bad).delivery
 
-        def faulty(channel: Channel, now: float) -> None:
+        def faulty(channel: SessionConnection, now: float) -> None:
             if channel.session is broken:
                 raise RuntimeError("a defect")
             hear(channel, now)
 
-        monkeypatch.setattr(Channel, "hear", faulty)
+        monkeypatch.setattr(SessionConnection, "hear", faulty)
         receipt = bad.send("t", b"x")
         with pytest.raises(Unknown, match="a defect"):
             receipt.result(10)
@@ -154,10 +154,10 @@ def test_a_thread_that_breaks_tells_all_who_wait(
         gateway.rule = hold
         receipts = [first.send("t", b"x"), second.send("t", b"y")]
 
-        def broken(engine: engines.Engine, told: list[tuple[int, int]]) -> None:
+        def broken(engine: engines.IOThread, told: list[tuple[int, int]]) -> None:
             raise RuntimeError("the kernel is mad")
 
-        monkeypatch.setattr(engines.Engine, "_round", broken)
+        monkeypatch.setattr(engines.IOThread, "_round", broken)
         for receipt in receipts:
             with pytest.raises(Unknown, match="the kernel is mad"):
                 receipt.result(10)
@@ -194,12 +194,12 @@ def _close(producer: Producer) -> None:
 def test_where_no_thread_can_be_had_it_is_said_and_nothing_is_held(
     gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, spool: bool
 ) -> None:
-    def none_left(number: int) -> engines.Engine:
+    def none_left(number: int) -> engines.IOThread:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     place = tmp_path / "spool" if spool else None
     until(lambda: not _io_threads())
-    monkeypatch.setattr(engines, "Engine", none_left)
+    monkeypatch.setattr(engines, "IOThread", none_left)
     with pytest.raises(Unavailable, match="raise the limit of open files"):
         Producer(gateway.url, producer="p", spool=place)
     monkeypatch.undo()
@@ -260,14 +260,14 @@ def test_one_that_is_hard_to_tell_keeps_no_other_from_it(
     gateway: FakeGateway, one_thread: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What strikes may strike again while those who wait are told."""
-    turn, broke, struck = Pump.turn, Pump.broke, [0]
+    turn, broke, struck = ProducerIO.turn, ProducerIO.broke, [0]
 
-    def turned(pump: Pump) -> bool:
+    def turned(pump: ProducerIO) -> bool:
         if pump.name == "first":
             raise MemoryError("no room")
         return turn(pump)
 
-    def told(pump: Pump, error: BaseException) -> None:
+    def told(pump: ProducerIO, error: BaseException) -> None:
         struck[0] += 1
         if struck[0] == 1:
             raise MemoryError("no room here either")
@@ -275,8 +275,8 @@ def test_one_that_is_hard_to_tell_keeps_no_other_from_it(
 
     with Producer(gateway.url, producer="other") as other:
         first = Producer(gateway.url, producer="first")
-        monkeypatch.setattr(Pump, "turn", turned)
-        monkeypatch.setattr(Pump, "broke", told)
+        monkeypatch.setattr(ProducerIO, "turn", turned)
+        monkeypatch.setattr(ProducerIO, "broke", told)
         receipt = first.send("t", b"never")
         with pytest.raises(Unknown, match="no room"):
             receipt.result(10)
@@ -301,7 +301,7 @@ def test_who_wakes_while_a_turn_ends_is_heard() -> None:
             return False
 
     ending: Any = Ending()
-    Pump.wake(ending)
+    ProducerIO.wake(ending)
     assert ending.due == 0.0
 
 

@@ -20,8 +20,8 @@ from tutti.data.frames.frame import Frame
 from tutti.delivery import session
 from tutti.delivery.session import State
 from tutti.io import request, session_connection
-from tutti.io.admin import Control
-from tutti.io.zmtp_connection import Link
+from tutti.io.admin import AdminClient
+from tutti.io.zmtp_connection import ZmtpConnection
 from tutti.producer import Producer
 
 TWO = {"g1": "tutti://g1:1", "g2": "tutti://g2:1"}
@@ -92,8 +92,8 @@ def silence(heard: list[Heard]) -> Rule:
 @pytest.fixture
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Connections that fall silent are given up sooner than in the product, for which these tests wait."""
-    monkeypatch.setattr(limits, "LINK_BEAT_MS", 50)
-    monkeypatch.setattr(limits, "LINK_SILENT_MS_MAX", 300)
+    monkeypatch.setattr(limits, "CLIENT_KEEPALIVE_MS", 50)
+    monkeypatch.setattr(limits, "CLIENT_SILENCE_MS_MAX", 300)
 
 
 @pytest.mark.usefixtures("_hasty")
@@ -163,19 +163,19 @@ def test_a_fail_over_holds_the_batches_once_however_often_it_happens() -> None:
 def test_who_has_no_descriptor_left_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
     missed: list[Address] = []
 
-    def none_left_at_first(address: Address, credentials: None) -> Link:
+    def none_left_at_first(address: Address, credentials: None) -> ZmtpConnection:
         if len(missed) < 2:
             missed.append(address)
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        return Link(address, credentials)
+        return ZmtpConnection(address, credentials)
 
     with FakeGateway() as gateway:
-        monkeypatch.setattr(session_connection, "Link", none_left_at_first)
+        monkeypatch.setattr(session_connection, "ZmtpConnection", none_left_at_first)
         with Producer(gateway.url) as producer:
             assert producer.send("t", b"x").result(20) == 0
         assert len(missed) == 2
-        monkeypatch.setattr(request, "Link", none_left_at_first)
+        monkeypatch.setattr(request, "ZmtpConnection", none_left_at_first)
         missed.clear()
-        with Control(gateway.url) as control:
+        with AdminClient(gateway.url) as control:
             assert control.status() == {"state": "primary"}
         assert len(missed) == 2

@@ -11,9 +11,9 @@ import pytest
 from tests.unit.client.fake import until
 from tests.unit.client.feeds import closed, deliver, feed_of, send
 from tutti import limits
-from tutti.batching.accumulator import Feed
-from tutti.batching.options import FeedOptions
-from tutti.batching.receipt import Batch, Failure, Receipt, Resume, bringer
+from tutti.batching.accumulator import Accumulator
+from tutti.batching.options import BatchingOptions
+from tutti.batching.receipt import Batch, Failure, Receipt, Resume, outcome_thread
 from tutti.data.frames.schema import decode_batch
 from tutti.errors import Aborted, BufferFull, TooLarge, TuttiError, Unknown, UsageError
 
@@ -91,7 +91,7 @@ def test_a_corked_feed_keeps_a_lone_record_until_it_is_uncorked() -> None:
 
 def test_with_linger_a_batch_waits_for_it_and_no_longer() -> None:
     now = 100.0
-    feed = Feed(FeedOptions(linger=5.0), lambda: now)
+    feed = Accumulator(BatchingOptions(linger=5.0), lambda: now)
     send(feed, b"0")
     send(feed, b"1")
     assert not feed.queue
@@ -127,7 +127,7 @@ def test_a_full_buffer_raises_when_told_to(whole: bool) -> None:
     send(feed)
 
 
-def _fill(feed: Feed, whole: bool) -> None:
+def _fill(feed: Accumulator, whole: bool) -> None:
     for number in range(1000):
         if whole:
             _send_whole(feed, 5000)
@@ -135,12 +135,12 @@ def _fill(feed: Feed, whole: bool) -> None:
             send(feed, b"x" * 500, topic=f"t{number % 2}")
 
 
-def _send_whole(feed: Feed, size: int) -> Receipt:
+def _send_whole(feed: Accumulator, size: int) -> Receipt:
     import pyarrow as pa
 
-    from tutti.batching.encoder import conform
+    from tutti.batching.encoder import validated_batch
 
-    records = conform(pa.record_batch({"value": pa.array([b"v" * size], pa.binary())}), 1)
+    records = validated_batch(pa.record_batch({"value": pa.array([b"v" * size], pa.binary())}), 1)
     return feed.add_whole("t", records, b"", None)
 
 
@@ -179,7 +179,7 @@ def test_a_record_larger_than_the_whole_buffer_passes_when_it_is_empty() -> None
 def test_no_waiting_where_outcomes_are_brought() -> None:
     feed = feed_of(batch_bytes=1024, buffer_bytes=65_536)
     receipt = send(feed, b"x" * 100_000)
-    bringer.here = True
+    outcome_thread.here = True
     try:
         with pytest.raises(BufferFull, match="on_delivery"):
             send(feed, b"y")
@@ -188,7 +188,7 @@ def test_no_waiting_where_outcomes_are_brought() -> None:
         with pytest.raises(UsageError, match="on_delivery"):
             feed.flush(1)
     finally:
-        bringer.here = False
+        outcome_thread.here = False
 
 
 def test_what_exceeds_a_limit_has_a_receipt_that_failed_and_leaves_the_rest_alone() -> None:

@@ -8,9 +8,9 @@ import pytest
 
 from tests.unit.log.history import History, other_boot, sample, write_log
 from tutti.errors import Behind, DirectoryRefused, WrongDirectory
-from tutti.log.format.hard_state import Stored, read_scalars
+from tutti.log.format.hard_state import HardStateSlot, read_hard_state
 from tutti.reader import Reader
-from tutti.sources.files import Files
+from tutti.sources.files import FileSource
 
 
 def stopped(path: Path, history: History) -> Path:
@@ -23,7 +23,7 @@ def test_a_directory_that_cannot_be_read_any_more_is_passed_over(tmp_path: Path)
     history = sample(20)
     paths = [stopped(tmp_path / name, history) for name in ("one", "two")]
     end = len(history.records)
-    with Files(paths) as files:
+    with FileSource(paths) as files:
         assert files.frontier().offset == end
         for number, path in enumerate(paths):
             (path / "log").rename(path / "away")
@@ -52,9 +52,9 @@ def test_a_directory_that_is_behind_answers_nothing_when_the_one_that_was_ahead_
     ahead = stopped(tmp_path / "ahead", history)
     behind = stopped(tmp_path / "behind", sample(5))
     end = len(history.records)
-    with Files(behind) as files, pytest.raises(Behind, match=f"{end} seen before: check whether it is an old copy"):
+    with FileSource(behind) as files, pytest.raises(Behind, match=f"{end} seen before: check whether it is an old copy"):
         files.topics(end)
-    with Files([ahead, behind]) as files:
+    with FileSource([ahead, behind]) as files:
         assert files.frontier().offset == end
         (ahead / "log").rename(ahead / "away")
         (ahead / "log").write_bytes(b"")
@@ -67,11 +67,11 @@ def test_waiting_with_the_gateway_down_looks_at_the_files_now_and_then(tmp_path:
     history = sample(5)
     looks: list[str] = []
 
-    def counted(directory: str) -> Stored | None:
+    def counted(directory: str) -> HardStateSlot | None:
         looks.append(directory)
-        return read_scalars(directory)
+        return read_hard_state(directory)
 
     monkeypatch.setattr("tutti.log.read.reader.read_scalars", counted)
-    with Files(stopped(tmp_path / "one", history)) as files:
+    with FileSource(stopped(tmp_path / "one", history)) as files:
         assert files.frontier(beyond=len(history.records), timeout=0.55).offset == len(history.records)
     assert 3 <= len(looks) <= 21  # three times a look: which directory is furthest, the answer, and where the log begins

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tutti.common.json_fields import DEPTH_MAX, JsonFields, NoFields, NotJson, check_json, field_bytes
+from tutti.common.json_fields import DEPTH_MAX, JsonFields, NotAnObject, NotJson, check_json, field_bytes
 
 #: Numbers as JSON has them, of any length: most of them no float holds.
 NUMBERS = st.from_regex(r"-?(0|[1-9][0-9]{0,40})(\.[0-9]{1,40})?([eE][+-]?[0-9]{1,4})?", fullmatch=True)
@@ -95,7 +95,7 @@ def test_what_is_no_json_is_told_with_its_column(text: bytes, what: str, column:
 
 def test_what_is_no_object_has_no_fields() -> None:
     for text in (b"[]", b"1", b'"k"', b"null"):
-        with pytest.raises(NoFields):
+        with pytest.raises(NotAnObject):
             JsonFields(["k"]).of(text)
 
 

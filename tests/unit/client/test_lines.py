@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tutti.data.frames.columns import COLUMNS, SCHEMA
 from tutti.data.frames.schema import HEADERS, TIME_US_MAX, TIME_US_MIN, TIMESTAMP
-from tutti.reading.json_lines import cut_lines, json_lines, values, with_key
+from tutti.reading.json_lines import json_lines, truncated_json_lines, values, with_key
 
 
 def a_batch() -> pa.RecordBatch:
@@ -105,7 +105,7 @@ def test_what_is_long_is_cut_between_letters_and_its_length_told() -> None:
         {"offset": 2, "topic": "t", "key": b"\xff" * 9, "value": b"short", "headers": None},
     ]
     batch = pa.RecordBatch.from_pylist(rows, schema=pa.schema([SCHEMA.field(name) for name in rows[0]]))
-    first, second = (orjson.loads(line) for line in cut_lines(batch, 5))
+    first, second = (orjson.loads(line) for line in truncated_json_lines(batch, 5))
     assert (first["key"], first["key_bytes"]) == ("kkkkk", 9)
     assert (first["value"], first["value_bytes"]) == ("aäa", 9)
     assert first["headers"] == [{"key": "h", "value": "xxxxx", "value_bytes": 9}]

@@ -19,8 +19,8 @@ from tutti import limits
 from tutti.common.address import Address
 from tutti.errors import FormatError
 from tutti.io import zmtp_connection as client_link
-from tutti.io.zmtp_connection import Link, News
-from tutti.runtime.dns import Names
+from tutti.io.zmtp_connection import ConnectionEvent, ZmtpConnection
+from tutti.runtime.dns import Resolver
 from tutti.zmtp.framing import COMMAND, GREETING, MORE, PING, frame, ready
 
 
@@ -49,17 +49,17 @@ class Peer:
 
 
 @contextmanager
-def _up(receive_bytes: int = 0) -> Iterator[tuple[Link, Peer]]:
+def _up(receive_bytes: int = 0) -> Iterator[tuple[ZmtpConnection, Peer]]:
     """A link that stands, and its other end, whose kernel holds about so much (0: as it likes)."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         if receive_bytes:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
-        link = Link(Address("127.0.0.1", listener.getsockname()[1]))
+        link = ZmtpConnection(Address("127.0.0.1", listener.getsockname()[1]))
         peers: list[Peer] = []
         shaking = threading.Thread(target=lambda: peers.append(Peer(listener.accept()[0])))
         shaking.start()
         try:
-            assert _news(link) is News.UP
+            assert _news(link) is ConnectionEvent.UP
             shaking.join(30)
             yield link, peers[0]
         finally:
@@ -69,7 +69,7 @@ def _up(receive_bytes: int = 0) -> Iterator[tuple[Link, Peer]]:
                 peer.socket.close()
 
 
-def _news(link: Link) -> News:
+def _news(link: ZmtpConnection) -> ConnectionEvent:
     """The next news, whatever messages lie there."""
     deadline = time.monotonic() + 30
     while (news := link.news()) is None:
@@ -78,7 +78,7 @@ def _news(link: Link) -> News:
     return news
 
 
-def _readable(link: Link) -> None:
+def _readable(link: ZmtpConnection) -> None:
     """Wait for a message."""
     deadline = time.monotonic() + 30
     link.wait(0.1)
@@ -87,14 +87,14 @@ def _readable(link: Link) -> None:
         link.wait(0.1)
 
 
-def _messages(link: Link) -> list[bytes]:
+def _messages(link: ZmtpConnection) -> list[bytes]:
     """All that come until the link's end."""
     came: list[bytes] = []
     while True:
         message = link.receive()
         if message is not None:
             came.append(message)
-        elif link.news() is News.DOWN:
+        elif link.news() is ConnectionEvent.DOWN:
             return came
         else:
             link.wait(0.1)
@@ -121,7 +121,7 @@ def test_an_end_is_told_behind_all_that_came_though_it_is_asked_for_first() -> N
         assert link.news() is None
         with pytest.raises(FormatError, match=r"a part of 1 bytes \(flags 0x10\)"):
             link.receive()
-        assert link.news() is News.DOWN
+        assert link.news() is ConnectionEvent.DOWN
 
 
 def test_a_message_of_several_parts_ends_the_link() -> None:
@@ -130,7 +130,7 @@ def test_a_message_of_several_parts_ends_the_link() -> None:
         _readable(link)
         with pytest.raises(FormatError, match="too many parts"):
             link.receive()
-        assert link.news() is News.DOWN
+        assert link.news() is ConnectionEvent.DOWN
 
 
 def test_a_ping_is_answered_with_what_it_says() -> None:
@@ -146,7 +146,7 @@ def test_a_ping_is_answered_with_what_it_says() -> None:
 def test_a_silent_gateway_is_asked_and_left_when_it_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_link, "_KEEPALIVE_S", 0.05)
     with _up() as (link, peer):
-        assert _news(link) is News.DOWN
+        assert _news(link) is ConnectionEvent.DOWN
         assert peer.take(len(PING)) == PING
 
 
@@ -220,9 +220,9 @@ def _descriptors() -> int:
 
 def _refused(host: str, port: int = 7400) -> str:
     """Why a link to a host is refused."""
-    link = Link(Address(host, port))
+    link = ZmtpConnection(Address(host, port))
     try:
-        assert _news(link) is News.REFUSED
+        assert _news(link) is ConnectionEvent.REFUSED
         return link.trouble
     finally:
         link.close()
@@ -266,8 +266,8 @@ def test_too_few_descriptors_are_told_and_none_is_lost() -> None:
             for _ in range(free):
                 os.close(spare.pop())
             with suppress(OSError):
-                link = Link(Address("localhost", 1))
-                assert _news(link) is News.REFUSED
+                link = ZmtpConnection(Address("localhost", 1))
+                assert _news(link) is ConnectionEvent.REFUSED
                 link.close()
             taken = []
             with suppress(OSError):
@@ -285,7 +285,7 @@ def test_too_few_descriptors_are_told_and_none_is_lost() -> None:
 @pytest.mark.parametrize("meanwhile", [True, False])
 def test_a_lookup_that_takes_longer_than_a_link_is_the_next_link_s(slow: threading.Event, meanwhile: bool) -> None:
     before = _descriptors()
-    first = Link(Address("slow.example", 1))
+    first = ZmtpConnection(Address("slow.example", 1))
     assert "name server" in first.trouble
     first.close()
     assert _descriptors() == before
@@ -294,21 +294,21 @@ def test_a_lookup_that_takes_longer_than_a_link_is_the_next_link_s(slow: threadi
     if meanwhile:  # while nobody waits
         slow.set()
         looks[0].join(30)
-    second = Link(Address("slow.example", 1))
+    second = ZmtpConnection(Address("slow.example", 1))
     threads = [thread for thread in threading.enumerate() if thread.name == "name slow.example"]
     assert threads == ([] if meanwhile else looks)
     slow.set()
-    assert _news(second) is News.REFUSED
+    assert _news(second) is ConnectionEvent.REFUSED
     assert second.trouble == "connection refused"
     second.close()
 
 
 def test_a_link_that_is_closed_leaves_its_lookup_alone(slow: threading.Event) -> None:
-    links = [Link(Address("slow.example", 1)) for _ in range(3)]
+    links = [ZmtpConnection(Address("slow.example", 1)) for _ in range(3)]
     links[1].close()
     slow.set()
     for link in (links[0], links[2]):
-        assert _news(link) is News.REFUSED
+        assert _news(link) is ConnectionEvent.REFUSED
         link.close()
 
 
@@ -316,7 +316,7 @@ def test_a_link_that_is_closed_leaves_its_lookup_alone(slow: threading.Event) ->
 def test_a_host_of_both_kinds_is_met_by_ipv4(monkeypatch: pytest.MonkeyPatch, found: list[str]) -> None:
     monkeypatch.setattr(client_link, "addresses", lambda _host: found)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        link = Link(Address("both.example", listener.getsockname()[1]))
+        link = ZmtpConnection(Address("both.example", listener.getsockname()[1]))
         listener.settimeout(0.01)
         deadline = time.monotonic() + 30
         connection = None
@@ -330,12 +330,12 @@ def test_a_host_of_both_kinds_is_met_by_ipv4(monkeypatch: pytest.MonkeyPatch, fo
 
 
 def test_a_forked_child_waits_for_none_of_its_parent_s_lookups(slow: threading.Event) -> None:
-    names = Names(client_link._look_up)
+    names = Resolver(client_link._look_up)
     assert names.address("slow.example") == ""
     child = os.fork()
     if not child:
         slow.set()
-        own = Names(client_link._look_up)
+        own = Resolver(client_link._look_up)
         own.address("slow.example")
         own.wait(20)
         os._exit(0 if own.take() == {"slow.example": "127.0.0.1"} else 1)

@@ -22,9 +22,9 @@ from tutti.common.address import Address, parse_url
 from tutti.data import client_protocol
 from tutti.data.addresses import Address as MeshAddress
 from tutti.errors import ConfigError, Refused, Unavailable
-from tutti.io.admin import Control
-from tutti.io.port_probe import misheard, peek
-from tutti.io.zmtp_connection import Link, News
+from tutti.io.admin import AdminClient
+from tutti.io.port_probe import explain_message, probe_port
+from tutti.io.zmtp_connection import ConnectionEvent, ZmtpConnection
 from tutti.producer import Producer
 from tutti.reader import Reader
 from tutti_gateway.transport.interface import Introduction
@@ -38,7 +38,7 @@ MUTE = "connected, but got no answer|a ZeroMQ program is there and did not answe
 def _looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Less patience with one address than the product has, which these tests wait for, and more with the look who speaks there."""
     monkeypatch.setattr(limits, "ADDRESS_TIMEOUT_US", 300_000)
-    monkeypatch.setattr(limits, "PEEK_TIMEOUT_US", 1_000_000)
+    monkeypatch.setattr(limits, "PROBE_TIMEOUT_US", 1_000_000)
 
 
 @contextmanager
@@ -115,13 +115,13 @@ def _mute_zeromq() -> Iterator[Address]:
 @pytest.mark.usefixtures("_looks")
 def test_grpc_is_the_reads_port() -> None:
     with _flight() as address:
-        sight = peek(address)
+        sight = probe_port(address)
         assert sight.wrong
         assert "reads port (Arrow Flight)" in sight.text
         assert f"2 lower by default: tutti://127.0.0.1:{address.port - 2}" in sight.text
         with pytest.raises(ConfigError, match="reads port"):
             Producer(f"tutti://{address}")
-        with pytest.raises(ConfigError, match="reads port"), Control([address]) as control:
+        with pytest.raises(ConfigError, match="reads port"), AdminClient([address]) as control:
             control.status()
 
 
@@ -138,7 +138,7 @@ def test_http_is_the_admin_port() -> None:
         began = time.monotonic()
         with pytest.raises(ConfigError, match=rf"admin port.*3 lower.*tutti://127\.0\.0\.1:{address.port - 3}"):
             Producer(f"tutti://{address}")
-        with pytest.raises(ConfigError, match="admin port"), Control([address]) as control:
+        with pytest.raises(ConfigError, match="admin port"), AdminClient([address]) as control:
             control.status()
         assert time.monotonic() - began < limits.CONNECT_TIMEOUT_US / 1e6
 
@@ -146,7 +146,7 @@ def test_http_is_the_admin_port() -> None:
 @pytest.mark.usefixtures("_looks")
 def test_something_else_is_quoted() -> None:
     with _server(_ssh) as address:
-        assert peek(address) == ("another program uses this port: it sent b'SSH-2.0-OpenSSH_'", True)
+        assert probe_port(address) == ("another program uses this port: it sent b'SSH-2.0-OpenSSH_'", True)
         with pytest.raises(ConfigError, match="SSH"):
             Producer(f"tutti://{address}")
 
@@ -159,10 +159,10 @@ def test_something_else_is_quoted() -> None:
 def test_what_may_become_right_is_tried_until_the_time_is_over(
     answer: Any, look_us: int, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "PEEK_TIMEOUT_US", look_us)
+    monkeypatch.setattr(limits, "PROBE_TIMEOUT_US", look_us)
     with _server(answer) as address:
-        assert said in peek(address).text
-        assert not peek(address).wrong
+        assert said in probe_port(address).text
+        assert not probe_port(address).wrong
         with pytest.raises(Unavailable, match=said):
             Producer(f"tutti://{address}", connect_timeout=1.5)
 
@@ -198,7 +198,7 @@ def test_the_port_between_gateways_is_told_with_keys_and_without(with_keys: bool
         said = rf"group port of a gateway does.*1 lower by default: tutti://127\.0\.0\.1:{address.port - 1}"
         with pytest.raises(ConfigError, match=said):
             Producer(f"tutti://{address}")
-        with pytest.raises(ConfigError, match=said), Control([address]) as control:
+        with pytest.raises(ConfigError, match=said), AdminClient([address]) as control:
             control.status()
         with pytest.raises(ConfigError, match=said):
             Reader(f"tutti://{address}")
@@ -207,20 +207,20 @@ def test_the_port_between_gateways_is_told_with_keys_and_without(with_keys: bool
 def test_what_begins_as_a_refusal_and_is_none_says_nothing_of_the_port() -> None:
     for data in (b"", b"R", b"R{}", b"R\x80", b"\x84"):
         said = "the peer does not speak the protocol of a gateway: because"
-        assert misheard(data, ValueError("because"), Address("h", 2)) == (said, False)
+        assert explain_message(data, ValueError("because"), Address("h", 2)) == (said, False)
 
 
 @pytest.mark.usefixtures("_looks")
 def test_zeromq_that_is_no_gateway() -> None:
     with _mute_zeromq() as address:
-        assert "ZeroMQ program" in peek(address).text
+        assert "ZeroMQ program" in probe_port(address).text
         with pytest.raises(Unavailable, match=MUTE):
             Producer(f"tutti://{address}", connect_timeout=1.5)
 
 
 def test_nobody_there() -> None:
-    assert peek(Address("127.0.0.1", 1)) == ("connection refused", False)
-    assert "not known" in peek(Address("no.such.host.invalid", 1)).text
+    assert probe_port(Address("127.0.0.1", 1)) == ("connection refused", False)
+    assert "not known" in probe_port(Address("no.such.host.invalid", 1)).text
 
 
 @pytest.mark.usefixtures("_looks")
@@ -228,30 +228,30 @@ def test_with_a_wrong_port_among_others_the_right_one_is_found() -> None:
     with _server(_http) as wrong, FakeGateway() as gateway:
         with Producer(f"tutti://{wrong},127.0.0.1:{gateway.port}") as p:
             assert p.send("t", b"x").result(10) == 0
-        with Control(f"tutti://{wrong},127.0.0.1:{gateway.port}") as control:
+        with AdminClient(f"tutti://{wrong},127.0.0.1:{gateway.port}") as control:
             assert control.status() == {"state": "primary"}
 
 
 def test_a_link_tells_its_news_and_never_comes_back() -> None:
     with FakeGateway() as gateway:
         (address,) = parse_url(gateway.url)
-        link = Link(address)
-        assert until(link.news) is News.UP
+        link = ZmtpConnection(address)
+        assert until(link.news) is ConnectionEvent.UP
         assert link.up
         gateway.stop()
-        assert until(link.news) is News.DOWN
+        assert until(link.news) is ConnectionEvent.DOWN
         gateway.start()
         link.wait(0.3)
         assert link.news() is None
         assert (link.up, link.was_up) == (False, True)
         link.close()
-        refused = Link(Address("127.0.0.1", 1))
-        assert until(refused.news) is News.REFUSED
+        refused = ZmtpConnection(Address("127.0.0.1", 1))
+        assert until(refused.news) is ConnectionEvent.REFUSED
         refused.close()
 
 
 def test_control_asks_and_is_answered() -> None:
-    with FakeGateway() as gateway, Control(gateway.url) as control:
+    with FakeGateway() as gateway, AdminClient(gateway.url) as control:
         assert control.welcome().gateway == "fake"
         assert control.status() == {"state": "primary"}
         control.forget(["a", "~b"])
@@ -263,7 +263,7 @@ def test_control_asks_and_is_answered() -> None:
 
 
 def test_control_lives_through_a_restart_and_a_lost_session() -> None:
-    with FakeGateway() as gateway, Control(gateway.url) as control:
+    with FakeGateway() as gateway, AdminClient(gateway.url) as control:
         control.status()
         gateway.stop()
         gateway.start()
@@ -282,7 +282,7 @@ def test_control_waits_out_what_is_so_just_now_and_tells_the_rest() -> None:
             return [client_protocol.Denied(heard.request, denied.code, denied.reason, denied.retry)]
         return None
 
-    with FakeGateway(rule=deny) as gateway, Control(gateway.url, timeout=1) as control:
+    with FakeGateway(rule=deny) as gateway, AdminClient(gateway.url, timeout=1) as control:
         answers += [client_protocol.Denied(0, "busy", "try again", retry=True)] * 3
         control.fence("p")
         answers.append(client_protocol.Denied(0, "unknown", "no producer is named 'p'"))
@@ -307,10 +307,13 @@ def test_control_turns_to_another_gateway_when_one_is_in_no_view_that_decides() 
         return [client_protocol.Done(heard.request)] if isinstance(heard, client_protocol.ChangeRoster) else None
 
     with FakeGateway(rule=primary) as other, FakeGateway(rule=minority, gateways={"other": other.url}) as gateway:
-        with Control(gateway.url) as control:
+        with AdminClient(gateway.url) as control:
             control.change_roster("remove", "lga")
             assert control.address == parse_url(other.url)[0]
-        with pytest.raises(Unavailable, match="two of three are away"), Control(gateway.url, timeout=0.5, learn=False) as control:
+        with (
+            pytest.raises(Unavailable, match="two of three are away"),
+            AdminClient(gateway.url, timeout=0.5, learn=False) as control,
+        ):
             control.change_roster("remove", "lga")
         assert len(asked) < 20
 
@@ -320,15 +323,15 @@ def test_control_says_what_it_met_and_after_how_long() -> None:
     began = time.monotonic()
     with (
         pytest.raises(Unavailable, match=re.escape("within 0.7 s: 127.0.0.1:1: connection refused")),
-        Control("tutti://127.0.0.1:1", timeout=0.7) as control,
+        AdminClient("tutti://127.0.0.1:1", timeout=0.7) as control,
     ):
         control.status()
     assert 0.6 < time.monotonic() - began < 5
-    with _mute_zeromq() as address, pytest.raises(Unavailable, match=MUTE), Control([address], timeout=0.5) as control:
+    with _mute_zeromq() as address, pytest.raises(Unavailable, match=MUTE), AdminClient([address], timeout=0.5) as control:
         control.status()
 
 
 def test_control_does_not_take_garbage() -> None:
     garbage = FakeGateway(rule=lambda heard: [b"Cgarbage"] if isinstance(heard, client_protocol.Status) else None)
-    with garbage, Control(garbage.url, timeout=0.5) as control, pytest.raises(Unavailable, match="not speak the protocol"):
+    with garbage, AdminClient(garbage.url, timeout=0.5) as control, pytest.raises(Unavailable, match="not speak the protocol"):
         control.status()

@@ -19,7 +19,7 @@ from tests.unit.client.fake import FakeGateway, until
 from tutti.data import client_protocol
 from tutti.data.frames.frame import Frame
 from tutti.errors import UsageError
-from tutti.io.admin import Control
+from tutti.io.admin import AdminClient
 from tutti.producer import Producer
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -56,7 +56,7 @@ def _in_child(work: Any) -> str:
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_child_asks_by_a_connection_of_its_own(gateway: FakeGateway) -> None:
-    with Control(gateway.url) as control:
+    with AdminClient(gateway.url) as control:
         control.status()
 
         def asks() -> str:

@@ -21,7 +21,7 @@ from tutti import limits
 from tutti.data.frames.columns import COLUMNS
 from tutti.errors import Behind, ConfigError, Damaged, OffsetOutOfRange, Refused, TuttiError, Unavailable, UsageError
 from tutti.reader import Reader, Record
-from tutti.sources.flight import Reads, schema_of
+from tutti.sources.flight import FlightSource, schema_of
 from tutti.sources.source import Frontier, Range, Topic
 
 
@@ -232,7 +232,7 @@ def test_another_gateway_of_the_url_goes_on(gateway: ReadableGateway) -> None:
 def test_a_gateway_that_is_behind_is_not_believed(gateway: ReadableGateway) -> None:
     with ReadableGateway(records=10) as behind:
         url = f"{gateway.url},127.0.0.1:{behind.gateway.port}"
-        reads = Reads(url, timeout=2.0)
+        reads = FlightSource(url, timeout=2.0)
         assert reads.frontier().offset == 20
         gateway.reads.fail = always("stopping")
         with pytest.raises(Behind, match="20 was seen"):
@@ -244,7 +244,7 @@ def test_a_gateway_that_is_behind_is_not_believed(gateway: ReadableGateway) -> N
 
 def test_a_gateway_of_another_log_is_refused(gateway: ReadableGateway) -> None:
     with ReadableGateway(records=20, log="b" * 32) as other:
-        reads = Reads(f"{gateway.url},127.0.0.1:{other.gateway.port}")
+        reads = FlightSource(f"{gateway.url},127.0.0.1:{other.gateway.port}")
         assert reads.frontier().log == LOG_UUID
         gateway.reads.fail = always("stopping")
         with pytest.raises(Refused, match="different groups") as caught:
@@ -317,7 +317,7 @@ def test_patience_ends(gateway: ReadableGateway) -> None:
     ],
 )
 def test_what_a_gateway_says_is_raised_as_what_it_is(gateway: ReadableGateway, code: str, error: type[TuttiError]) -> None:
-    reads = Reads(gateway.url)
+    reads = FlightSource(gateway.url)
     gateway.reads.fail = always(code)
     with pytest.raises(error, match="all the time"):
         list(reads.scan(0, 5))
@@ -343,7 +343,7 @@ def test_damage_in_the_middle_comes_behind_all_that_is_good(gateway: ReadableGat
 
 
 def test_questions(gateway: ReadableGateway) -> None:
-    with Reads(gateway.url) as reads:
+    with FlightSource(gateway.url) as reads:
         assert reads.frontier() == Frontier(LOG_UUID, 0, 20, 22, 5, 1, "primary")
         assert reads.plan(0, 20, splits=2) == [Range(0, 20, 20, 1)]
         assert reads.offset_for_time(7_000_000) == 7
@@ -362,7 +362,7 @@ def test_questions(gateway: ReadableGateway) -> None:
 
 def test_threads_share_the_connection_of_the_process(gateway: ReadableGateway) -> None:
     found: list[list[int]] = []
-    reads = Reads(gateway.url)
+    reads = FlightSource(gateway.url)
     threads = [threading.Thread(target=lambda: found.append(values(reads.scan(0, 20, columns=["value"])))) for _ in range(8)]
     for thread in threads:
         thread.start()
@@ -374,9 +374,9 @@ def test_threads_share_the_connection_of_the_process(gateway: ReadableGateway) -
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_child_is_told_that_it_cannot_read(gateway: ReadableGateway) -> None:
-    assert Reads(gateway.url).frontier().offset == 20
+    assert FlightSource(gateway.url).frontier().offset == 20
 
     def read() -> str:
-        return str(Reads(gateway.url).frontier())
+        return str(FlightSource(gateway.url).frontier())
 
     assert re.match(rf"UsageError: process \d+ was forked from process {os.getpid()}.*spawn", _in_child(read))

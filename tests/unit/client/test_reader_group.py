@@ -11,7 +11,7 @@ from tests.unit.client.relay import Relay
 from tutti.common.address import parse_url
 from tutti.reader import Reader
 from tutti.sources import flight_pool
-from tutti.sources.flight import Reads
+from tutti.sources.flight import FlightSource
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def questions(gateway: ReadableGateway) -> int:
 def test_a_frontier_is_asked_elsewhere_where_it_stands_still(two: tuple[ReadableGateway, ReadableGateway], state: str) -> None:
     near, far = two
     near.reads.state = state
-    with Reads(url(near, far)) as reads:
+    with FlightSource(url(near, far)) as reads:
         assert reads.frontier()[2:] == (12, 14, 5, 1, "primary", False)
         assert values(reads.scan(8)) == [8, 9, 10, 11]
 
@@ -40,18 +40,18 @@ def test_a_frontier_is_asked_elsewhere_where_it_stands_still(two: tuple[Readable
 def test_where_all_are_cut_off_the_best_answer_counts_and_says_so(two: tuple[ReadableGateway, ReadableGateway]) -> None:
     near, far = two
     near.reads.state = far.reads.state = "minority"
-    with Reads(url(near, far)) as reads:
+    with FlightSource(url(near, far)) as reads:
         found = reads.frontier()
         assert (found.offset, found.state) == (12, "minority")
         assert (questions(near), questions(far)) == (1, 1)
-    with Reads(url(far, near)) as reads:
+    with FlightSource(url(far, near)) as reads:
         assert reads.frontier().offset == 12
 
 
 def test_the_one_that_is_left_serves_its_prefix_though_it_is_cut_off(two: tuple[ReadableGateway, ReadableGateway]) -> None:
     near, far = two
     near.reads.state = "minority"
-    with Reads(url(near, far)) as reads:
+    with FlightSource(url(near, far)) as reads:
         far.gateway.stop()
         found = reads.frontier()
         assert (found.offset, found.state) == (10, "minority")
@@ -73,7 +73,7 @@ def test_who_follows_moves_to_a_gateway_that_goes_on(two: tuple[ReadableGateway,
 def test_who_follows_waits_for_a_gateway_that_catches_up(two: tuple[ReadableGateway, ReadableGateway]) -> None:
     near, far = two
     near.reads.state = "joining"
-    with Reads(url(near, far)) as reads:
+    with FlightSource(url(near, far)) as reads:
         assert reads.frontier(9).offset == 10
         assert reads.frontier(10, 0.05).offset == 10
         assert questions(far) == 0
@@ -86,7 +86,7 @@ def test_a_poll_in_a_minority_ends_in_time_and_the_next_one_asks_another_gateway
 ) -> None:
     near, far = two
     near.reads.state = "minority"
-    with Reads(url(near, far)) as reads:
+    with FlightSource(url(near, far)) as reads:
         assert reads.frontier(10, 0.05).offset == 10
         assert questions(far) == 0
         assert reads.frontier(10, 0.05).offset == 12
@@ -107,7 +107,7 @@ def test_who_follows_in_a_minority_hears_of_it_when_that_is_over(two: tuple[Read
 
 def test_gateways_that_came_later_are_known_to_who_reads_for_long(two: tuple[ReadableGateway, ReadableGateway]) -> None:
     near, far = two
-    with Reads(near.url) as reads:
+    with FlightSource(near.url) as reads:
         assert reads.frontier().offset == 10
         near.reads.gateways = {"near": near.url, "far": far.url}
         reads.frontier()
@@ -136,7 +136,7 @@ def test_a_stream_that_falls_silent_goes_on_at_another_gateway(monkeypatch: pyte
 
 def test_a_frontier_never_moves_back_whoever_answers(two: tuple[ReadableGateway, ReadableGateway]) -> None:
     near, far = two
-    with Reads(url(far, near), patience=1.5) as reads:
+    with FlightSource(url(far, near), patience=1.5) as reads:
         assert reads.frontier().offset == 12
         far.reads.stop()
         far.gateway.stop()

@@ -9,8 +9,8 @@ import pytest
 from tests.unit.client.fake_reads import ReadableGateway
 from tutti import Reader
 from tutti.errors import Behind, Unavailable
-from tutti.sources.flight import Reads
-from tutti.sources.source import place_of
+from tutti.sources.flight import FlightSource
+from tutti.sources.source import resolve_bound
 
 
 def url(*gateways: ReadableGateway) -> str:
@@ -37,13 +37,13 @@ def test_the_end_of_a_range_is_what_is_committed_and_not_what_a_laggard_has() ->
 def test_where_no_gateway_confirms_it_the_furthest_is_read_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     with ReadableGateway(5) as one, ReadableGateway(8) as other, caplog.at_level(logging.WARNING, "tutti"):
         one.reads.confirms = other.reads.confirms = False
-        with Reads(url(one, other)) as reads:
+        with FlightSource(url(one, other)) as reads:
             frontier = reads.frontier()
             assert (frontier.offset, frontier.stale) == (8, True)
             assert reads.frontier().stale
             assert caplog.text.count("no gateway can confirm its frontier") == 1
             with pytest.raises(Behind, match="start=9 is above offset 8"):
-                place_of(reads, "start", 9, frontier)
+                resolve_bound(reads, "start", 9, frontier)
             one.reads.confirms = True
             one.add(4)
             assert not reads.frontier().stale
@@ -57,12 +57,12 @@ def test_a_named_reader_has_no_start_where_no_gateway_confirms_it() -> None:
             Reader(gateway.url, name="loader", connect_timeout=0.2)
         with Reader(gateway.url, name="loader", start=2) as reader:
             assert reader.position == 2
-        with Reads(gateway.url) as reads:
+        with FlightSource(gateway.url) as reads:
             assert reads.readers(linearizable=False) == {"loader": 2}
 
 
 def test_waiting_for_news_asks_nobody_to_confirm() -> None:
-    with ReadableGateway(8) as gateway, Reads(gateway.url) as reads:
+    with ReadableGateway(8) as gateway, FlightSource(gateway.url) as reads:
         assert reads.frontier(3, timeout=1).offset == 8
         reads.topics(8)
     assert not any("linearizable" in asked for _, asked in gateway.reads.asked)
@@ -75,5 +75,5 @@ def test_a_gateway_of_an_earlier_release_is_taken_at_its_word() -> None:
         with Reader(gateway.url, name="loader") as reader:
             assert (reader.position, reader.end) == (2, 8)
         gateway.reads.state = "minority"
-        with Reads(gateway.url) as reads:
+        with FlightSource(gateway.url) as reads:
             assert reads.frontier().stale

@@ -14,7 +14,7 @@ from tutti import limits
 from tutti.data.client_protocol import Hello
 from tutti.errors import Behind, Damaged, OffsetOutOfRange, Refused, Unavailable, UsageError
 from tutti.reader import Reader
-from tutti.sources.flight import Reads
+from tutti.sources.flight import FlightSource
 
 
 @pytest.fixture
@@ -100,14 +100,14 @@ def test_who_waits_for_news_hears_when_its_gateway_answers_no_more(gateway: Read
             raise error_of("unavailable", "this gateway stands still")
 
     gateway.reads.fail = fail
-    reads = Reads(gateway.url, patience=0.3)
+    reads = FlightSource(gateway.url, patience=0.3)
     with pytest.raises(Unavailable, match=f"{gateway.gateway.port}: this gateway stands still"):
         reads.frontier(20, 60, 0.3)
 
 
 def test_a_slow_consumer_keeps_its_gateway(gateway: ReadableGateway, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "STREAM_US_MAX", 1_500_000)
-    reads, seen = Reads(gateway.url, patience=1), list[int]()
+    reads, seen = FlightSource(gateway.url, patience=1), list[int]()
     for piece in reads.pieces(0, 20):
         time.sleep(1.6 if len(seen) < 8 else 0)  # longer than a stream may take
         seen += values([piece.batch])
@@ -117,7 +117,7 @@ def test_a_slow_consumer_keeps_its_gateway(gateway: ReadableGateway, monkeypatch
 
 
 def test_waits_begin_anew_after_each_stream_that_gave_something(gateway: ReadableGateway) -> None:
-    reads = Reads(gateway.url)
+    reads = FlightSource(gateway.url)
     pieces = reads.pieces(0, 20)
     for _ in range(3):
         gateway.reads.cut_after = 4
@@ -156,9 +156,9 @@ def test_a_named_reader_whose_records_were_removed_is_told_and_never_passes_over
         assert reader.position == 8
 
 
-QUESTIONS: dict[str, Callable[[Reads], object]] = {
-    "topics": Reads.topics,
-    "readers": Reads.readers,
+QUESTIONS: dict[str, Callable[[FlightSource], object]] = {
+    "topics": FlightSource.topics,
+    "readers": FlightSource.readers,
     "tick_end": lambda reads: reads.tick_end(0, 5, 20, 1),
     "bytes_end": lambda reads: reads.bytes_end(0, 20, 7),
     "offset_for_time": lambda reads: reads.offset_for_time(7),
@@ -170,13 +170,13 @@ QUESTIONS: dict[str, Callable[[Reads], object]] = {
 
 @pytest.mark.parametrize("question", QUESTIONS.values(), ids=QUESTIONS)
 def test_no_question_is_answered_by_a_gateway_that_is_behind_or_has_another_log(
-    gateway: ReadableGateway, question: Callable[[Reads], object]
+    gateway: ReadableGateway, question: Callable[[FlightSource], object]
 ) -> None:
     with ReadableGateway(records=10) as behind, ReadableGateway(records=20, log="b" * 32) as other:
         # The one is asked until the time is over, the other one is left at once.
         for next_one, seconds, error, said in ((behind, 1.0, Behind, "20 was seen"), (other, 30.0, Refused, "different groups")):
             gateway.reads.fail = lambda what: None
-            reads = Reads(f"{gateway.url},127.0.0.1:{next_one.gateway.port}", timeout=seconds, patience=seconds)
+            reads = FlightSource(f"{gateway.url},127.0.0.1:{next_one.gateway.port}", timeout=seconds, patience=seconds)
             assert reads.frontier().offset == 20
             gateway.reads.fail = always("behind")
             with pytest.raises(error, match="was seen|all the time" if error is Behind else said):
@@ -184,7 +184,7 @@ def test_no_question_is_answered_by_a_gateway_that_is_behind_or_has_another_log(
 
 
 def test_topics_are_asked_of_a_gateway_that_goes_as_far_as_the_range(gateway: ReadableGateway) -> None:
-    reads = Reads(gateway.url, timeout=1.0)
+    reads = FlightSource(gateway.url, timeout=1.0)
     with pytest.raises(Behind, match="25 was seen"):
         reads.topics(25)
     gateway.add(5)

@@ -6,14 +6,14 @@ import pytest
 
 from tutti import limits
 from tutti.common.address import parse_url
-from tutti.io.endpoints import Route
+from tutti.io.endpoints import Endpoints
 
 
-def route(url: str, chance: float = 0.0) -> Route:
-    return Route(parse_url(url), lambda: chance)
+def route(url: str, chance: float = 0.0) -> Endpoints:
+    return Endpoints(parse_url(url), lambda: chance)
 
 
-def named(one: Route) -> list[str]:
+def named(one: Endpoints) -> list[str]:
     return [str(address) for address in one.addresses]
 
 
@@ -30,7 +30,7 @@ def test_a_route_asks_everyone_before_it_waits_and_waits_longer_each_round() -> 
 def test_those_who_wait_for_the_same_gateways_do_not_come_all_at_once() -> None:
     early, late = route("tutti://a:1", chance=0.999), route("tutti://a:1")
     assert 0.5 < early.move_on("no") / late.move_on("no") < 0.6
-    assert len({Route(parse_url("tutti://a:1")).move_on("no") for _ in range(10)}) > 1
+    assert len({Endpoints(parse_url("tutti://a:1")).move_on("no") for _ in range(10)}) > 1
 
 
 def test_a_route_tells_what_was_met_where() -> None:
@@ -57,7 +57,7 @@ def test_clients_of_one_gateway_go_to_different_ones_when_it_dies() -> None:
     others = {f"g{number}": f"h{number}:1" for number in range(2, 6)}
     found = set()
     for _ in range(200):
-        one = Route(parse_url("tutti://h1:1"))
+        one = Endpoints(parse_url("tutti://h1:1"))
         one.learn({"g1": "h1:1", **others})
         one.move_on("the connection was lost")
         found.add(str(one.present))

@@ -15,7 +15,7 @@ from tutti.data import client_protocol
 from tutti.data.frames.frame import Frame
 from tutti.errors import Fenced, NotAllowed, Refused, TooLarge, Unavailable, Unknown, UsageError
 from tutti.producer import Producer
-from tutti.spool.commit_mark import PROGRESS_ROOM
+from tutti.spool.commit_mark import APPLICATION_PROGRESS_BYTES_MAX
 
 # -- outages and restarts
 
@@ -377,11 +377,11 @@ def test_resume_goes_on_behind_what_is_in_the_spool(gateway: FakeGateway, spool:
 
 def test_progress_has_less_room(gateway: FakeGateway, spool: Path) -> None:
     with opened(gateway, spool, delivery_timeout=30) as p:
-        p.send("t", b"0", progress=bytes(PROGRESS_ROOM)).result(30)
-        with pytest.raises(UsageError, match=f"at most {PROGRESS_ROOM}"):
-            p.send("t", b"1", progress=bytes(PROGRESS_ROOM + 1))
-        with pytest.raises(UsageError, match=f"at most {PROGRESS_ROOM}"):
-            p.send_batch("t", pa.record_batch({"value": [b"1"]}), progress=bytes(PROGRESS_ROOM + 1))
+        p.send("t", b"0", progress=bytes(APPLICATION_PROGRESS_BYTES_MAX)).result(30)
+        with pytest.raises(UsageError, match=f"at most {APPLICATION_PROGRESS_BYTES_MAX}"):
+            p.send("t", b"1", progress=bytes(APPLICATION_PROGRESS_BYTES_MAX + 1))
+        with pytest.raises(UsageError, match=f"at most {APPLICATION_PROGRESS_BYTES_MAX}"):
+            p.send_batch("t", pa.record_batch({"value": [b"1"]}), progress=bytes(APPLICATION_PROGRESS_BYTES_MAX + 1))
 
 
 def test_what_was_compressed_by_another_run_goes_out_as_it_is(gateway: FakeGateway, spool: Path) -> None:

@@ -22,16 +22,16 @@ from tests.faults.powerloss.recorder import Filling, Op, chosen, image
 from tests.unit.client.fake import Rules
 from tutti import limits
 from tutti.batching.encoder import check_record
-from tutti.batching.options import FeedOptions
+from tutti.batching.options import BatchingOptions
 from tutti.batching.receipt import Receipt
 from tutti.data import client_protocol
 from tutti.data.frames.frame import Frame
 from tutti.delivery.session import Identity, State
 from tutti.errors import DirectoryRefused, DiskFailed, DiskFull, TuttiError
-from tutti.spool.accumulator import SpooledFeed
+from tutti.spool.accumulator import SpooledAccumulator
 from tutti.spool.delivery import SpooledDelivery
-from tutti.spool.disk_thread import Spooler
-from tutti.spool.store import Store
+from tutti.spool.disk_thread import DiskThread
+from tutti.spool.store import SpoolStore
 
 ROUTING = b"client"
 SPOOL_BYTES = 1 << 24
@@ -62,28 +62,28 @@ class World:
     def begin(self) -> None:
         """A process opens the spool."""
         self.lives += 1
-        options = FeedOptions(
+        options = BatchingOptions(
             batch_bytes=self.chance.choice([1024, 4096]),
             buffer_bytes=1 << 16,
             compression=self.chance.choice([None, "lz4"]),
         )
         self.store = self.opened()
-        self.feed = SpooledFeed(options, self.store, SPOOL_BYTES, lambda: self.now)
-        self.spooler = Spooler(self.feed, self.store)
+        self.feed = SpooledAccumulator(options, self.store, SPOOL_BYTES, lambda: self.now)
+        self.spooler = DiskThread(self.feed, self.store)
         self.delivery = SpooledDelivery(Identity("p", b"i%015d" % self.lives, b"s%015d" % self.lives), self.feed)
         self.to_gateway: deque[list[bytes]] = deque()
         self.to_client: deque[bytes] = deque()
         self.connected = False
         self.resumed = not self.uses_progress
 
-    def opened(self) -> Store:
+    def opened(self) -> SpoolStore:
         """The spool; it may find no room, and is opened again."""
         size = self.chance.choice([2000, 10_000])
         try:
-            return Store(str(self.directory), "p", size, self.recorder)
+            return SpoolStore(str(self.directory), "p", size, self.recorder)
         except (DiskFull, DiskFailed, DirectoryRefused):
             assert self.recorder.after is None, "nothing else was wrong"
-            return Store(str(self.directory), "p", size, self.recorder)
+            return SpoolStore(str(self.directory), "p", size, self.recorder)
 
     def end(self) -> None:
         """The process is gone; what it sent may still arrive."""

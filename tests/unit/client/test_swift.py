@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tutti.batching import append as taker
-from tutti.batching.append import Put, Taker, generator
+from tutti.batching.append import Append, Appender, generator
 from tutti.batching.encoder import RECORD_OVERHEAD_BYTES
 from tutti.batching.receipt import Batch, Receipt, Record
 from tutti.producer import Producer
@@ -49,7 +49,7 @@ ITEMS = st.lists(
 )
 
 
-def both(room: int) -> tuple[tuple[Batch, Taker, Put], tuple[Batch, Taker, Put]]:
+def both(room: int) -> tuple[tuple[Batch, Appender, Append], tuple[Batch, Appender, Append]]:
     """A batch with what is compiled, and one with its Python."""
     compiled, written = Batch("t", room, 0.0), Batch("t", room, 0.0)
     made, running = swift.Taker(compiled, Receipt), generator(written)
@@ -57,7 +57,7 @@ def both(room: int) -> tuple[tuple[Batch, Taker, Put], tuple[Batch, Taker, Put]]
     return (compiled, made, made), (written, running, running.send)
 
 
-def outcome(put: Put, item: object) -> object:
+def outcome(put: Append, item: object) -> object:
     """What came of it: the index of a receipt, None, or that nothing more is taken."""
     try:
         receipt = put(item)
@@ -258,7 +258,7 @@ def test_what_runs_in_the_collector_may_send_too() -> None:
     """The collector may run where a list begins, and what it runs may use the same taker."""
 
     class Sends:
-        def __init__(self, put: Put) -> None:
+        def __init__(self, put: Append) -> None:
             self.circle = self
             self.put = put
 

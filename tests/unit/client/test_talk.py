@@ -16,8 +16,8 @@ from tutti.common.address import Address
 from tutti.data import client_protocol
 from tutti.errors import Unavailable
 from tutti.io import request as client_talk
-from tutti.io.request import Talk
-from tutti.io.zmtp_connection import Link
+from tutti.io.request import RequestClient
+from tutti.io.zmtp_connection import ZmtpConnection
 from tutti.producer import Producer
 from tutti.zmtp.framing import GREETING, MORE, frame, ready
 
@@ -56,11 +56,11 @@ def _babbling(said: bytes) -> Iterator[Address]:
 )
 def test_who_speaks_as_no_gateway_is_named_and_passed_by(said: bytes, told: str) -> None:
     with _babbling(said) as address:
-        with FakeGateway() as gateway, Talk(f"tutti://{address},127.0.0.1:{gateway.port}") as talk:
+        with FakeGateway() as gateway, RequestClient(f"tutti://{address},127.0.0.1:{gateway.port}") as talk:
             assert talk.welcome().gateway == "fake"
         with (
             pytest.raises(Unavailable, match=f"{address}: the peer does not speak the protocol of a gateway: .*{told}"),
-            Talk([address], rounds=1) as talk,
+            RequestClient([address], rounds=1) as talk,
         ):
             talk.welcome()
 
@@ -70,11 +70,11 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Address]:
     """Where connections were made to."""
     places: list[Address] = []
 
-    def link(address: Address, credentials: None) -> Link:
+    def link(address: Address, credentials: None) -> ZmtpConnection:
         places.append(address)
-        return Link(address, credentials)
+        return ZmtpConnection(address, credentials)
 
-    monkeypatch.setattr(client_talk, "Link", link)
+    monkeypatch.setattr(client_talk, "ZmtpConnection", link)
     return places
 
 
@@ -82,13 +82,17 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Address]:
 def test_a_connection_that_ended_while_nobody_asked_is_made_again_to_the_same_gateway_at_once(
     made: list[Address], monkeypatch: pytest.MonkeyPatch, asks: str
 ) -> None:
-    def asked(talk: Talk) -> None:
+    def asked(talk: RequestClient) -> None:
         if asks == "welcome":
             assert talk.welcome().gateway == "first"
         else:
             talk.ask(client_protocol.StatusAnswer, client_protocol.Status)
 
-    with FakeGateway(name="first") as gateway, FakeGateway() as other, Talk(f"{gateway.url},127.0.0.1:{other.port}") as talk:
+    with (
+        FakeGateway(name="first") as gateway,
+        FakeGateway() as other,
+        RequestClient(f"{gateway.url},127.0.0.1:{other.port}") as talk,
+    ):
         asked(talk)
         gateway.stop()
         gateway.start()
@@ -99,7 +103,7 @@ def test_a_connection_that_ended_while_nobody_asked_is_made_again_to_the_same_ga
     assert made == [Address("127.0.0.1", gateway.port)] * 2
 
 
-def _wait_for_the_end(talk: Talk) -> None:
+def _wait_for_the_end(talk: RequestClient) -> None:
     """Until the kernel knows that the connection is over; nobody reads it."""
     link = talk._link
     assert link is not None
@@ -111,14 +115,14 @@ def _never(wait: float, _deadline: float) -> None:
 
 
 def test_a_connection_that_stands_is_kept(made: list[Address]) -> None:
-    with FakeGateway() as gateway, Talk(gateway.url) as talk:
+    with FakeGateway() as gateway, RequestClient(gateway.url) as talk:
         for _ in range(3):
             talk.welcome()
     assert len(made) == 1
 
 
 def test_a_gateway_that_does_not_come_back_is_left_for_the_next(made: list[Address]) -> None:
-    with FakeGateway() as gateway, FakeGateway() as other, Talk(f"{gateway.url},127.0.0.1:{other.port}") as talk:
+    with FakeGateway() as gateway, FakeGateway() as other, RequestClient(f"{gateway.url},127.0.0.1:{other.port}") as talk:
         talk.welcome()
         gateway.stop()
         _wait_for_the_end(talk)
@@ -131,7 +135,7 @@ def test_a_name_server_that_takes_longer_than_an_address_may_is_waited_for(
     slow: threading.Event, monkeypatch: pytest.MonkeyPatch, made: list[Address]
 ) -> None:
     monkeypatch.setattr(limits, "ADDRESS_TIMEOUT_US", 50_000)
-    with FakeGateway() as gateway, Talk([Address("slow.example", gateway.port)], timeout=60) as talk:
+    with FakeGateway() as gateway, RequestClient([Address("slow.example", gateway.port)], timeout=60) as talk:
         asking = threading.Thread(target=talk.welcome)
         asking.start()
         until(lambda: len(made) > 2)
@@ -146,7 +150,7 @@ def test_a_name_server_that_takes_longer_than_an_address_may_is_waited_for(
 def test_a_host_that_is_not_known_is_told_as_such_by_all(host: str) -> None:
     with (
         pytest.raises(Unavailable, match=rf"{host}:7400: the host name is unknown \("),
-        Talk([Address(host, 7400)], rounds=1) as talk,
+        RequestClient([Address(host, 7400)], rounds=1) as talk,
     ):
         talk.welcome()
     began = time.monotonic()
@@ -173,7 +177,7 @@ def test_who_answered_and_then_does_not_is_told_of_in_one_sentence() -> None:
         answered.append(heard)
         return _denied(heard) if len(answered) == 1 else []
 
-    with FakeGateway(rule=once) as gateway, Talk(gateway.url, timeout=3) as talk, pytest.raises(Unavailable) as late:
+    with FakeGateway(rule=once) as gateway, RequestClient(gateway.url, timeout=3) as talk, pytest.raises(Unavailable) as late:
         talk.ask(client_protocol.StatusAnswer, client_protocol.Status)
     said = f"127.0.0.1:{gateway.port} answered last: a majority may come back (roster)"
     assert str(late.value) == (f"the request was not done within 3 s: {said}; the repeated request had no answer within the time")
@@ -189,7 +193,7 @@ def test_what_was_met_at_other_gateways_is_told_beside_an_answer_and_the_answer_
 
     with (
         FakeGateway(rule=away) as gateway,
-        Talk(f"{gateway.url},127.0.0.1:1", timeout=30, rounds=1) as talk,
+        RequestClient(f"{gateway.url},127.0.0.1:1", timeout=30, rounds=1) as talk,
         pytest.raises(Unavailable) as late,
     ):
         talk.ask(client_protocol.StatusAnswer, client_protocol.Status)

@@ -14,16 +14,16 @@ import pytest
 
 from tests.unit.client.fake import Lane as LaneLog
 from tests.unit.client.fake import Log, Rules
-from tutti.batching.accumulator import Feed
+from tutti.batching.accumulator import Accumulator
 from tutti.batching.encoder import check_record
-from tutti.batching.options import FeedOptions
+from tutti.batching.options import BatchingOptions
 from tutti.batching.receipt import Receipt
 from tutti.data import client_protocol
 from tutti.data.frames.frame import Frame
 from tutti.delivery.lane import Lane
-from tutti.delivery.ordered import Delivery
+from tutti.delivery.ordered import OrderedDelivery
 from tutti.delivery.session import Identity, State
-from tutti.delivery.unordered import Lanes
+from tutti.delivery.unordered import UnorderedDelivery
 from tutti.errors import Aborted, Refused, Unknown
 
 NAMES = ("g1", "g2")
@@ -54,11 +54,11 @@ class World:
         self.low: dict[str, str] = {}  # gateways that refuse what is new, and how
         self.old: list[LaneLog] = []  # lanes whose disk was lost
         self.turn: dict[str, int] = {}
-        options = FeedOptions(delivery_timeout=timeout, batch_bytes=1024, buffer_bytes=1 << 30)
+        options = BatchingOptions(delivery_timeout=timeout, batch_bytes=1024, buffer_bytes=1 << 30)
         identity = Identity("p", b"i" * 16, b"s" * 16)
-        self.delivery = Delivery(identity, Feed(options, lambda: self.now))
+        self.delivery = OrderedDelivery(identity, Accumulator(options, lambda: self.now))
         self.tokens = 0
-        self.lanes = Lanes(self.delivery, Feed(options, lambda: self.now), self.token)
+        self.lanes = UnorderedDelivery(self.delivery, Accumulator(options, lambda: self.now), self.token)
         self.wires: dict[Any, Wire] = {}
         self.sent: list[tuple[bytes, Receipt]] = []
         self.connections = 0

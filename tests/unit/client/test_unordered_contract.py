@@ -10,9 +10,9 @@ import pytest
 
 from tests.unit.client.fake import Line, Log, Rules
 from tests.unit.core.unordered.rig import Group, answers, group
-from tutti.batching.accumulator import Feed
-from tutti.batching.encoder import conform
-from tutti.batching.options import FeedOptions
+from tutti.batching.accumulator import Accumulator
+from tutti.batching.encoder import validated_batch
+from tutti.batching.options import BatchingOptions
 from tutti.data.client_protocol import Committed, Duplicate, Expected, RefusedAnswer
 from tutti.data.frames.frame import Frame, Kind
 
@@ -21,8 +21,8 @@ PRODUCER, TOPIC = 1, 1
 
 def batch(epoch: int, first: int, count: int) -> Frame:
     """A batch as a client submits it."""
-    feed = Feed(FeedOptions())
-    feed.add_whole("t", conform(pa.record_batch({"value": pa.array([b"x"] * count, pa.binary())}), 0), b"", None)
+    feed = Accumulator(BatchingOptions())
+    feed.add_whole("t", validated_batch(pa.record_batch({"value": pa.array([b"x"] * count, pa.binary())}), 0), b"", None)
     made = feed.queue[0]
     return Frame(
         Kind.BATCH,

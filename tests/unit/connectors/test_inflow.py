@@ -11,7 +11,7 @@ import pytest
 from tests.unit.connectors.kafka_in import CLUSTER, TOPIC, Kafka, Log, connector_of, done, run
 from tutti.errors import Aborted, BufferFull, ConfigError, Fenced, Unavailable
 from tutti_connect.kafka import limits
-from tutti_connect.kafka.source.progress import Place, note_of
+from tutti_connect.kafka.source.progress import KafkaPosition, offset_metadata
 
 
 @pytest.fixture(autouse=True)
@@ -108,8 +108,8 @@ def test_the_place_moves_over_what_is_no_record(tmp_path: Path) -> None:
     kafka, log = Kafka(1, range(10), 12), Log()  # 10 and 11: the end of a transaction, and another one that was aborted
     connector, member = connector_of(tmp_path, kafka, log)
     run(connector, member, done(connector, kafka))
-    assert Place.decode(log.progress["in.t.0"], "p").next == 10, "what the log says stays as it is"
-    assert kafka.notes["t", 0] == (12, note_of(Place(CLUSTER, TOPIC, 10)))
+    assert KafkaPosition.decode(log.progress["in.t.0"], "p").next == 10, "what the log says stays as it is"
+    assert kafka.notes["t", 0] == (12, offset_metadata(KafkaPosition(CLUSTER, TOPIC, 10)))
     kafka.low, kafka.offsets = 12, []
     again, member = connector_of(tmp_path, kafka, log)
     run(again, member, done(again, kafka))

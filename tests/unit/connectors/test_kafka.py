@@ -14,9 +14,9 @@ from tutti.data.frames.schema import encode_batch
 from tutti.errors import Aborted, BufferFull, ConfigError, Fenced, FormatError, TuttiError
 from tutti_connect.kafka import limits
 from tutti_connect.kafka.config import load_inflow
-from tutti_connect.kafka.source.batches import Cut, records_of
-from tutti_connect.kafka.source.partition import Partition, State, Turn
-from tutti_connect.kafka.source.progress import Place, check_same, producer_name
+from tutti_connect.kafka.source.batches import FrameBatch, records_of
+from tutti_connect.kafka.source.partition import Event, Partition, State
+from tutti_connect.kafka.source.progress import KafkaPosition, check_same, producer_name
 
 
 class Message:
@@ -54,22 +54,22 @@ def messages(*given: Message) -> Any:
 
 
 def test_a_place_comes_back_from_the_log() -> None:
-    place = Place("cluster", "topic", 17)
-    assert Place.decode(place.encode(), "p") == place
-    assert len(Place("x" * 22, "y" * 22, 2**63 - 1).encode()) <= 256
+    place = KafkaPosition("cluster", "topic", 17)
+    assert KafkaPosition.decode(place.encode(), "p") == place
+    assert len(KafkaPosition("x" * 22, "y" * 22, 2**63 - 1).encode()) <= 256
     with pytest.raises(FormatError, match="another `name`"):
-        Place.decode(b"somebody else's", "p")
+        KafkaPosition.decode(b"somebody else's", "p")
     with pytest.raises(FormatError, match="is not from this connector"):
-        Place.decode(place.encode()[:-1] + b',"another":1}', "p")
+        KafkaPosition.decode(place.encode()[:-1] + b',"another":1}', "p")
 
 
 @pytest.mark.parametrize(
-    ("now", "told"), [(Place("other", "t", 0), "this one is other"), (Place("c", "new", 0), "was created later")]
+    ("now", "told"), [(KafkaPosition("other", "t", 0), "this one is other"), (KafkaPosition("c", "new", 0), "was created later")]
 )
-def test_another_topic_is_refused(now: Place, told: str) -> None:
-    check_same(Place("c", "t", 9), Place("c", "t", 0), "p", "t[0]")
+def test_another_topic_is_refused(now: KafkaPosition, told: str) -> None:
+    check_same(KafkaPosition("c", "t", 9), KafkaPosition("c", "t", 0), "p", "t[0]")
     with pytest.raises(ConfigError, match=told):
-        check_same(Place("c", "t", 9), now, "p", "t[0]")
+        check_same(KafkaPosition("c", "t", 9), now, "p", "t[0]")
 
 
 def test_names_of_producers_differ_and_are_taken() -> None:
@@ -183,13 +183,13 @@ class FakeReceipt:
 
 def flowing(producer: Any, at: int = 10) -> Partition:
     partition = Partition("t", 0, "t")
-    partition.turn(Turn.OPEN)
+    partition.turn(Event.OPEN)
     partition.opened(producer, at, at)
     return partition
 
 
-def cut(following: int) -> Cut:
-    return Cut(pa.RecordBatch.from_pydict({"value": [b"a", b"b"]}), following)
+def cut(following: int) -> FrameBatch:
+    return FrameBatch(pa.RecordBatch.from_pydict({"value": [b"a", b"b"]}), following)
 
 
 def push(partition: Partition) -> None:
@@ -226,7 +226,7 @@ def test_a_failed_frame_has_the_partition_begin_again_behind_what_is_committed()
     assert left is producer
     assert (partition.state, partition.full, partition.retry_at > 100.0) == (State.WAITING, False, True)
     again: Any = FakeProducer(9)
-    partition.turn(Turn.OPEN)
+    partition.turn(Event.OPEN)
     partition.opened(again, 12, 12)
     first(None, FakeReceipt())  # of the old one: nobody's any more
     second(Aborted("late"), FakeReceipt())
@@ -242,7 +242,7 @@ def test_who_was_fenced_waits_long_enough_to_be_told_by_kafka() -> None:
     assert partition.retry_at >= 5
     times = []
     for _ in range(8):
-        partition.turn(Turn.OPEN)
+        partition.turn(Event.OPEN)
         partition.failed(Fenced("another one"), 0.0)
         times.append(partition.retry_at)
     assert times == sorted(times)
@@ -256,11 +256,11 @@ def test_what_was_committed_since_makes_the_next_failure_a_first_one(error: Tutt
     partition.failed(error, 0.0)
     least = partition.retry_at
     for _ in range(3):
-        partition.turn(Turn.OPEN)
+        partition.turn(Event.OPEN)
         partition.failed(error, 0.0)
     assert partition.retry_at > least
     again: Any = FakeProducer(9)
-    partition.turn(Turn.OPEN)
+    partition.turn(Event.OPEN)
     partition.opened(again, 10, 10)
     partition.take([cut(12)], 12)
     push(partition)
@@ -271,7 +271,7 @@ def test_what_was_committed_since_makes_the_next_failure_a_first_one(error: Tutt
 
 def test_steps_that_make_no_sense_are_illegal() -> None:
     partition = Partition("t", 0, "t")
-    for turn in (Turn.OPENED, Turn.FAILED):
+    for turn in (Event.OPENED, Event.FAILED):
         with pytest.raises(KeyError):
             partition.turn(turn)
     assert partition.taken() is None

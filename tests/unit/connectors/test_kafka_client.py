@@ -14,8 +14,8 @@ import pytest
 from tutti.errors import Unavailable
 from tutti_connect.kafka import config as configs
 from tutti_connect.kafka import limits
-from tutti_connect.kafka.client import CAUSE, CLIENT_LOG, Cause
-from tutti_connect.kafka.errors import Again
+from tutti_connect.kafka.client import CLIENT_LOG, CONNECTION_FAILURES, ConnectionFailureFilter
+from tutti_connect.kafka.errors import RetryTransaction
 from tutti_connect.kafka.gateway_clients import gateway_asker
 from tutti_connect.kafka.sink.producer import Sink
 from tutti_connect.kafka.source.consumer import KafkaSource
@@ -60,7 +60,7 @@ def test_a_kafka_that_does_not_answer_is_told_with_the_cause(
         "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": "p"
     }  # fmt: skip
     target = configs.Target(address, settings=settings)
-    with pytest.raises(Again, match=rf"Kafka at {address}, position topic tutti\.o\.position: .*{address}.*{told}"):
+    with pytest.raises(RetryTransaction, match=rf"Kafka at {address}, position topic tutti\.o\.position: .*{address}.*{told}"):
         Sink(configs.Outflow("o", "tutti://127.0.0.1:1", target, str(tmp_path))).open()
     source = configs.Source(address, ["t"], settings=settings)
     with pytest.raises(Unavailable, match=rf"Kafka at {address}: .*{address}.*{told}"):
@@ -82,7 +82,7 @@ def test_topics_that_are_known_to_be_there_are_bounded(tmp_path: Path, monkeypat
 
 def test_only_a_connection_that_failed_since_is_the_cause() -> None:
     """Proves that what was heard before the question, and lines of another kind, are not told as its cause."""
-    cause = Cause()
+    cause = ConnectionFailureFilter()
 
     def say(text: str) -> None:
         assert cause.filter(logging.LogRecord("n", logging.ERROR, "", 0, text, None, None)), "all lines go on to the log"
@@ -93,7 +93,7 @@ def test_only_a_connection_that_failed_since_is_the_cause() -> None:
     say("ERROR [rdkafka#producer-1] [thrd:main]: 1/1 brokers are down")
     assert cause.heard(at) == "[::1]:9092/bootstrap: Connect failed: refused"
     assert cause.heard(at + 1) == ""
-    assert CAUSE in CLIENT_LOG.filters
+    assert CONNECTION_FAILURES in CLIENT_LOG.filters
 
 
 def test_gateways_that_do_not_answer_are_told() -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.connectors.kafka_in import CLUSTER, TOPIC, Kafka, Log, connector_of, done, run
 from tutti.errors import ConfigError, Fenced, Refused, TuttiError, Unavailable
 from tutti_connect.kafka import limits
-from tutti_connect.kafka.source.progress import Place, note_of
+from tutti_connect.kafka.source.progress import KafkaPosition, offset_metadata
 
 
 @pytest.fixture(autouse=True)
@@ -159,8 +159,8 @@ def test_what_the_gateways_refuse_for_good_ends_the_start(tmp_path: Path) -> Non
     ("note", "taken"),
     [
         ("", [2, 3, 4]),  # as earlier releases left it
-        (note_of(Place(CLUSTER, TOPIC, -1)), [2, 3, 4]),
-        (note_of(Place(CLUSTER, "another", 2)), []),
+        (offset_metadata(KafkaPosition(CLUSTER, TOPIC, -1)), [2, 3, 4]),
+        (offset_metadata(KafkaPosition(CLUSTER, "another", 2)), []),
     ],
 )
 def test_a_start_that_an_earlier_release_noted_in_kafka_counts(tmp_path: Path, note: str, taken: list[int]) -> None:
@@ -177,7 +177,7 @@ def test_a_topic_that_was_created_again_is_taken_from_its_beginning_once_that_is
     kafka, log = Kafka(1, range(5), 5), Log()
     finish(tmp_path, kafka, log)
     kafka.topic_id, kafka.offsets, kafka.high_ = "again", [0, 1], 2
-    kafka.notes["t", 0] = (5, note_of(Place(CLUSTER, TOPIC, 5)))  # noted by an instance that was late
+    kafka.notes["t", 0] = (5, offset_metadata(KafkaPosition(CLUSTER, TOPIC, 5)))  # noted by an instance that was late
     connector, member = connector_of(tmp_path, kafka, log, start="latest")
     with pytest.raises(ConfigError, match=r"was created later\. .* tutti producers forget in\.t\.0"):
         run(connector, member, lambda: False)

@@ -14,14 +14,14 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from tutti.data.frames.columns import schema_of
 from tutti.errors import ConfigError, Fenced, OffsetOutOfRange, Unavailable
-from tutti.runtime.backoff import Doubling
+from tutti.runtime.backoff import Backoff
 from tutti_connect import limits as shared_limits
 from tutti_connect.kafka import config as configs
 from tutti_connect.kafka import limits
-from tutti_connect.kafka.errors import Again, NotTaken, TopicNotTaken
+from tutti_connect.kafka.errors import RecordRejected, RetryTransaction, TopicRejected
 from tutti_connect.kafka.metrics import OutflowMetrics
 from tutti_connect.kafka.sink.connector import Outflow
-from tutti_connect.kafka.sink.messages import COLUMNS, Outgoing, sizes
+from tutti_connect.kafka.sink.messages import COLUMNS, OutgoingRecord, sizes
 from tutti_connect.kafka.sink.position import Position
 
 LOG = "ab" * 16
@@ -69,14 +69,14 @@ class FakeSink:
     def target_of(self, topic: str) -> str:
         self.kafka.trouble("target")
         if self.kafka.closed.get(topic) == "target":
-            raise TopicNotTaken(f"topic {topic} is reserved for Kafka")
+            raise TopicRejected(f"topic {topic} is reserved for Kafka")
         return topic
 
     def begin(self) -> None:
         assert self._open is None, "one transaction at a time"
         self._open = []
 
-    def add(self, target: str, records: list[Outgoing]) -> list[tuple[Outgoing, str]]:
+    def add(self, target: str, records: list[OutgoingRecord]) -> list[tuple[OutgoingRecord, str]]:
         assert self._open is not None
         self.kafka.trouble("add")
         self._open += [(target, record.offset) for record in records if record.offset not in self.kafka.large]
@@ -86,11 +86,11 @@ class FakeSink:
         given, self._open = self._open, None
         assert given is not None
         if self._number != self.kafka.newest:
-            raise Again("fenced")
+            raise RetryTransaction("fenced")
         if any(offset in self.kafka.poison for _, offset in given):
-            raise NotTaken("too large for the topic")
+            raise RecordRejected("too large for the topic")
         if self.kafka.position_closed or any(self.kafka.closed.get(target) == "commit" for target, _ in given):
-            raise TopicNotTaken("Topic authorization failed")
+            raise TopicRejected("Topic authorization failed")
         self.kafka.trouble("commit")
         self.kafka.records += given
         self.kafka.commits.append(len(given))
@@ -235,7 +235,7 @@ def test_whatever_fails_each_record_is_there_once_and_in_order(tmp_path: Path, s
     def trouble(where: str) -> None:
         if left[0] and chance.random() < 0.2:
             left[0] -= 1
-            raise chance.choice([Again, Unavailable, OSError, Killed])(where)
+            raise chance.choice([RetryTransaction, Unavailable, OSError, Killed])(where)
 
     kafka.trouble = log.trouble = trouble
     for number in range(200):
@@ -389,10 +389,10 @@ def test_a_trouble_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture
     def trouble(where: str) -> None:
         if where == "open" and kafka.commits and left[0]:
             left[0] -= 1
-            raise Again(f"Kafka at 127.0.0.1:9092: timed out after {left[0]} s")
+            raise RetryTransaction(f"Kafka at 127.0.0.1:9092: timed out after {left[0]} s")
         if where == "committed" and len(kafka.commits) == 2:
             kafka.commits.append(-1)
-            raise Again("gone")
+            raise RetryTransaction("gone")
 
     kafka.trouble = trouble
     with caplog.at_level("INFO"):
@@ -417,8 +417,8 @@ class Stop(threading.Event):
 def test_what_was_committed_since_makes_the_next_failure_a_first_one(tmp_path: Path) -> None:
     log, kafka, stop = FakeLog(60), Kafka(), Stop()
     outflow = outflow_of(tmp_path, log, kafka)
-    outflow._waits = Doubling(1.0, 60.0)
-    early, late = [Again("gone")] * 3, [Again("gone")]
+    outflow._waits = Backoff(1.0, 60.0)
+    early, late = [RetryTransaction("gone")] * 3, [RetryTransaction("gone")]
 
     def trouble(where: str) -> None:
         fails = late if kafka.records else early  # behind the first commit of records, and before it

@@ -13,19 +13,19 @@ from tutti.errors import ConfigError, FormatError
 from tutti_connect.kafka import config as configs
 from tutti_connect.kafka import limits
 from tutti_connect.kafka.config import load_outflow
-from tutti_connect.kafka.repeated_warnings import Once
-from tutti_connect.kafka.sink.messages import outgoing
+from tutti_connect.kafka.repeated_warnings import RepeatFilter
+from tutti_connect.kafka.sink.messages import outgoing_records
 from tutti_connect.kafka.sink.position import Position, check_same_log, decode_position
 
 
 def test_the_same_line_passes_once_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    once = Once(lambda: now[0])
+    once = RepeatFilter(lambda: now[0])
     line = partial(logging.LogRecord, "n", logging.WARNING, "", 0, args=None, exc_info=None)
     assert once.filter(line(msg="FAIL: 127.0.0.1:1 refused (after 3ms)"))
     assert not once.filter(line(msg="FAIL: 127.0.0.1:1 refused (after 17ms)"))
     assert once.filter(line(msg="FAIL: another thing"))
-    now[0] = limits.SAME_LINE_S
+    now[0] = limits.REPEATED_LINE_S
     assert once.filter(line(msg="FAIL: 127.0.0.1:1 refused (after 3ms)"))
     monkeypatch.setattr(limits, "LINES_MAX", 2)
     for number in range(10):
@@ -36,11 +36,11 @@ def test_the_same_line_passes_once_a_while(monkeypatch: pytest.MonkeyPatch) -> N
 def test_records_become_messages() -> None:
     """Proves that the time is cut to milliseconds, that one before 1970 is refused, and that the offset's header is the last."""
     rows = batch([4, 5], times=[-1, 1_999])
-    first, second = outgoing(rows, "at")
+    first, second = outgoing_records(rows, "at")
     assert (first.time_ms, second.time_ms) == (-1, 1)
     assert "Kafka rejects negative times" in first.reason
     assert (second.reason, second.headers) == ("", [("at", b"5")])
-    assert [record.headers for record in outgoing(rows)] == [None, None]
+    assert [record.headers for record in outgoing_records(rows)] == [None, None]
     assert first.told(LOG)["value_base64"] == "AAAAAAAAAAAAAA=="
 
 

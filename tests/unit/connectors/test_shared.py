@@ -19,13 +19,13 @@ from prometheus_client.registry import Collector
 
 from tutti import limits as common
 from tutti.errors import ConfigError
-from tutti.runtime.metrics_server import Page as Served
+from tutti.runtime.metrics_server import MetricsPage as Served
 from tutti.runtime.metrics_server import _Protocol
 from tutti.runtime.worker import run
 from tutti_connect import limits
 from tutti_connect.config import check_connector_name, check_gateways, check_topic
 from tutti_connect.kafka.config import load_inflow
-from tutti_connect.quarantine import Full, Quarantine, QuarantineLog, as_base64
+from tutti_connect.quarantine import Quarantine, QuarantineFull, QuarantineLog, as_base64
 
 
 def test_quarantine_keeps_each_once(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_quarantine_is_bounded_and_sees_who_makes_room(tmp_path: Path, monkeypat
     monkeypatch.setattr(limits, "QUARANTINED_MAX", 2)
     for number in range(2):
         quarantine.put(f"t-{number}", [], "wrong", {})
-    with pytest.raises(Full, match=r"t-5: 2 records .* move the files away"):
+    with pytest.raises(QuarantineFull, match=r"t-5: 2 records .* move the files away"):
         quarantine.put("t-5", [], "wrong", {})
     next(tmp_path.iterdir()).unlink()
     quarantine.put("t-5", [], "wrong", {})
@@ -57,7 +57,7 @@ def test_quarantine_is_bounded_and_sees_who_makes_room(tmp_path: Path, monkeypat
     monkeypatch.setattr(limits, "QUARANTINED_BYTES_MAX", 100)
     quarantine.put("t-6", [], "wrong", {"value": "x" * 100})
     for one in (quarantine, Quarantine(str(tmp_path))):
-        with pytest.raises(Full, match=r"t-7: 3 records \(\d+ bytes\)"):
+        with pytest.raises(QuarantineFull, match=r"t-7: 3 records \(\d+ bytes\)"):
             one.put("t-7", [], "wrong", {})
 
 
@@ -98,7 +98,7 @@ def test_a_log_of_messages_has_few_files_across_starts(tmp_path: Path, monkeypat
     before = log.dropped
     log.append([("wrong", {"number": 20})])
     assert log.dropped == before + 1, "a full directory is not listed for each message"
-    now += limits.QUARANTINE_LOG_LOOK_S
+    now += limits.QUARANTINE_LOG_CHECK_S
     log.append([("wrong", {"number": 21})])
     assert (messages_of(tmp_path)[-1], log.dropped) == (21, before + 1)
     for path in tmp_path.glob("a-2*"):
@@ -120,11 +120,11 @@ def test_a_disk_that_takes_no_message_is_counted_and_leaves_no_half_line(
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
         log.append([("wrong", {"number": 1}), ("wrong", {"number": 2})])
-    now += limits.QUARANTINE_LOG_TELL_S
+    now += limits.QUARANTINE_LOG_REPORT_S
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
         log.append([("wrong", {"number": 3})])
-    now += limits.QUARANTINE_LOG_LOOK_S
+    now += limits.QUARANTINE_LOG_CHECK_S
     log.append([("wrong", {"number": 4})])
     assert (messages_of(tmp_path), log.count, log.dropped) == ([0, 4], 2, 3)
     first, second = (record.getMessage() for record in caplog.records)

@@ -17,12 +17,12 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from tutti.data.frames.schema import HEADERS
 from tutti.errors import Aborted, BufferFull, ConfigError, Fenced, FormatError, NotAllowed, Unavailable
-from tutti.runtime.backoff import Doubling
+from tutti.runtime.backoff import Backoff
 from tutti.sources.source import Frontier
 from tutti_connect import limits as common
 from tutti_connect.zeromq import in_flight as flow_module
 from tutti_connect.zeromq import limits, sink
-from tutti_connect.zeromq.batches import Part, Sorter
+from tutti_connect.zeromq.batches import MessageConverter, TopicBatch
 from tutti_connect.zeromq.config import Curve, load_inflow, load_outflow
 from tutti_connect.zeromq.in_flight import Flow
 from tutti_connect.zeromq.metrics import InMetrics
@@ -39,7 +39,7 @@ OUT = 'name = "z"\ngateways = "tutti://h:1"\ntopics = ["t"]\n[zeromq]\nbind = ["
 
 
 def test_each_topic_keeps_its_order_and_what_is_no_record_is_named() -> None:
-    sorter = Sorter(["topic", "key", "value"], "")
+    sorter = MessageConverter(["topic", "key", "value"], "")
     parts, bad = sorter.sorted(
         [[b"a", b"k", b"1"], [b"b", b"", b"2"], [b"a", b"", b"3"], [b"a"], [b"", b"", b""], [b"\xff", b"", b""], [b"..", b"", b""]]
     )
@@ -58,7 +58,7 @@ def test_parts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "FRAME_BYTES", 100)
     monkeypatch.setattr(limits, "RECORD_BYTES_MAX", 300)
     monkeypatch.setattr(limits, "TOPICS_MAX", 2)
-    parts, bad = Sorter(["value"], "t").sorted([[bytes(size)] for size in (10, 20, 30, 300, 5, 301)])
+    parts, bad = MessageConverter(["value"], "t").sorted([[bytes(size)] for size in (10, 20, 30, 300, 5, 301)])
     assert [[len(value or b"") for value in part.records.column("value").to_pylist()] for part in parts] == [
         [10, 20],
         [30],
@@ -66,7 +66,7 @@ def test_parts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         [5],
     ]
     assert "301 bytes" in bad[0].reason
-    _, bad = Sorter(["topic", "value"], "").sorted([[b"%d" % number, b""] for number in (1, 2, 3, 1)])
+    _, bad = MessageConverter(["topic", "value"], "").sorted([[b"%d" % number, b""] for number in (1, 2, 3, 1)])
     assert ["exceeds the limit of 2" in one.reason for one in bad] == [True]
 
 
@@ -140,7 +140,7 @@ class FakeProducer:
             self.sent = []
 
 
-def nothing_refused(topic: str, reason: str, parts: Sequence[Part]) -> None:
+def nothing_refused(topic: str, reason: str, parts: Sequence[TopicBatch]) -> None:
     raise AssertionError(f"{topic}: {reason}: {parts}")
 
 
@@ -158,7 +158,7 @@ def test_what_fails_is_sent_again_once_and_in_order(tmp_path: Path, monkeypatch:
     flow = flow_on(log, tmp_path, monkeypatch)
     flow.open()
     log.fails = 10
-    sorter = Sorter(["value"], "t")
+    sorter = MessageConverter(["value"], "t")
     wanted = []
     for number in range(60):
         messages = [[b"%d.%d" % (number, one)] for one in range(log.chance.randint(1, 3))]
@@ -181,7 +181,7 @@ def test_what_is_final_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     log = Log(1)
     flow = flow_on(log, tmp_path, monkeypatch)
     flow.open()
-    flow.add(Sorter(["value"], "t").sorted([[b"1"]])[0])
+    flow.add(MessageConverter(["value"], "t").sorted([[b"1"]])[0])
     flow.tend(time.monotonic())
     log.newest.sent[0][2](Fenced("another one"), Receipt())
     with pytest.raises(Fenced):
@@ -237,7 +237,7 @@ def test_a_refused_topic_that_the_configuration_names_holds_its_messages(tmp_pat
     log.refuses = {"t"}
     flow = flow_on(log, tmp_path, monkeypatch)
     flow.open()
-    flow.add(Sorter(["value"], "t").sorted([[b"1"]])[0])
+    flow.add(MessageConverter(["value"], "t").sorted([[b"1"]])[0])
     deadline = time.monotonic() + 60
     while flow.waiting:
         assert time.monotonic() < deadline
@@ -358,13 +358,13 @@ def test_what_is_wrong_in_a_file_of_the_other_is_told(tmp_path: Path, text: str,
 def test_keys_that_do_not_serve_are_told(tmp_path: Path, curve: str) -> None:
     import zmq
 
-    from tutti_connect.zeromq.sockets import opened
+    from tutti_connect.zeromq.sockets import open_socket
 
     (tmp_path / "k").write_text('curve\n    public-key = "' + "x" * 40 + '"\n')
     file = tmp_path / "in.toml"
     file.write_text(IN + f'[curve]\n{curve.replace("FILE", str(tmp_path / "k"))}\nclients = "{tmp_path}"')
     config = load_inflow(str(file))
-    with pytest.raises(ConfigError, match=r"curve\.certificate"), opened(zmq.PULL, config.zeromq.bind, [], config.curve, 10):
+    with pytest.raises(ConfigError, match=r"curve\.certificate"), open_socket(zmq.PULL, config.zeromq.bind, [], config.curve, 10):
         pass
 
 
@@ -461,7 +461,7 @@ def test_a_start_at_latest_is_saved_before_it_is_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: dict[str, int], logs: list[tuple[str, int]], after: dict[str, int]
 ) -> None:
     monkeypatch.setattr(sink, "Progress", lambda _: FakeProgress(before, logs))
-    monkeypatch.setattr(limits, "BEGIN_LOOK_S", 0.001)
+    monkeypatch.setattr(limits, "START_POLL_S", 0.001)
     (tmp_path / "out.toml").write_text(OUT.replace("topics", 'start = "latest"\ntopics'))
     publisher = Publisher(load_outflow(str(tmp_path / "out.toml")))
     publisher._resolve_latest(threading.Event())
@@ -490,7 +490,7 @@ def test_what_is_committed_never_goes_back(tmp_path: Path) -> None:
     seen: list[int] = []
     producer: Any = Handed(lambda: seen.append(flow.records))
     flow._producer = producer
-    part = Part("t", pa.record_batch({"value": [b"x"] * 10}), 10)
+    part = TopicBatch("t", pa.record_batch({"value": [b"x"] * 10}), 10)
     for turn in range(3):
         flow.add([part, part])
         flow.tend(0.0)
@@ -505,9 +505,9 @@ def test_an_address_is_told_as_it_is_written() -> None:
     import zmq
 
     from tutti_connect.zeromq.config import Curve
-    from tutti_connect.zeromq.sockets import opened
+    from tutti_connect.zeromq.sockets import open_socket
 
-    with opened(zmq.PULL, ["tcp://127.0.0.1:*", "tcp://[::1]:*"], [], Curve(), 10) as (_, (four, six)):
+    with open_socket(zmq.PULL, ["tcp://127.0.0.1:*", "tcp://[::1]:*"], [], Curve(), 10) as (_, (four, six)):
         assert four.startswith("tcp://127.0.0.1:")
         assert six.startswith("tcp://[::1]:")
 
@@ -515,10 +515,10 @@ def test_an_address_is_told_as_it_is_written() -> None:
 def test_a_flood_of_subscriptions_holds_nothing_up_and_takes_no_memory(tmp_path: Path) -> None:
     (tmp_path / "out.toml").write_text(OUT)
     publisher = Publisher(load_outflow(str(tmp_path / "out.toml")))
-    socket: Any = FakeSocket([[b"\1%d" % number] for number in range(3 * limits.HEARD_A_TURN)])
+    socket: Any = FakeSocket([[b"\1%d" % number] for number in range(3 * limits.SUBSCRIPTIONS_A_TURN)])
     publisher._read_subscriptions(socket, 0)
-    assert (len(socket.messages), publisher.subscriptions) == (2 * limits.HEARD_A_TURN, limits.HEARD_A_TURN)
-    socket.messages = [[b"\0%d" % number] for number in range(limits.HEARD_A_TURN)]
+    assert (len(socket.messages), publisher.subscriptions) == (2 * limits.SUBSCRIPTIONS_A_TURN, limits.SUBSCRIPTIONS_A_TURN)
+    socket.messages = [[b"\0%d" % number] for number in range(limits.SUBSCRIPTIONS_A_TURN)]
     publisher._read_subscriptions(socket, 0)
     assert publisher.subscriptions == 0
     socket.messages = [[b"\0"], [b"anything else"], [b"\1"]]
@@ -531,7 +531,7 @@ def test_a_subscriber_with_keys_and_the_longest_topic_may_say_it(tmp_path: Path)
     import zmq
     import zmq.auth
 
-    from tutti_connect.zeromq.sockets import opened
+    from tutti_connect.zeromq.sockets import open_socket
 
     (tmp_path / "clients").mkdir()
     _, ours = zmq.auth.create_certificates(tmp_path, "ours")
@@ -539,7 +539,7 @@ def test_a_subscriber_with_keys_and_the_longest_topic_may_say_it(tmp_path: Path)
     curve, topic = Curve(certificate=str(ours), clients=str(tmp_path / "clients")), b"t" * 249
     context: Any = zmq.Context()
     with (
-        opened(zmq.XPUB, ["tcp://127.0.0.1:*"], [], curve, 10) as (socket, (address,)),
+        open_socket(zmq.XPUB, ["tcp://127.0.0.1:*"], [], curve, 10) as (socket, (address,)),
         context,
         context.socket(zmq.SUB) as subscriber,
     ):
@@ -558,7 +558,7 @@ def test_a_subscriber_with_keys_and_the_longest_topic_may_say_it(tmp_path: Path)
 def test_what_was_committed_since_makes_the_next_failure_a_first_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log(1)
     flow = flow_on(log, tmp_path, monkeypatch)
-    flow._waits = Doubling(1.0, 60.0)
+    flow._waits = Backoff(1.0, 60.0)
     flow.open()
     waited = []
     for _ in range(3):
@@ -566,7 +566,7 @@ def test_what_was_committed_since_makes_the_next_failure_a_first_one(tmp_path: P
         waited.append(flow._retry_at)
     while flow._producer is None:
         flow.tend(100.0)
-    flow.add(Sorter(["value"], "t").sorted([[b"1"]])[0])
+    flow.add(MessageConverter(["value"], "t").sorted([[b"1"]])[0])
     while flow.waiting:
         flow.tend(100.0)
         log.newest.turn()

@@ -7,7 +7,7 @@ import msgspec
 from tests.transcripts.group import ENTROPY, Group, Member, incarnation
 from tutti.data.client_protocol import Answer
 from tutti.data.frames.frame import Frame, Kind
-from tutti.data.hard_state import Scalars
+from tutti.data.hard_state import HardState
 from tutti.data.log_state import LogState
 from tutti_gateway.core.protocol.events import EpochAsked, Identity, Recovered, StackConfig, Started, TopicAsked
 
@@ -16,7 +16,7 @@ VIEW = 1 << 16 | 1
 
 def started(members: dict[str, str], state: LogState | None = None, tail: tuple[Frame, ...] = ()) -> Started:
     identity = Identity("g1", incarnation("g1"), "test", members)
-    return Started(identity, ENTROPY, Recovered(b"", Scalars(), state or LogState(), tail))
+    return Started(identity, ENTROPY, Recovered(b"", HardState(), state or LogState(), tail))
 
 
 def alone(**config: int) -> tuple[Group, Member]:

@@ -45,7 +45,7 @@ def test_over_the_forward_table_batches_are_refused_for_now(monkeypatch: pytest.
 
 
 def test_the_window_of_undecided_frames_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "BATCH_ROOM_FRAMES", 4)
+    monkeypatch.setattr(limits, "BATCH_UNDECIDED_FRAMES_MAX", 4)
     group, member = opened()
     group.step(member, Submitted(1, batches(1, 10)))
     assert len(member.stack.layers.context.window.frames) == 4
@@ -54,7 +54,7 @@ def test_the_window_of_undecided_frames_is_bounded(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_drain_waits_for_room_however_little_may_be_undecided() -> None:
-    group, member = opened(undecided_bytes_max=limits.UNDECIDED_BYTES_LEAST)
+    group, member = opened(undecided_bytes_max=limits.UNDECIDED_BYTES_CONFIG_MIN)
     window, body = member.stack.layers.context.window, bytes(common_limits.BODY_BYTES_MAX)
     group.step(member, Submitted(1, batches(1, 1, body)))
     assert window.full
@@ -81,7 +81,7 @@ def test_a_stalled_disk_makes_no_frame_of_what_is_ordered_already() -> None:
 
 
 def test_requests_and_ticks_wait_for_room_and_views_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "REQUEST_ROOM_FRAMES", 3)
+    monkeypatch.setattr(limits, "REQUEST_UNDECIDED_FRAMES_MAX", 3)
     group, member = opened()
     window = member.stack.layers.context.window
     group.step(member, Submitted(1, batches(1, 1)))
@@ -231,7 +231,7 @@ def test_a_reader_goes_back_only_when_it_says_so() -> None:
 def test_too_many_or_no_names_are_not_forgotten() -> None:
     group, member = opened()
     group.step(member, ForgetAsked(1, 5, ()))
-    group.step(member, ForgetAsked(1, 6, ("p",) * (common_limits.FORGET_PRODUCERS_MAX + 1)))
+    group.step(member, ForgetAsked(1, 6, ("p",) * (common_limits.DELETE_PRODUCERS_MAX + 1)))
     assert [(one.request, one.code) for one in answers(member, Denied) if isinstance(one, Denied)] == [
         (5, "unknown"),
         (6, "unknown"),

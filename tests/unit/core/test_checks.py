@@ -10,7 +10,7 @@ import pytest
 from tutti import limits as common_limits
 from tutti.data.frames.frame import Frame, Kind
 from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.message_checks import _CHECKS, far_ahead, fault
+from tutti_gateway.core.protocol.message_checks import _CHECKS, far_ahead, malformed
 from tutti_gateway.core.protocol.messages import (
     Ask,
     AskEpoch,
@@ -194,7 +194,7 @@ ASKS: tuple[Any, ...] = (
     AskForget(()),
     AskForget((1, 1)),
     AskForget((0,)),
-    AskForget(tuple(range(1, common_limits.FORGET_PRODUCERS_MAX + 2))),
+    AskForget(tuple(range(1, common_limits.DELETE_PRODUCERS_MAX + 2))),
     AskRoster("turn", "g4"),
     AskRoster("add", ""),
     AskRoster("add", "g4", "x" * 513),
@@ -269,7 +269,7 @@ def changed(message: Any, field: str, value: Any) -> Any:
 
 @pytest.mark.parametrize("message", GOOD, ids=lambda message: type(message).__name__)
 def test_what_members_send_passes(message: Message) -> None:
-    assert fault(message) == ""
+    assert malformed(message) == ""
 
 
 def test_every_kind_of_message_and_request_is_looked_at() -> None:
@@ -283,18 +283,18 @@ def test_a_field_that_cannot_be_is_a_fault(kind: type) -> None:
     good = [message for message in GOOD if type(message) is kind][-1]
     for field, values in BAD[kind].items():
         for value in values:
-            assert fault(changed(good, field, value)), f"{field}={value!r}"
+            assert malformed(changed(good, field, value)), f"{field}={value!r}"
 
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_no_message_of_an_impossible_view_passes(view: int) -> None:
     for message in GOOD:
         if "view" in message.__struct_fields__:
-            assert fault(changed(message, "view", view)), message
+            assert malformed(changed(message, "view", view)), message
 
 
 def test_what_is_no_message_is_a_fault() -> None:
-    assert fault(AskTopic("t")) == "AskTopic is not a message between gateways"  # type: ignore[arg-type]  # on purpose
+    assert malformed(AskTopic("t")) == "AskTopic is not a message between gateways"  # type: ignore[arg-type]  # on purpose
 
 
 @pytest.mark.parametrize(
@@ -307,7 +307,7 @@ def test_what_is_no_message_is_a_fault() -> None:
     ],
 )
 def test_a_view_far_above_the_promised_one_is_not_believed_but_by_a_blank_gateway(message: Message) -> None:
-    assert fault(message) == ""
+    assert malformed(message) == ""
     assert "too far above 3.1" in far_ahead(message, VIEW)
     assert far_ahead(message, 20 << 16 | 2) == ""
     assert far_ahead(message, 0) == ""

@@ -12,7 +12,7 @@ from tutti.data.frames.bodies import TickBody, decode_body
 from tutti.data.frames.frame import Frame, Kind
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.events import Event, Now, Received, Submitted, TimeAdvanced
-from tutti_gateway.core.view.group_status import Survey
+from tutti_gateway.core.view.group_status import GroupStatus
 
 HOUR = 3600 * 1_000_000
 YEARS = 10 * 365 * 24 * HOUR
@@ -60,8 +60,8 @@ def test_one_wrong_clock_of_three_dates_no_tick(name: str, ahead_us: int) -> Non
         send(script, number)
     assert len(ticks(script)) >= 3
     assert all(-60 * SECOND < apart <= SECOND for apart in ticks(script))
-    assert abs(Survey(script.world.members[name].running).clock_ahead_us - ahead_us) < SECOND
-    assert abs(Survey(script.world.members["g3"].running).clock_ahead_us) < SECOND
+    assert abs(GroupStatus(script.world.members[name].running).clock_ahead_us - ahead_us) < SECOND
+    assert abs(GroupStatus(script.world.members["g3"].running).clock_ahead_us) < SECOND
 
 
 def test_of_two_clocks_the_earlier_one_counts() -> None:
@@ -118,16 +118,16 @@ def test_a_leap_between_two_readings_does_not_move_the_group_s_time() -> None:
     group, member = opened()
     group.advance(SECOND)
     group.step(member, TimeAdvanced())
-    before_us = Survey(member.stack).group_time_us(group.mono_us)
+    before_us = GroupStatus(member.stack).group_time_us(group.mono_us)
     assert before_us == group.wall_us
     group.wall_us += YEARS
     group.step(member, Submitted(1, batches(1, 1)))
-    assert Survey(member.stack).group_time_us(group.mono_us + SECOND) == before_us + SECOND
+    assert GroupStatus(member.stack).group_time_us(group.mono_us + SECOND) == before_us + SECOND
 
 
 def test_an_idle_group_of_one_believes_a_leap_that_lasts_and_no_other() -> None:
     group, member = opened()
-    survey = Survey(member.stack)
+    survey = GroupStatus(member.stack)
     group.advance(SECOND)
     group.step(member, TimeAdvanced())
     for lasts_us, believed in ((limits.CLOCK_LEAP_LASTS_US - SECOND, False), (limits.CLOCK_LEAP_LASTS_US, True)):
@@ -150,5 +150,5 @@ def test_the_clock_of_a_voter_counts_from_its_first_heartbeat_on() -> None:
     wrong = Now(script.world.mono_us, WALL_US + script.world.mono_us + YEARS)
     member.running.layers.clocks.offset_us = wrong.wall_us - wrong.mono_us  # as a start with a wrong clock leaves it
     member.running.step(Received(peer.number, peer.beat), wrong)
-    time_us = Survey(member.running).group_time_us(wrong.mono_us)
+    time_us = GroupStatus(member.running).group_time_us(wrong.mono_us)
     assert abs(time_us - wrong.wall_us + YEARS) < SECOND

@@ -76,7 +76,7 @@ def test_a_crowded_window_undoes_no_commit(monkeypatch: pytest.MonkeyPatch) -> N
     forth_and_back(group, member)
     for _ in range(4):
         # Room for one more frame, and so for the first of two that are asked again.
-        monkeypatch.setattr(limits, "REQUEST_ROOM_FRAMES", len(member.stack.layers.context.window.frames) + 1)
+        monkeypatch.setattr(limits, "REQUEST_UNDECIDED_FRAMES_MAX", len(member.stack.layers.context.window.frames) + 1)
         group.advance(RESEND_US)
     group.settle()
     assert done(member) == [5, 6, 7]

@@ -13,7 +13,7 @@ from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.actions import Send
 from tutti_gateway.core.protocol.events import Now, Received, RosterForced
 from tutti_gateway.core.protocol.messages import Heartbeat, Propose, Reject
-from tutti_gateway.core.view.group_status import Survey
+from tutti_gateway.core.view.group_status import GroupStatus
 
 ALONE = "quiet\ngateways g1 g2 g3 g4 g5\nuntil primary g1 g2 g3 g4 g5\nkill g3\nkill g4\nkill g5\n"
 
@@ -183,7 +183,7 @@ def test_who_holds_a_removal_undecided_goes_on_by_force_alone(removed: str, rest
     if restarted:
         script.run(f"kill g2\nstart g2\nbeats {limits.FORCE_HEARTBEATS + 20}\n----\n")
     waits = "not heard of g1; 2 of 2 voters and 1 of 1 voters are needed: a change of the roster is undecided"
-    assert Survey(script.world.members["g2"].running).waits == waits
+    assert GroupStatus(script.world.members["g2"].running).waits == waits
     assert asked(script, "g2", gateway="g2") == []
     script.run("until answer g2 s1 #1 Done\nuntil primary g2\nkill g2\nstart g2\nuntil primary g2\n----\n")
     assert [voter.name for voter in script.world.members["g2"].running.decided.roster.values()] == ["g2"]
@@ -219,8 +219,8 @@ def test_a_group_of_two_goes_on_by_force_when_one_has_lost_its_disk() -> None:
     script.run("quiet\ngateways g1 g2\nuntil primary g1 g2\nclient g2 s1 ewr\nsubmit g2 s1 p1/1 1+10\n----\n")
     script.run("until committed p1/1 1+10 g1 g2\nkill g1\nwipe g1\nstart g1\nbeats 60\n----\n")
     script.run("roster g2 s2 #1 replace g1\nuntil answer g2 s2 #1 Denied\n----\n")
-    others = {one.name: one for one in Survey(script.world.members["g2"].running).members()}
-    for reason in (Survey(script.world.members["g1"].running).reason, others["g1"].reason):
+    others = {one.name: one for one in GroupStatus(script.world.members["g2"].running).members()}
+    for reason in (GroupStatus(script.world.members["g1"].running).reason, others["g1"].reason):
         assert disk_remedy("g1", others_decide=False) in reason
         assert "members replace" not in reason
     script.run("kill g1\nbeats 10\n----\n")

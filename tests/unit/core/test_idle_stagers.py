@@ -12,7 +12,7 @@ from tutti.data.frames.frame import Frame
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.events import EpochAsked, Submitted, TopicAsked
 
-IDLE_US = limits.FORGET_LOOK_US
+IDLE_US = limits.IDLE_PRODUCER_CHECK_US
 
 
 def nameless() -> Group:

@@ -3,7 +3,7 @@
 from typing import get_args
 
 from tutti.data.client_protocol import Done
-from tutti.data.hard_state import Scalars
+from tutti.data.hard_state import HardState
 from tutti_gateway.core.outbox import Outbox
 from tutti_gateway.core.protocol.actions import (
     Action,
@@ -12,8 +12,7 @@ from tutti_gateway.core.protocol.actions import (
     Dropped,
     Halt,
     LaneHeld,
-    Mend,
-    MendLane,
+    LogReplaced,
     Peers,
     Persist,
     PersistLane,
@@ -21,7 +20,8 @@ from tutti_gateway.core.protocol.actions import (
     ReadLane,
     ReadLog,
     ReadSnapshot,
-    Relearned,
+    RepairLane,
+    RepairLog,
     Reply,
     Send,
     SetTimer,
@@ -31,11 +31,11 @@ from tutti_gateway.core.protocol.actions import (
 )
 from tutti_gateway.core.protocol.events import Now
 from tutti_gateway.core.protocol.messages import Confirm, Vote
-from tutti_gateway.core.view.view_state import Standing
+from tutti_gateway.core.view.view_state import ViewState
 
 
 def outbox() -> Outbox:
-    standing = Standing()
+    standing = ViewState()
     standing.me = 1
     made = Outbox(standing)
     made.now = Now(1000, 0)
@@ -58,15 +58,15 @@ def test_the_order_is_persist_send_deliver_reply_view_suspect_timer_end() -> Non
     box.send(2, Confirm(1, 1))
     box.write_lane(PersistLane(1, 1, b""))
     box.write_lane(ReadLane(2, 1, b"", 1, 2))
-    box.write_lane(MendLane(1, b"", ()))
+    box.write_lane(RepairLane(1, b"", ()))
     box.write_lane(LaneHeld(1, b"", 1))
     box.read_log(1, 2)
     box.read_snapshot(0, 0)
     box.mend(())
-    box.persist(scalars=Scalars())
+    box.persist(scalars=HardState())
     kinds = [type(action) for action in box.take(5000)]
-    written = [Persist, ReadLog, ReadSnapshot, Mend, PersistLane, ReadLane, MendLane, LaneHeld]
-    told = [Deliver, Relearned, DeliverUnordered, Reply, ReadIndex]
+    written = [Persist, ReadLog, ReadSnapshot, RepairLog, PersistLane, ReadLane, RepairLane, LaneHeld]
+    told = [Deliver, LogReplaced, DeliverUnordered, Reply, ReadIndex]
     assert kinds == [*written, Send, *told, ViewInstalled, Suspect, Peers, Dropped, SetTimer, Stopped, Halt]
     assert tuple(kinds[:-2]) == get_args(Action)[:-2], "docs/explanation/protocol.md lists them in this order"
     assert box.take(5000) == []

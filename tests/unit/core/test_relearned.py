@@ -18,7 +18,7 @@ from tutti.data.client_protocol import (
 )
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.log_state import LogState, Producer, Topic
-from tutti_gateway.core.protocol.actions import Relearned, Reply
+from tutti_gateway.core.protocol.actions import LogReplaced, Reply
 from tutti_gateway.core.protocol.events import EpochAsked, ForgetAsked, OffsetsAsked, Submitted, TopicAsked
 
 AHEAD = 100
@@ -64,7 +64,7 @@ def go_on(group: Group, member: Member) -> dict[int, list[Answer]]:
     layers.context.window.replace(state)
     layers.relearned()
     actions = layers.context.outbox.take(None)
-    assert Relearned(state.position, state.next_offset) in actions
+    assert LogReplaced(state.position, state.next_offset) in actions
     return {action.session: list(action.answers) for action in actions if isinstance(action, Reply)}
 
 

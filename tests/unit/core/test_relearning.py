@@ -12,12 +12,12 @@ from tutti.data.log_state import LogState
 from tutti.errors import InvariantViolated
 from tutti_gateway.core import limits
 from tutti_gateway.core.context import Context
-from tutti_gateway.core.flush.install_snapshot import Relearning
+from tutti_gateway.core.flush.install_snapshot import SnapshotInstall
 from tutti_gateway.core.outbox import Outbox
 from tutti_gateway.core.protocol.actions import Persist, Send
 from tutti_gateway.core.protocol.events import Identity, Now, StackConfig
 from tutti_gateway.core.protocol.messages import FetchedSnapshot, FetchSnapshot
-from tutti_gateway.core.view.view_state import Standing
+from tutti_gateway.core.view.view_state import ViewState
 from tutti_gateway.core.window import Stage, Window
 
 VIEW = 7 << 16 | 2
@@ -39,7 +39,7 @@ class Bench:
     """A member whose log goes to `end` and is decided up to `decided`."""
 
     def __init__(self, decided: int = settled(10), end: int = settled(20)) -> None:
-        self.standing = Standing()
+        self.standing = ViewState()
         self.standing.me = 1
         self.outbox = Outbox(self.standing)
         self.outbox.now = Now(0, 0)
@@ -48,7 +48,7 @@ class Bench:
         self.told: list[tuple[str, int]] = []
         identity = Identity("g1", bytes(16), "test", {})
         context = Context(StackConfig(), self.standing, self.outbox, self.window, identity, Random(bytes(16)))
-        self.relearning = Relearning(
+        self.relearning = SnapshotInstall(
             context,
             lambda position: self.told.append(("known", position)),
             lambda: self.told.append(("replaced", self.window.frontier)),

@@ -21,7 +21,7 @@ from tutti_gateway.core.protocol.events import (
     Submitted,
     TimeAdvanced,
     TopicAsked,
-    ordinary,
+    groupable,
 )
 from tutti_gateway.core.protocol.messages import Confirm, Forward, Order, Propose, Vote
 
@@ -97,7 +97,7 @@ def test_orders_that_came_at_once_are_one_write() -> None:
     [TimeAdvanced(), Persisted(1), LinkChanged(2, False), Received(2, Propose(2 * VIEW, ())), EpochAsked(1, 1, "p", b"", 1)],
 )
 def test_what_may_end_a_view_is_a_step_of_its_own(event: object) -> None:
-    assert not ordinary(event)
+    assert not groupable(event)
     group, member = opened()
     with pytest.raises(InvariantViolated, match=f"{type(event).__name__} may not be part of Several"):
         group.step(member, Several((Submitted(1, batches(1, 1)), event)))  # type: ignore[arg-type]  # what is proven
@@ -105,4 +105,4 @@ def test_what_may_end_a_view_is_a_step_of_its_own(event: object) -> None:
 
 def test_the_ordinary_course_is_that_of_a_batch() -> None:
     events = [Submitted(1, ()), *(Received(2, message) for message in (Order(VIEW, ()), Vote(VIEW, 1), Confirm(VIEW, 1)))]
-    assert all(map(ordinary, events))
+    assert all(map(groupable, events))

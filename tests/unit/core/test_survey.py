@@ -10,7 +10,7 @@ from tests.unit.core.rig import batches
 from tutti.errors import disk_remedy
 from tutti_gateway.core.protocol.events import EpochAsked, LeaveAsked, RosterAsked, SpaceChanged, StackConfig, Submitted, TopicAsked
 from tutti_gateway.core.stack import Stack
-from tutti_gateway.core.view.group_status import Member, Survey
+from tutti_gateway.core.view.group_status import GroupStatus, Member
 
 SECOND = 1_000_000
 NAMES = ("g1", "g2", "g3")
@@ -31,7 +31,7 @@ def later(world: Whole, seconds: float) -> None:
 
 
 def seen(gateway: Gateway) -> dict[str, Member]:
-    return {member.name: member for member in Survey(gateway.running).members()}
+    return {member.name: member for member in GroupStatus(gateway.running).members()}
 
 
 def states(gateway: Gateway) -> dict[str, str]:
@@ -44,7 +44,7 @@ def cut(world: Whole, name: str) -> None:
 
 def test_a_stack_that_was_not_started_knows_nobody() -> None:
     stack = Stack(Random)
-    told = Survey(stack)
+    told = GroupStatus(stack)
     assert (told.state, told.members(), told.reason, told.waits, told.view) == ("joining", [], "", "", (0, (), 0))
     assert told.repair == {}
 
@@ -53,7 +53,7 @@ def test_a_whole_group_is_primary_and_has_one_coordinator() -> None:
     world = group()
     for name in NAMES:
         gateway = world.members[name]
-        assert Survey(gateway.running).state == "primary"
+        assert GroupStatus(gateway.running).state == "primary"
         told = seen(gateway)
         assert states(gateway) == dict.fromkeys(NAMES, "primary")
         assert [member.number for member in told.values()] == [1, 2, 3]
@@ -62,25 +62,25 @@ def test_a_whole_group_is_primary_and_has_one_coordinator() -> None:
         assert all(member.voter for member in told.values())
         assert told["g2"].address == "g2:7400/7409"
         assert told["g3"].incarnation == world.members["g3"].disk.incarnation
-        assert Survey(gateway.running).view == (1 << 16 | 1, (1, 2, 3), 1)
+        assert GroupStatus(gateway.running).view == (1 << 16 | 1, (1, 2, 3), 1)
 
 
 def test_before_all_are_there_nobody_is_primary() -> None:
     world = group("g1", "g2")
     gateway = world.members["g1"]
-    assert Survey(gateway.running).state == "joining"
+    assert GroupStatus(gateway.running).state == "joining"
     assert states(gateway) == {"g1": "joining", "g2": "joining", "g3": "silent"}
     assert seen(gateway)["g3"].heard_us == -1
-    assert Survey(gateway.running).waits == "the group is founded when g3 is running too: not heard of"
-    assert seen(gateway)["g1"].reason == Survey(gateway.running).waits
+    assert GroupStatus(gateway.running).waits == "the group is founded when g3 is running too: not heard of"
+    assert seen(gateway)["g1"].reason == GroupStatus(gateway.running).waits
     world.start("g3")
     later(world, 3)
-    assert (Survey(gateway.running).state, Survey(gateway.running).waits) == ("primary", "")
+    assert (GroupStatus(gateway.running).state, GroupStatus(gateway.running).waits) == ("primary", "")
     assert {member.reason for member in seen(gateway).values()} == {""}
 
 
 def test_one_alone_at_a_first_start_says_whom_it_waits_for() -> None:
-    waits = Survey(group("g1").members["g1"].running).waits
+    waits = GroupStatus(group("g1").members["g1"].running).waits
     assert waits.startswith("the group is founded when g2 and g3 are running too: not heard of; if the group exists already")
 
 
@@ -91,26 +91,26 @@ def test_gateways_with_other_members_in_their_configuration_say_so() -> None:
         world.start(name)
     later(world, 3)
     g1 = world.members["g1"]
-    assert Survey(g1.running).waits == "g3 has other `group.members` than this gateway: configure the same members everywhere"
+    assert GroupStatus(g1.running).waits == "g3 has other `group.members` than this gateway: configure the same members everywhere"
     assert seen(g1)["g3"].reason == "has other `group.members` than the gateway that was asked"
-    assert Survey(world.members["g3"].running).waits.startswith("g1 and g2 have other `group.members`")
+    assert GroupStatus(world.members["g3"].running).waits.startswith("g1 and g2 have other `group.members`")
 
 
 def test_who_is_cut_off_is_a_minority_and_silent_to_the_others() -> None:
     world = group()
     cut(world, "g3")
     later(world, 0.5)
-    assert Survey(world.members["g3"].running).state == "primary", "it has not missed anybody yet"
+    assert GroupStatus(world.members["g3"].running).state == "primary", "it has not missed anybody yet"
     later(world, 3)
-    assert Survey(world.members["g3"].running).state == "joining", "what clients send is kept for the next view"
+    assert GroupStatus(world.members["g3"].running).state == "joining", "what clients send is kept for the next view"
     later(world, 10)
     assert states(world.members["g3"]) == {"g1": "silent", "g2": "silent", "g3": "minority"}
     assert states(world.members["g1"]) == {"g1": "primary", "g2": "primary", "g3": "silent"}
     silent = seen(world.members["g1"])["g3"]
     assert (silent.age, silent.voter) == (0, True)
     assert silent.heard_us > 10 * SECOND
-    assert Survey(world.members["g3"].running).waits == "not heard of g1 and g2; 2 of 3 voters are needed"
-    assert Survey(world.members["g1"].running).waits == ""
+    assert GroupStatus(world.members["g3"].running).waits == "not heard of g1 and g2; 2 of 3 voters are needed"
+    assert GroupStatus(world.members["g1"].running).waits == ""
 
 
 def test_who_hears_others_and_no_majority_tells_who_is_missing() -> None:
@@ -124,9 +124,9 @@ def test_who_hears_others_and_no_majority_tells_who_is_missing() -> None:
     later(world, 5)
     g3 = world.members["g3"]
     lacking = "not heard of g1; g2 has another disk than the roster names, and so no vote; 2 of 3 voters are needed"
-    assert (Survey(g3.running).state, Survey(g3.running).waits) == ("minority", lacking)
+    assert (GroupStatus(g3.running).state, GroupStatus(g3.running).waits) == ("minority", lacking)
     assert disk_remedy("g2") in seen(g3)["g2"].reason, "g1 may come back, and may be gone for good"
-    assert Survey(world.members["g2"].running).waits.startswith("g3 has a log already and this gateway has none")
+    assert GroupStatus(world.members["g2"].running).waits.startswith("g3 has a log already and this gateway has none")
 
 
 def test_another_part_is_told_of_by_those_it_does_not_hear() -> None:
@@ -152,7 +152,7 @@ def test_one_that_was_added_says_that_it_learns_and_from_whom() -> None:
     said = set()
     for _ in range(100):
         later(world, 0.02)
-        own = Survey(world.members["g4"].running)
+        own = GroupStatus(world.members["g4"].running)
         said.add((own.reason, own.waits, seen(world.members["g1"])["g4"].reason))
     assert {reason for reason, _, _ in said} == {""}, "it is no other disk than the roster names"
     assert any(waits.startswith("was added, and votes when it has caught up: ") and "that g1" in waits for _, waits, _ in said)
@@ -185,8 +185,8 @@ def test_lag_is_what_a_member_lacks() -> None:
 def test_who_leaves_says_so() -> None:
     world = group()
     world.step(world.members["g2"], LeaveAsked())
-    assert Survey(world.members["g2"].running).state == "leaving"
-    assert "until the others continue without it" in Survey(world.members["g2"].running).waits
+    assert GroupStatus(world.members["g2"].running).state == "leaving"
+    assert "until the others continue without it" in GroupStatus(world.members["g2"].running).waits
     world.run(world.mono_us + SECOND, lambda: states(world.members["g1"])["g2"] == "leaving")
     assert states(world.members["g1"])["g2"] == "leaving"
 
@@ -196,11 +196,11 @@ def test_who_was_removed_is_told_what_to_do() -> None:
     world.step(world.members["g1"], RosterAsked(1, 1, "remove", "g3"))
     later(world, 20)
     gone = world.members["g3"].running
-    assert Survey(gone).state != "primary"
-    assert "members add" in Survey(gone).reason
-    assert [member.name for member in Survey(world.members["g1"].running).members()] == ["g1", "g2"]
-    assert Survey(world.members["g1"].running).reason == ""
-    assert Survey(gone).waits == "", "nobody takes it into a view"
+    assert GroupStatus(gone).state != "primary"
+    assert "members add" in GroupStatus(gone).reason
+    assert [member.name for member in GroupStatus(world.members["g1"].running).members()] == ["g1", "g2"]
+    assert GroupStatus(world.members["g1"].running).reason == ""
+    assert GroupStatus(gone).waits == "", "nobody takes it into a view"
 
 
 def test_a_removed_gateway_that_starts_again_reports_what_to_do() -> None:
@@ -210,7 +210,7 @@ def test_a_removed_gateway_that_starts_again_reports_what_to_do() -> None:
     world.kill("g3", 0)
     world.start("g3")
     later(world, 20)
-    own = Survey(world.members["g3"].running)
+    own = GroupStatus(world.members["g3"].running)
     assert own.state == "minority"
     assert own.reason == "this gateway was removed from the group: it can be stopped, or added again with `tutti members add`"
     assert own.waits == "", "no view takes it in"
@@ -222,9 +222,9 @@ def test_a_gateway_with_another_disk_than_the_group_knows_says_what_to_do() -> N
     world.wipe("g2")
     world.start("g2")
     later(world, 5)
-    assert Survey(world.members["g2"].running).reason.endswith(disk_remedy("g2", others_decide=True))
+    assert GroupStatus(world.members["g2"].running).reason.endswith(disk_remedy("g2", others_decide=True))
     assert seen(world.members["g1"])["g2"].reason.endswith(disk_remedy("g2", others_decide=True))
-    assert Survey(world.members["g1"].running).reason == ""
+    assert GroupStatus(world.members["g1"].running).reason == ""
 
 
 def test_that_a_new_disk_has_no_room_is_known_elsewhere_too() -> None:
@@ -243,20 +243,20 @@ def test_whose_disk_has_no_room_is_told_by_its_name() -> None:
     world = group()
     world.step(world.members["g2"], SpaceChanged(low=True, reason="3 MB are left"))
     later(world, 0.5)
-    reason = Survey(world.members["g1"].running).reason
+    reason = GroupStatus(world.members["g1"].running).reason
     assert reason == "new messages are refused because a member's disk has no free space: gateway 'g2': 3 MB are left"
 
 
 def test_what_was_lost_between_gateways_and_repaired_is_counted() -> None:
     world = group()
     first, last = world.members["g1"], world.members["g3"]
-    before = Survey(last.running).repair
+    before = GroupStatus(last.running).repair
     world.network.rules.append(rule("lose", ["ORDER", "ECHO", "g1>g3"]))
     world.step(first, TopicAsked(1, 1, "t"))
     later(world, 1)
     world.network.rules.clear()
     later(world, 2)
-    asked, told = Survey(last.running).repair, [Survey(world.members[name].running).repair for name in ("g1", "g2")]
+    asked, told = GroupStatus(last.running).repair, [GroupStatus(world.members[name].running).repair for name in ("g1", "g2")]
     assert asked["requests"] > before["requests"]
     assert sum(one["repairs"] for one in told) >= 1
     assert sum(one["repaired_frames"] for one in told) >= 1

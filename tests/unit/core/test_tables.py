@@ -7,7 +7,7 @@ import pytest
 
 from tutti.errors import InvariantViolated
 from tutti_gateway.core.diagrams import page
-from tutti_gateway.core.order.received_table import LINE, Line, LineInput, LineState
+from tutti_gateway.core.order.received_table import LINE, LineInput, LineState, ProducerLine
 from tutti_gateway.core.order.verdicts import ENTRANCE, VERDICT, Relation, Seen, Verdict, relation
 from tutti_gateway.core.state_machine import Machine
 from tutti_gateway.core.view.lifecycle import LIFE, Phase, Step
@@ -56,7 +56,7 @@ def test_what_the_tables_lack_is_illegal() -> None:
             with pytest.raises(InvariantViolated, match="cannot happen"):
                 machine.on(step)
     for line_state, input_ in product(LineState, LineInput):
-        line = Line(1, "p", b"", 1, 0, b"")
+        line = ProducerLine(1, "p", b"", 1, 0, b"")
         line.state = line_state
         if (line_state, input_) in LINE:
             line.on(input_)

@@ -31,7 +31,7 @@ from tutti_gateway.core.outbox import Outbox
 from tutti_gateway.core.protocol.actions import Action, Dropped, Halt, Send
 from tutti_gateway.core.protocol.events import EpochAsked, Received, StackConfig, Submitted, TopicAsked
 from tutti_gateway.core.protocol.messages import Asking, AskOffsets, Echo, Fetched, Forward, Heartbeat, Message, No, Order, Vote
-from tutti_gateway.core.view.view_state import Standing
+from tutti_gateway.core.view.view_state import ViewState
 
 ENTRY = Entry(incarnation("p"), 1, 0, b"")
 VOTER = Voter(1, "g1", incarnation("g1"), "g1:7400")
@@ -171,7 +171,7 @@ def test_an_offset_that_nobody_can_have_seen_is_not_logged(offset: int, frontier
 
 def test_drops_of_more_senders_than_are_remembered_are_told_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "DROPPED_KINDS_MAX", 2)
-    outbox = Outbox(Standing())
+    outbox = Outbox(ViewState())
     for sender in range(1, 9):
         outbox.drop(Vote(VIEW, 1), sender, "why")
     assert [action.sender for action in outbox.take(None) if isinstance(action, Dropped)] == [1, 2, 3]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tutti.data.addresses import Address, client_part, is_loopback, parse_host_port, parse_member
+from tutti.data.addresses import Address, client_address, is_loopback, parse_host_port, parse_member
 from tutti.errors import UsageError
 
 
@@ -25,7 +25,7 @@ def test_both_ports_are_read_and_written_again(text: str, clients: tuple[str, in
     assert address.clients == Address(*clients)
     assert address.group == Address(clients[0], group)
     assert str(address) == text
-    assert client_part(text) == str(address.clients)
+    assert client_address(text) == str(address.clients)
 
 
 NONE = (

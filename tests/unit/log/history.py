@@ -29,8 +29,8 @@ from tutti.data.frames.bodies import (
 )
 from tutti.data.frames.frame import SEQUENCED, STAGED, Frame, Kind
 from tutti.data.frames.schema import BATCH_SCHEMA, compression_flags, encode_batch
-from tutti.data.hard_state import Scalars
-from tutti.log.files.data_directory import Directory, open_directory
+from tutti.data.hard_state import HardState
+from tutti.log.files.data_directory import DataDirectory, open_directory
 from tutti.log.files.options import LogOptions
 from tutti.log.files.storage import Storage
 from tutti_gateway.core.protocol.events import Recovered
@@ -280,7 +280,7 @@ def opened(
     path: Path | str, options: LogOptions = SMALL, storage: Storage | None = None
 ) -> tuple[LogWriter, Recovered, Callable[[], None]]:
     """An open writer of a directory, what it recovered, and how to let both go."""
-    directory: Directory = open_directory(str(path), gateway=GATEWAY, group=GROUP, storage=storage)
+    directory: DataDirectory = open_directory(str(path), gateway=GATEWAY, group=GROUP, storage=storage)
     try:
         writer, recovered = LogWriter.open(directory, options, storage)
     except BaseException:
@@ -308,7 +308,7 @@ def write_log(
     writer, recovered, close = opened(path, options)
     done = len(recovered.tail) + recovered.state.position
     decided = len(history.frames) if decided is None else decided
-    writer.write_scalars(Scalars(history.view_id, history.view_id, history.view_id))
+    writer.write_scalars(HardState(history.view_id, history.view_id, history.view_id))
     upto = recovered.state.position
     while done < len(history.frames):
         some = history.frames[done : done + step]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.unit.node.fakes import batch_frame
-from tutti.data.frames.bodies import AttemptBody, encode_body
+from tutti.data.frames.bodies import LaneViewBody, encode_body
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.lane_name import LaneName
 from tutti.log.files.storage import Storage
@@ -54,7 +54,7 @@ class LaneHistory:
     def view(self, disks: tuple[bytes, ...] = ()) -> Frame:
         """An attempt begins."""
         self.attempt += 1
-        return self._add(Frame(Kind.VIEW, encode_body(AttemptBody((1, 2, 3), disks))))
+        return self._add(Frame(Kind.VIEW, encode_body(LaneViewBody((1, 2, 3), disks))))
 
     def batch(self, *values: bytes, producer: int = 1, topic: int = 1) -> Frame:
         """Records of a producer."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.unit.log.history import SMALL, History, opened, write_log
-from tutti.log.files.layout import positions_named, snapshot_path
+from tutti.log.files.layout import list_positions, snapshot_path
 
 AGE_US = 1_000_000
 YEARS_US = 10 * 365 * 86_400 * 1_000_000
@@ -30,7 +30,7 @@ def proposed(path: Path, now_us: int) -> list[int]:
 
 def places(path: Path) -> list[int]:
     """The starts of segments with which the log may begin."""
-    return positions_named(str(path), "seg")[1:]
+    return list_positions(str(path), "seg")[1:]
 
 
 def written(path: Path, position: int, time_us: int) -> None:

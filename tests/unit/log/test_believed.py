@@ -18,12 +18,12 @@ from tests.unit.log import lanes
 from tests.unit.log.history import SMALL, History, decide, opened, sample, seen, write_log
 from tests.unit.log.test_trimming import firsts
 from tutti.data.frames.frame import HEADER_SIZE, Frame, Kind
-from tutti.data.hard_state import Scalars
+from tutti.data.hard_state import HardState
 from tutti.errors import Behind, Damaged, DiskFull
 from tutti.log.files.layout import index_path, segment_path
 from tutti.log.files.options import LogOptions
 from tutti.log.files.storage import Storage
-from tutti.log.format.index import ROW, IndexWriter, index_sealed, rows_good
+from tutti.log.format.index import ROW, IndexWriter, index_sealed, rows_valid
 from tutti.log.read.lane_reader import LaneReader
 from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
@@ -52,7 +52,7 @@ def last(history: History, kind: Kind) -> Frame:
 def undecided(path: Path, history: History, options: LogOptions = SMALL) -> tuple[LogWriter, Callable[[], None]]:
     """A writer whose disk has a history of which nothing is decided, and how to let it go."""
     writer, _, close = opened(path, options)
-    writer.write_scalars(Scalars(history.view_id, history.view_id, history.view_id))
+    writer.write_scalars(HardState(history.view_id, history.view_id, history.view_id))
     writer.append(history.frames)
     writer.sync()
     return writer, close
@@ -383,7 +383,7 @@ def test_a_large_index_is_looked_at_without_a_copy_of_it(index: tuple[str, int])
         assert sealed.rows == count
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
         tracemalloc.reset_peak()
-        assert not rows_good(np.zeros(count, dtype=ROW))
+        assert not rows_valid(np.zeros(count, dtype=ROW))
         assert tracemalloc.get_traced_memory()[1] < 2 * count * ROW.itemsize
     finally:
         tracemalloc.stop()

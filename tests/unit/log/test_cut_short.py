@@ -16,10 +16,10 @@ from tests.unit.log.history import sample as log_sample
 from tests.unit.log.lanes import OTHER, OWN, LaneHistory, opened, sample, written
 from tests.unit.log.test_damage import DECIDED, HISTORY, LAST, OPTIONS, lost, marked, spot, start, whole
 from tests.unit.log.test_no_room import Filling
-from tutti.data.hard_state import Scalars
+from tutti.data.hard_state import HardState
 from tutti.errors import Damaged, DiskFull
 from tutti.log.files.lane_paths import lane_path
-from tutti.log.files.layout import FRAMES_AT, positions_named, segment_path
+from tutti.log.files.layout import FRAMES_AT, list_positions, segment_path
 from tutti_gateway.core.protocol.actions import PersistLane
 from tutti_gateway.core.protocol.events import LostEnd
 from tutti_gateway.log.tools.verify import verify
@@ -214,8 +214,8 @@ def test_what_was_decided_is_learned_again_from_an_earlier_watermark(tmp_path: P
     options = replace(OPTIONS, segment_bytes=4 << 20)
     write_log(tmp_path, HISTORY, options)
     other_boot(tmp_path)
-    assert positions_named(str(tmp_path), "seg") == [1]
-    position = positions_named(str(tmp_path), "snap")[-1] - 2
+    assert list_positions(str(tmp_path), "seg") == [1]
+    position = list_positions(str(tmp_path), "snap")[-1] - 2
     cut_short(tmp_path, position)
     writer, recovered, close = open_log(tmp_path, options)
     assert recovered.damage == lost(position)
@@ -231,7 +231,7 @@ def test_an_accepted_view_gives_the_segment_its_size_before_the_damage_is_forgot
     position = marked(tmp_path)[-1] + 1
     file, size = cut_short(tmp_path, position)
     writer, _, close = open_log(tmp_path, OPTIONS)
-    writer.write_scalars(Scalars(9, 9, 0))
+    writer.write_scalars(HardState(9, 9, 0))
     assert file.stat().st_size == size
     close()
     other_boot(tmp_path)
@@ -246,7 +246,7 @@ def test_it_halts_where_the_marks_do_not_tell_what_is_gone_or_nobody_else_has_it
         start(tmp_path / "voters")
     alone = log_sample(120, size=4000)
     marked(tmp_path / "alone", alone)
-    file = Path(segment_path(str(tmp_path / "alone"), positions_named(str(tmp_path / "alone"), "seg")[-1]))
+    file = Path(segment_path(str(tmp_path / "alone"), list_positions(str(tmp_path / "alone"), "seg")[-1]))
     os.truncate(file, FRAMES_AT + 200)
     before = file.read_bytes()
     with pytest.raises(Damaged, match="the file ends at byte"):

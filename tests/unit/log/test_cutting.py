@@ -12,9 +12,9 @@ import pytest
 from tests.unit.log.history import VIEW, History, decide, expected, opened, other_boot, sample, seen
 from tests.unit.log.watched import Watched, failing
 from tutti.data.frames.frame import HEADER_SIZE, Buffer, Frame
-from tutti.data.hard_state import Scalars
+from tutti.data.hard_state import HardState
 from tutti.errors import DiskFailed, DiskFull, InvariantViolated
-from tutti.log.files.layout import FRAMES_AT, MARK_SLOTS, positions_named
+from tutti.log.files.layout import FRAMES_AT, MARK_SLOTS, list_positions
 from tutti.log.files.options import LogOptions
 from tutti.log.files.storage import Storage
 from tutti.log.format.hard_state import SLOTS, decode_slot
@@ -34,7 +34,7 @@ def written(path: Path, decided: int, storage: Storage | None = None) -> tuple[L
     writer.append(HISTORY.frames)
     writer.sync()
     decide(writer, HISTORY, 1, decided)
-    firsts = positions_named(str(path), "seg")
+    firsts = list_positions(str(path), "seg")
     assert len(firsts) > 4
     return writer, firsts
 
@@ -48,7 +48,7 @@ def goes_on(path: Path, writer: LogWriter, position: int, counter: int = 2) -> H
     assert decided == 1
     writer.append(other.frames[position:])
     writer.sync()
-    writer.write_scalars(Scalars(VIEW, VIEW, VIEW))
+    writer.write_scalars(HardState(VIEW, VIEW, VIEW))
     decide(writer, other, frontier(path) + 1, len(other.frames))
     with_reader(path, other)
     assert verify(path).damage == []
@@ -108,7 +108,7 @@ def test_a_log_ends_at_a_cut_and_goes_on_in_another_view(tmp_path: Path, place: 
     position = places(firsts, decided)[place]
     position = max(HISTORY.settled(position), decided)
     writer.cut(position)
-    assert max(positions_named(str(tmp_path / "data"), "seg")) <= position + 1
+    assert max(list_positions(str(tmp_path / "data"), "seg")) <= position + 1
     release(writer, tmp_path)
     found_again(tmp_path / "data", HISTORY.frames[:position], reboot=reboot)
     writer, _, _ = opened(tmp_path / "data", OPTIONS)
@@ -123,8 +123,8 @@ def test_a_cut_right_behind_a_snapshot_at_the_border_of_a_segment_keeps_the_bord
     border = next(first for first in firsts[1:] if HISTORY.settled(first - 1) == first - 1)
     writer, _ = written(tmp_path / "data", border - 1)
     writer.cut(border - 1)
-    assert positions_named(str(tmp_path / "data"), "seg")[-1] == border
-    assert border in positions_named(str(tmp_path / "data"), "snap")
+    assert list_positions(str(tmp_path / "data"), "seg")[-1] == border
+    assert border in list_positions(str(tmp_path / "data"), "snap")
     other = goes_on(tmp_path / "data", writer, border - 1)
     release(writer, tmp_path)
     found_again(tmp_path / "data", other.frames, reboot=True)
@@ -150,7 +150,7 @@ def test_cuts_follow_each_other_without_anything_between_them(tmp_path: Path) ->
 def test_no_good_mark_names_what_was_cut(tmp_path: Path) -> None:
     writer, firsts = written(tmp_path, 5)
     for _ in range(3):
-        writer.write_scalars(Scalars(VIEW, VIEW, VIEW))
+        writer.write_scalars(HardState(VIEW, VIEW, VIEW))
     writer.cut(firsts[1] + 2)
     found = [mark for mark in segment_marks(str(tmp_path), firsts[1]) if mark is not None]
     data = (tmp_path / "scalars").read_bytes()
@@ -158,7 +158,7 @@ def test_no_good_mark_names_what_was_cut(tmp_path: Path) -> None:
         stored = decode_slot(data[at : at + 512], "scalars")
         assert stored is not None
         assert stored.segment == firsts[1]
-        assert stored.scalars == Scalars(VIEW, VIEW, VIEW)
+        assert stored.scalars == HardState(VIEW, VIEW, VIEW)
         found.append(stored.mark)
     last = HISTORY.frames[firsts[1] + 1]
     assert [(mark.position, mark.view, mark.chain) for mark in found] == 4 * [(last.position, last.view, last.header_crc)]
@@ -364,12 +364,12 @@ def test_a_reader_of_the_running_gateway_never_sees_a_segment_that_was_cut(tmp_p
     writer.append(history.frames)
     writer.sync()
     decide(writer, history, 1, 6)
-    first = positions_named(str(tmp_path), "seg")[1]
+    first = list_positions(str(tmp_path), "seg")[1]
     reader = LogReader(tmp_path)
     assert reader.offset_for_time(1 << 62) == reader.frontier().offset  # looks at every segment
     writer.cut(6)
     writer.append(other.frames[6:])
-    assert positions_named(str(tmp_path), "seg")[1] == first
+    assert list_positions(str(tmp_path), "seg")[1] == first
     writer.sync()
     decide(writer, other, 7, len(other.frames))
     assert seen(scan(reader, 0, reader.frontier().offset)) == expected(other)

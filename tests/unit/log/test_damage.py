@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.unit.log.history import History, decide, expected, opened, other_boot, sample, seen
-from tutti.data.hard_state import Scalars
+from tutti.data.hard_state import HardState
 from tutti.errors import Damaged, DiskFull
-from tutti.log.files.layout import FRAMES_AT, positions_named
+from tutti.log.files.layout import FRAMES_AT, list_positions
 from tutti.log.files.options import LogOptions
-from tutti.log.format.hard_state import read_scalars
-from tutti.log.format.vote_mark import Mark, newest_mark
+from tutti.log.format.hard_state import read_hard_state
+from tutti.log.format.vote_mark import VoteMark, newest_mark
 from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
 from tutti_gateway.core.protocol.events import Recovered
@@ -37,18 +37,18 @@ def marked(path: Path, history: History = HISTORY, decided: int = DECIDED) -> li
         continue
     close()
     other_boot(path)
-    return positions_named(str(path), "seg")
+    return list_positions(str(path), "seg")
 
 
-def mark_of(path: Path) -> Mark:
-    stored = read_scalars(str(path))
+def mark_of(path: Path) -> VoteMark:
+    stored = read_hard_state(str(path))
     assert stored is not None
-    return newest_mark(str(path), stored.mark, positions_named(str(path), "seg"))
+    return newest_mark(str(path), stored.mark, list_positions(str(path), "seg"))
 
 
 def spot(path: Path, position: int) -> tuple[Path, int]:
     """The file and the byte where a position stands."""
-    first = max(first for first in positions_named(str(path), "seg") if first <= position)
+    first = max(first for first in list_positions(str(path), "seg") if first <= position)
     place = FRAMES_AT + sum(frame.size for frame in HISTORY.frames[first - 1 : position - 1])
     return path / "log" / f"{first:020d}.seg", place
 
@@ -129,7 +129,7 @@ def test_what_stands_whole_behind_the_mark_is_present_whatever_is_damaged_before
     synced_behind_the_mark(tmp_path, 2)
     path = tmp_path / "off"
     assert mark_of(path).position == LAST - 2
-    position = PLACES[place](positions_named(str(path), "seg"))
+    position = PLACES[place](list_positions(str(path), "seg"))
     assert DECIDED < position <= LAST - 2
     rot(path, position, where)
     for number in range(torn):  # these are damaged themselves, and no mark names them: torn
@@ -152,7 +152,7 @@ def test_a_promise_and_idling_do_not_make_the_damage_forgotten(tmp_path: Path) -
     for number in (3, 4):
         writer, recovered, close = opened(tmp_path, OPTIONS)
         assert recovered.damage == lost(position)
-        writer.write_scalars(Scalars(number, 0, 0))
+        writer.write_scalars(HardState(number, 0, 0))
         decide(writer, HISTORY, recovered.state.position + 1, HISTORY.settled(DECIDED + number))
         while writer.idle():
             continue
@@ -247,7 +247,7 @@ def test_an_accepted_view_makes_the_damage_forgotten(tmp_path: Path) -> None:
     position = PLACES["in the last segment"](marked(tmp_path))
     rot(tmp_path, position)
     writer, recovered, close = opened(tmp_path, OPTIONS)
-    writer.write_scalars(Scalars(9, 9, 0))
+    writer.write_scalars(HardState(9, 9, 0))
     assert mark_of(tmp_path).position == position - 1
     close()
     other_boot(tmp_path)

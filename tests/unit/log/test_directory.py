@@ -14,10 +14,10 @@ import pytest
 from tests.unit.log.history import GATEWAY, GROUP, LOG, SMALL, VIEW, History, decide, opened, sample, write_log
 from tutti.data.frames.bodies import RosterBody, Voter, encode_body
 from tutti.data.frames.frame import Frame, Kind
-from tutti.data.hard_state import Scalars
+from tutti.data.hard_state import HardState
 from tutti.errors import Damaged, DirectoryRefused, WrongDirectory
-from tutti.log.files.data_directory import lock_directory, moved, open_directory, read_identity
-from tutti.log.format.hard_state import encode_slot, read_scalars
+from tutti.log.files.data_directory import declare_moved, lock_directory, open_directory, read_identity
+from tutti.log.format.hard_state import encode_slot, read_hard_state
 from tutti.log.read.reader import LogReader
 from tutti_gateway.log.writer import LogWriter
 
@@ -182,13 +182,13 @@ def test_a_lost_log_folder_or_scalars_is_not_taken_for_a_new_gateway(tmp_path: P
 
 def test_scalars_survive_a_torn_slot_and_are_refused_when_both_are_bad(tmp_path: Path) -> None:
     write_log(tmp_path, History())
-    found = read_scalars(str(tmp_path))
+    found = read_hard_state(str(tmp_path))
     assert found is not None
     data = bytearray((tmp_path / "scalars").read_bytes())
     newest = 0 if data.startswith(encode_slot(found)) else 4096
     data[newest + 9] ^= 1
     (tmp_path / "scalars").write_bytes(data)
-    older = read_scalars(str(tmp_path))
+    older = read_hard_state(str(tmp_path))
     assert older is not None
     assert older.sequence == found.sequence - 1
     data[4096 - newest + 9] ^= 1
@@ -199,7 +199,7 @@ def test_scalars_survive_a_torn_slot_and_are_refused_when_both_are_bad(tmp_path:
 
 def test_scalars_of_a_newer_release_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_log(tmp_path, History())
-    found = read_scalars(str(tmp_path))
+    found = read_hard_state(str(tmp_path))
     assert found is not None
     monkeypatch.setattr("tutti.log.format.hard_state.FORMAT_VERSION", 9)
     newer = encode_slot(found._replace(sequence=found.sequence + 1))
@@ -259,8 +259,8 @@ def test_a_directory_that_was_renamed_or_declared_as_moved_stays_what_it_was(tmp
     (tmp_path / "one").rename(tmp_path / "two")
     assert start(tmp_path / "two") == ""
     shutil.copytree(tmp_path / "two", tmp_path / "three")
-    assert moved(tmp_path / "three")
-    assert not moved(tmp_path / "three")
+    assert declare_moved(tmp_path / "three")
+    assert not declare_moved(tmp_path / "three")
     assert start(tmp_path / "three") == ""
     assert incarnation_of(tmp_path / "three") == before
 
@@ -308,7 +308,7 @@ def test_scalars_that_are_older_than_the_log_make_it_another_disk(tmp_path: Path
     history.frames.append(roster)
     history.view()
     writer, _, close = opened(tmp_path)
-    writer.write_scalars(Scalars(accepted, accepted, 0))
+    writer.write_scalars(HardState(accepted, accepted, 0))
     writer.append(history.frames)
     writer.sync()
     decide(writer, history, 1, len(history.frames))

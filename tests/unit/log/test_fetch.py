@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.log.history import History, decide, opened, sample
 from tutti.data.frames.frame import HEADER_SIZE, Frame
-from tutti.log.files.layout import FRAMES_AT, positions_named
+from tutti.log.files.layout import FRAMES_AT, list_positions
 from tutti.log.files.options import LogOptions
 from tutti_gateway.core import limits
 from tutti_gateway.log.writer import LogWriter
@@ -32,7 +32,7 @@ def writer(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[LogWriter
 
 
 def test_the_whole_log_comes_back_answer_by_answer(writer: LogWriter, tmp_path: Path) -> None:
-    borders = {first - 1 for first in positions_named(str(tmp_path), "seg")}
+    borders = {first - 1 for first in list_positions(str(tmp_path), "seg")}
     position, answers = 1, 0
     while position <= LAST:
         frames, _ = writer.read(position, LAST + 1000)

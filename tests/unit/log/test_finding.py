@@ -8,7 +8,7 @@ import numpy as np
 
 from tutti.data.frames.frame import Kind
 from tutti.log.format.index import ROW, STAGED, Rows
-from tutti.log.read.sequence_lookup import Run, offsets_of
+from tutti.log.read.sequence_lookup import SequenceRun, offsets_of
 
 
 def rows(*lines: tuple[Kind, int, int, int, int]) -> Rows:
@@ -23,24 +23,31 @@ def rows(*lines: tuple[Kind, int, int, int, int]) -> Rows:
 OLD = rows((Kind.BATCH, 1, 1, 3, 0), (Kind.BATCH, 2, 1, 2, 3), (Kind.TICK, 0, 0, 0, 5), (Kind.BATCH, 1, 4, 0, 5))
 NEW = rows((Kind.BATCH, 2, 3, 1, 5), (Kind.BATCH, 1, 4, 2, 6), (Kind.BATCH, 1, 6, 1, 8), (Kind.BATCH, 2**60 + 1, 1, 1, 9))
 ASKED = {
-    Run(1, 1, 3): 0,
-    Run(1, 2, 2): 1,
-    Run(1, 4, 3): 6,
-    Run(1, 3, 2): None,  # another producer's records stand between
-    Run(1, 7, 1): None,
-    Run(2, 2, 1): 4,
-    Run(2, 2, 2): 4,
-    Run(2, 3, 2): None,
-    Run(3, 1, 1): None,
-    Run(2**60 + 1, 1, 1): 9,
-    Run(2**60, 1, 1): None,
+    SequenceRun(1, 1, 3): 0,
+    SequenceRun(1, 2, 2): 1,
+    SequenceRun(1, 4, 3): 6,
+    SequenceRun(1, 3, 2): None,  # another producer's records stand between
+    SequenceRun(1, 7, 1): None,
+    SequenceRun(2, 2, 1): 4,
+    SequenceRun(2, 2, 2): 4,
+    SequenceRun(2, 3, 2): None,
+    SequenceRun(3, 1, 1): None,
+    SequenceRun(2**60 + 1, 1, 1): 9,
+    SequenceRun(2**60, 1, 1): None,
 }
 
 
 def test_an_epoch_has_sequences_of_its_own_where_one_is_named() -> None:
     old, new = rows((Kind.BATCH, 1, 1, 3, 0)), rows((Kind.BATCH, 1, 1, 2, 3))
     old["epoch"], new["epoch"] = 1, 2
-    runs = [Run(1, 1, 2, 1), Run(1, 3, 1, 1), Run(1, 1, 2, 2), Run(1, 3, 1, 2), Run(1, 1, 1, 3), Run(1, 1, 2)]
+    runs = [
+        SequenceRun(1, 1, 2, 1),
+        SequenceRun(1, 3, 1, 1),
+        SequenceRun(1, 1, 2, 2),
+        SequenceRun(1, 3, 1, 2),
+        SequenceRun(1, 1, 1, 3),
+        SequenceRun(1, 1, 2),
+    ]
     assert offsets_of(runs, [new, old]) == [0, 2, 3, None, None, 3]
 
 
@@ -52,7 +59,13 @@ def test_a_crowd_is_found_as_each_is_alone() -> None:
 def test_offsets_before_the_begin_are_not_told_and_places_of_staged_batches_are() -> None:
     staged = rows((Kind.BATCH, 4, 1, 0, 3))
     staged["flags"], staged["position"] = STAGED, 2
-    asked = {Run(1, 1, 3): None, Run(2, 1, 1): None, Run(2, 2, 1): 4, Run(1, 4, 3): 6, Run(4, 1, 5): 2}
+    asked = {
+        SequenceRun(1, 1, 3): None,
+        SequenceRun(2, 1, 1): None,
+        SequenceRun(2, 2, 1): 4,
+        SequenceRun(1, 4, 3): 6,
+        SequenceRun(4, 1, 5): 2,
+    }
     assert offsets_of(list(asked), [NEW, OLD, staged], begin=4) == list(asked.values())
 
 
@@ -61,4 +74,4 @@ def test_older_rows_are_looked_at_only_for_what_the_newer_ones_do_not_tell() -> 
         yield NEW
         raise AssertionError("there was no need to look further")
 
-    assert offsets_of([Run(1, 4, 2), Run(2, 3, 1)], parts()) == [6, 5]
+    assert offsets_of([SequenceRun(1, 4, 2), SequenceRun(2, 3, 1)], parts()) == [6, 5]

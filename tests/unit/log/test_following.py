@@ -17,7 +17,7 @@ from tutti.errors import DirectoryRefused
 from tutti.log.files import live_page
 from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
-from tutti.sources.files import Files
+from tutti.sources.files import FileSource
 
 FOLLOW = """
 import sys, json
@@ -107,7 +107,7 @@ def test_the_live_page_of_another_boot_or_of_a_copy_is_not_believed(tmp_path: Pa
 def test_many_threads_read_while_one_writes(tmp_path: Path) -> None:
     history = sample(150, size=1500)
     writer, _, close = opened(tmp_path)
-    reader, files = LogReader(tmp_path), Files(tmp_path)
+    reader, files = LogReader(tmp_path), FileSource(tmp_path)
     wrong: list[object] = []
     values = [record.value for record in history.records]
 
@@ -152,7 +152,7 @@ def test_a_follower_is_told_that_its_directory_was_replaced(tmp_path: Path, was_
     write_log(path, history)
     if not was_live:
         other_boot(path)
-    reader, files = LogReader(path), Files(path)
+    reader, files = LogReader(path), FileSource(path)
     end = len(history.records)
     assert (reader.frontier().offset, files.frontier().offset) == (end, end)
     _replace(path, batches)
@@ -170,7 +170,7 @@ def test_a_follower_is_told_that_its_directory_was_replaced(tmp_path: Path, was_
 def test_a_follower_is_told_that_its_directory_is_gone(tmp_path: Path) -> None:
     path = tmp_path / "data"
     write_log(path, sample(5))
-    files = Files(path)
+    files = FileSource(path)
     end = files.frontier().offset
     shutil.rmtree(path)
     with pytest.raises(DirectoryRefused, match=r"data directory .* was removed"):
@@ -183,7 +183,7 @@ def test_a_follower_goes_on_where_the_same_directory_was_put_back(tmp_path: Path
     history = History()
     history.batch("p", "t", [b"1"])
     write_log(path, history)
-    files = Files(path)
+    files = FileSource(path)
     assert files.frontier().offset == 1
     shutil.copytree(path, aside)
     shutil.rmtree(path)

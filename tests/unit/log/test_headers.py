@@ -11,7 +11,7 @@ from tests.unit.log.history import LOG, opened, other_boot, sample, write_log
 from tests.unit.log.test_tools import batches_of, flip, place_of
 from tutti.data.frames.frame import HEADER_SIZE
 from tutti.errors import Damaged, UsageError
-from tutti.log.files.layout import FRAMES_AT, SEGMENT_HEADER_SIZE, positions_named
+from tutti.log.files.layout import FRAMES_AT, SEGMENT_HEADER_SIZE, list_positions
 from tutti_gateway.log.tools.repair import Repair, repair
 from tutti_gateway.log.tools.verify import verify
 
@@ -21,7 +21,7 @@ from tutti_gateway.log.tools.verify import verify
 def test_repair_makes_a_segments_header_again_whichever_of_its_bytes_is_wrong(tmp_path: Path, segment: int) -> None:
     history = sample(60, size=1500)
     write_log(tmp_path, history)
-    firsts = positions_named(str(tmp_path), "seg")
+    firsts = list_positions(str(tmp_path), "seg")
     assert len(firsts) > 2
     file = tmp_path / "log" / f"{firsts[segment]:020d}.seg"
     whole = file.read_bytes()
@@ -47,7 +47,7 @@ def test_repair_makes_a_segments_header_again_whichever_of_its_bytes_is_wrong(tm
 def test_a_wrong_header_alone_is_all_that_verify_tells(tmp_path: Path) -> None:
     write_log(tmp_path, sample(120, size=1500))
     before = verify(tmp_path)
-    for first in positions_named(str(tmp_path), "seg"):
+    for first in list_positions(str(tmp_path), "seg"):
         file = tmp_path / "log" / f"{first:020d}.seg"
         flip(file, 30)
         found = verify(tmp_path)
@@ -59,7 +59,7 @@ def test_a_wrong_header_alone_is_all_that_verify_tells(tmp_path: Path) -> None:
 def test_headers_are_made_again_also_of_segments_in_a_row_and_beside_other_damage(tmp_path: Path) -> None:
     history = sample(120, size=1500)
     write_log(tmp_path, history)
-    firsts = positions_named(str(tmp_path), "seg")
+    firsts = list_positions(str(tmp_path), "seg")
     files = [tmp_path / "log" / f"{first:020d}.seg" for first in firsts]
     whole = [file.read_bytes() for file in files]
     for file in files[:3]:
@@ -80,7 +80,7 @@ def test_headers_are_made_again_also_of_segments_in_a_row_and_beside_other_damag
 def test_a_header_of_which_a_fact_is_in_doubt_is_not_made_again(tmp_path: Path, doubt: str) -> None:
     history = sample(120, size=1500)
     write_log(tmp_path, history)
-    firsts = positions_named(str(tmp_path), "seg")
+    firsts = list_positions(str(tmp_path), "seg")
     files = [tmp_path / "log" / f"{first:020d}.seg" for first in firsts]
     flip(files[2], 30)
     if doubt == "first frame":

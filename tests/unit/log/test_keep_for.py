@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.unit.log.history import SMALL, decide, opened, sample, write_log
-from tutti.log.files.layout import positions_named
+from tutti.log.files.layout import list_positions
 
 NOW_US = 1_900_000_000_000_000
 
@@ -14,7 +14,7 @@ NOW_US = 1_900_000_000_000_000
 def test_what_a_named_reader_has_not_read_stays_however_far_over_the_limit(tmp_path: Path) -> None:
     history = sample(400, size=1500)
     write_log(tmp_path, history)
-    places = [(first, history.offset_after(first - 1)) for first in positions_named(str(tmp_path), "seg", all_there=True)[1:]]
+    places = [(first, history.offset_after(first - 1)) for first in list_positions(str(tmp_path), "seg", all_there=True)[1:]]
     options = replace(SMALL, retention_bytes=3 * SMALL.segment_bytes, keep_for=("archive", "query"))
     writer, _, close = opened(tmp_path, options)
     assert writer.trimming.propose(NOW_US) is None  # who never said anything has read nothing

@@ -11,7 +11,7 @@ from tests.unit.log.lanes import OTHER, OWN
 from tests.unit.log.test_lane_retention import SMALL, begun, kept, long
 from tutti.data.lane_name import LaneName
 from tutti.log.files.lane_paths import lane_path
-from tutti.log.files.layout import positions_named, segment_path
+from tutti.log.files.layout import list_positions, segment_path
 from tutti.log.files.options import LogOptions
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.actions import ReadLane
@@ -27,11 +27,11 @@ def test_a_bad_header_of_a_lane_is_made_again_by_the_start(
 ) -> None:
     monkeypatch.setattr(limits, "LANE_SEGMENT_BYTES", 32 << 10)
     monkeypatch.setattr(limits, "LANE_SEGMENT_BYTES_FIRST", 16 << 10)
-    monkeypatch.setattr(limits, "RETENTION_LOOK_US", 0)
+    monkeypatch.setattr(limits, "RETENTION_CHECK_US", 0)
     history, path = long(lane), lane_path(str(tmp_path), lane)
     kept(tmp_path, history, options).close()
-    newest = positions_named(path, "seg")[-1]
-    files = [Path(segment_path(path, first)) for first in positions_named(path, "seg")[segments]]
+    newest = list_positions(path, "seg")[-1]
+    files = [Path(segment_path(path, first)) for first in list_positions(path, "seg")[segments]]
     good = [file.read_bytes() for file in files]
     for file, data in zip(files, good, strict=True):
         file.write_bytes(data[:byte] + bytes([data[byte] ^ 1]) + data[byte + 1 :])

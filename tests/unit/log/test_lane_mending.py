@@ -11,13 +11,13 @@ from tests.unit.log.test_lanes import rot
 from tutti.data.lane_name import LaneName
 from tutti.log.files.lane_paths import SUSPECT, lane_path
 from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.actions import MendLane, ReadLane
-from tutti_gateway.core.protocol.events import LaneRotted
+from tutti_gateway.core.protocol.actions import ReadLane, RepairLane
+from tutti_gateway.core.protocol.events import LaneCorrupt
 from tutti_gateway.log.lanes.lane_logs import LaneLogs
 from tutti_gateway.log.tools.verify import verify
 
 
-def searched(logs: LaneLogs) -> LaneRotted | None:
+def searched(logs: LaneLogs) -> LaneCorrupt | None:
     """What is found as long as a look is wanted soon."""
     for _ in range(1000):
         if not logs.hurried:
@@ -28,8 +28,8 @@ def searched(logs: LaneLogs) -> LaneRotted | None:
     raise AssertionError("it looks for ever")
 
 
-def mended(logs: LaneLogs, history: LaneHistory, lost: LaneRotted) -> LaneRotted:
-    return logs.mend(MendLane(lost.origin, lost.incarnation, tuple(history.frames[lost.first - 1 : lost.last])))
+def mended(logs: LaneLogs, history: LaneHistory, lost: LaneCorrupt) -> LaneCorrupt:
+    return logs.mend(RepairLane(lost.origin, lost.incarnation, tuple(history.frames[lost.first - 1 : lost.last])))
 
 
 def rotten(tmp_path: Path, lane: LaneName, position: int = 6) -> tuple[LaneHistory, Path]:
@@ -55,10 +55,10 @@ def test_a_lane_that_could_not_be_read_is_mended_in_place(tmp_path: Path, lane: 
         assert (found[lane].position, found[lane].halted, logs.told) == (11, "", [])
     assert "the whole lane is scrubbed" in logs.damaged[lane]
     lost = searched(logs)
-    assert lost == LaneRotted(*lane, 6, 6)
+    assert lost == LaneCorrupt(*lane, 6, 6)
     assert "fetches the frames from another gateway" in logs.damaged[lane]
     assert not logs.hurried  # until frames come
-    assert mended(logs, history, lost) == LaneRotted(*lane, 0, 0)
+    assert mended(logs, history, lost) == LaneCorrupt(*lane, 0, 0)
     assert searched(logs) is None
     assert (logs.damaged, (path / SUSPECT).exists()) == ({}, False)
     assert list(logs.read(ReadLane(1, *lane, 1, 11))) == history.frames
@@ -84,7 +84,7 @@ def test_lanes_are_looked_at_without_a_reason_too_each_in_its_turn(tmp_path: Pat
     rotten(tmp_path, OWN)
     logs, _ = opened(tmp_path)
     found = [one for _ in range(20) if (one := logs.look()) is not None]
-    assert found == [LaneRotted(*OWN, 6, 6)]  # told once
+    assert found == [LaneCorrupt(*OWN, 6, 6)]  # told once
     assert logs.rounds > 0  # what is lost keeps no other from being looked at
     logs.close()
 
@@ -103,7 +103,7 @@ def test_a_lane_that_was_closed_while_something_of_it_was_lost_is_looked_at_anew
         logs.sync()
     mended(logs, history, lost)
     assert searched(logs) == lost
-    assert mended(logs, history, lost) == LaneRotted(*OTHER, 0, 0)
+    assert mended(logs, history, lost) == LaneCorrupt(*OTHER, 0, 0)
     assert searched(logs) is None
     logs.close()
     assert verify(path).damage == []

@@ -16,8 +16,8 @@ from tutti import limits as common_limits
 from tutti.data.lane_name import LaneName
 from tutti.errors import DiskFull, OffsetOutOfRange
 from tutti.log.files.lane_paths import lane_path
-from tutti.log.files.layout import FRAMES_AT, positions_named
-from tutti.log.files.log_start import Start, read_start
+from tutti.log.files.layout import FRAMES_AT, list_positions
+from tutti.log.files.log_start import LogStart, read_start
 from tutti.log.files.options import LogOptions
 from tutti.log.files.storage import Storage
 from tutti.log.read.reader import LogReader
@@ -27,7 +27,7 @@ from tutti_gateway.core.protocol.events import Event
 from tutti_gateway.core.protocol.messages import LaneBegin
 from tutti_gateway.log.lanes.lane_logs import LaneLogs
 from tutti_gateway.log.tools.verify import verify
-from tutti_gateway.node.disk.lane_thread import LaneDisk
+from tutti_gateway.node.disk.lane_thread import LaneThread
 
 SMALL = LogOptions(retention_bytes=96 << 10)
 
@@ -36,7 +36,7 @@ SMALL = LogOptions(retention_bytes=96 << 10)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "LANE_SEGMENT_BYTES", 32 << 10)
     monkeypatch.setattr(limits, "LANE_SEGMENT_BYTES_FIRST", 16 << 10)
-    monkeypatch.setattr(limits, "RETENTION_LOOK_US", 0)
+    monkeypatch.setattr(limits, "RETENTION_CHECK_US", 0)
 
 
 def long(lane: LaneName) -> LaneHistory:
@@ -86,7 +86,7 @@ def test_a_lane_takes_no_more_than_retention_says_and_begins_with_a_segment(tmp_
     history, path = long(lane), lane_path(str(tmp_path), lane)
     logs = kept(tmp_path, history)
     assert size(path) <= SMALL.retention_bytes
-    first = positions_named(path, "seg")[0]
+    first = list_positions(path, "seg")[0]
     assert first > 1
     assert logs.starts == {lane: history.offset(first - 1)}
     assert logs.read(ReadLane(1, *lane, first - 1, first)) == ()
@@ -116,7 +116,7 @@ def test_lanes_keep_to_retention_while_their_thread_never_rests(tmp_path: Path) 
     """Rounds of work alone, and none of what is done while nothing is queued; also in a lane that stands still meanwhile."""
     busy, still = long(OTHER), long(OWN)
     logs, reports = begun(tmp_path), list[Event]()
-    disk = LaneDisk(logs, reports.append, lambda: None, LOG, {})
+    disk = LaneThread(logs, reports.append, lambda: None, LOG, {})
     for history, every in ((still, 20), (busy, 5)):
         last = len(history.frames)
         for first in range(1, last + 1, every):
@@ -132,8 +132,8 @@ def test_lanes_keep_to_retention_while_their_thread_never_rests(tmp_path: Path) 
     assert (disk.failed, disk.full) == ("", "")
     slack = 2 * limits.LANE_SEGMENT_BYTES  # what came since the lane's last turn, and what the mark does not name yet
     assert size(lane_path(str(tmp_path), OTHER)) <= SMALL.retention_bytes + slack
-    assert positions_named(lane_path(str(tmp_path), OTHER), "seg")[0] > 100
-    assert positions_named(lane_path(str(tmp_path), OWN), "seg", all_there=True)[0] > 1
+    assert list_positions(lane_path(str(tmp_path), OTHER), "seg")[0] > 100
+    assert list_positions(lane_path(str(tmp_path), OWN), "seg", all_there=True)[0] > 1
     assert set(logs.starts) == {OWN, OTHER}
     assert min(logs.starts.values()) > 0
     logs.close()
@@ -142,7 +142,7 @@ def test_lanes_keep_to_retention_while_their_thread_never_rests(tmp_path: Path) 
 def test_what_somebody_lacks_stays(tmp_path: Path) -> None:
     path = lane_path(str(tmp_path), OTHER)
     logs = kept(tmp_path, long(OTHER), held=30)
-    assert positions_named(path, "seg")[0] <= 31
+    assert list_positions(path, "seg")[0] <= 31
     assert size(path) > SMALL.retention_bytes
     logs.held(LaneHeld(*OTHER, 201))
     idle(logs)
@@ -154,7 +154,7 @@ def test_what_is_old_goes_but_for_the_newest_segment(tmp_path: Path, monkeypatch
     path = lane_path(str(tmp_path), OTHER)
     hour = 3_600_000_000
     logs = kept(tmp_path, long(OTHER), LogOptions(retention_us=hour))
-    firsts = positions_named(path, "seg")
+    firsts = list_positions(path, "seg")
     assert firsts[0] == 1
     then = time.time() - 7200
     for first in firsts[1:3]:
@@ -165,10 +165,10 @@ def test_what_is_old_goes_but_for_the_newest_segment(tmp_path: Path, monkeypatch
     right_us = time.time_ns() // 1000
     monkeypatch.setattr(time, "time_ns", lambda: 9 * 10**18)  # the clock of this host leaps, the group's time does not
     idle(logs)
-    assert positions_named(path, "seg")[0] == 1, "the group's time is not known yet"
+    assert list_positions(path, "seg")[0] == 1, "the group's time is not known yet"
     logs._storage.group_time_us = lambda: right_us
     idle(logs)
-    assert positions_named(path, "seg")[0] == firsts[2]
+    assert list_positions(path, "seg")[0] == firsts[2]
     logs.close()
 
 
@@ -178,11 +178,11 @@ def test_a_host_whose_clock_is_years_behind_keeps_its_lanes_as_long_as_others(tm
     path, storage = lane_path(str(tmp_path), OTHER), Storage()
     storage.group_time_us = lambda: time.time_ns() // 1000 + years
     logs = kept(tmp_path, long(OTHER), LogOptions(retention_us=hour), storage=storage)
-    firsts = positions_named(path, "seg")
+    firsts = list_positions(path, "seg")
     assert (firsts[0], len(firsts) > 2) == (1, True)
     storage.group_time_us = lambda: time.time_ns() // 1000 + years + 2 * hour
     idle(logs)
-    assert positions_named(path, "seg")[0] == firsts[-1]
+    assert list_positions(path, "seg")[0] == firsts[-1]
     logs.close()
 
 
@@ -190,7 +190,7 @@ def test_nothing_is_let_go_of_a_lane_that_is_being_cut_or_replaced(tmp_path: Pat
     """What found no room comes again, and until then where the lane begins may be another place: no other is written down."""
     history, path = long(OTHER), lane_path(str(tmp_path), OTHER)
     logs = kept(tmp_path, history, held=0)
-    before = positions_named(path, "seg", all_there=True)
+    before = list_positions(path, "seg", all_there=True)
     frame = history.frames[-1]
     history.batch(b"more")
     begin = LaneBegin(202, frame.view, history.frames[-1].header_crc, history.offset(202), (1, 2, 3))
@@ -205,8 +205,8 @@ def test_nothing_is_let_go_of_a_lane_that_is_being_cut_or_replaced(tmp_path: Pat
     logs.held(LaneHeld(*OTHER, 201))
     for _ in range(3):
         assert not logs.let_go()
-    assert read_start(path) == Start()
-    assert positions_named(path, "seg", all_there=True) == before
+    assert read_start(path) == LogStart()
+    assert list_positions(path, "seg", all_there=True) == before
     logs.persist(PersistLane(1, *OTHER, begin=begin))
     assert logs.starts[OTHER] == history.offset(202)
     logs.close()
@@ -215,7 +215,7 @@ def test_nothing_is_let_go_of_a_lane_that_is_being_cut_or_replaced(tmp_path: Pat
 
 def test_without_retention_all_is_kept(tmp_path: Path) -> None:
     logs = kept(tmp_path, long(OTHER), LogOptions())
-    assert positions_named(lane_path(str(tmp_path), OTHER), "seg")[0] == 1
+    assert list_positions(lane_path(str(tmp_path), OTHER), "seg")[0] == 1
     logs.close()
 
 
@@ -250,7 +250,7 @@ def test_a_lane_is_replaced_by_how_it_begins_elsewhere_and_goes_on(tmp_path: Pat
 def test_a_damaged_lane_that_begins_further_on_keeps_what_is_good_of_it(tmp_path: Path) -> None:
     history, path = long(OTHER), lane_path(str(tmp_path), OTHER)
     kept(tmp_path, history).close()
-    firsts = positions_named(path, "seg")
+    firsts = list_positions(path, "seg")
     place = sum(frame.size for frame in history.frames[firsts[-1] - 1 : 199])
     with open(os.path.join(path, "log", f"{firsts[-1]:020d}.seg"), "r+b") as file:
         file.seek(FRAMES_AT + place + 20)
@@ -287,7 +287,7 @@ def test_segments_grow_and_a_frame_that_has_no_room_in_an_empty_one_gets_a_large
     logs = begun(tmp_path)
     logs.persist(history.write(1, 7))
     if cut:  # the segment that begins behind the cut stays, empty
-        first = positions_named(path, "seg")[-1]
+        first = list_positions(path, "seg")[-1]
         del history.frames[first - 1 :]
         history.attempt += 1
         logs.persist(history.write(first, first - 1, cut=first - 1))
@@ -321,5 +321,5 @@ def test_a_lane_whose_producers_the_log_forgot_is_good(tmp_path: Path) -> None:
         logs.decided(history.deliver(first, last))
         logs.forget([1])
     logs.close()
-    assert len(positions_named(path, "snap")) > 2
+    assert len(list_positions(path, "snap")) > 2
     assert verify(path).damage == []

@@ -15,9 +15,9 @@ from tutti.data.lane_name import LaneName
 from tutti.data.log_state import LogState, Producer
 from tutti.errors import WrongDirectory
 from tutti.log.files.data_directory import lock_directory
-from tutti.log.files.lane_paths import lane_path, lanes_there
+from tutti.log.files.lane_paths import lane_path, list_lanes
 from tutti.log.files.layout import FRAMES_AT
-from tutti.log.read.lane_reader import End, end_told
+from tutti.log.read.lane_reader import LaneEnd, known_end
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.actions import ReadLane
 from tutti_gateway.log.lanes.lane_logs import LaneLogs, LaneWriter
@@ -108,7 +108,7 @@ def test_a_damaged_lane_of_another_keeps_what_is_good_and_says_so(tmp_path: Path
     assert len(logs.told) == 1
     assert "fetched again" in logs.told[0]
     assert Path(lane_path(str(tmp_path), OTHER) + ".damaged-1").is_dir()
-    assert lanes_there(str(tmp_path)) == [OTHER]
+    assert list_lanes(str(tmp_path)) == [OTHER]
     last = log.position + len(log.tail)
     logs.persist(history.write(last + 1, 11))
     logs.sync()
@@ -135,8 +135,8 @@ def test_the_own_lane_takes_nothing_more_when_something_of_it_is_gone(tmp_path: 
     assert "accepts no more records" in found[OWN].halted
     assert logs.told == [found[OWN].halted]
     logs.close()
-    known = {"rotten": End(11, history.offset(11))}
-    assert end_told(str(path)) == known.get(what)  # what is left of it says how far it was
+    known = {"rotten": LaneEnd(11, history.offset(11))}
+    assert known_end(str(path)) == known.get(what)  # what is left of it says how far it was
 
 
 def test_the_lane_of_a_disk_that_was_replaced_is_anothers(tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ from tests.unit.log.history import other_boot
 from tests.unit.log.lanes import OTHER, LaneHistory, opened, sample, written
 from tests.unit.log.test_lanes import rot
 from tutti.data.lane_name import LaneName
-from tutti.log.files.lane_paths import lane_path, lanes_there
+from tutti.log.files.lane_paths import lane_path, list_lanes
 from tutti_gateway.core import limits
-from tutti_gateway.log.lanes.quarantine import lanes_aside
+from tutti_gateway.log.lanes.quarantine import quarantined_lanes
 
-KEPT = limits.LANES_DAMAGED_KEPT_MAX
+KEPT = limits.LANES_QUARANTINED_MAX
 THIRD = LaneName(3, bytes(range(32, 48)))
 
 
@@ -41,7 +41,7 @@ def started(path: Path, *histories: LaneHistory) -> list[str]:
 
 
 def names(path: Path) -> list[str]:
-    return [Path(aside).name for aside in lanes_aside(str(path))]
+    return [Path(aside).name for aside in quarantined_lanes(str(path))]
 
 
 def both(path: Path) -> tuple[LaneHistory, LaneHistory]:
@@ -74,13 +74,13 @@ def test_the_newest_few_stay_and_what_goes_is_told(tmp_path: Path) -> None:
             assert f"{name}, a corrupt lane that an earlier start quarantined, was removed" in told[0]
     assert len(set(all_names)) == 2 * KEPT
     assert all(path.exists() for path in beside)
-    assert lanes_there(str(tmp_path)) == [OTHER, THIRD]
+    assert list_lanes(str(tmp_path)) == [OTHER, THIRD]
     assert started(tmp_path) == []
 
 
 def test_a_start_removes_nothing_that_it_set_aside_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is not good of it may be nowhere else yet. The next start that sets one aside removes what is too many then."""
-    monkeypatch.setattr(limits, "LANES_DAMAGED_KEPT_MAX", 1)
+    monkeypatch.setattr(limits, "LANES_QUARANTINED_MAX", 1)
     histories = both(tmp_path)
     damage(tmp_path, histories[0])
     started(tmp_path, histories[0])
@@ -95,7 +95,7 @@ def test_a_start_removes_nothing_that_it_set_aside_itself(tmp_path: Path, monkey
 def test_one_that_cannot_be_removed_is_told_and_keeps_no_gateway_from_starting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "LANES_DAMAGED_KEPT_MAX", 1)
+    monkeypatch.setattr(limits, "LANES_QUARANTINED_MAX", 1)
     history = both(tmp_path)[0]
     damage(tmp_path, history)
     started(tmp_path, history)
@@ -117,7 +117,7 @@ def test_one_that_cannot_be_removed_is_told_and_keeps_no_gateway_from_starting(
 
 def test_a_removal_that_was_interrupted_goes_on_at_the_next_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left of it changed last and is the oldest even so."""
-    monkeypatch.setattr(limits, "LANES_DAMAGED_KEPT_MAX", 2)
+    monkeypatch.setattr(limits, "LANES_QUARANTINED_MAX", 2)
     history = both(tmp_path)[0]
     for _ in range(2):
         damage(tmp_path, history)

@@ -12,9 +12,9 @@ from tests.unit.log.history import other_boot, write_log
 from tests.unit.log.history import sample as log_sample
 from tests.unit.log.lanes import opened, sample, written
 from tests.unit.log.test_lanes import rot
-from tutti.data.lane_name import NEW_LANE, LaneName
+from tutti.data.lane_name import NEW_LANE_REMEDY, LaneName
 from tutti.log.files.lane_paths import OWN, lane_path
-from tutti.log.files.layout import positions_named, segment_path
+from tutti.log.files.layout import list_positions, segment_path
 from tutti_gateway.cli.main import main
 
 
@@ -33,7 +33,7 @@ def test_a_halted_own_lane_is_told_with_what_ends_it(tmp_path: Path, what: str, 
         rot(Path(path), history, 1, 20)
         other_boot(path)
     elif what == "segment gone":
-        Path(segment_path(path, positions_named(path, "seg")[-1])).unlink()
+        Path(segment_path(path, list_positions(path, "seg")[-1])).unlink()
     else:
         shutil.rmtree(path)
     logs, found = opened(tmp_path, incarnation=incarnation)
@@ -46,7 +46,7 @@ def test_a_halted_own_lane_is_told_with_what_ends_it(tmp_path: Path, what: str, 
     refused = capsys.readouterr().err
     for told in (halted, verified, refused):
         told = " ".join(told.split())
-        assert NEW_LANE in told, told
+        assert NEW_LANE_REMEDY in told, told
         assert "log repair" not in told, told
 
 

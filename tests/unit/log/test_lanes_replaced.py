@@ -13,7 +13,7 @@ from tests.unit.node.fakes import LOG
 from tutti.data.lane_name import LaneName
 from tutti.errors import DiskFull
 from tutti.log.files.lane_paths import lane_path
-from tutti.log.read.lane_reader import End
+from tutti.log.read.lane_reader import LaneEnd
 from tutti.log.read.reader import LogReader
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.actions import PersistLane, ReadLane
@@ -21,7 +21,7 @@ from tutti_gateway.core.protocol.events import Event
 from tutti_gateway.core.protocol.messages import LaneBegin
 from tutti_gateway.log.lanes.lane_logs import LaneLogs
 from tutti_gateway.log.tools.verify import verify
-from tutti_gateway.node.disk.lane_thread import LaneDisk, LaneFacts
+from tutti_gateway.node.disk.lane_thread import LaneFacts, LaneThread
 
 
 def replacing(history: LaneHistory, position: int) -> PersistLane:
@@ -37,7 +37,7 @@ class Gateway:
         self.path, self.events = path, list[Event]()
         self.logs = LaneLogs(Owner(str(path)))
         self.found = self.logs.start()
-        self.disk = LaneDisk(self.logs, self.events.append, lambda: None, LOG, dict[LaneName, End]())
+        self.disk = LaneThread(self.logs, self.events.append, lambda: None, LOG, dict[LaneName, LaneEnd]())
         self.disk.found(self.found)
 
     def decide(self, history: LaneHistory, first: int, last: int) -> None:

@@ -17,7 +17,7 @@ from tutti.errors import Damaged, DirectoryRefused, WrongDirectory
 from tutti.log.files import layout
 from tutti.log.files.data_directory import Identity, read_identity
 from tutti.log.files.lane_paths import lane_path
-from tutti.log.files.layout import FRAMES_AT, PAGE, SegmentHeader, positions_named, read_header, segment_path
+from tutti.log.files.layout import FRAMES_AT, PAGE, SegmentHeader, list_positions, read_header, segment_path
 from tutti.log.files.log_start import start_path
 from tutti.log.files.options import LogOptions
 from tutti_gateway.core import limits
@@ -98,7 +98,7 @@ def test_where_nothing_says_that_the_lane_began_its_identity_is_damage(tmp_path:
     written(tmp_path, history, 6)
     flipped(path, *FLIPS[0])
     for kind in ("seg", "idx"):
-        for first in positions_named(path, kind):
+        for first in list_positions(path, kind):
             os.remove(os.path.join(path, "log", f"{first:020d}.{kind}"))
     logs, found = opened(tmp_path)
     assert len(logs.told) == 1
@@ -128,7 +128,7 @@ def test_a_lane_of_a_newer_release_is_refused_and_stays_as_it_is(tmp_path: Path,
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "LANE_SEGMENT_BYTES", 32 << 10)
     monkeypatch.setattr(limits, "LANE_SEGMENT_BYTES_FIRST", 16 << 10)
-    monkeypatch.setattr(limits, "RETENTION_LOOK_US", 0)
+    monkeypatch.setattr(limits, "RETENTION_CHECK_US", 0)
 
 
 def no_start(path: str) -> None:
@@ -152,7 +152,7 @@ def test_a_trimmed_lane_whose_start_is_damaged_keeps_what_is_good_of_it(tmp_path
     small(monkeypatch)
     history, path = long(OTHER), lane_path(str(tmp_path), OTHER)
     kept(tmp_path, history).close()
-    begin = positions_named(path, "seg")[0]
+    begin = list_positions(path, "seg")[0]
     assert begin > 1
     no_start(path)
     logs, found = opened(tmp_path)
@@ -175,7 +175,7 @@ def test_what_stands_before_a_gap_is_not_the_lane(tmp_path: Path, monkeypatch: p
     small(monkeypatch)
     history, path = long(OTHER), lane_path(str(tmp_path), OTHER)
     kept(tmp_path, history, LogOptions()).close()
-    firsts = positions_named(path, "seg")
+    firsts = list_positions(path, "seg")
     assert len(firsts) > 3
     Path(start_path(path)).write_bytes(b"no start")
 

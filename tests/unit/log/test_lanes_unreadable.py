@@ -17,7 +17,7 @@ from tests.unit.log.history import write_log
 from tests.unit.log.lanes import OTHER, OWN, opened, sample, written
 from tutti.errors import Damaged
 from tutti.log.files.lane_paths import lane_path
-from tutti.log.files.layout import SCALARS, segment_path
+from tutti.log.files.layout import HARD_STATE_FILE, segment_path
 
 
 class Rotten(io.RawIOBase):
@@ -52,7 +52,7 @@ def rot(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
 
 def file_of(path: str, what: str) -> str:
-    return os.path.join(path, SCALARS) if what == "scalars" else segment_path(path, 1)
+    return os.path.join(path, HARD_STATE_FILE) if what == "scalars" else segment_path(path, 1)
 
 
 @pytest.mark.parametrize("what", ["scalars", "header"])
@@ -82,6 +82,6 @@ def test_the_own_lane_halts_alone(tmp_path: Path, rot: Callable[[str], None], wh
 
 def test_an_ordered_log_says_which_file_and_what_to_do(tmp_path: Path, rot: Callable[[str], None]) -> None:
     write_log(tmp_path, log_sample(20))
-    rot(str(tmp_path / SCALARS))
+    rot(str(tmp_path / HARD_STATE_FILE))
     with pytest.raises(Damaged, match=r"scalars cannot be read .*: check the disk, and restore the file"):
         write_log(tmp_path, log_sample(20))

@@ -165,7 +165,7 @@ def test_of_a_topic_among_others_its_own_frames_are_read(tmp_path: Path, reads: 
 
 def test_the_first_batch_of_a_topic_waits_for_few_places_of_the_disk(tmp_path: Path, reads: list[tuple[str, int]]) -> None:
     """Proves the bound of what who wants one place waits for, and that the device is asked for all of a group at once."""
-    history, places = History(), limits.READ_FIRST_PLACES
+    history, places = History(), limits.READ_FIRST_POSITIONS
     for number in range(6 * places):
         history.batch("p", "t" if number % 2 else "rare", [b"%d" % number + bytes(66 * KIB if number % 2 else 10 * KIB)])
     write_log(tmp_path, history, OPTIONS)

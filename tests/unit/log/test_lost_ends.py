@@ -12,8 +12,8 @@ import pytest
 from tests.unit.log.history import decide, opened, other_boot, sample, write_log
 from tutti.errors import Damaged
 from tutti.log.files.data_directory import read_identity
-from tutti.log.files.layout import FRAMES_AT, MARK_SLOTS, PAGE, positions_named
-from tutti.log.format.hard_state import read_scalars
+from tutti.log.files.layout import FRAMES_AT, MARK_SLOTS, PAGE, list_positions
+from tutti.log.format.hard_state import read_hard_state
 from tutti.log.read.reader import LogReader
 from tutti_gateway.log.tools.digest import digest
 from tutti_gateway.log.tools.repair import repair
@@ -23,7 +23,7 @@ HISTORY = sample(120, size=1500)
 
 
 def segment(path: Path, number: int) -> Path:
-    return path / "log" / f"{positions_named(str(path), 'seg')[number]:020d}.seg"
+    return path / "log" / f"{list_positions(str(path), 'seg')[number]:020d}.seg"
 
 
 def zeros(path: Path, start: int, end: int) -> None:
@@ -112,7 +112,7 @@ def test_repair_gives_the_last_segment_a_mark_and_its_size_again(tmp_path: Path,
     assert verify(tmp_path).damage == []
     _, recovered, close = opened(tmp_path)
     end = recovered.state.position + len(recovered.tail)
-    assert end >= positions_named(str(tmp_path), "seg")[-1] - 1
+    assert end >= list_positions(str(tmp_path), "seg")[-1] - 1
     assert list(recovered.tail) == HISTORY.frames[recovered.state.position : end]
     close()
     writer, _, close = opened(tmp_path)
@@ -136,7 +136,7 @@ def test_a_reader_of_a_gateway_that_begins_meanwhile_sees_no_damage(tmp_path: Pa
     def begin_meanwhile(path: str) -> object:
         looked.append(path)
         if len(looked) > 1:
-            return read_scalars(path)
+            return read_hard_state(path)
         shutil.copytree(tmp_path / "begun" / "log", tmp_path / "blank" / "log", dirs_exist_ok=True)
         shutil.copyfile(tmp_path / "begun" / "scalars", tmp_path / "blank" / "scalars")
         return None

@@ -12,16 +12,16 @@ import pytest
 
 from tests.unit.log.history import SMALL, History, decide, expected, opened, other_boot, sample, seen
 from tutti.data.frames.frame import HEADER_SIZE, Frame, padded
-from tutti.log.files.layout import FRAMES_AT, PAGE, SegmentHeader, index_path, positions_named, read_header
-from tutti.log.files.log_start import Start, write_start
+from tutti.log.files.layout import FRAMES_AT, PAGE, SegmentHeader, index_path, list_positions, read_header
+from tutti.log.files.log_start import LogStart, write_start
 from tutti.log.files.storage import Storage
 from tutti.log.format.index import index_sealed
 from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
 from tutti_gateway.core import limits
 from tutti_gateway.log.tools.verify import verify
-from tutti_gateway.log.upkeep.quarantine import copies, keep_copy
-from tutti_gateway.log.upkeep.scrubber import Mender
+from tutti_gateway.log.upkeep.quarantine import keep_copy, quarantined_files
+from tutti_gateway.log.upkeep.scrubber import LogScrubber
 from tutti_gateway.log.writer import LogWriter
 
 OPTIONS = replace(SMALL, snapshot_frames=12)
@@ -40,7 +40,7 @@ def written(path: Path, history: History = HISTORY, storage: Storage | None = No
     return writer, close
 
 
-def round_of(mender: Mender) -> None:
+def round_of(mender: LogScrubber) -> None:
     """Look until all was looked at, or something is lost."""
     rounds = mender.rounds
     while mender.lost is None and mender.rounds == rounds and not mender.look():
@@ -69,7 +69,7 @@ def serve(writer: LogWriter, frames: list[Frame] = HISTORY.frames, piece: int = 
 
 def file_of(path: Path, position: int) -> tuple[Path, int]:
     """The segment of a position and the byte where it stands."""
-    first = max(first for first in positions_named(str(path), "seg") if first <= position)
+    first = max(first for first in list_positions(str(path), "seg") if first <= position)
     return path / "log" / f"{first:020d}.seg", FRAMES_AT + sum(frame.size for frame in HISTORY.frames[first - 1 : position - 1])
 
 
@@ -129,7 +129,7 @@ PLACES: dict[str, Callable[[list[int]], tuple[int, int]]] = {
 def test_what_is_lost_is_found_and_written_as_it_was(tmp_path: Path, place: str, at: int, count: int, piece: int) -> None:
     writer, close = written(tmp_path)
     before = images(tmp_path)
-    first, last = PLACES[place](positions_named(str(tmp_path), "seg"))
+    first, last = PLACES[place](list_positions(str(tmp_path), "seg"))
     for position in range(first, last + 1):
         spoil(tmp_path, position, at, count)
     ranges = serve(writer, piece=piece)
@@ -142,7 +142,7 @@ def test_what_is_lost_is_found_and_written_as_it_was(tmp_path: Path, place: str,
 def test_it_is_mended_without_any_index(tmp_path: Path) -> None:
     writer, close = written(tmp_path)
     before = images(tmp_path)
-    firsts = positions_named(str(tmp_path), "seg")
+    firsts = list_positions(str(tmp_path), "seg")
     os.truncate(index_path(str(tmp_path), firsts[1]), 100)
     spoil(tmp_path, firsts[1] + 1, 20)
     spoil(tmp_path, firsts[1] + 2, -1)
@@ -157,7 +157,7 @@ def test_it_is_mended_without_any_index(tmp_path: Path) -> None:
 def test_a_bad_header_of_a_segment_is_made_again_alone(tmp_path: Path) -> None:
     writer, close = written(tmp_path)
     before = images(tmp_path)
-    for first in positions_named(str(tmp_path), "seg")[:-1]:  # the last one holds nothing that is decided
+    for first in list_positions(str(tmp_path), "seg")[:-1]:  # the last one holds nothing that is decided
         with (tmp_path / "log" / f"{first:020d}.seg").open("r+b") as file:
             file.write(b"nothing")
     round_of(writer.mender)
@@ -169,7 +169,7 @@ def test_a_bad_header_of_a_segment_is_made_again_alone(tmp_path: Path) -> None:
 def test_a_segment_that_is_gone_is_fetched(tmp_path: Path) -> None:
     writer, close = written(tmp_path)
     before = images(tmp_path)
-    firsts = positions_named(str(tmp_path), "seg")
+    firsts = list_positions(str(tmp_path), "seg")
     (tmp_path / "log" / f"{firsts[1]:020d}.seg").unlink()
     (tmp_path / "log" / f"{firsts[1]:020d}.idx").unlink()
     assert serve(writer, piece=4)
@@ -184,7 +184,7 @@ def test_a_segment_that_is_gone_is_fetched(tmp_path: Path) -> None:
 def test_a_segment_that_was_cut_short_is_fetched(tmp_path: Path) -> None:
     writer, close = written(tmp_path)
     before = images(tmp_path)
-    file = tmp_path / "log" / f"{positions_named(str(tmp_path), 'seg')[1]:020d}.seg"
+    file = tmp_path / "log" / f"{list_positions(str(tmp_path), 'seg')[1]:020d}.seg"
     size = file.stat().st_size
     os.truncate(file, FRAMES_AT + 7000)
     reader = LogReader(tmp_path)
@@ -197,7 +197,7 @@ def test_a_segment_that_was_cut_short_is_fetched(tmp_path: Path) -> None:
 
 def test_frames_that_did_not_stand_there_are_not_taken(tmp_path: Path) -> None:
     writer, close = written(tmp_path)
-    position = positions_named(str(tmp_path), "seg")[1] + 2
+    position = list_positions(str(tmp_path), "seg")[1] + 2
     spoil(tmp_path, position, 20)
     spoil(tmp_path, position + 1, 20)
     before = images(tmp_path)
@@ -224,7 +224,7 @@ def test_segments_that_begin_while_it_looks_are_not_missed(tmp_path: Path, monke
         done = settled
         writer.mender.look()
         assert lost_of(writer) == (0, 0), settled
-    assert len(positions_named(str(tmp_path), "seg")) > 2
+    assert len(list_positions(str(tmp_path), "seg")) > 2
     before = images(tmp_path)
     assert serve(writer) == []
     assert images(tmp_path) == before
@@ -233,7 +233,7 @@ def test_segments_that_begin_while_it_looks_are_not_missed(tmp_path: Path, monke
 
 def test_a_position_that_somebody_could_not_read_is_looked_at_next(tmp_path: Path) -> None:
     writer, close = written(tmp_path)
-    firsts = positions_named(str(tmp_path), "seg")
+    firsts = list_positions(str(tmp_path), "seg")
     spoil(tmp_path, firsts[-2] - 1, 20)
     assert not writer.mender.look()
     assert writer.read(firsts[-2] - 1, firsts[-2]) == ((), firsts[-2] - 2)
@@ -277,7 +277,7 @@ def test_sectors_that_cannot_be_read_are_written_whole(tmp_path: Path, piece: in
     storage = BadSectors()
     writer, close = written(tmp_path, storage=storage)
     before = images(tmp_path)
-    file, place = file_of(tmp_path, positions_named(str(tmp_path), "seg")[1] + 3)
+    file, place = file_of(tmp_path, list_positions(str(tmp_path), "seg")[1] + 3)
     page = place - place % PAGE
     storage.bad = {(file.stat().st_ino, page + number * PAGE) for number in (0, 1, 2)}
     with file.open("r+b") as opened_file:
@@ -294,7 +294,7 @@ def test_the_end_of_a_segment_is_mended_though_the_next_one_s_header_cannot_be_r
 ) -> None:
     """What was lost was never told, and nothing behind it looked at."""
     writer, close = written(tmp_path)
-    following = positions_named(str(tmp_path), "seg")[1]
+    following = list_positions(str(tmp_path), "seg")[1]
     spoil(tmp_path, following - 1)
 
     def unreadable(directory: str, first: int) -> SegmentHeader:
@@ -313,7 +313,7 @@ def test_the_end_of_a_segment_is_mended_though_the_next_one_s_header_cannot_be_r
 def test_a_kill_in_the_middle_leaves_what_is_found_again(tmp_path: Path) -> None:
     writer, close = written(tmp_path / "one")
     before = images(tmp_path / "one")
-    first = positions_named(str(tmp_path / "one"), "seg")[1]
+    first = list_positions(str(tmp_path / "one"), "seg")[1]
     for position in range(first, first + 6):
         spoil(tmp_path / "one", position, 0, 300)
     round_of(writer.mender)
@@ -337,8 +337,8 @@ def test_what_was_trimmed_meanwhile_is_not_wanted_any_more(tmp_path: Path) -> No
     spoil(tmp_path, 2, 20)
     round_of(writer.mender)
     assert lost_of(writer) == (2, 2)
-    first = positions_named(str(tmp_path), "seg")[1]
-    write_start(str(tmp_path), Start(first, HISTORY.offset_after(first - 1)), Storage())
+    first = list_positions(str(tmp_path), "seg")[1]
+    write_start(str(tmp_path), LogStart(first, HISTORY.offset_after(first - 1)), Storage())
     assert writer.mender.mend(HISTORY.frames[1:2]) == 0
     assert lost_of(writer) == (0, 0)
     close()
@@ -357,7 +357,7 @@ def test_a_first_segment_that_is_gone_is_fetched(tmp_path: Path) -> None:
 
 def test_a_file_that_goes_while_it_is_mended_is_made_again(tmp_path: Path) -> None:
     writer, close = written(tmp_path)
-    first = positions_named(str(tmp_path), "seg")[1]
+    first = list_positions(str(tmp_path), "seg")[1]
     spoil(tmp_path, first + 1)
     round_of(writer.mender)
     (tmp_path / "log" / f"{first:020d}.seg").unlink()
@@ -368,7 +368,7 @@ def test_a_file_that_goes_while_it_is_mended_is_made_again(tmp_path: Path) -> No
 
 def test_what_can_be_read_after_all_is_never_written_over(tmp_path: Path) -> None:
     writer, close = written(tmp_path)
-    position = positions_named(str(tmp_path), "seg")[1] + 2
+    position = list_positions(str(tmp_path), "seg")[1] + 2
     spoil(tmp_path, position)
     round_of(writer.mender)
     spoil(tmp_path, position)  # the same bit: it is as it was
@@ -388,7 +388,7 @@ def test_what_was_kept_of_a_damage_goes_when_the_log_was_seen_whole_since(tmp_pa
     assert copy.exists()  # the round found what it found
     round_of(writer.mender)
     assert not copy.exists()
-    newest = [Path(keep_copy(str(tmp_path), Storage(), 1)) for _ in range(limits.DAMAGED_KEPT_MAX + 3)][-1]
+    newest = [Path(keep_copy(str(tmp_path), Storage(), 1)) for _ in range(limits.SEGMENTS_QUARANTINED_MAX + 3)][-1]
     assert newest.exists()
-    assert len(copies(str(tmp_path / "log"))) == limits.DAMAGED_KEPT_MAX
+    assert len(quarantined_files(str(tmp_path / "log"))) == limits.SEGMENTS_QUARANTINED_MAX
     close()

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.log.history import expected, no_change, no_indexes, opened, other_boot, sample, seen, write_log
 from tutti.errors import Damaged
-from tutti.log.files.layout import FRAMES_AT, positions_named
+from tutti.log.files.layout import FRAMES_AT, list_positions
 from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
 from tutti_gateway.log.tools.digest import digest
@@ -22,7 +22,7 @@ FIRST_IS_MISSING = f"{1:020d}.seg is missing: the log continues only at position
 
 
 def segment(path: Path, number: int) -> Path:
-    return path / "log" / f"{positions_named(str(path), 'seg')[number]:020d}.seg"
+    return path / "log" / f"{list_positions(str(path), 'seg')[number]:020d}.seg"
 
 
 READS: list[Callable[[LogReader], object]] = [
@@ -43,7 +43,7 @@ READS: list[Callable[[LogReader], object]] = [
 def test_without_its_first_segment_a_log_is_damaged_wherever_it_is_looked_at(tmp_path: Path, state: Callable[[Path], None]) -> None:
     write_log(tmp_path, HISTORY)
     state(tmp_path)
-    second = positions_named(str(tmp_path), "seg")[1]
+    second = list_positions(str(tmp_path), "seg")[1]
     segment(tmp_path, 0).unlink()
     for read in READS:
         with pytest.raises(Damaged, match=FIRST_IS_MISSING):
@@ -57,7 +57,7 @@ def test_without_its_first_segment_a_log_is_damaged_wherever_it_is_looked_at(tmp
 
 def test_what_stands_behind_the_missing_segment_is_still_read(tmp_path: Path) -> None:
     write_log(tmp_path, HISTORY)
-    start = HISTORY.offset_after(positions_named(str(tmp_path), "seg")[1] - 1)
+    start = HISTORY.offset_after(list_positions(str(tmp_path), "seg")[1] - 1)
     segment(tmp_path, 0).unlink()
     reader = LogReader(tmp_path)
     assert seen(scan(reader, start, reader.frontier().offset)) == expected(HISTORY, start)
@@ -67,7 +67,7 @@ def test_what_stands_behind_the_missing_segment_is_still_read(tmp_path: Path) ->
 
 def test_a_time_is_not_looked_for_behind_a_segment_that_is_missing(tmp_path: Path) -> None:
     write_log(tmp_path, HISTORY)
-    firsts = positions_named(str(tmp_path), "seg")
+    firsts = list_positions(str(tmp_path), "seg")
     lost = HISTORY.records[HISTORY.offset_after(firsts[1] - 1)].timestamp
     segment(tmp_path, 1).unlink()
     reader = LogReader(tmp_path)
@@ -80,7 +80,7 @@ def test_a_time_is_not_looked_for_behind_a_segment_that_is_missing(tmp_path: Pat
 @pytest.mark.parametrize("number", [1, -1])
 def test_a_segment_that_ends_before_a_frame_that_its_index_knows_is_told_as_damage(tmp_path: Path, number: int, size: int) -> None:
     write_log(tmp_path, HISTORY)
-    first = positions_named(str(tmp_path), "seg")[number]
+    first = list_positions(str(tmp_path), "seg")[number]
     place = next(frame.position for frame in HISTORY.frames[first - 1 :] if frame.count and frame.position not in HISTORY.void)
     os.truncate(segment(tmp_path, number), size)
     start, end = HISTORY.offset_after(place - 1), len(HISTORY.records)

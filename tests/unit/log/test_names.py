@@ -16,7 +16,7 @@ from tutti.log.read import name_registry
 from tutti.log.read.catalog import Catalog
 from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
-from tutti.log.read.segment_view import View
+from tutti.log.read.segment_view import SegmentView
 
 COUNT = 600
 
@@ -39,9 +39,9 @@ def test_each_segment_is_gone_through_once_for_all_of_its_names(
 ) -> None:
     monkeypatch.setattr(name_registry, "_NEIGHBOURS", together)
     frames, looks = [0], [0]
-    frame, good_rows = View.frame, Catalog.good_rows
+    frame, good_rows = SegmentView.frame, Catalog.good_rows
 
-    def counted_frame(view: View, row: object) -> object:
+    def counted_frame(view: SegmentView, row: object) -> object:
         frames[0] += 1
         return frame(view, row)  # type: ignore[arg-type]  # as it was given
 
@@ -49,7 +49,7 @@ def test_each_segment_is_gone_through_once_for_all_of_its_names(
         looks[0] += 1
         return good_rows(*args)  # type: ignore[arg-type]  # as they were given
 
-    monkeypatch.setattr(View, "frame", counted_frame)
+    monkeypatch.setattr(SegmentView, "frame", counted_frame)
     reader = LogReader(churned)
     segments = len(list((churned / "log").glob("*.seg")))
     assert segments > 4

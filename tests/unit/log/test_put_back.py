@@ -20,10 +20,10 @@ from tests.unit.log.history import GATEWAY, GROUP, SMALL, decide, sample, write_
 from tests.unit.log.test_no_room import Filling
 from tests.unit.log.watched import Watched, failing
 from tutti.data.frames.frame import Buffer
-from tutti.data.hard_state import Scalars
+from tutti.data.hard_state import HardState
 from tutti.errors import disk_remedy
-from tutti.log.files.data_directory import Directory, Identity, lock_directory, moved, open_directory, read_identity
-from tutti.log.files.file_identity import Birth, birth_of
+from tutti.log.files.data_directory import DataDirectory, Identity, declare_moved, lock_directory, open_directory, read_identity
+from tutti.log.files.file_identity import FileIdentity, file_identity_of
 from tutti.log.files.storage import Storage, SyncFailed
 from tutti_gateway.core import limits
 from tutti_gateway.log.writer import LogWriter
@@ -31,7 +31,7 @@ from tutti_gateway.log.writer import LogWriter
 HISTORY = sample(10, voters=3)
 
 
-def opened_here(path: Path, storage: Storage | None = None) -> Directory:
+def opened_here(path: Path, storage: Storage | None = None) -> DataDirectory:
     return open_directory(str(path), gateway=GATEWAY, group=GROUP, storage=storage)
 
 
@@ -53,7 +53,7 @@ class Killed(Storage):
         raise OSError(errno.EIO, path)
 
 
-def kill(directory: Directory) -> None:
+def kill(directory: DataDirectory) -> None:
     """What is left of its process is that the lock goes."""
     directory.storage = Killed()
     directory.close()
@@ -149,7 +149,7 @@ def until_noted(writer: LogWriter, path: Path) -> None:
 def test_what_is_noted_is_noted_in_a_rest_and_not_between_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Proves that a short pause of what comes steadily is not taken for one, as that takes syncs of several files."""
     monkeypatch.setattr(limits, "IDENTITY_FRESH_US", 0)
-    monkeypatch.setattr(limits, "IDENTITY_REST_US", 50_000)
+    monkeypatch.setattr(limits, "IDENTITY_IDLE_US", 50_000)
     writer, _ = LogWriter.open(opened_here(tmp_path), SMALL)
     for frame in HISTORY.frames[:10]:
         writer.append([frame])
@@ -182,7 +182,7 @@ def test_a_copy_of_a_running_gateways_files_is_told_though_no_start_came_between
     copy(path, old)
     aged(old)
     if since == "promise":
-        writer.write_scalars(Scalars(5, 0, 0))
+        writer.write_scalars(HardState(5, 0, 0))
     else:
         writer.append(HISTORY.frames[3:])
         writer.sync()
@@ -216,8 +216,8 @@ def test_one_that_was_put_back_and_was_declared_to_be_the_original_goes_on(tmp_p
     assert start(path) == ""
     into_the_files(old, path)
     before = identity_of(path).incarnation
-    assert moved(path)
-    assert not moved(path)
+    assert declare_moved(path)
+    assert not declare_moved(path)
     assert start(path) == ""
     assert identity_of(path).incarnation == before
 
@@ -369,18 +369,18 @@ def test_a_number_that_is_given_again_is_told_by_the_birth(tmp_path: Path) -> No
     path = tmp_path / "one"
     write_log(path, HISTORY)
     file = path / "identity.json"
-    found = birth_of(str(file))
+    found = file_identity_of(str(file))
     assert found == identity_of(path).file
     for other, fits in [
-        (Birth(found.inode + 1, found.born, found.generation), False),
-        (Birth(found.inode, found.born + 1, found.generation), not found.born),
-        (Birth(7, 5), False),
+        (FileIdentity(found.inode + 1, found.born, found.generation), False),
+        (FileIdentity(found.inode, found.born + 1, found.generation), not found.born),
+        (FileIdentity(7, 5), False),
     ]:
         assert other.fits(found) == fits
-    assert not Birth(7, 0, 3).fits(Birth(7, 0, 4))
-    assert Birth(7, 0, 3).fits(Birth(7, 5))  # what one kernel told and the other did not says nothing
-    assert Birth(7).fits(Birth(7, 0, 4))
-    assert Birth(7, 5).fits(Birth(7))
+    assert not FileIdentity(7, 0, 3).fits(FileIdentity(7, 0, 4))
+    assert FileIdentity(7, 0, 3).fits(FileIdentity(7, 5))  # what one kernel told and the other did not says nothing
+    assert FileIdentity(7).fits(FileIdentity(7, 0, 4))
+    assert FileIdentity(7, 5).fits(FileIdentity(7))
     if found.born:
         told = json.loads(file.read_text())
         told["file"]["born"] -= 1
@@ -392,10 +392,10 @@ def test_a_file_is_born_later_than_one_that_was_there_before(tmp_path: Path) -> 
     births = []
     for number in range(3):
         (tmp_path / str(number)).touch()
-        births.append(birth_of(str(tmp_path / str(number))))
+        births.append(file_identity_of(str(tmp_path / str(number))))
         os.utime(tmp_path / str(number), (0, 0))
         (tmp_path / str(number)).rename(tmp_path / f"{number}-renamed")
-        assert birth_of(str(tmp_path / f"{number}-renamed")) == births[-1]
+        assert file_identity_of(str(tmp_path / f"{number}-renamed")) == births[-1]
     assert len({(birth.inode, birth.born, birth.generation) for birth in births}) == 3
     assert sorted(birth.born for birth in births) == [birth.born for birth in births]
 
@@ -410,7 +410,7 @@ def test_where_nothing_but_the_number_is_told_the_original_stays_it(tmp_path: Pa
 
 
 def test_where_the_number_is_made_of_the_path_none_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tutti.log.files.data_directory.birth_of", lambda path: Birth(zlib.crc32(path.encode()) + 1))
+    monkeypatch.setattr("tutti.log.files.data_directory.birth_of", lambda path: FileIdentity(zlib.crc32(path.encode()) + 1))
     write_log(tmp_path, HISTORY)
     assert identity_of(tmp_path).file is None
     assert start(tmp_path) == ""

@@ -29,7 +29,7 @@ from tests.unit.log.history import (
 from tutti.data.frames.columns import COLUMNS, schema_of
 from tutti.data.frames.frame import Kind
 from tutti.errors import Damaged, DirectoryRefused, OffsetOutOfRange, UsageError
-from tutti.log.files.layout import positions_named
+from tutti.log.files.layout import list_positions
 from tutti.log.files.storage import read_file
 from tutti.log.format.index import ROW_SIZE, ROWS_AT
 from tutti.log.read.reader import LogReader
@@ -59,7 +59,7 @@ HISTORY.trim(1, 0)  # of nothing
 def reader(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LogReader:
     path = tmp_path_factory.mktemp("log")
     write_log(path, HISTORY)
-    assert len(positions_named(str(path), "seg")) > 4
+    assert len(list_positions(str(path), "seg")) > 4
     request.param(path)
     return LogReader(path)
 
@@ -318,7 +318,7 @@ def test_before_a_damage_that_no_index_covers_is_read_what_is_void_for_nobody(tm
     for number in range(60):
         history.batch("p", "t", [b"%d" % number * 300] * 3)
     write_log(tmp_path, history)
-    firsts = positions_named(str(tmp_path), "seg")
+    firsts = list_positions(str(tmp_path), "seg")
     before, lost = (max(first for first in firsts if first <= one.position) for one in (void, abort))
     assert before < lost
     no_snapshots(tmp_path)
@@ -341,7 +341,7 @@ def test_damage_that_no_index_covers_leaves_what_an_index_covers_readable(tmp_pa
     index = (tmp_path / "log" / f"{1:020d}.idx").read_bytes()
     no_snapshots(tmp_path)
     (tmp_path / "log" / f"{1:020d}.idx").write_bytes(index)
-    first = positions_named(str(tmp_path), "seg")[1]
+    first = list_positions(str(tmp_path), "seg")[1]
     path = tmp_path / "log" / f"{first:020d}.seg"
     data = bytearray(path.read_bytes())
     place = 12288 + sum(frame.size for frame in history.frames[first - 1 : first + 4])

@@ -11,11 +11,11 @@ from tests.unit.log.history import GROUP, LOG, SMALL, History, write_log
 from tutti.data import log_state
 from tutti.data.frames.bodies import RosterBody, Voter, encode_body
 from tutti.data.frames.frame import Frame, Kind
-from tutti.data.hard_state import Scalars
+from tutti.data.hard_state import HardState
 from tutti.data.log_state import LogState
 from tutti_gateway.core.protocol.events import Recovered
 from tutti_gateway.log.tools.verify import verify
-from tutti_gateway.log.write.recovery import forgot
+from tutti_gateway.log.write.recovery import lost_promises
 
 MINE, OTHER = b"mine".ljust(16, b"-"), b"other".ljust(16, b"-")
 
@@ -46,17 +46,17 @@ def removed() -> LogState:
 
 def test_a_removed_voter_whose_scalars_are_older_than_its_log_becomes_another_disk() -> None:
     found = removed()
-    older = Recovered(LOG, Scalars(), found, ())
-    current = Recovered(LOG, Scalars(found.view, found.view, 0), found, ())
-    assert forgot(older, Files())  # type: ignore[arg-type] # nothing else is asked of a directory
-    assert not forgot(current, Files())  # type: ignore[arg-type] # nothing else is asked
+    older = Recovered(LOG, HardState(), found, ())
+    current = Recovered(LOG, HardState(found.view, found.view, 0), found, ())
+    assert lost_promises(older, Files())  # type: ignore[arg-type] # nothing else is asked of a directory
+    assert not lost_promises(current, Files())  # type: ignore[arg-type] # nothing else is asked
 
 
 def test_a_copy_of_a_removed_voter_is_another_disk_though_one_voter_is_left() -> None:
     found = removed()
     files = Files()
     files.copied = True
-    assert forgot(Recovered(LOG, Scalars(found.view, found.view, 0), found, ()), files)  # type: ignore[arg-type] # nothing else is asked
+    assert lost_promises(Recovered(LOG, HardState(found.view, found.view, 0), found, ()), files)  # type: ignore[arg-type] # nothing else is asked
 
 
 @pytest.mark.parametrize("later", [False, True])

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.unit.log.history import VIEW, History, decide, expected, opened, other_boot, sample, seen, write_log
-from tutti.data.hard_state import Scalars
+from tutti.data.hard_state import HardState
 from tutti.data.log_state import LogState
 from tutti.errors import Damaged, InvariantViolated, OffsetOutOfRange
-from tutti.log.files.layout import positions_named, snapshot_path
-from tutti.log.files.log_start import Start, read_start, write_start
+from tutti.log.files.layout import list_positions, snapshot_path
+from tutti.log.files.log_start import LogStart, read_start, write_start
 from tutti.log.files.storage import Storage
 from tutti.log.format.snapshot import read_snapshot
 from tutti.log.read.reader import LogReader
@@ -37,7 +37,7 @@ def settle(writer: LogWriter) -> None:
 def behind(path: Path, history: History, decided: int, end: int) -> LogWriter:
     """A writer of the beginning of a history, decided up to a position."""
     writer, _, _ = opened(path)
-    writer.write_scalars(Scalars(VIEW, VIEW, 0))
+    writer.write_scalars(HardState(VIEW, VIEW, 0))
     for first in range(0, end, 7):
         writer.append(history.frames[first : min(first + 7, end)])
         writer.sync()
@@ -64,8 +64,8 @@ def test_the_log_goes_on_behind_the_snapshot_and_nothing_before_it_counts(tmp_pa
     reader.frontier()
     writer.replace(state_at(history, position).to_bytes())
     offset = history.offset_after(position)
-    assert positions_named(str(tmp_path), "seg", all_there=True) == [position + 1]
-    assert read_start(str(tmp_path)) == Start(position + 1, offset)
+    assert list_positions(str(tmp_path), "seg", all_there=True) == [position + 1]
+    assert read_start(str(tmp_path)) == LogStart(position + 1, offset)
     assert (reader.frontier().position, reader.frontier().offset, reader.start) == (position, offset, offset)
     assert reader.state() == state_at(history, position)
     go_on(writer, history, position)
@@ -135,20 +135,20 @@ def test_a_replacement_cut_short_is_finished_by_the_next_start(tmp_path: Path) -
     close()
     taken = snapshot_path(str(tmp_path / "other"), position + 1)
     Path(snapshot_path(str(tmp_path), position + 1)).write_bytes(Path(taken).read_bytes())
-    write_start(str(tmp_path), Start(position + 1, state.next_offset, replacing=True), Storage())
+    write_start(str(tmp_path), LogStart(position + 1, state.next_offset, replacing=True), Storage())
     other_boot(tmp_path)
     writer, recovered, close = opened(tmp_path)
     assert (recovered.state, recovered.tail) == (state, ())
-    assert recovered.scalars == Scalars(VIEW, VIEW, VIEW)
+    assert recovered.scalars == HardState(VIEW, VIEW, VIEW)
     go_on(writer, history, position)
     close()
     assert not verify(tmp_path).damage
-    assert read_start(str(tmp_path)) == Start(position + 1, state.next_offset)
+    assert read_start(str(tmp_path)) == LogStart(position + 1, state.next_offset)
 
 
 def test_without_its_snapshot_a_replacement_is_no_log(tmp_path: Path) -> None:
     write_log(tmp_path, sample(30))
-    write_start(str(tmp_path), Start(900, 5, replacing=True), Storage())
+    write_start(str(tmp_path), LogStart(900, 5, replacing=True), Storage())
     assert read_snapshot(str(tmp_path), 900) is None
     with pytest.raises(Damaged, match=r"900\.snap, which replaces the log, is missing or corrupt"):
         opened(tmp_path)

@@ -16,7 +16,7 @@ from tests.unit.log.test_mending import round_of
 from tests.unit.log.test_trimming import BYTES, NOW_US, fit, trimmed
 from tests.unit.log.test_trimming import firsts as segments
 from tutti.log.files.lane_paths import lane_path
-from tutti.log.files.layout import index_path, positions_named, snapshot_path
+from tutti.log.files.layout import index_path, list_positions, snapshot_path
 from tutti.log.files.options import LogOptions
 from tutti.log.format.snapshot import read_snapshot
 from tutti_gateway.core import limits
@@ -24,7 +24,7 @@ from tutti_gateway.core.protocol.actions import LaneHeld
 from tutti_gateway.core.protocol.events import Event
 from tutti_gateway.log.tools.verify import verify
 from tutti_gateway.log.writer import LogWriter
-from tutti_gateway.node.disk.scrub_schedule import Scrubbing
+from tutti_gateway.node.disk.scrub_schedule import ScrubSchedule
 
 NO_LIMIT = replace(SMALL, retention_bytes=1)
 
@@ -34,7 +34,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lanes have some segments."""
     monkeypatch.setattr(limits, "LANE_SEGMENT_BYTES", 16 << 10)
     monkeypatch.setattr(limits, "LANE_SEGMENT_BYTES_FIRST", 16 << 10)
-    monkeypatch.setattr(limits, "RETENTION_LOOK_US", 0)
+    monkeypatch.setattr(limits, "RETENTION_CHECK_US", 0)
 
 
 def spoil(path: Path | str, position: int) -> bytes:
@@ -77,7 +77,7 @@ def test_retention_of_a_lane_passes_over_a_damaged_snapshot(tmp_path: Path, seen
     """Also over one that was whole when retention saw it first."""
     path = lane_path(str(tmp_path), OTHER)
     logs = kept(tmp_path, long(OTHER), held=1)
-    before = positions_named(path, "seg")
+    before = list_positions(path, "seg")
     if not seen:
         logs.close()
     for position in before[1:3]:
@@ -86,7 +86,7 @@ def test_retention_of_a_lane_passes_over_a_damaged_snapshot(tmp_path: Path, seen
         logs = begun(tmp_path)
     logs.held(LaneHeld(*OTHER, before[3] - 1))
     idle(logs)
-    assert positions_named(path, "seg")[0] == before[3]
+    assert list_positions(path, "seg")[0] == before[3]
     logs.close()
 
 
@@ -94,11 +94,11 @@ def test_retention_of_a_lane_passes_over_a_damaged_snapshot(tmp_path: Path, seen
 def test_a_lane_never_begins_with_a_snapshot_that_is_damaged_since_it_was_looked_at(tmp_path: Path) -> None:
     path = lane_path(str(tmp_path), OTHER)
     logs = kept(tmp_path, long(OTHER), held=1)
-    before = positions_named(path, "seg")
+    before = list_positions(path, "seg")
     spoil(path, before[3])
     logs.held(LaneHeld(*OTHER, before[3] - 1))
     idle(logs)
-    assert positions_named(path, "seg")[0] == before[2]
+    assert list_positions(path, "seg")[0] == before[2]
     logs.close()
     (log,) = begun(tmp_path).start()
     assert (log.position + len(log.tail), log.halted) == (201, "")
@@ -185,7 +185,7 @@ def test_where_nothing_says_the_first_snapshot_again_it_is_told_once_with_what_t
 def test_a_lane_makes_its_snapshots_again(tmp_path: Path) -> None:
     path = lane_path(str(tmp_path), OTHER)
     logs = kept(tmp_path, long(OTHER), LogOptions())
-    position = positions_named(path, "seg")[2]
+    position = list_positions(path, "seg")[2]
     good = spoil(path, position)
     while not logs.rounds:
         logs.look()
@@ -204,7 +204,7 @@ def test_the_operator_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     spoil(tmp_path, position)
     events: list[Event] = []
     with structlog.testing.capture_logs() as logged:
-        scrubbing = Scrubbing(writer.mender, events.append, structlog.get_logger())
+        scrubbing = ScrubSchedule(writer.mender, events.append, structlog.get_logger())
         while not writer.mender.rounds:
             scrubbing.look()
     assert [line["told"].endswith("was rebuilt") for line in logged] == [False, True]

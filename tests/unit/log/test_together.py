@@ -9,7 +9,7 @@ import pytest
 
 from tutti import limits
 from tutti.errors import DiskFailed, DiskFull
-from tutti.log.files.parallel_fsync import together
+from tutti.log.files.parallel_fsync import sync_in_parallel
 
 
 def failing(error: Exception) -> None:
@@ -17,19 +17,19 @@ def failing(error: Exception) -> None:
 
 
 def test_all_are_under_way_at_a_time() -> None:
-    meeting = threading.Barrier(limits.SYNCS_TOGETHER_MAX)
-    together([partial(meeting.wait, 20)] * (2 * limits.SYNCS_TOGETHER_MAX))  # type: ignore[list-item]  # the place is of no use
+    meeting = threading.Barrier(limits.PARALLEL_SYNCS_MAX)
+    sync_in_parallel([partial(meeting.wait, 20)] * (2 * limits.PARALLEL_SYNCS_MAX))  # type: ignore[list-item]  # the place is of no use
     assert not meeting.broken
-    together([])
+    sync_in_parallel([])
 
 
 def test_a_failure_is_told_when_all_are_done_and_before_a_lack_of_room() -> None:
     done: list[int] = []
     acts = [partial(failing, DiskFull("no room")), partial(failing, DiskFailed("input/output error")), partial(done.append, 1)]
     with pytest.raises(DiskFailed):
-        together(acts)
+        sync_in_parallel(acts)
     with pytest.raises(DiskFull):
-        together([acts[2], acts[0]])
+        sync_in_parallel([acts[2], acts[0]])
     assert done == [1, 1]
 
 
@@ -39,5 +39,5 @@ def test_without_threads_one_comes_after_the_other(monkeypatch: pytest.MonkeyPat
 
     done: list[int] = []
     monkeypatch.setattr(threading.Thread, "start", refused)
-    together([partial(done.append, number) for number in range(20)])
+    sync_in_parallel([partial(done.append, number) for number in range(20)])
     assert sorted(done) == list(range(20))

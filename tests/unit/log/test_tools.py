@@ -13,7 +13,7 @@ import pytest
 from tests.unit.log.history import History, expected, opened, other_boot, sample, seen, write_log
 from tutti.data.frames.frame import Buffer, Frame, Kind, crc32c
 from tutti.errors import Damaged, DirectoryRefused, UsageError
-from tutti.log.files.layout import FRAMES_AT, positions_named
+from tutti.log.files.layout import FRAMES_AT, list_positions
 from tutti.log.files.storage import Storage
 from tutti.log.format.index import ROW_SIZE, ROWS_AT, Sealed, index_sealed, read_sealed
 from tutti.log.format.snapshot import read_snapshot
@@ -69,7 +69,7 @@ def test_verify_names_position_offset_file_and_byte(tmp_path: Path) -> None:
 def test_verify_finds_damage_everywhere(tmp_path: Path, part: str) -> None:
     history = sample(120, size=1500)
     write_log(tmp_path, history)
-    firsts = positions_named(str(tmp_path), "seg")
+    firsts = list_positions(str(tmp_path), "seg")
     log = tmp_path / "log"
     if part == "header":
         file, place = place_of(tmp_path, history.frames[firsts[1] + 2])
@@ -104,7 +104,7 @@ def test_verify_finds_damage_everywhere(tmp_path: Path, part: str) -> None:
 def test_an_index_that_is_sealed_while_verify_looks_at_it_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     history = sample(120, size=1500)
     write_log(tmp_path, history)
-    file = tmp_path / "log" / f"{positions_named(str(tmp_path), 'seg')[1]:020d}.idx"
+    file = tmp_path / "log" / f"{list_positions(str(tmp_path), 'seg')[1]:020d}.idx"
     sealed = file.read_bytes()
     file.write_bytes(bytes(ROWS_AT) + sealed[ROWS_AT:] + bytes(ROW_SIZE))  # as it is before: grown ahead of its rows
 
@@ -204,20 +204,20 @@ def damage_a_header(path: Path, history: History) -> tuple[int, int]:
 
 
 def lose_a_segment(path: Path, history: History) -> tuple[int, int]:
-    first = positions_named(str(path), "seg")[2]
+    first = list_positions(str(path), "seg")[2]
     (path / "log" / f"{first:020d}.seg").unlink()
     return first, history.offset_after(first - 1)
 
 
 def lose_the_last_segment(path: Path, history: History) -> tuple[int, int]:
-    first = positions_named(str(path), "seg")[-1]
+    first = list_positions(str(path), "seg")[-1]
     (path / "log" / f"{first:020d}.seg").unlink()
     return first, history.offset_after(first - 1)
 
 
 def break_the_last_segment(path: Path, history: History) -> tuple[int, int]:
     """Its header and its first frame's: that one cannot say any more what the other said."""
-    first = positions_named(str(path), "seg")[-1]
+    first = list_positions(str(path), "seg")[-1]
     for byte in (20, FRAMES_AT + 40):
         flip(path / "log" / f"{first:020d}.seg", byte)
     return first, history.offset_after(first - 1)
@@ -225,7 +225,7 @@ def break_the_last_segment(path: Path, history: History) -> tuple[int, int]:
 
 def cut_a_segment(path: Path, history: History) -> tuple[int, int]:
     """Within its frames; it is the last one once the log is cut."""
-    first = positions_named(str(path), "seg")[2]
+    first = list_positions(str(path), "seg")[2]
     os.truncate(path / "log" / f"{first:020d}.seg", FRAMES_AT + sum(frame.size for frame in history.frames[first - 1 : first + 2]))
     return first + 3, history.offset_after(first + 2)
 
@@ -298,9 +298,9 @@ def test_a_void_batch_is_not_brought_to_life_by_a_cut_before_its_abort(tmp_path:
 def test_repair_puts_wrong_indexes_aside_and_loses_nothing(tmp_path: Path) -> None:
     history = sample(80, size=1500)
     write_log(tmp_path, history)
-    first = positions_named(str(tmp_path), "seg")[1]
+    first = list_positions(str(tmp_path), "seg")[1]
     snapshot = tmp_path / "log" / f"{first:020d}.snap"
-    other = tmp_path / "log" / f"{positions_named(str(tmp_path), 'seg')[2]:020d}.snap"
+    other = tmp_path / "log" / f"{list_positions(str(tmp_path), 'seg')[2]:020d}.snap"
     found = read_snapshot(str(tmp_path), first)
     assert found is not None
     found.state.next_topic += 3
@@ -386,7 +386,7 @@ def void_with_a_late_abort(path: Path, *, begins_segment: bool) -> tuple[History
     for number in range(40):
         history.batch("p", "t", [b"after %d" % number * 500])
     write_log(path, history)
-    firsts = positions_named(str(path), "seg")
+    firsts = list_positions(str(path), "seg")
     assert len(firsts) > 3
     assert (void.position in firsts) is begins_segment
     file, place = place_of(path, damaged)

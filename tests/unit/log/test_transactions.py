@@ -27,14 +27,14 @@ from tutti.data.frames.bodies import TxnBody, decode_body, encode_body
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.log_state import LogState
 from tutti.errors import Damaged, FormatError, OffsetOutOfRange
-from tutti.log.files.layout import positions_named, segment_path
+from tutti.log.files.layout import list_positions, segment_path
 from tutti.log.format.snapshot import newest_snapshot
 from tutti.log.read.batch_limits import bytes_end
 from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
 from tutti.log.read.segment_view import sealed_header
-from tutti.log.read.sequence_lookup import Run
-from tutti_gateway.core.order.received_table import Received
+from tutti.log.read.sequence_lookup import SequenceRun
+from tutti_gateway.core.order.received_table import ReceivedTable
 from tutti_gateway.log.tools.digest import digest
 from tutti_gateway.log.tools.inspect import inspect
 from tutti_gateway.log.tools.verify import verify
@@ -59,7 +59,7 @@ def reach_back(first: int) -> list[Frame]:
 def reader(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LogReader:
     path = tmp_path_factory.mktemp("log")
     write_log(path, HISTORY)
-    assert any(reach_back(first) for first in positions_named(str(path), "seg")), "some reach back into segments before their own"
+    assert any(reach_back(first) for first in list_positions(str(path), "seg")), "some reach back into segments before their own"
     request.param(path)
     return LogReader(path)
 
@@ -107,7 +107,7 @@ def test_sequences_of_who_made_it_visible_have_offsets_and_staged_batches_positi
     txn = TXNS[1]
     begin = HISTORY.offset_after(txn.position - 1)
     part = HISTORY.frames[staged(txn)[0] - 1]
-    runs = [Run(txn.producer, txn.first_sequence, txn.count), Run(part.producer, part.first_sequence, part.count)]
+    runs = [SequenceRun(txn.producer, txn.first_sequence, txn.count), SequenceRun(part.producer, part.first_sequence, part.count)]
     assert reader.find_all(runs) == [begin, part.position]
 
 
@@ -184,7 +184,7 @@ def test_times_of_what_is_only_staged_say_nothing_of_their_segment(tmp_path: Pat
         history.batch("p", "t", [b"%d" % number * 900])
     history.txn("query", [late])
     write_log(tmp_path, history)
-    first, second, *_ = positions_named(str(tmp_path), "seg")
+    first, second, *_ = list_positions(str(tmp_path), "seg")
     sealed = sealed_header(str(tmp_path), first)
     assert sealed is not None
     assert first < late.position < second
@@ -197,7 +197,7 @@ def test_what_a_transaction_needs_is_damage_where_it_stands(tmp_path: Path) -> N
     write_log(tmp_path, HISTORY)
     txn = TXNS[1]
     part = HISTORY.frames[staged(txn)[2] - 1]
-    first = max(first for first in positions_named(str(tmp_path), "seg") if first <= part.position)
+    first = max(first for first in list_positions(str(tmp_path), "seg") if first <= part.position)
     path = segment_path(str(tmp_path), first)
     data = bytearray(Path(path).read_bytes())
     place = data.index(part.header)
@@ -218,7 +218,7 @@ def test_a_transaction_whose_batches_are_in_a_missing_first_segment_says_so(tmp_
         history.batch("p", "t", [b"%d" % number * 300] * 3)
     txn = history.txn("query", [part])
     write_log(tmp_path, history)
-    first, second, *_ = positions_named(str(tmp_path), "seg")
+    first, second, *_ = list_positions(str(tmp_path), "seg")
     assert part.position < second <= txn.position
     (tmp_path / "log" / f"{first:020d}.seg").unlink()
     with pytest.raises(Damaged, match=rf"{first:020d}\.seg is missing: the log continues only at position {second}"):
@@ -263,7 +263,7 @@ def test_retention_takes_nothing_that_is_still_to_be_read(tmp_path: Path, state:
     decide(writer, history, end + 1, len(history.frames))
     settle(writer)
     close()
-    assert positions_named(str(tmp_path), "seg", all_there=True)[0] == position
+    assert list_positions(str(tmp_path), "seg", all_there=True)[0] == position
     state(tmp_path)
     reader = LogReader(tmp_path)
     assert seen(scan(reader, offset, len(history.records))) == expected(history, offset)
@@ -281,7 +281,7 @@ def test_retention_leaves_what_waits_for_a_transaction_up_to_twice_its_bytes(tmp
 
     grow(200)
     write_log(tmp_path, history)
-    held = len(positions_named(str(tmp_path), "seg"))
+    held = len(list_positions(str(tmp_path), "seg"))
     writer, _, close = opened(tmp_path, replace(SMALL, retention_bytes=(held - 2) * SMALL.segment_bytes))
     assert writer.trimming.propose(NOW_US) is None
     end = len(history.frames)
@@ -307,7 +307,7 @@ def test_retention_by_bytes_keeps_its_bytes_behind_a_transaction_that_reaches_ba
         history.batch("p", "t", [b"%d" % number * 900])
     history.txn("query", [waiting])
     write_log(tmp_path, history)
-    held = len(positions_named(str(tmp_path), "seg"))
+    held = len(list_positions(str(tmp_path), "seg"))
     writer, _, close = opened(tmp_path, replace(SMALL, retention_bytes=(held - 2) * SMALL.segment_bytes))
     assert writer.trimming.propose(NOW_US) is None, "all before the transaction would go with what it reaches back to"
     close()
@@ -343,7 +343,7 @@ def test_retention_by_time_goes_by_the_last_tick_before_a_transaction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looked_at_once: int
 ) -> None:
     """And not by later ones, though they stand in the same segment."""
-    monkeypatch.setattr(retention, "LOOKED_AT_ONCE", looked_at_once)
+    monkeypatch.setattr(retention, "TXNS_A_STEP", looked_at_once)
     history, hour = History(), 3_600_000_000
     parts = [history.batch("task", "t", [b"waits"], staged=True) for _ in range(2)]
     history.tick()
@@ -355,7 +355,7 @@ def test_retention_by_time_goes_by_the_last_tick_before_a_transaction(
     history.tick()
     grown(history)
     write_log(tmp_path, history)
-    firsts = positions_named(str(tmp_path), "seg")
+    firsts = list_positions(str(tmp_path), "seg")
     assert not any(early.position < first <= last.position + 1 for first in firsts)
     writer, _, close = opened(tmp_path, replace(SMALL, retention_us=hour // 2))
     proposed = None
@@ -374,7 +374,7 @@ def test_retention_looks_for_transactions_among_some_rows_at_a_time(tmp_path: Pa
     writer, _, close = opened(tmp_path, options)
     proposed = writer.trimming.propose(NOW_US)
     close()
-    monkeypatch.setattr(retention, "ROWS_AT_ONCE", 50)
+    monkeypatch.setattr(retention, "ROWS_A_STEP", 50)
     writer, _, close = opened(tmp_path, options)
     looks = [writer.trimming.propose(NOW_US) for _ in range(-(-len(history.frames) // 50))]
     close()
@@ -405,7 +405,7 @@ def test_a_trim_that_does_not_know_of_a_transaction_removes_no_file_that_it_need
     history.txn("last", [history.frames[position - 1] for position in history.staged])
     write_log(tmp_path, history)
     txns = [frame for frame in history.frames if frame.kind == Kind.TXN]
-    firsts = positions_named(str(tmp_path), "seg")
+    firsts = list_positions(str(tmp_path), "seg")
     over = [first for first in firsts if any(min(staged(txn)) < first <= txn.position for txn in txns)]
     offset = history.offset_after(over[-1] - 1)
     end = len(history.frames)
@@ -416,7 +416,7 @@ def test_a_trim_that_does_not_know_of_a_transaction_removes_no_file_that_it_need
     decide(writer, history, end + 1, len(history.frames))
     settle(writer)
     close()
-    assert positions_named(str(tmp_path), "seg", all_there=True)[0] < over[-1]
+    assert list_positions(str(tmp_path), "seg", all_there=True)[0] < over[-1]
     reader = LogReader(tmp_path)
     assert reader.start == offset
     assert seen(scan(reader, offset, len(history.records))) == expected(history, offset)
@@ -428,7 +428,7 @@ def test_what_an_undecided_trim_lets_go_is_in_no_transaction() -> None:
     state = LogState()
     for frame in history.frames:
         state.apply(frame)
-    received = Received(state)
+    received = ReceivedTable(state)
     txn = history.txn("task", [part])
     assert not received.not_visible(txn)
     received.take(history.trim(part.position + 1, 0))

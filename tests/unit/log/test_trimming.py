@@ -24,8 +24,8 @@ from tests.unit.log.history import (
 )
 from tutti.data.frames.frame import Kind
 from tutti.errors import Damaged, OffsetOutOfRange, WrongDirectory
-from tutti.log.files.layout import FRAMES_AT, positions_named, snapshot_path
-from tutti.log.files.log_start import Start, read_start, start_path, write_start
+from tutti.log.files.layout import FRAMES_AT, list_positions, snapshot_path
+from tutti.log.files.log_start import LogStart, read_start, start_path, write_start
 from tutti.log.files.storage import Storage
 from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
@@ -47,7 +47,7 @@ def settle(writer: LogWriter) -> None:
 
 
 def firsts(path: Path) -> list[int]:
-    return positions_named(path, "seg", all_there=True)  # type: ignore[arg-type]  # only its path is looked at
+    return list_positions(path, "seg", all_there=True)  # type: ignore[arg-type]  # only its path is looked at
 
 
 def fit(path: Path, history: History) -> list[int]:
@@ -78,7 +78,7 @@ def test_what_is_left_reads_as_before(tmp_path: Path, state: Callable[[Path], No
     history = sample(160, size=1500)
     position, offset = trimmed(tmp_path, history)
     assert firsts(tmp_path)[0] == position
-    assert positions_named(str(tmp_path), "snap", all_there=True)[0] == position
+    assert list_positions(str(tmp_path), "snap", all_there=True)[0] == position
     state(tmp_path)
     reader = LogReader(tmp_path)
     end = len(history.records)
@@ -185,7 +185,7 @@ def test_files_go_only_when_a_durable_mark_says_that_the_trim_is_decided(tmp_pat
     assert not writer.idle() or firsts(tmp_path) == before
     decide(writer, history, end + 1, end + 1)
     assert firsts(tmp_path) == before
-    assert read_start(str(tmp_path)) == Start()
+    assert read_start(str(tmp_path)) == LogStart()
     settle(writer)
     assert firsts(tmp_path) == [first for first in before if first >= begin]
     close()
@@ -337,7 +337,7 @@ def test_the_newest_segment_and_what_is_undecided_stay(tmp_path: Path) -> None:
 
 
 def test_one_trim_takes_no_more_segments_than_a_proposal_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "TRIM_PLACES_MAX", 2)
+    monkeypatch.setattr(limits, "TRIM_STARTS_MAX", 2)
     history = sample(160, size=1500)
     write_log(tmp_path, history)
     writer, _, close = opened(tmp_path, replace(SMALL, retention_bytes=1))
@@ -358,8 +358,8 @@ def test_a_damaged_word_on_the_begin_is_refused_and_never_taken_for_none(tmp_pat
     with pytest.raises(Damaged, match="fails its CRC"):
         LogReader(tmp_path)
     path.write_bytes(good)
-    write_start(str(tmp_path), Start(7, 5, True), Storage())
-    assert read_start(str(tmp_path)) == Start(7, 5, True)
+    write_start(str(tmp_path), LogStart(7, 5, True), Storage())
+    assert read_start(str(tmp_path)) == LogStart(7, 5, True)
     newer = path.read_bytes()
     path.write_bytes(newer[:3] + b"\xff" + newer[4:])
     with pytest.raises((Damaged, WrongDirectory)):

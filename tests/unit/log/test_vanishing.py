@@ -16,7 +16,7 @@ from tutti.errors import Damaged, DirectoryRefused
 from tutti.log.read.catalog import Catalog
 from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
-from tutti.log.read.sequence_lookup import Run
+from tutti.log.read.sequence_lookup import SequenceRun
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def walk_ticks(reader: LogReader, history: History) -> list[Any]:
 
 def walk_backwards(reader: LogReader, history: History) -> list[Any]:
     record = history.records[1]
-    return [reader.find_all([Run(1, record.sequence, 1)])]
+    return [reader.find_all([SequenceRun(1, record.sequence, 1)])]
 
 
 def walk_times(reader: LogReader, history: History) -> list[Any]:

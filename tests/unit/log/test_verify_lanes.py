@@ -17,7 +17,7 @@ from tutti.data.lane_name import LaneName
 from tutti.log.files.lane_paths import OWN, SUSPECT, lane_path
 from tutti.log.read.reader import LogReader
 from tutti_gateway.cli.main import main
-from tutti_gateway.core.protocol.events import LaneRotted
+from tutti_gateway.core.protocol.events import LaneCorrupt
 from tutti_gateway.log.tools.verify import verify, verify_lanes
 
 
@@ -111,7 +111,7 @@ def test_what_is_advised_is_so(tmp_path: Path) -> None:
     looks = 0
     while (lost := logs.look()) is None and looks < 100:
         looks += 1
-    assert lost == LaneRotted(*OTHER, 4, 4)
+    assert lost == LaneCorrupt(*OTHER, 4, 4)
     logs.close()
 
 

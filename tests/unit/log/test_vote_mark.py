@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.unit.log.history import VIEW, History, decide, opened, other_boot, sample
-from tutti.data.hard_state import Scalars
+from tutti.data.hard_state import HardState
 from tutti.data.log_state import LogState
-from tutti.log.files.layout import FRAMES_AT, positions_named
+from tutti.log.files.layout import FRAMES_AT, list_positions
 from tutti.log.files.options import LogOptions
-from tutti.log.format.hard_state import read_scalars
-from tutti.log.format.vote_mark import Mark, newest_mark
+from tutti.log.format.hard_state import read_hard_state
+from tutti.log.format.vote_mark import VoteMark, newest_mark
 from tutti_gateway.core.protocol.messages import Damage
 from tutti_gateway.log.writer import LogWriter
 
@@ -26,10 +26,10 @@ def settle(writer: LogWriter) -> None:
         continue
 
 
-def mark_of(path: Path) -> Mark:
-    stored = read_scalars(str(path))
+def mark_of(path: Path) -> VoteMark:
+    stored = read_hard_state(str(path))
     assert stored is not None
-    return newest_mark(str(path), stored.mark, positions_named(str(path), "seg"))
+    return newest_mark(str(path), stored.mark, list_positions(str(path), "seg"))
 
 
 def state_at(history: History, position: int) -> LogState:
@@ -44,7 +44,7 @@ def test_what_a_learner_holds_is_marked_whatever_view_it_has_accepted(tmp_path: 
     """A learner shows as decided what is durable here. Taken for torn, the damaged end of it would be shown no more."""
     decided = HISTORY.settled(20)
     writer, _, close = opened(tmp_path, OPTIONS)
-    writer.write_scalars(Scalars(accepted, accepted, 0))
+    writer.write_scalars(HardState(accepted, accepted, 0))
     writer.append(HISTORY.frames)
     writer.sync()
     decide(writer, HISTORY, 1, decided)

@@ -10,21 +10,21 @@ import pytest
 from tests.unit.log.history import VIEW, History, decide, opened, other_boot, sample, write_log
 from tests.unit.log.watched import Watched
 from tutti.data.frames.frame import Frame, Kind
-from tutti.data.hard_state import Scalars
+from tutti.data.hard_state import HardState
 from tutti.errors import InvariantViolated, WrongDirectory
-from tutti.log.files.layout import positions_named
+from tutti.log.files.layout import list_positions
 from tutti.log.files.options import LogOptions
 from tutti.log.files.storage import IOV_MAX, Storage
-from tutti.log.format.hard_state import encode_slot, read_scalars
-from tutti.log.format.vote_mark import Mark, newest_mark, segment_marks
+from tutti.log.format.hard_state import encode_slot, read_hard_state
+from tutti.log.format.vote_mark import VoteMark, newest_mark, segment_marks
 from tutti_gateway.core import limits
 from tutti_gateway.log.write.segment import prepared_paths
 
 
-def marks_of(path: Path) -> Mark:
-    stored = read_scalars(str(path))
+def marks_of(path: Path) -> VoteMark:
+    stored = read_hard_state(str(path))
     assert stored is not None
-    return newest_mark(str(path), stored.mark, positions_named(str(path), "seg"))
+    return newest_mark(str(path), stored.mark, list_positions(str(path), "seg"))
 
 
 def test_an_append_is_one_write_and_a_sync_serves_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,9 +116,9 @@ def test_a_mark_names_only_what_an_earlier_sync_made_durable(tmp_path: Path, mon
 def test_a_write_of_scalars_leaves_the_newest_slot_alone(tmp_path: Path) -> None:
     writer, _, close = opened(tmp_path)
     for number in range(1, 5):
-        before = read_scalars(str(tmp_path))
+        before = read_hard_state(str(tmp_path))
         slots = [(tmp_path / "scalars").read_bytes()[at : at + 512] for at in (0, 4096)]
-        writer.write_scalars(Scalars(number, number, number))
+        writer.write_scalars(HardState(number, number, number))
         after = [(tmp_path / "scalars").read_bytes()[at : at + 512] for at in (0, 4096)]
         assert before is not None
         newest = slots.index(encode_slot(before))
@@ -182,7 +182,7 @@ def test_segments_begin_when_everything_before_is_durable(tmp_path: Path) -> Non
     storage = Watched()
     writer, _, close = opened(tmp_path, storage=storage)
     writer.append(history.frames)
-    firsts = positions_named(str(tmp_path), "seg")
+    firsts = list_positions(str(tmp_path), "seg")
     assert len(firsts) > 3
     for first in firsts[1:]:
         found = segment_marks(str(tmp_path), first)[0]
@@ -196,8 +196,8 @@ def test_indexes_are_sealed_and_snapshots_written_when_the_frontier_passes(tmp_p
     history = sample(120, size=4000)
     options = LogOptions(segment_bytes=64 << 10, prepared_segments=0, reserved_bytes=0, disk_low_bytes=0, snapshot_frames=20)
     write_log(tmp_path, history, options)
-    firsts = positions_named(str(tmp_path), "seg")
-    snapshots = positions_named(str(tmp_path), "snap")
+    firsts = list_positions(str(tmp_path), "seg")
+    snapshots = list_positions(str(tmp_path), "snap")
     assert set(firsts[1:]) <= set(snapshots)
     within = [position for position in snapshots if position not in firsts]
     assert len(within) <= 1  # it moves along
@@ -258,7 +258,7 @@ def test_prepared_segments_are_made_while_idle_and_used(tmp_path: Path) -> None:
     inodes = {file.stat().st_ino for file in (tmp_path / "log").glob("prepared-*.seg")}
     writer.append(history.frames)
     writer.sync()
-    used = {(tmp_path / "log" / f"{first:020d}.seg").stat().st_ino for first in positions_named(str(tmp_path), "seg")}
+    used = {(tmp_path / "log" / f"{first:020d}.seg").stat().st_ino for first in list_positions(str(tmp_path), "seg")}
     assert inodes <= used
     close()
 

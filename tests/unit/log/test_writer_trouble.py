@@ -13,12 +13,12 @@ import pytest
 from tests.unit.log.history import VIEW, History, decide, opened, other_boot, sample
 from tests.unit.log.watched import Watched, failing
 from tutti.data.frames.frame import Frame, Kind
-from tutti.data.hard_state import Scalars
+from tutti.data.hard_state import HardState
 from tutti.errors import DiskFailed, DiskFull
-from tutti.log.files.layout import positions_named
+from tutti.log.files.layout import list_positions
 from tutti.log.files.live_page import LivePage
 from tutti.log.files.options import LogOptions
-from tutti.log.format.hard_state import encode_slot, read_scalars
+from tutti.log.format.hard_state import encode_slot, read_hard_state
 from tutti_gateway.core import limits
 from tutti_gateway.log.writer import LogWriter
 
@@ -38,7 +38,7 @@ def test_a_failed_sync_ends_the_writer_and_what_it_left_is_written_again(tmp_pat
     for refused in (
         writer.sync,
         lambda: writer.append(history.frames[4:6]),
-        lambda: writer.write_scalars(Scalars(1, 1, 1)),
+        lambda: writer.write_scalars(HardState(1, 1, 1)),
         lambda: writer.decided([], [], frozenset()),
         writer.idle,
     ):
@@ -62,7 +62,7 @@ def wait_for_mark(writer: LogWriter) -> None:
 ACTS: dict[str, Callable[[LogWriter, History], object]] = {
     "sync": lambda writer, history: writer.sync(),
     "next segment": lambda writer, history: writer.append(history.frames[6:]),
-    "scalars": lambda writer, history: writer.write_scalars(Scalars(1, 1, 1)),
+    "scalars": lambda writer, history: writer.write_scalars(HardState(1, 1, 1)),
     "mark": lambda writer, history: wait_for_mark(writer),
     "seal": lambda writer, history: decide(writer, history, 1, 40),
 }
@@ -139,14 +139,14 @@ def test_a_start_makes_durable_what_a_killed_run_left_in_the_page_cache(tmp_path
     writer, _, close = opened(tmp_path)
     writer.append(history.frames[:4])
     writer.sync()
-    writer.write_scalars(Scalars(3, 2, 1))
+    writer.write_scalars(HardState(3, 2, 1))
     newest = [(tmp_path / "scalars").read_bytes()[at : at + 512] for at in (0, 4096)]
     close()
     storage = Watched()
     writer, recovered, close = opened(tmp_path, storage=storage)
-    assert recovered.scalars == Scalars(3, 2, 1)
+    assert recovered.scalars == HardState(3, 2, 1)
     calls = [what for what, _ in storage.calls]
-    stored = read_scalars(str(tmp_path))
+    stored = read_hard_state(str(tmp_path))
     assert stored is not None
     slot = newest.index(encode_slot(stored)) * 4096
     at = storage.calls.index(("write", slot), calls.index("sync directory"))  # the names of segments, then the scalars
@@ -184,13 +184,13 @@ def test_the_reserve_takes_what_must_be_written_when_nothing_else_is_left(tmp_pa
     storage.free = 0
     with pytest.raises(DiskFull, match="the reserve is only for frames that must be written"):  # a start makes no room
         writer.append(history.frames[done : done + 1])
-    reserve = max(positions_named(str(tmp_path), "seg"))
+    reserve = max(list_positions(str(tmp_path), "seg"))
     assert reserve == done + 1  # no batch went into it
     view = Frame(Kind.VIEW, b"\x91\x91\x01")
     view.stamp(VIEW + (1 << 16), done + 1, history.frames[done - 1].header_crc)
     writer.append([view])
     writer.sync()
-    writer.write_scalars(Scalars(VIEW, VIEW, VIEW))
+    writer.write_scalars(HardState(VIEW, VIEW, VIEW))
     storage.fail = lambda what: None
     storage.free = None
     assert not writer.space().low

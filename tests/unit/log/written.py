@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.unit.log.history import History, decide, opened
 from tests.unit.log.test_trimming import firsts, fit, settle
-from tutti.data.hard_state import Scalars
+from tutti.data.hard_state import HardState
 
 
 class Written:
@@ -16,7 +16,7 @@ class Written:
         self.path, self.history, self._done = path, History(), 0
         self.writer, _, self.close = opened(path)
         view = self.history.view_id
-        self.writer.write_scalars(Scalars(view, view, view))
+        self.writer.write_scalars(HardState(view, view, view))
 
     def write(self) -> None:
         """What the history has more."""

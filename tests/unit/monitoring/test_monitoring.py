@@ -20,7 +20,7 @@ from tutti_connect.files import metrics as files
 from tutti_connect.http import metrics as http
 from tutti_connect.kafka.metrics import InflowMetrics, OutflowMetrics
 from tutti_connect.zeromq import metrics as zeromq
-from tutti_gateway.reads.admin.metric_catalog import FIGURES, HISTOGRAM
+from tutti_gateway.reads.admin.metric_catalog import HISTOGRAM, METRICS
 
 ROOT = Path(__file__).parents[3]
 RULES: list[dict[str, Any]] = [
@@ -44,7 +44,7 @@ Group = dict[tuple[str, Labels], Of]
 def served() -> dict[str, frozenset[str]]:
     """Names as queries have them, each with its labels."""
     found = {"up": frozenset({"job", "instance"})}
-    for figure in FIGURES:
+    for figure in METRICS:
         parts = [f"{figure.name}{end}" for end in ("_bucket", "_sum", "_count")] if figure.kind == HISTOGRAM else [figure.shown]
         for name in parts:
             more = {"le"} if name.endswith("_bucket") else set()

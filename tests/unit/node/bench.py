@@ -8,8 +8,8 @@ from tutti.data.frames.frame import Frame
 from tutti_gateway.core.protocol.actions import Action
 from tutti_gateway.core.protocol.events import Event
 from tutti_gateway.node.clients.port import Message
-from tutti_gateway.node.common.counters import Meters
-from tutti_gateway.node.driver import Driver, Happening
+from tutti_gateway.node.common.counters import GatewayCounters
+from tutti_gateway.node.driver import Driver, DriverInput
 
 A, B = b"routing-a", b"routing-b"
 WELCOME = Welcome(PROTOCOL, "g", "group", "", "primary", "1", "", "", {}, 1, 1, 1)
@@ -62,7 +62,7 @@ class Bench:
             network=network(self.wire),
             frontier=self.frontier,
             books=Shelf,
-            meters=Meters(),
+            meters=GatewayCounters(),
             log=LOG,
             sessions_max=sessions_max,
             undecided_bytes_max=undecided_bytes_max,
@@ -78,7 +78,7 @@ class Bench:
         self.driver.turn(messages, ())
         return self.stack.events[before:]
 
-    def happen(self, *events: Happening) -> list[Event]:
+    def happen(self, *events: DriverInput) -> list[Event]:
         before = len(self.stack.events)
         self.driver.turn((), events)
         return self.stack.events[before:]

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 
 from tests.unit.node.fakes import LOG, Writer, batch_frame
-from tutti.data.hard_state import Scalars
+from tutti.data.hard_state import HardState
 from tutti_gateway.core.protocol.actions import Deliver, Persist
 from tutti_gateway.core.protocol.events import Event, Persisted
-from tutti_gateway.node.disk.log_thread import Disk
+from tutti_gateway.node.disk.log_thread import LogThread
 
 
 class Bench:
@@ -19,7 +19,7 @@ class Bench:
         self.writer = Writer()
         self.reports: list[Event] = []
         self.notified = 0
-        self.disk = Disk(self.writer, self.report, self.notify, LOG)
+        self.disk = LogThread(self.writer, self.report, self.notify, LOG)
 
     def report(self, event: Event) -> None:
         self.reports.append(event)
@@ -31,7 +31,7 @@ class Bench:
 
 
 def persist(token: int, *sequences: int, promised: int | None = None) -> Persist:
-    scalars = None if promised is None else Scalars(promised=promised)
+    scalars = None if promised is None else HardState(promised=promised)
     return Persist(token, tuple(batch_frame(sequence=sequence) for sequence in sequences), scalars)
 
 

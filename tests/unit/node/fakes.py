@@ -13,28 +13,28 @@ from tutti.data.client_protocol import Duplicate, FromGateway, decode_from_gatew
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.frames.plain_body import raw_length_of
 from tutti.data.frames.schema import BATCH_SCHEMA, HEADERS, TIMESTAMP, compression_flags, encode_batch, timestamp_range
-from tutti.data.hard_state import Scalars
+from tutti.data.hard_state import HardState
 from tutti.errors import DiskFull
-from tutti.log.files.options import Space
+from tutti.log.files.options import FreeSpace
 from tutti_gateway.core.protocol.actions import (
     Action,
     Deliver,
     DeliverUnordered,
     LaneHeld,
-    Mend,
-    MendLane,
     Persist,
     PersistLane,
     ReadLane,
     ReadLog,
     ReadSnapshot,
+    RepairLane,
+    RepairLog,
 )
 from tutti_gateway.core.protocol.events import Event, LaneLog, LinkChanged, Now, Received, TrimProposed
 from tutti_gateway.core.protocol.messages import Message as GroupMessage
-from tutti_gateway.log.upkeep.damaged_range import Lost
-from tutti_gateway.log.upkeep.retention import Held
+from tutti_gateway.log.upkeep.damaged_range import CorruptRange
+from tutti_gateway.log.upkeep.retention import HeldSegments
 from tutti_gateway.node.clients.port import Message, Sent
-from tutti_gateway.node.peers.peers import Network
+from tutti_gateway.node.peers.peers import PeerNetwork
 from tutti_gateway.transport.interface import Trouble
 
 LOG = structlog.get_logger()
@@ -129,12 +129,12 @@ class DiskQueue:
     """Keeps what the driver queues."""
 
     def __init__(self) -> None:
-        self.queued: list[Persist | ReadLog | ReadSnapshot | Deliver | Mend] = []
+        self.queued: list[Persist | ReadLog | ReadSnapshot | Deliver | RepairLog] = []
 
     def persist(self, action: Persist) -> None:
         self.queued.append(action)
 
-    def mend(self, action: Mend) -> None:
+    def mend(self, action: RepairLog) -> None:
         self.queued.append(action)
 
     def read(self, action: ReadLog | ReadSnapshot) -> None:
@@ -151,7 +151,7 @@ class LaneQueue:
         self.there: tuple[LaneLog, ...] = ()
         self.shown: list[DeliverUnordered] = []
         self.forgotten: list[int] = []
-        self.queued: list[PersistLane | ReadLane | MendLane | LaneHeld | DeliverUnordered] = []
+        self.queued: list[PersistLane | ReadLane | RepairLane | LaneHeld | DeliverUnordered] = []
 
     def found(self, lanes: tuple[LaneLog, ...]) -> None:
         self.there = lanes
@@ -165,7 +165,7 @@ class LaneQueue:
     def held(self, action: LaneHeld) -> None:
         self.queued.append(action)
 
-    def mend(self, action: MendLane) -> None:
+    def mend(self, action: RepairLane) -> None:
         self.queued.append(action)
 
     def show(self, run: DeliverUnordered) -> None:
@@ -215,7 +215,7 @@ class Mender:
 
     def __init__(self) -> None:
         self.ranges: list[tuple[int, int]] = []  # that are lost and were not found yet
-        self.lost: Lost | None = None
+        self.lost: CorruptRange | None = None
         self.told = ""
         self.snapshots = Snapshots()
         self.found = self.mended = self.rounds = self.looks = 0
@@ -233,7 +233,7 @@ class Mender:
         if self.lost is not None:
             return False
         if self.ranges:
-            self.lost = Lost(*self.ranges.pop(0), 0, 0)
+            self.lost = CorruptRange(*self.ranges.pop(0), 0, 0)
             self.found += 1
         return self.lost is not None
 
@@ -257,7 +257,7 @@ class Trimming:
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
         self.proposed: TrimProposed | None = None
-        self.held: Held | None = None
+        self.held: HeldSegments | None = None
 
     def propose(self, now_us: int) -> TrimProposed | None:
         return self.proposed
@@ -279,7 +279,7 @@ class Writer:
         self.broken = ""
         self.unreadable = False
         self.frame = batch_frame()  # what a read finds
-        self.room = Space(1 << 40, False, "")
+        self.room = FreeSpace(1 << 40, False, "")
         self._trimming = Trimming(self)
         self.mender = Mender()
 
@@ -293,7 +293,7 @@ class Writer:
             raise OSError(5, self.broken)
         self.done.append("sync")
 
-    def write_scalars(self, scalars: Scalars) -> None:
+    def write_scalars(self, scalars: HardState) -> None:
         if self.full:
             raise DiskFull("no room for the scalars")
         self.done.append(f"scalars {scalars.promised}")
@@ -317,7 +317,7 @@ class Writer:
     def idle(self) -> bool:
         return False
 
-    def space(self) -> Space:
+    def space(self) -> FreeSpace:
         return self.room
 
     @property
@@ -398,6 +398,6 @@ class Nobody:
     log = b""
 
 
-def network(wire: Wire | None = None) -> Network:
+def network(wire: Wire | None = None) -> PeerNetwork:
     """The other gateways, of whom nothing is heard unless the wire says so."""
-    return Network(wire or Wire(), Nobody(), LOG)
+    return PeerNetwork(wire or Wire(), Nobody(), LOG)

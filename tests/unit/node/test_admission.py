@@ -27,10 +27,10 @@ from tutti.data.client_protocol import (
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.names import nameless_name
 from tutti.errors import NotAllowed
-from tutti.security.tokens import ANYBODY, Access, Tokens, change_tokens, digest_of
+from tutti.security.tokens import FULL_ACCESS, Access, Tokens, change_tokens, digest_of
 from tutti.zmtp import z85
 from tutti.zmtp.curve import new_pair
-from tutti_gateway.node.clients.authorization import Admission, Asked
+from tutti_gateway.node.clients.authorization import Asked, Authorizer
 from tutti_gateway.node.clients.sessions import Session
 
 GATEWAY, CLIENT = new_pair().public, new_pair().public
@@ -52,16 +52,16 @@ class Keys:
 
 
 @pytest.fixture
-def admission(tmp_path: Path) -> Admission:
+def admission(tmp_path: Path) -> Authorizer:
     path = tmp_path / "tokens.toml"
     feed = Access("feed", digest_of("feed"), ("flights*",), producers=("jfk-*",))
     change_tokens(path, lambda known: known.update(feed=feed, reader=Access("reader", digest_of("reader"), read=("*",))))
     peers = {b"gateway": GATEWAY, b"client": CLIENT}
     topics = {1: Topic("flights"), 2: Topic("delays")}
-    return Admission(Tokens(path), Keys(), peers.get, lambda: topics)
+    return Authorizer(Tokens(path), Keys(), peers.get, lambda: topics)
 
 
-def session(admission: Admission, token: str) -> Session:
+def session(admission: Authorizer, token: str) -> Session:
     made = Session(1, b"client", b"s" * 16, "test", 0)
     made.access = admission.access(b"client", Hello(1, "test", b"s" * 16, token))
     return made
@@ -71,7 +71,7 @@ def frame(producer: int, topic: int) -> Frame:
     return Frame(kind=Kind.BATCH, producer=producer, topic=topic, epoch=1, first_sequence=1, count=1, body=b"")
 
 
-def test_a_gateway_is_known_by_its_key_and_a_client_by_its_token_where_nobody_else_hears_it(admission: Admission) -> None:
+def test_a_gateway_is_known_by_its_key_and_a_client_by_its_token_where_nobody_else_hears_it(admission: Authorizer) -> None:
     assert admission.access(b"gateway", Hello(1, "reads", b"s" * 16)).admin
     assert session(admission, "feed").access.name == "feed"
     for routing, token in ((b"client", ""), (b"client", "x"), (b"in the clear", "feed")):
@@ -81,7 +81,7 @@ def test_a_gateway_is_known_by_its_key_and_a_client_by_its_token_where_nobody_el
     assert admission.facts()["refused"] == {"missing": 1, "unknown": 1, "clear": 1}
 
 
-def test_frames_that_nobody_opened_anything_for_are_not_taken(admission: Admission) -> None:
+def test_frames_that_nobody_opened_anything_for_are_not_taken(admission: Authorizer) -> None:
     """Of another's producer, of a topic that it did not ask for, and of one that nobody knows yet."""
     feed = session(admission, "feed")
     feed.producers.add(7)
@@ -98,7 +98,7 @@ def test_frames_that_nobody_opened_anything_for_are_not_taken(admission: Admissi
     )
 
 
-def test_rights_that_become_fewer_hold_for_a_session_that_is_open(admission: Admission, tmp_path: Path) -> None:
+def test_rights_that_become_fewer_hold_for_a_session_that_is_open(admission: Authorizer, tmp_path: Path) -> None:
     """What it opened counts no longer: it asks again, and is refused what it may not have now."""
     feed = session(admission, "feed")
     admission.check(feed, OpenProducer(1, "jfk-1", b"i" * 16, 1))
@@ -142,7 +142,7 @@ def test_rights_that_become_fewer_hold_for_a_session_that_is_open(admission: Adm
         ("feed", Leave(1, "jfk"), False),
     ],
 )
-def test_each_request_takes_its_right(admission: Admission, token: str, asked: Asked, may: bool) -> None:
+def test_each_request_takes_its_right(admission: Authorizer, token: str, asked: Asked, may: bool) -> None:
     one = session(admission, token)
     if may:
         admission.check(one, asked)
@@ -150,7 +150,7 @@ def test_each_request_takes_its_right(admission: Admission, token: str, asked: A
         with pytest.raises(NotAllowed) as error:
             admission.check(one, asked)
         assert error.value.code == "rights"
-    one.access = ANYBODY
+    one.access = FULL_ACCESS
     admission.check(one, asked)
 
 

@@ -9,14 +9,14 @@ from tutti import limits as common_limits
 from tutti.data.frames.bodies import Voter
 from tutti.data.lane_name import LaneName
 from tutti.data.log_state import LogState, Producer, Topic
-from tutti.log.files.options import Space
+from tutti.log.files.options import FreeSpace
 from tutti_gateway.config import parse_config
 from tutti_gateway.core import limits
 from tutti_gateway.core.view.group_status import Member
-from tutti_gateway.log.upkeep.retention import Held
-from tutti_gateway.node.common.counters import DiskMeters, Meters
+from tutti_gateway.log.upkeep.retention import HeldSegments
+from tutti_gateway.node.common.counters import DiskCounters, GatewayCounters
 from tutti_gateway.node.disk.lane_thread import LaneFacts
-from tutti_gateway.node.status.status import Books
+from tutti_gateway.node.status.status import StatusDocuments
 
 CONFIG = """
 name = "jfk"
@@ -49,7 +49,7 @@ class Stack:
 
 class Driver:
     def __init__(self) -> None:
-        self.meters = Meters()
+        self.meters = GatewayCounters()
         self.position, self.offset = 12, 7
         self.undecided_bytes, self.undecided_frames = 100, 2
         self.halted = self.suspected = ""
@@ -65,11 +65,11 @@ class Driver:
 
 class Disk:
     def __init__(self) -> None:
-        self.space = Space(1000, False, "")
+        self.space = FreeSpace(1000, False, "")
         self.failed = self.full = ""
-        self.meters = DiskMeters()
+        self.meters = DiskCounters()
         self.depth = 4
-        self.held: Held | None = None
+        self.held: HeldSegments | None = None
 
     @staticmethod
     def damage() -> dict[str, object]:
@@ -86,7 +86,7 @@ class Lanes:
         self.starts: dict[LaneName, int] = {}
         self.damaged: dict[LaneName, str] = {}
         self.failed = self.full = ""
-        self.meters = DiskMeters()
+        self.meters = DiskCounters()
         self.depth = 6
 
 
@@ -115,7 +115,9 @@ class Bench:
         assert config is not None, mistakes
         self.stack, self.driver, self.disk, self.group = Stack(), Driver(), Disk(), Group()
         self.lanes = Lanes()
-        self.books = Books(config, self.stack, self.driver, self.disk, Lookups(), Reads(), self.group, self.lanes, b"j" * 16)
+        self.books = StatusDocuments(
+            config, self.stack, self.driver, self.disk, Lookups(), Reads(), self.group, self.lanes, b"j" * 16
+        )
 
 
 def test_the_status_has_what_is_promised() -> None:
@@ -138,7 +140,7 @@ def test_the_status_has_what_is_promised() -> None:
     assert status["undecided"] == {"frames": 2, "bytes": 100}
     assert status["repair"] == {"requests": 3}
     assert status["disk"]["free_bytes"] == 1000
-    assert status["disk"]["lanes"] == DiskMeters().to_dict()
+    assert status["disk"]["lanes"] == DiskCounters().to_dict()
     assert status["reads_process"] == {"pid": 77, "starts": 2}
     assert status["memory"]["resident_bytes"] > 1 << 20
     assert {"ingest", "committed", "unordered", "refused", "commit_us"} <= status.keys()
@@ -147,7 +149,7 @@ def test_the_status_has_what_is_promised() -> None:
 def test_what_a_reader_holds_back_is_told() -> None:
     bench = Bench(more='[retention]\ntime = "1d"\nkeep_for = ["archive", "late"]\n')
     bench.stack.decided.readers["archive"] = 4
-    bench.disk.held = Held("late", 0, 1 << 20)
+    bench.disk.held = HeldSegments("late", 0, 1 << 20)
     assert json.decode(bench.books.status())["retention"] == {
         "keep_for": {"archive": 4, "late": 0},
         "held_bytes": 1 << 20,
@@ -163,10 +165,10 @@ def test_trouble_is_told_with_its_reason() -> None:
     bench.driver.suspected = "the disk does not answer"
     assert json.decode(bench.books.status())["reason"] == "no room"
     bench.disk.full = ""
-    bench.disk.space = Space(1000, True, "1000 bytes are free")
+    bench.disk.space = FreeSpace(1000, True, "1000 bytes are free")
     status = json.decode(bench.books.status())
     assert (status["disk"]["low"], status["reason"]) == (True, "1000 bytes are free")
-    bench.disk.space = Space(10_000, False, "")
+    bench.disk.space = FreeSpace(10_000, False, "")
     assert json.decode(bench.books.status())["reason"] == "the disk does not answer"
     bench.driver.halted = "the disk failed"
     assert json.decode(bench.books.status())["reason"] == "the disk failed"

@@ -23,7 +23,7 @@ from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.actions import Persist, ReadIndex
 from tutti_gateway.core.protocol.events import ReadIndexAsked, Submitted, WriteFailed
 from tutti_gateway.node.disk.lane_thread import LaneFacts
-from tutti_gateway.node.status.status_socket import Desk, IndexAsked, StatusAsked
+from tutti_gateway.node.status.status_socket import ReadIndexRequest, StatusRequest, StatusSocketServer
 from tutti_gateway.reads.common.gateway_link import UNKNOWN, GatewayLink
 
 
@@ -43,18 +43,18 @@ def test_the_status_is_told_whatever_the_port_does() -> None:
     bench = Bench(undecided_bytes_max=0)
     assert not takes(bench)
     told: list[bytes] = []
-    assert bench.happen(StatusAsked(told.append)) == []
+    assert bench.happen(StatusRequest(told.append)) == []
     assert told == [b'{"state":"primary"}']
 
 
 def test_the_desk_hands_on_what_was_asked_before_it_opened_and_drops_what_nobody_reads() -> None:
-    asked: list[StatusAsked | IndexAsked] = []
-    with contextlib.closing(Desk()) as desk, socket.socket(fileno=os.dup(desk.their_fd)) as reads:
+    asked: list[StatusRequest | ReadIndexRequest] = []
+    with contextlib.closing(StatusSocketServer()) as desk, socket.socket(fileno=os.dup(desk.their_fd)) as reads:
         reads.settimeout(10)
         reads.send(b"question")
         desk.open(asked.append, lambda position: None)
         wait_for(lambda: bool(asked))
-        answer = cast("StatusAsked", asked[0]).answer
+        answer = cast("StatusRequest", asked[0]).answer
         answer(b"{}")
         assert reads.recv(100) == b"question{}"
         for _ in range(10_000):  # more than the socket holds
@@ -66,7 +66,7 @@ def test_the_desk_hands_on_what_was_asked_before_it_opened_and_drops_what_nobody
 def test_a_position_that_could_not_be_read_is_handed_on() -> None:
     positions: list[int] = []
     lanes: list[bytes] = []
-    with contextlib.closing(Desk()) as desk, socket.socket(fileno=os.dup(desk.their_fd)) as reads:
+    with contextlib.closing(StatusSocketServer()) as desk, socket.socket(fileno=os.dup(desk.their_fd)) as reads:
         desk.open(lambda asked: None, positions.append, lanes.append)
         reads.send(b"damaged:" + (7).to_bytes(8, "little"))
         reads.send(b"lanebad:" + bytes(range(8)))
@@ -76,9 +76,9 @@ def test_a_position_that_could_not_be_read_is_handed_on() -> None:
 def test_who_was_rejected_by_the_reads_process_is_counted_once() -> None:
     counted: list[tuple[str, int]] = []
     refused = {"unknown": 2}
-    with contextlib.closing(Desk()) as desk:
+    with contextlib.closing(StatusSocketServer()) as desk:
         desk.open(
-            lambda asked: cast("StatusAsked", asked).answer(b"{}"),
+            lambda asked: cast("StatusRequest", asked).answer(b"{}"),
             lambda position: None,
             refused=lambda reason, times: counted.append((reason, times)),
         )
@@ -95,17 +95,20 @@ def test_a_question_about_the_frontier_is_the_stacks_to_answer() -> None:
     bench = Bench()
     told: list[bool] = []
     bench.answers[ReadIndexAsked] = []
-    bench.happen(IndexAsked(told.append))
+    bench.happen(ReadIndexRequest(told.append))
     assert bench.stack.events[-1] == ReadIndexAsked(1)
     assert told == []
     bench.answers[ReadIndexAsked] = [ReadIndex(2, True), ReadIndex(1, False)]
-    bench.happen(IndexAsked(told.append))
+    bench.happen(ReadIndexRequest(told.append))
     assert told == [True, False]
 
 
 def test_the_desk_hands_a_question_about_the_frontier_on_and_answers_it() -> None:
-    with contextlib.closing(Desk()) as desk, contextlib.closing(GatewayLink("tutti://127.0.0.1:1", os.dup(desk.their_fd))) as link:
-        desk.open(lambda asked: cast("IndexAsked", asked).answer(True), lambda position: None)
+    with (
+        contextlib.closing(StatusSocketServer()) as desk,
+        contextlib.closing(GatewayLink("tutti://127.0.0.1:1", os.dup(desk.their_fd))) as link,
+    ):
+        desk.open(lambda asked: cast("ReadIndexRequest", asked).answer(True), lambda position: None)
         assert link.confirm()
 
 
@@ -124,16 +127,16 @@ def test_a_status_with_all_lanes_that_there_may_be_is_told_whole() -> None:
         status.lanes.damaged[lane] = f"{lane.text}/log/{number:020}.seg cannot be read at byte {number}"
     said = status.books.status()
     assert len(said) > 4 * limits.STATUS_PLAIN_BYTES_MAX
-    with contextlib.closing(Desk()) as desk:
-        desk.open(lambda asked: cast("StatusAsked", asked).answer(said), lambda position: None)
+    with contextlib.closing(StatusSocketServer()) as desk:
+        desk.open(lambda asked: cast("StatusRequest", asked).answer(said), lambda position: None)
         with contextlib.closing(GatewayLink("tutti://127.0.0.1:1", os.dup(desk.their_fd))) as link:
             assert link.status() == json.decode(said), link.reason
 
 
 @pytest.mark.usefixtures("_patient")
 def test_an_answer_that_is_none_is_no_end_of_reads() -> None:
-    with contextlib.closing(Desk()) as desk:
-        desk.open(lambda asked: cast("StatusAsked", asked).answer(b'{"state":'), lambda position: None)
+    with contextlib.closing(StatusSocketServer()) as desk:
+        desk.open(lambda asked: cast("StatusRequest", asked).answer(b'{"state":'), lambda position: None)
         with contextlib.closing(GatewayLink("tutti://127.0.0.1:1", os.dup(desk.their_fd))) as link:
             assert link.state() == UNKNOWN
             assert "does not answer" in link.reason

@@ -14,9 +14,9 @@ from tests.unit.node.disk_bench import Bench, persist, wait_for
 from tests.unit.node.fakes import batch_frame
 from tutti import limits as common_limits
 from tutti.data.frames.frame import Frame, Kind
-from tutti.data.hard_state import Scalars
+from tutti.data.hard_state import HardState
 from tutti.errors import DiskFull, InvariantViolated
-from tutti.log.files.options import Space
+from tutti.log.files.options import FreeSpace
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.actions import Persist, ReadLog, ReadSnapshot
 from tutti_gateway.core.protocol.events import (
@@ -30,8 +30,8 @@ from tutti_gateway.core.protocol.events import (
     WriteFailed,
 )
 from tutti_gateway.core.stack import Stack
-from tutti_gateway.core.view.group_status import Survey
-from tutti_gateway.log.upkeep.retention import Held
+from tutti_gateway.core.view.group_status import GroupStatus
+from tutti_gateway.log.upkeep.retention import HeldSegments
 
 
 def test_one_write_and_one_sync_serve_all_that_waits() -> None:
@@ -104,7 +104,7 @@ def test_a_cut_stands_between_what_was_asked_before_it_and_after_it() -> None:
     bench.disk.persist(Persist(2, cut=7))
     bench.disk.persist(Persist(3, (batch_frame(sequence=2),), cut=6))
     bench.disk.persist(persist(4, 3))
-    bench.disk.persist(Persist(5, (), Scalars(promised=9), cut=5))
+    bench.disk.persist(Persist(5, (), HardState(promised=9), cut=5))
     while bench.disk.run_once():
         pass
     done = ["append 1", "sync", "persisted 1", "cut 7", "persisted 2", "cut 6", "append 2 3", "sync", "persisted 4"]
@@ -186,7 +186,7 @@ def test_a_mark_that_finds_no_room_while_idle_can_wait(monkeypatch: pytest.Monke
 
 
 def test_what_finds_no_room_beside_the_log_counts_as_low(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "SPACE_LOOK_US", 0)
+    monkeypatch.setattr(limits, "SPACE_CHECK_US", 0)
     bench = Bench()
     beside = ["no room for a lane"]
     bench.disk.beside = lambda: beside[0]
@@ -198,13 +198,13 @@ def test_what_finds_no_room_beside_the_log_counts_as_low(monkeypatch: pytest.Mon
 
 
 def test_a_low_disk_is_told_once_each_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "SPACE_LOOK_US", 0)
+    monkeypatch.setattr(limits, "SPACE_CHECK_US", 0)
     bench = Bench()
     bench.disk.run_once()
-    bench.writer.room = Space(5, True, "5 bytes are free")
+    bench.writer.room = FreeSpace(5, True, "5 bytes are free")
     bench.disk.run_once()
     bench.disk.run_once()
-    bench.writer.room = Space(1 << 40, False, "")
+    bench.writer.room = FreeSpace(1 << 40, False, "")
     bench.disk.run_once()
     assert bench.reports == [SpaceChanged(True, "5 bytes are free"), SpaceChanged(False, "")]
 
@@ -242,8 +242,8 @@ def test_what_may_go_is_told_again_as_long_as_it_is_there_and_not_in_every_round
     bench.disk.run_once()
     bench.disk.run_once()
     assert bench.reports == [bench.writer.trimming.proposed]
-    monkeypatch.setattr(limits, "RETENTION_LOOK_US", 0)
-    monkeypatch.setattr(limits, "SPACE_LOOK_US", 0)
+    monkeypatch.setattr(limits, "RETENTION_CHECK_US", 0)
+    monkeypatch.setattr(limits, "SPACE_CHECK_US", 0)
     bench.disk.run_once()
     bench.writer.trimming.proposed = None
     bench.disk.run_once()
@@ -254,12 +254,12 @@ def test_the_age_of_records_is_measured_by_the_clock_of_the_group(monkeypatch: p
     bench = Bench()
     asked: list[int] = []
     monkeypatch.setattr(bench.writer.trimming, "propose", asked.append)
-    monkeypatch.setattr(limits, "RETENTION_LOOK_US", 0)
-    monkeypatch.setattr(limits, "SPACE_LOOK_US", 0)
+    monkeypatch.setattr(limits, "RETENTION_CHECK_US", 0)
+    monkeypatch.setattr(limits, "SPACE_CHECK_US", 0)
     group, member = opened()
     group.advance(1_000_000)
     group.step(member, TimeAdvanced())
-    survey = Survey(member.stack)
+    survey = GroupStatus(member.stack)
     bench.disk.group_time_us = lambda: survey.group_time_us(group.mono_us)
     before_us = group.wall_us
     bench.disk.run_once()
@@ -271,17 +271,17 @@ def test_the_age_of_records_is_measured_by_the_clock_of_the_group(monkeypatch: p
 
 def test_before_the_clocks_are_read_no_record_is_old() -> None:
     bench = Bench()
-    survey = Survey(Stack(Random, StackConfig()))
+    survey = GroupStatus(Stack(Random, StackConfig()))
     assert survey.group_time_us(5) == bench.disk.group_time_us() == 0
 
 
 def test_a_low_disk_names_the_reader_that_retention_waits_for() -> None:
     bench = Bench()
-    bench.writer.trimming.held = Held("archive", 7, 64 << 20)
+    bench.writer.trimming.held = HeldSegments("archive", 7, 64 << 20)
     bench.disk.run_once()
     assert bench.disk.space.reason == ""
     bench.disk._space_checked_at = 0.0
-    bench.writer.room = Space(5, True, "only 5 bytes are free")
+    bench.writer.room = FreeSpace(5, True, "only 5 bytes are free")
     bench.disk.run_once()
     told = "only 5 bytes are free; retention would free 64 MiB and waits for reader 'archive', which has committed offset 7"
     assert bench.disk.space.reason.startswith(told)
@@ -382,7 +382,7 @@ def test_the_thread_finishes_what_is_queued_and_ends(trouble: str) -> None:
         assert not any(isinstance(report, Persisted) for report in bench.reports)
 
 
-BEHIND = [Persist(2, (), Scalars(promised=9)), Persist(2, (), None, 0), Persist(2, (Frame(Kind.ABORT, b""),))]
+BEHIND = [Persist(2, (), HardState(promised=9)), Persist(2, (), None, 0), Persist(2, (Frame(Kind.ABORT, b""),))]
 
 
 @pytest.mark.parametrize("behind", BEHIND, ids=["a promise", "a cut", "an ABORT"])

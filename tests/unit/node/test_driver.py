@@ -49,7 +49,7 @@ from tutti_gateway.core.protocol.events import (
     WriteFailed,
 )
 from tutti_gateway.core.protocol.messages import Confirm
-from tutti_gateway.node.clients.duplicate_lookup import Located
+from tutti_gateway.node.clients.duplicate_lookup import LocatedDuplicates
 from tutti_gateway.node.clients.port import Message, Sent
 
 
@@ -201,7 +201,7 @@ def test_duplicates_are_looked_up_and_answered_later() -> None:
     bench.say(submit(A, batch_frame()))
     assert bench.lookups.queued == [(1, [duplicate])]
     assert bench.clients.sent == []
-    bench.happen(Located(1, (Committed(1, 1, 5, 2, 77),)))
+    bench.happen(LocatedDuplicates(1, (Committed(1, 1, 5, 2, 77),)))
     assert bench.clients.told(A) == [(1, 5, 77, 1, 2)]
 
 
@@ -271,7 +271,7 @@ def test_a_message_that_is_too_large_is_told_what_is_taken() -> None:
         OpenProducer(3, "p", b"i" * 16, 0),
         SaveOffset(3, "reader", -1),
         SaveOffset(3, "two words", 1),
-        Forget(3, ("p",) * (common_limits.FORGET_PRODUCERS_MAX + 1)),
+        Forget(3, ("p",) * (common_limits.DELETE_PRODUCERS_MAX + 1)),
         ChangeRoster(3, "swap", "jfk"),
         ChangeRoster(3, "add", "two words", "127.0.0.1:7400"),
         ChangeRoster(3, "replace", "jfk", incarnation=b"short"),

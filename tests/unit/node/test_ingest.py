@@ -10,13 +10,13 @@ from tutti.data.frames.bodies import TxnBody, encode_body
 from tutti.data.frames.frame import PROGRESS_BYTES_MAX, STAGED, Frame, Kind, payload_crc
 from tutti.errors import FormatError, TooLarge
 from tutti_gateway.core import limits
-from tutti_gateway.node.clients.batch_validation import Gate, check_body, check_header
+from tutti_gateway.node.clients.batch_validation import BatchValidator, check_body, check_header
 
 
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
 def test_good_batches_pass(compression: Literal["lz4", "zstd"] | None) -> None:
     frames = [batch_frame((b"a", None, b"c"), progress=b"here", compression=compression), batch_frame((b"",))]
-    good, refused = Gate().check(1, frames)
+    good, refused = BatchValidator().check(1, frames)
     assert good == frames
     assert refused == []
 
@@ -62,7 +62,9 @@ def transaction(*staged: int, counts: tuple[int, ...] = (2,), **fields: int) -> 
 
 
 def test_transactions_pass_by_their_form() -> None:
-    good, refused = Gate().check(1, [transaction(5), transaction(9, 7, counts=(1, 1)), broken(batch_frame((b"a",)), flags=STAGED)])
+    good, refused = BatchValidator().check(
+        1, [transaction(5), transaction(9, 7, counts=(1, 1)), broken(batch_frame((b"a",)), flags=STAGED)]
+    )
     assert (len(good), refused) == (3, [])
     wrong = [
         transaction(counts=()),
@@ -73,12 +75,12 @@ def test_transactions_pass_by_their_form() -> None:
         transaction(5, raw_length=7),
         broken(Frame(Kind.TXN, b"\xc1", producer=1, epoch=1, first_sequence=1, count=2, topic=1)),
     ]
-    good, refused = Gate().check(1, wrong)
+    good, refused = BatchValidator().check(1, wrong)
     assert (good, [answer.code for answer in refused]) == ([], ["malformed"] * len(wrong))
 
 
 def test_a_lane_takes_nothing_of_a_transaction() -> None:
-    good, refused = Gate().check(1, [transaction(5), broken(batch_frame((b"a",)), flags=STAGED)], lane=True)
+    good, refused = BatchValidator().check(1, [transaction(5), broken(batch_frame((b"a",)), flags=STAGED)], lane=True)
     assert not good
     assert all("belongs to a transaction" in answer.reason for answer in refused)
     assert len(refused) == 2
@@ -132,7 +134,7 @@ def test_a_bomb_is_refused_before_it_is_decompressed() -> None:
 
 
 def test_refusals_carry_identity_and_code() -> None:
-    good, refused = Gate().check(1, [batch_frame(sequence=5), broken(batch_frame(sequence=6), body_crc=9)])
+    good, refused = BatchValidator().check(1, [batch_frame(sequence=5), broken(batch_frame(sequence=6), body_crc=9)])
     assert [frame.first_sequence for frame in good] == [5]
     assert [(answer.producer, answer.epoch, answer.first_sequence, answer.code) for answer in refused] == [(1, 1, 6, "malformed")]
 
@@ -140,7 +142,7 @@ def test_refusals_carry_identity_and_code() -> None:
 def test_no_client_has_more_decompressed_in_a_turn_than_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
     frames = [batch_frame([bytes(common_limits.MIB)] * 8, sequence=1 + 8 * number, compression="zstd") for number in range(4)]
     monkeypatch.setattr(limits, "INFLATED_BYTES_A_TURN_MAX", 20 * common_limits.MIB)
-    gate = Gate()
+    gate = BatchValidator()
     good, refused = gate.check(1, frames)
     assert good == frames[:2]
     assert [(answer.first_sequence, answer.code, answer.retry) for answer in refused] == [(17, "busy", True), (25, "busy", True)]

@@ -15,22 +15,22 @@ from tests.unit.node.test_lanes import OWN, Bench, run
 from tutti.errors import DiskFull
 from tutti.log.files.lane_paths import SUSPECT, lane_path
 from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.actions import MendLane
-from tutti_gateway.core.protocol.events import Event, LaneRotted
-from tutti_gateway.node.disk.lane_thread import LaneDisk
+from tutti_gateway.core.protocol.actions import RepairLane
+from tutti_gateway.core.protocol.events import Event, LaneCorrupt
+from tutti_gateway.node.disk.lane_thread import LaneThread
 
 
 @pytest.mark.parametrize("trouble", [DiskFull("no room"), OSError(24, "too many open files")])
 def test_what_could_not_be_mended_now_is_told_as_lost_still(trouble: Exception) -> None:
     bench = Bench()
-    mend = MendLane(*OWN, run().frames)
+    mend = RepairLane(*OWN, run().frames)
     bench.logs.trouble["mend"] = [trouble]
     bench.disk.mend(mend)
     bench.until(lambda: bench.disk.depth == 0)
-    assert bench.reports == [LaneRotted(*OWN, 5, 5)]
+    assert bench.reports == [LaneCorrupt(*OWN, 5, 5)]
     bench.disk.mend(mend)
     bench.until(lambda: bench.disk.depth == 0)
-    assert bench.reports[1:] == [LaneRotted(*OWN, 0, 0)]
+    assert bench.reports[1:] == [LaneCorrupt(*OWN, 0, 0)]
 
 
 def test_a_lane_whose_mending_failed_twice_is_asked_for_again_until_it_is_mended() -> None:
@@ -42,15 +42,15 @@ def test_a_lane_whose_mending_failed_twice_is_asked_for_again_until_it_is_mended
     while bench.logs.done != [2]:
         made.settle()
         heartbeats += 1
-        assert heartbeats < 4 * limits.MEND_WAIT_HEARTBEATS, "it is asked for no more"
+        assert heartbeats < 4 * limits.REPAIR_WAIT_HEARTBEATS, "it is asked for no more"
         while made[3].mends:
             bench.disk.mend(made[3].mends.pop(0))
             bench.until(lambda: bench.disk.depth == 0)
             told = bench.reports.pop()
-            assert isinstance(told, LaneRotted)
-            layer.rotted(LaneRotted(*made[1].key, told.first, told.last))
+            assert isinstance(told, LaneCorrupt)
+            layer.rotted(LaneCorrupt(*made[1].key, told.first, told.last))
             made.carry_out(3)
-    made.settle(2 * limits.MEND_WAIT_HEARTBEATS)
+    made.settle(2 * limits.REPAIR_WAIT_HEARTBEATS)
     assert made[3].mends == []
 
 
@@ -58,7 +58,7 @@ def test_a_lane_that_cannot_be_opened_is_told_once_and_the_others_are_mended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "SCRUB_WAIT_US", 0)
-    monkeypatch.setattr(limits, "SCRUB_REST_US", 0)
+    monkeypatch.setattr(limits, "SCRUB_PAUSE_US", 0)
     own, other = lanes.sample(lanes.OWN), lanes.sample(lanes.OTHER)
     for history in (own, other):
         lanes.written(tmp_path, history, 11)
@@ -70,19 +70,19 @@ def test_a_lane_that_cannot_be_opened_is_told_once_and_the_others_are_mended(
     assert found[lanes.OWN].halted
     reports = list[Event]()
     with capture_logs() as logged:
-        disk = LaneDisk(logs, reports.append, lambda: None, structlog.get_logger(), {})
+        disk = LaneThread(logs, reports.append, lambda: None, structlog.get_logger(), {})
         for lane in (lanes.OWN, lanes.OTHER, lanes.OWN):
             disk.suspect(lane.incarnation)
             for _ in range(20):
                 disk.run_once()
                 disk._idle()
-    assert reports == [LaneRotted(*lanes.OTHER, 6, 6)]
+    assert reports == [LaneCorrupt(*lanes.OTHER, 6, 6)]
     assert [line["told"] for line in logged if "told" in line] == [f"lane {lanes.OWN.text}: {logs.damaged[lanes.OWN]}"]
     assert "cannot be opened" in logs.damaged[lanes.OWN]
-    disk.mend(MendLane(*lanes.OWN, tuple(own.frames[1:2])))  # that of a question of before it was so
-    disk.mend(MendLane(*lanes.OTHER, tuple(other.frames[5:6])))
+    disk.mend(RepairLane(*lanes.OWN, tuple(own.frames[1:2])))  # that of a question of before it was so
+    disk.mend(RepairLane(*lanes.OTHER, tuple(other.frames[5:6])))
     for _ in range(4):
         disk.run_once()
-    assert reports[1:] == [LaneRotted(*lanes.OWN, 0, 0), LaneRotted(*lanes.OTHER, 0, 0)]
+    assert reports[1:] == [LaneCorrupt(*lanes.OWN, 0, 0), LaneCorrupt(*lanes.OTHER, 0, 0)]
     assert (home / SUSPECT).exists()  # the start that finds it whole looks at it
     logs.close()

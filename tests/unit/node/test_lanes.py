@@ -12,13 +12,13 @@ from tests.unit.node.fakes import LOG
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.lane_name import LaneName
 from tutti.errors import DiskFailed, DiskFull
-from tutti.log.read.lane_reader import End
+from tutti.log.read.lane_reader import LaneEnd
 from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.actions import DeliverUnordered, LaneHeld, MendLane, PersistLane, ReadLane
-from tutti_gateway.core.protocol.events import Event, LaneLog, LanePersisted, LaneRead, LaneRotted, WriteFailed
+from tutti_gateway.core.protocol.actions import DeliverUnordered, LaneHeld, PersistLane, ReadLane, RepairLane
+from tutti_gateway.core.protocol.events import Event, LaneCorrupt, LaneLog, LanePersisted, LaneRead, WriteFailed
 from tutti_gateway.core.protocol.messages import LaneBegin
 from tutti_gateway.node.disk import lane_thread
-from tutti_gateway.node.disk.lane_thread import LaneDisk, LaneFacts
+from tutti_gateway.node.disk.lane_thread import LaneFacts, LaneThread
 
 OWN = LaneName(1, bytes(16))
 
@@ -35,7 +35,7 @@ class Logs:
         self.began: LaneBegin | None = None
         self.rounds = 0
         self.hurried = False
-        self.found: list[LaneRotted] = []
+        self.found: list[LaneCorrupt] = []
         self.snapshots: list[str] = []
         self.looks = 0  # of retention
 
@@ -76,7 +76,7 @@ class Logs:
     def held(self, action: LaneHeld) -> None:
         self._do("held", action)
 
-    def look(self) -> LaneRotted | None:
+    def look(self) -> LaneCorrupt | None:
         if self.trouble.get("look"):
             raise self.trouble["look"].pop(0)
         return self.found.pop(0) if self.found else None
@@ -84,9 +84,9 @@ class Logs:
     def news(self) -> list[str]:
         return [self.snapshots.pop(0)] if self.snapshots else []
 
-    def mend(self, action: MendLane) -> LaneRotted:
+    def mend(self, action: RepairLane) -> LaneCorrupt:
         self._do("mend", action.frames[0].position)
-        return LaneRotted(*OWN, 0, 0)
+        return LaneCorrupt(*OWN, 0, 0)
 
     def let_go(self) -> bool:
         self.looks += 1
@@ -102,7 +102,7 @@ class Bench:
     def __init__(self) -> None:
         self.logs, self.reports = Logs(), list[Event]()
         self.indexed = 0
-        self.disk = LaneDisk(self.logs, self.reports.append, self.count, LOG, {OWN: End(9, 40)})
+        self.disk = LaneThread(self.logs, self.reports.append, self.count, LOG, {OWN: LaneEnd(9, 40)})
 
     def count(self) -> None:
         self.indexed += 1
@@ -260,14 +260,14 @@ def test_retention_looks_in_each_round_and_what_it_finds_no_room_for_holds_up_no
 
 def test_what_is_lost_of_a_lane_is_told_and_written_again() -> None:
     bench = Bench()
-    lost = LaneRotted(*OWN, 5, 5)
+    lost = LaneCorrupt(*OWN, 5, 5)
     bench.logs.found = [lost]
     assert bench.disk._idle() is False
     assert bench.reports == [lost]
-    bench.disk.mend(MendLane(*OWN, run().frames))
+    bench.disk.mend(RepairLane(*OWN, run().frames))
     assert bench.disk.depth == 1
     bench.until(lambda: bench.disk.depth == 0)
-    assert (bench.logs.done, bench.reports[1:]) == ([5], [LaneRotted(*OWN, 0, 0)])
+    assert (bench.logs.done, bench.reports[1:]) == ([5], [LaneCorrupt(*OWN, 0, 0)])
 
 
 @pytest.mark.parametrize(("trouble", "ends"), [(KeyError("x"), True), (OSError(5, "x"), False), (DiskFull("x"), False)])
@@ -275,10 +275,10 @@ def test_a_look_for_damage_ends_no_writing(trouble: Exception, ends: bool, monke
     monkeypatch.setattr(limits, "SCRUB_WAIT_US", 0)
     bench = Bench()
     bench.logs.trouble["look"] = [trouble]
-    bench.logs.found = [LaneRotted(*OWN, 5, 5)]
+    bench.logs.found = [LaneCorrupt(*OWN, 5, 5)]
     for _ in range(2):
         bench.disk._idle()
-    assert bench.reports == ([] if ends else [LaneRotted(*OWN, 5, 5)])
+    assert bench.reports == ([] if ends else [LaneCorrupt(*OWN, 5, 5)])
     bench.disk.persist(action(1))
     bench.disk.run_once()
     assert (bench.reports[-1], bench.disk.failed) == (LanePersisted(1), "")
@@ -287,17 +287,17 @@ def test_a_look_for_damage_ends_no_writing(trouble: Exception, ends: bool, monke
 def test_a_disk_that_never_rests_looks_for_damage_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lane_thread, "LATE_S", 0.0)
     bench = Bench()
-    bench.logs.found = [LaneRotted(*OWN, 5, 5)]
+    bench.logs.found = [LaneCorrupt(*OWN, 5, 5)]
     bench.disk.persist(action(1))
     bench.disk.run_once()
-    assert bench.reports == [LanePersisted(1), LaneRotted(*OWN, 5, 5)]
+    assert bench.reports == [LanePersisted(1), LaneCorrupt(*OWN, 5, 5)]
 
 
 def test_what_becomes_known_of_snapshots_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SCRUB_WAIT_US", 0)
     with capture_logs() as logged:
         bench = Bench()
-        bench.disk = LaneDisk(bench.logs, bench.reports.append, bench.count, structlog.get_logger(), {})
+        bench.disk = LaneThread(bench.logs, bench.reports.append, bench.count, structlog.get_logger(), {})
         bench.logs.snapshots = ["one is damaged", "it was made again"]
         for _ in range(3):
             bench.disk._idle()

@@ -8,8 +8,8 @@ import pytest
 from tests.unit.node.fakes import LOG
 from tutti.data.client_protocol import OFFSET_UNKNOWN, Committed, Duplicate
 from tutti.errors import Damaged
-from tutti.log.read.sequence_lookup import Run
-from tutti_gateway.node.clients.duplicate_lookup import Located, Lookups
+from tutti.log.read.sequence_lookup import SequenceRun
+from tutti_gateway.node.clients.duplicate_lookup import DuplicateLookup, LocatedDuplicates
 
 
 class Index:
@@ -18,7 +18,7 @@ class Index:
         self.closed = False
         self.passes = 0
 
-    def find_all(self, runs: Sequence[Run]) -> list[int | None]:
+    def find_all(self, runs: Sequence[SequenceRun]) -> list[int | None]:
         self.passes += 1
         if self._error is not None:
             raise self._error
@@ -28,9 +28,9 @@ class Index:
         self.closed = True
 
 
-def answered(index: Index, *asked: tuple[int, list[Duplicate]]) -> list[Located]:
-    reports: list[Located] = []
-    lookups = Lookups(lambda: index, reports.append, LOG)
+def answered(index: Index, *asked: tuple[int, list[Duplicate]]) -> list[LocatedDuplicates]:
+    reports: list[LocatedDuplicates] = []
+    lookups = DuplicateLookup(lambda: index, reports.append, LOG)
     for session, duplicates in asked:
         lookups.put(session, duplicates)
     assert lookups.waiting == sum(len(duplicates) for _, duplicates in asked)
@@ -48,15 +48,15 @@ def test_offsets_are_found_and_a_trimmed_one_is_unknown() -> None:
     index = Index({(1, 5, 2): 70, (2, 1, 1): 3})
     reports = answered(index, (9, [Duplicate(1, 4, 5, 2), Duplicate(1, 4, 1, 4)]), (8, [Duplicate(2, 1, 1, 1)]))
     assert reports == [
-        Located(9, (Committed(1, 4, 5, 2, 70), Committed(1, 4, 1, 4, OFFSET_UNKNOWN))),
-        Located(8, (Committed(2, 1, 1, 1, 3),)),
+        LocatedDuplicates(9, (Committed(1, 4, 5, 2, 70), Committed(1, 4, 1, 4, OFFSET_UNKNOWN))),
+        LocatedDuplicates(8, (Committed(2, 1, 1, 1, 3),)),
     ]
 
 
 @pytest.mark.parametrize("error", [Damaged("byte 7"), OSError(5, "gone"), IndexError("defect")])
 def test_an_index_in_trouble_leaves_the_offset_unknown_and_the_outcome_certain(error: Exception) -> None:
     reports = answered(Index({}, error), (1, [Duplicate(1, 1, 1, 1)]))
-    assert reports == [Located(1, (Committed(1, 1, 1, 1, OFFSET_UNKNOWN),))]
+    assert reports == [LocatedDuplicates(1, (Committed(1, 1, 1, 1, OFFSET_UNKNOWN),))]
 
 
 def test_a_crowd_is_looked_up_in_one_pass() -> None:

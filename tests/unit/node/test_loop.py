@@ -21,9 +21,9 @@ from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.events import SessionClosed
 from tutti_gateway.node.clients.port import ClientPort
 from tutti_gateway.node.common import memory
-from tutti_gateway.node.common.counters import Meters
+from tutti_gateway.node.common.counters import GatewayCounters
 from tutti_gateway.node.common.mailbox import Mailbox
-from tutti_gateway.node.driver import Driver, Happening
+from tutti_gateway.node.driver import Driver, DriverInput
 from tutti_gateway.node.loop import Loop
 
 
@@ -36,7 +36,7 @@ class Bench:
         number = free_port()
         self.endpoint = f"tcp://127.0.0.1:{number}"
         self.port = ClientPort("127.0.0.1", number)
-        self.inbox: Mailbox[Happening] = Mailbox()
+        self.inbox: Mailbox[DriverInput] = Mailbox()
         self.wire = Wire()
         self.beats: list[int] = []
         self.look: list[Callable[[], None]] = []  # what the loop calls next, each once
@@ -52,7 +52,7 @@ class Bench:
             network=network(self.wire),
             frontier=lambda _position, _offset: None,
             books=Shelf,
-            meters=Meters(),
+            meters=GatewayCounters(),
             log=LOG,
             entropy=bytes(16),
         )

@@ -15,7 +15,7 @@ from tutti.log.files.layout import RESERVE
 from tutti.log.files.options import LogOptions
 from tutti.log.files.storage import Storage
 from tutti_gateway.core.context import Context
-from tutti_gateway.core.membership.leaving import Leaving, Others
+from tutti_gateway.core.membership.leaving import OrderlyStop, Others
 from tutti_gateway.core.view.peers import Peers
 from tutti_gateway.node.process import check_room_to_begin, stop_us_max
 
@@ -52,7 +52,7 @@ def test_a_log_is_begun_only_where_its_first_segment_has_room(tmp_path: Path) ->
 def test_a_stop_lasts_until_the_stack_waits_for_no_other_gateway_any_more(heartbeat_ms: int) -> None:
     identity, standing = SimpleNamespace(gateway="g1"), SimpleNamespace()
     context = SimpleNamespace(identity=identity, standing=standing, window=None)
-    leaving = Leaving(cast("Context", context), cast("Peers", None), cast("Others", None))
+    leaving = OrderlyStop(cast("Context", context), cast("Peers", None), cast("Others", None))
     leaving.begin()
     beats = 0
     while not leaving.over(out=False):

@@ -33,7 +33,7 @@ from tutti_gateway.node.replay.recording_format import (
     item_bytes,
     start_bytes,
 )
-from tutti_gateway.node.replay.replay import rerun
+from tutti_gateway.node.replay.replay import replay_run
 
 CONFIG = StackConfig(tick_interval_us=300_000)
 BEGAN = Now(1, 1_700_000_000_000_000)
@@ -81,7 +81,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_recorded_run_runs_again_the_same(run: Path) -> None:
     told: list[tuple[int, int]] = []
-    found = rerun(run, lambda done, size: told.append((done, size)))
+    found = replay_run(run, lambda done, size: told.append((done, size)))
     assert (found.difference, found.torn, found.closed) == (None, False, "the gateway stopped")
     assert found.events == len(history()) > 40
     assert found.first_us == found.last_us == 1_600_000_000_000_000
@@ -103,7 +103,7 @@ def test_the_first_answer_that_differs_is_shown_with_both_answers(run: Path, tmp
     assert isinstance(step, Stepped)
     actions = [*codec.decode_lean_actions(step.actions), Dropped("Vote", 7, "a reason", 3)]
     changed[number] = msgspec.structs.replace(step, actions=msgspec.Raw(codec.encode_lean_actions(actions)))
-    difference = rerun(write(tmp_path / "changed.run", changed)).difference
+    difference = replay_run(write(tmp_path / "changed.run", changed)).difference
     assert difference is not None
     assert difference.number == number
     assert difference.event.startswith(type(codec.decode_lean_event(step.event)).__name__)
@@ -113,22 +113,22 @@ def test_the_first_answer_that_differs_is_shown_with_both_answers(run: Path, tmp
 
 def test_an_event_that_is_left_out_is_found(run: Path, tmp_path: Path) -> None:
     left_out = [item for place, item in enumerate(items(run)) if place != 3]
-    assert rerun(write(tmp_path / "left-out.run", left_out)).difference is not None
+    assert replay_run(write(tmp_path / "left-out.run", left_out)).difference is not None
 
 
 @pytest.mark.parametrize("missing", [1, 5, 100])
 def test_a_record_cut_short_by_a_kill_runs_as_far_as_it_goes(run: Path, tmp_path: Path, missing: int) -> None:
     whole = write(tmp_path / "whole.run", items(run))
-    events = rerun(whole).events
+    events = replay_run(whole).events
     torn = tmp_path / "torn.run"
     torn.write_bytes(whole.read_bytes()[:-missing])
-    found = rerun(torn)
+    found = replay_run(torn)
     assert (found.difference, found.torn, found.closed) == (None, True, "")
     assert events - 10 <= found.events < events
 
 
 def test_a_record_that_ends_between_blocks_without_a_word_is_cut_short_too(run: Path, tmp_path: Path) -> None:
-    found = rerun(write(tmp_path / "cut.run", items(run)[:21]))
+    found = replay_run(write(tmp_path / "cut.run", items(run)[:21]))
     assert (found.events, found.torn, found.difference) == (20, True, None)
 
 
@@ -137,7 +137,7 @@ def test_damage_before_the_end_is_told(run: Path, tmp_path: Path) -> None:
     data[60] ^= 1
     (tmp_path / "bad.run").write_bytes(data)
     with pytest.raises(Damaged, match=r"bad\.run is corrupt before byte \d+: the CRC of a block does not match"):
-        rerun(tmp_path / "bad.run")
+        replay_run(tmp_path / "bad.run")
 
 
 @pytest.mark.parametrize(
@@ -156,12 +156,12 @@ def test_what_is_no_record_is_refused(tmp_path: Path, data: bytes, error: type[E
     path = tmp_path / "x.run"
     path.write_bytes(data)
     with pytest.raises(error, match=words):
-        rerun(path)
+        replay_run(path)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"none\.run cannot be read: No such file"):
-        rerun(tmp_path / "none.run")
+        replay_run(tmp_path / "none.run")
 
 
 def test_how_a_stack_ended_is_recorded_and_ends_the_same_again(tmp_path: Path) -> None:
@@ -170,10 +170,10 @@ def test_how_a_stack_ended_is_recorded_and_ends_the_same_again(tmp_path: Path) -
     with pytest.raises(InvariantViolated, match="TimeAdvanced came before Started"):
         recorder.step(TimeAdvanced(), BEGAN)
     recorder.stop()
-    found = rerun(recorder.path)
+    found = replay_run(recorder.path)
     assert (found.events, found.difference) == (1, None)
     assert found.raised == "InvariantViolated: TimeAdvanced came before Started"
-    assert rerun(path).raised == ""
+    assert replay_run(path).raised == ""
 
 
 def test_a_directory_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_the_record_leaves_the_disk_to_the_log(tmp_path: Path, monkeypatch: pyte
     assert len(stack.events) == 10
     assert b"TUTTIRUN" in path.read_bytes()
     with pytest.raises(FormatError, match="has no header"):
-        rerun(path)
+        replay_run(path)
 
 
 def test_a_record_whose_disk_does_not_keep_up_ends_and_holds_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

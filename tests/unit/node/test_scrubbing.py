@@ -7,8 +7,8 @@ from structlog.testing import capture_logs
 
 from tests.unit.node.disk_bench import Bench, persist
 from tests.unit.node.fakes import batch_frame
-from tutti_gateway.core.protocol.actions import Mend, ReadLog
-from tutti_gateway.core.protocol.events import Event, LogRead, Persisted, Rotted, WriteFailed
+from tutti_gateway.core.protocol.actions import ReadLog, RepairLog
+from tutti_gateway.core.protocol.events import Event, LogCorrupt, LogRead, Persisted, WriteFailed
 from tutti_gateway.node.disk import scrub_schedule
 
 
@@ -30,26 +30,26 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def rotted(bench: Bench) -> list[Event]:
-    return [event for event in bench.reports if isinstance(event, Rotted)]
+    return [event for event in bench.reports if isinstance(event, LogCorrupt)]
 
 
-def frames(count: int) -> Mend:
-    return Mend(tuple(batch_frame(sequence=sequence) for sequence in range(1, count + 1)))
+def frames(count: int) -> RepairLog:
+    return RepairLog(tuple(batch_frame(sequence=sequence) for sequence in range(1, count + 1)))
 
 
 def test_what_is_lost_is_told_and_told_again_as_it_is_mended(clock: Clock) -> None:
     bench = Bench()
     bench.writer.mender.ranges = [(5, 9), (20, 20)]
     bench.disk.scrubbing.look()
-    assert rotted(bench) == [Rotted(5, 9)]
+    assert rotted(bench) == [LogCorrupt(5, 9)]
     bench.disk.mend(frames(3))
     assert bench.disk.run_once()
     bench.disk.mend(frames(2))
     assert bench.disk.run_once()
-    assert rotted(bench) == [Rotted(5, 9), Rotted(8, 9), Rotted(0, 0)]
+    assert rotted(bench) == [LogCorrupt(5, 9), LogCorrupt(8, 9), LogCorrupt(0, 0)]
     clock.now += 1
     bench.disk.scrubbing.look()
-    assert rotted(bench)[3:] == [Rotted(20, 20)]
+    assert rotted(bench)[3:] == [LogCorrupt(20, 20)]
     assert bench.disk.damage() == {"lost": [20, 20], "told": "", "found": 2, "mended_frames": 5, "rounds": 0}
 
 
@@ -61,7 +61,7 @@ def test_frames_that_are_not_taken_are_asked_for_again(clock: Clock, full: bool)
     bench.writer.mender.takes, bench.writer.mender.full = False, full
     bench.disk.mend(frames(3))
     assert bench.disk.run_once()
-    assert rotted(bench) == [Rotted(5, 9), Rotted(5, 9)]
+    assert rotted(bench) == [LogCorrupt(5, 9), LogCorrupt(5, 9)]
     assert bench.disk.failed == ""
 
 

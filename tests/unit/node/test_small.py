@@ -9,7 +9,7 @@ from tutti.data.histograms import Histogram
 from tutti_gateway.core import limits
 from tutti_gateway.node.common import memory
 from tutti_gateway.node.common.clock import Clock
-from tutti_gateway.node.common.counters import Meters
+from tutti_gateway.node.common.counters import GatewayCounters
 
 
 def test_a_clock_that_goes_back_is_absorbed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,7 +38,7 @@ def test_a_histogram_counts_into_the_first_bucket_that_holds_the_value() -> None
 
 
 def test_meters_name_what_they_count() -> None:
-    meters = Meters()
+    meters = GatewayCounters()
     meters.refused["malformed"] += 2
     meters.commit_us.add(300, 4)
     told = meters.to_dict()

@@ -10,7 +10,7 @@ from tests.unit.node.fakes import batch_frame
 from tutti.data.frames.frame import Frame, Kind
 from tutti_gateway.core.protocol.actions import Persist, ReadLog
 from tutti_gateway.core.protocol.events import Persisted, TimeAdvanced
-from tutti_gateway.node.clients.in_flight import UnderWay
+from tutti_gateway.node.clients.in_flight import OrderedInFlight
 
 
 def frames(first: int, sizes: list[int], view: int = 1) -> list[Frame]:
@@ -30,7 +30,7 @@ def frames(first: int, sizes: list[int], view: int = 1) -> list[Frame]:
     )
 )
 def test_what_is_under_way_is_what_was_written_and_neither_decided_nor_cut(moves: list[list[int] | tuple[str, int]]) -> None:
-    under_way, log, decided, waits = UnderWay(), list[Frame](), 0, list[tuple[int, int, int]]()
+    under_way, log, decided, waits = OrderedInFlight(), list[Frame](), 0, list[tuple[int, int, int]]()
     synced: dict[int, int] = {}  # when what came at a time was
     for now, move in enumerate(moves, 1):
         if isinstance(move, list):

@@ -13,12 +13,12 @@ from tests.unit.node.fakes import batch_frame, message
 from tutti.data.client_protocol import Committed, Denied, Duplicate, RefusedAnswer, encode_submit
 from tutti.data.frames.bodies import ForgetBody, encode_body
 from tutti.data.frames.frame import Frame, Kind
-from tutti.data.hard_state import Scalars
+from tutti.data.hard_state import HardState
 from tutti.data.log_state import LogState
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.actions import Action, Deliver, DeliverUnordered, Persist, PersistLane, ReadLane, Reply
 from tutti_gateway.core.protocol.events import LaneLog, LanePersisted, Persisted, Recovered, Started, Submitted, SubmittedUnordered
-from tutti_gateway.node.clients.in_flight import Awaited
+from tutti_gateway.node.clients.in_flight import UnorderedInFlight
 from tutti_gateway.node.clients.port import Message, Sent
 
 DISK = bytes(16)
@@ -101,7 +101,7 @@ def test_a_client_s_wait_for_its_unordered_batch_is_measured_from_the_first_copy
 
 
 def test_what_is_never_answered_is_waited_for_in_a_bounded_number() -> None:
-    awaited = Awaited()
+    awaited = UnorderedInFlight()
     awaited.arrived([batch_frame(sequence=number + 1) for number in range(limits.LANE_FRAMES_MAX + 5)], 7)
     assert len(awaited) == limits.LANE_FRAMES_MAX
     assert awaited.answered([Committed(1, 1, 5, 1, 0), Duplicate(1, 1, 6, 1), Committed(1, 1, 7, 1, 0)]) == [(7, 1)]
@@ -128,5 +128,5 @@ def test_the_lanes_hear_of_producers_that_the_log_forgot() -> None:
 def test_a_start_tells_what_lanes_there_are() -> None:
     bench = Bench()
     lane = LaneLog(origin=1, incarnation=DISK, position=7)
-    bench.driver.start(Started(None, b"", Recovered(b"", Scalars(), LogState(), (), None, (lane,))))  # type: ignore[arg-type]  # not looked at
+    bench.driver.start(Started(None, b"", Recovered(b"", HardState(), LogState(), (), None, (lane,))))  # type: ignore[arg-type]  # not looked at
     assert bench.lanes.there == (lane,)

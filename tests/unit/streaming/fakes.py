@@ -12,7 +12,7 @@ import pyarrow as pa
 from tutti.common.address import Address
 from tutti.errors import OffsetOutOfRange
 from tutti.log.read.batch_limits import tick_end
-from tutti.sources.source import Frontier, Piece, Range, Topic
+from tutti.sources.source import Frontier, Range, ScanBatch, Topic
 
 
 class FakeLog:
@@ -104,10 +104,10 @@ class FakeLog:
         columns: Sequence[str] | None = None,
         absent_ok: bool = False,
         left: Callable[[], float] | None = None,
-    ) -> Iterator[Piece]:
+    ) -> Iterator[ScanBatch]:
         self.asked.append(("pieces", start, end, topics, columns, absent_ok))
         offsets = pa.array(range(start, end), pa.int64())
-        yield Piece(pa.record_batch([offsets], schema=pa.schema([pa.field("offset", pa.int64(), nullable=False)])), end)
+        yield ScanBatch(pa.record_batch([offsets], schema=pa.schema([pa.field("offset", pa.int64(), nullable=False)])), end)
 
     def close(self) -> None:
         """Nothing is held."""

@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from tutti.errors import Damaged, UsageError
-from tutti_spark.backfill.ledger import LOCK, RUNS, About, Ledger, Lost, Step, close_claim, joined, missing, read
+from tutti_spark.backfill.ledger import LOCK, RUNS, ClaimLost, Ledger, Step, TableSource, close_claim, merge_spans, missing, read
 from tutti_spark.backfill.tables import DeltaTable
 
-ABOUT = About("aa", "delta", "")
+ABOUT = TableSource("aa", "delta", "")
 SPANS = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 10)).map(lambda span: (span[0], span[0] + span[1])), max_size=8)
 
 
@@ -34,7 +34,7 @@ def test_missing_is_what_no_span_has(start: int, end: int, there: list[tuple[int
     held = {offset for low, high in there for offset in range(low, high)}
     gaps = [offset for low, high in missing(start, end, there) for offset in range(low, high)]
     assert gaps == [offset for offset in range(start, end) if offset not in held]
-    merged = joined(there)
+    merged = merge_spans(there)
     assert {offset for low, high in merged for offset in range(low, high)} == held
     assert all(high < low for (_, high), (low, _) in pairwise(merged))
 
@@ -132,7 +132,7 @@ def test_what_a_killed_run_left_is_settled_by_the_next(tmp_path: Path) -> None:
     assert step is not None
     assert step.settle
     assert step.claim is not None
-    with pytest.raises(Lost, match="took over"):
+    with pytest.raises(ClaimLost, match="took over"):
         close_claim(ledger.state(), claim, claim.run)
     ledger.finish(step.claim)
     assert ledger.step(0, 10) is None
@@ -146,11 +146,11 @@ def test_a_table_is_filled_from_one_thing(tmp_path: Path) -> None:
     """Proves that another log, other topics and another format are refused, with both, and that a damaged ledger is told."""
     Ledger(tmp_path, ABOUT).close()
     with pytest.raises(UsageError, match="filled from log aa, and this is log bb"):
-        Ledger(tmp_path, About("bb", "delta", ""))
+        Ledger(tmp_path, TableSource("bb", "delta", ""))
     with pytest.raises(UsageError, match="filled from all topics, and this run reads x"):
-        Ledger(tmp_path, About("aa", "delta", "x"))
+        Ledger(tmp_path, TableSource("aa", "delta", "x"))
     with pytest.raises(UsageError, match="the table is delta, and --format is parquet"):
-        Ledger(tmp_path, About("aa", "parquet", ""))
+        Ledger(tmp_path, TableSource("aa", "parquet", ""))
     assert not list((tmp_path / "runs").iterdir())
     file = tmp_path / "ledger.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"version": 9}))

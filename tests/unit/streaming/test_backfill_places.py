@@ -7,7 +7,7 @@ from datetime import datetime
 import pytest
 
 from tutti.errors import ConfigError
-from tutti_spark.backfill.ranges import Tick, parse_place
+from tutti_spark.backfill.ranges import Tick, parse_position
 
 
 @pytest.mark.parametrize(
@@ -22,15 +22,15 @@ from tutti_spark.backfill.ranges import Tick, parse_place
     ],
 )
 def test_a_place_is_read(text: str, place: object) -> None:
-    assert parse_place("--start", text) == place
+    assert parse_position("--start", text) == place
 
 
 @pytest.mark.parametrize("text", ["9" * 5000, "tick:" + "9" * 5000, "2026-01-31T12:00:00", "x"])
 def test_what_is_no_place_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="it takes an offset"):
-        parse_place("--start", text)
+        parse_position("--start", text)
 
 
 def test_a_time_after_the_last_microsecond_is_told() -> None:
     with pytest.raises(ConfigError, match="is after the year 9999"):
-        parse_place("--start", "9999-12-31T23:59:59.9999999Z")
+        parse_position("--start", "9999-12-31T23:59:59.9999999Z")

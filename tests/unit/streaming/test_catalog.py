@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from tutti.errors import UsageError
 from tutti_spark.common.spark_schema import spark_schema
-from tutti_spark.source.catalog import with_table
+from tutti_spark.source.catalog import merge_table_options
 from tutti_spark.source.data_source import TuttiDataSource
 
 URL = "tutti://127.0.0.1:7400"
@@ -29,7 +29,7 @@ def create(options: Mapping[str, str], **properties: str) -> StructType:
 def test_a_table_has_its_options_in_its_schema() -> None:
     """Proves that a read without options of its own has those of the table, with our names, and that columns are as without it."""
     schema = create({"gateways": URL, "subscribe": "a,b", "startingOffset": "3", "columns": "value,offset"})
-    assert with_table({}, schema) == {"gateways": URL, "topics": "a,b", "startingOffset": "3", "columns": "value,offset"}
+    assert merge_table_options({}, schema) == {"gateways": URL, "topics": "a,b", "startingOffset": "3", "columns": "value,offset"}
     assert schema.names == ["value", "offset"]
     reader = TuttiDataSource({}).reader(schema)
     assert vars(reader)["_options"].topics == ("a", "b")
@@ -49,7 +49,7 @@ def test_a_table_has_its_options_in_its_schema() -> None:
 def test_options_of_a_read_come_before_those_of_the_table(given: dict[str, str], expected: dict[str, str]) -> None:
     """Proves that a read may say otherwise, in whichever of two ways and by whichever name."""
     schema = create({"gateways": URL, "topics": "a", "startingOffset": "3"})
-    assert with_table(given, schema) == {"gateways": URL} | expected
+    assert merge_table_options(given, schema) == {"gateways": URL} | expected
 
 
 def test_directories_of_a_table_do_not_move_with_the_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,13 +58,16 @@ def test_directories_of_a_table_do_not_move_with_the_reader(tmp_path: Path, monk
     schema = TuttiDataSource(
         ABOUT | {"path": "file:/data/a b,g2", "location": "file:/data/a b,g2", "option.archive": "s3://b/c"}
     ).schema()
-    assert with_table({}, schema) == {"path": f"/data/a b,{tmp_path}/g2", "archive": "s3://b/c"}
-    assert with_table({"gateways": URL}, create({"gateways": "tutti://h:1", "archive": "old"}))["archive"] == f"{tmp_path}/old"
+    assert merge_table_options({}, schema) == {"path": f"/data/a b,{tmp_path}/g2", "archive": "s3://b/c"}
+    assert (
+        merge_table_options({"gateways": URL}, create({"gateways": "tutti://h:1", "archive": "old"}))["archive"]
+        == f"{tmp_path}/old"
+    )
 
 
 def test_properties_of_a_table_are_no_options() -> None:
     """Proves that TBLPROPERTIES of any name are left alone, and that a wrong option is refused all the same."""
-    assert with_table({}, create({"gateways": URL}, team="ops", columns="nothing")) == {"gateways": URL}
+    assert merge_table_options({}, create({"gateways": URL}, team="ops", columns="nothing")) == {"gateways": URL}
     with pytest.raises(UsageError, match="option 'nosuch'"):
         create({"gateways": URL, "noSuch": "1"})
     with pytest.raises(UsageError, match="with a list of columns"):

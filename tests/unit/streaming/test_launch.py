@@ -46,11 +46,11 @@ def test_a_job_that_is_not_there_names_those_that_are() -> None:
 def test_which_python_workers_will_be(tmp_path: Path) -> None:
     assert launch.worker_python({}) == "python3"
     assert launch.worker_python({"PYSPARK_PYTHON": "/p"}) == "/p"
-    assert launch.ask(sys.executable)["packages"] == requirements.told()["packages"]
+    assert launch.probe_interpreter(sys.executable)["packages"] == requirements.describe_interpreter()["packages"]
     bare = tmp_path / "bare"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n')
     bare.chmod(0o755)
-    assert launch.ask(str(bare))["missing"] == list(requirements.MODULES)
+    assert launch.probe_interpreter(str(bare))["missing"] == list(requirements.MODULES)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_python_that_is_none_is_told(tmp_path: Path, script: str | None, words
         python.write_text(f"#!/bin/sh\n{script}\n")
         python.chmod(0o755)
     with pytest.raises(UsageError, match=f"'{python}', which Spark would start for its Python workers, {words}"):
-        launch.ask(str(python))
+        launch.probe_interpreter(str(python))
 
 
 def test_the_package_is_written_as_one_file(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from tests.unit.streaming.fakes import FakeLog, wait_until
 from tutti.errors import OffsetOutOfRange
-from tutti.sources.source import Piece
+from tutti.sources.source import ScanBatch
 from tutti_spark.common.options import ReadOptions
 from tutti_spark.source import origin, stream
 from tutti_spark.source.planning import RecordsPartition, partitions
@@ -24,7 +24,7 @@ class ShrinkingLog(FakeLog):
         super().__init__(100, start=0)
         self._starts = starts
 
-    def pieces(self, start: int, end: int, *asked: object, **how: object) -> Iterator[Piece]:
+    def pieces(self, start: int, end: int, *asked: object, **how: object) -> Iterator[ScanBatch]:
         for low in range(start, end, 10):
             if low < self.start:
                 raise OffsetOutOfRange(f"the log begins at offset {self.start}")
@@ -37,7 +37,7 @@ def read(log: ShrinkingLog, monkeypatch: pytest.MonkeyPatch, passing: bool) -> l
     monkeypatch.setattr(origin, "source_of_log", lambda *_: log)
     options = ReadOptions(gateways="tutti://h:1", columns=("offset",), fail_on_data_loss=not passing)
     found: list[int] = []
-    for piece in origin.pieces_of(options, RecordsPartition("log-1", 0, 60, None)):
+    for piece in origin.partition_pieces(options, RecordsPartition("log-1", 0, 60, None)):
         found += piece.offsets()
     return found
 

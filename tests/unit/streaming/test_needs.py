@@ -16,7 +16,7 @@ from pyspark.sql.datasource import InputPartition
 from tutti.errors import UsageError
 from tutti_spark.common import requirements
 from tutti_spark.common.options import parse
-from tutti_spark.common.requirements import Need
+from tutti_spark.common.requirements import VersionRange
 from tutti_spark.source.data_source import TuttiDataSource
 from tutti_spark.source.partition_reader import read_partition
 from tutti_spark.source.planning import RecordsPartition
@@ -39,7 +39,7 @@ def test_the_table_is_what_the_project_asks_for() -> None:
     for line in [*project["dependencies"], *project["optional-dependencies"]["spark"]]:
         found = re.fullmatch(r"([a-z0-9-]+)>=([0-9.]+)(?:,<([0-9.]+))?", line)
         assert found is not None, line
-        asked[found[1]] = Need(found[2], found[3] or "")
+        asked[found[1]] = VersionRange(found[2], found[3] or "")
     assert {name: asked[name] for name in requirements.PACKAGES} == requirements.PACKAGES
     assert {name: asked[name] for name in requirements.OPTIONAL} == requirements.OPTIONAL
     assert asked["pyspark"] == requirements.SPARK
@@ -49,32 +49,32 @@ def test_the_table_is_what_the_project_asks_for() -> None:
 @pytest.mark.parametrize(
     ("need", "found", "fits"),
     [
-        (Need("22"), "22.0.0", True),
-        (Need("22"), "21.0.0", False),
-        (Need("22"), "100.1", True),
-        (Need("4.2", "4.4"), "4.2.0", True),
-        (Need("4.2", "4.4"), "4.3.0.dev1", True),
-        (Need("4.2", "4.4"), "4.4.0", False),
-        (Need("4.2", "4.4"), "4.10.0", False),
-        (Need("3.11", "3.14"), "3.9.18", False),
-        (Need("2.2", "3"), "3.0.0rc1", False),
+        (VersionRange("22"), "22.0.0", True),
+        (VersionRange("22"), "21.0.0", False),
+        (VersionRange("22"), "100.1", True),
+        (VersionRange("4.2", "4.4"), "4.2.0", True),
+        (VersionRange("4.2", "4.4"), "4.3.0.dev1", True),
+        (VersionRange("4.2", "4.4"), "4.4.0", False),
+        (VersionRange("4.2", "4.4"), "4.10.0", False),
+        (VersionRange("3.11", "3.14"), "3.9.18", False),
+        (VersionRange("2.2", "3"), "3.0.0rc1", False),
     ],
 )
-def test_versions_are_compared_by_their_numbers(need: Need, found: str, fits: bool) -> None:
+def test_versions_are_compared_by_their_numbers(need: VersionRange, found: str, fits: bool) -> None:
     """Proves that 100 is newer than 22, and that a range ends below its end."""
     assert need.fits(found) is fits
 
 
 def test_this_environment_fits() -> None:
     """Proves that what the tests run in is not refused."""
-    assert requirements.misfits(requirements.told()) == []
+    assert requirements.version_errors(requirements.describe_interpreter()) == []
     requirements.check()
 
 
 def _with(monkeypatch: pytest.MonkeyPatch, **versions: str) -> None:
-    found = requirements.told()
+    found = requirements.describe_interpreter()
     found["packages"].update({name.replace("_", "-"): version for name, version in versions.items()})
-    monkeypatch.setattr(requirements, "told", lambda optional=True: found)
+    monkeypatch.setattr(requirements, "describe_interpreter", lambda optional=True: found)
 
 
 def test_a_library_that_is_too_old_is_named_with_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +115,7 @@ def test_another_python_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_pandas_counts_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Proves that reading does not need what only a job's own functions use, and that the doctor names it."""
     _with(monkeypatch, pandas="3.0.1", protobuf="")
-    assert requirements.misfits(requirements.told()) == ["pandas is 3.0.1 (2.2 or newer, below 3 is needed)"]
+    assert requirements.version_errors(requirements.describe_interpreter()) == ["pandas is 3.0.1 (2.2 or newer, below 3 is needed)"]
 
 
 def test_a_bare_python_tells_what_it_lacks() -> None:
@@ -124,7 +124,9 @@ def test_a_bare_python_tells_what_it_lacks() -> None:
     run = subprocess.run([sys.executable, "-I", "-S", "-c", text], capture_output=True, text=True, check=True, cwd="/")
     found = json.loads(run.stdout)
     assert found["missing"] == list(requirements.MODULES)
-    assert requirements.misfits(found) == [f"{name} is missing ({need} is needed)" for name, need in requirements.PACKAGES.items()]
+    assert requirements.version_errors(found) == [
+        f"{name} is missing ({need} is needed)" for name, need in requirements.PACKAGES.items()
+    ]
 
 
 def test_a_library_without_its_metadata_is_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -17,13 +17,13 @@ from tests.unit.streaming.fakes import FakeLog, wait_until
 from tutti import limits
 from tutti.common.address import Address
 from tutti.errors import Damaged, OffsetOutOfRange, Refused, TuttiError, Unavailable, UsageError
-from tutti.sources.locality import is_here
-from tutti.sources.source import Piece
+from tutti.sources.locality import is_local_host
+from tutti.sources.source import ScanBatch
 from tutti_spark.common.options import ReadOptions, parse
 from tutti_spark.source import batch, origin, partition_reader, stream
 from tutti_spark.source.batch import BatchReader
 from tutti_spark.source.origin import source_of_log
-from tutti_spark.source.planning import RecordsPartition, partitions, splits_of
+from tutti_spark.source.planning import RecordsPartition, partition_count, partitions
 from tutti_spark.source.stream import StreamReader
 
 ALL = ReadAllAvailable()
@@ -285,7 +285,9 @@ def test_large_ranges_and_wishes_are_planned_by_the_log(log: FakeLog) -> None:
     assert covered(partitions(log, frontier, 0, 100, options)) == [(0, 100)]
     assert [asked for asked in log.asked if asked[0] == "plan"] == [("plan", 0, 100, ("a",), 1)]
     log.record_bytes = limits.SPARK_SPLIT_BYTES // 10  # few records, and each may have megabytes
-    assert len(partitions(log, frontier, 0, 100, options)) == splits_of(100 * log.record_bytes, len(os.sched_getaffinity(0))) > 4
+    assert (
+        len(partitions(log, frontier, 0, 100, options)) == partition_count(100 * log.record_bytes, len(os.sched_getaffinity(0))) > 4
+    )
     wish = ReadOptions(gateways="tutti://h:1", partitions_min=2)
     assert covered(partitions(log, frontier, 0, 100, wish)) == [(0, 50), (50, 100)]
     assert partitions(log, frontier, 5, 5, wish) == []
@@ -306,7 +308,7 @@ def test_large_ranges_and_wishes_are_planned_by_the_log(log: FakeLog) -> None:
     ],
 )
 def test_ranges_are_cut_for_processors_and_for_size(size: int, processors: int, splits: int) -> None:
-    assert splits_of(size << 20, processors) == splits
+    assert partition_count(size << 20, processors) == splits
 
 
 def test_a_pattern_takes_whole_names(log: FakeLog) -> None:
@@ -392,7 +394,7 @@ def test_a_task_turns_to_the_gateways_of_its_own_host_first() -> None:
 
 @pytest.mark.parametrize("host", ["::", "224.0.0.1", "203.0.113.1", "2001:db8::1", "far.example"])
 def test_what_is_not_this_host(host: str) -> None:
-    assert not is_here(host)
+    assert not is_local_host(host)
 
 
 def test_a_partition_is_read_on_its_own_log(log: FakeLog, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -423,7 +425,7 @@ def test_a_partition_is_read_on_its_own_log(log: FakeLog, monkeypatch: pytest.Mo
 def test_what_a_task_could_not_read_is_said(log: FakeLog, monkeypatch: pytest.MonkeyPatch, error: TuttiError, advice: str) -> None:
     """Proves that the error of a task names records, topics, gateway and log, and what to do, and is of the same kind as before."""
 
-    def pieces(*_asked: object, **_how: object) -> Iterator[Piece]:
+    def pieces(*_asked: object, **_how: object) -> Iterator[ScanBatch]:
         yield from FakeLog().pieces(30, 50)
         raise error
 

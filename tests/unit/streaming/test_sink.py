@@ -26,13 +26,13 @@ from pyspark.sql.types import (
 )
 
 from tutti import limits, transactions
-from tutti.batching.encoder import conform
+from tutti.batching.encoder import validated_batch
 from tutti.errors import Refused, Unknown, UsageError
-from tutti.transactions import Part
+from tutti.transactions import StagedBatch
 from tutti_spark.sink import accumulator, sink
 from tutti_spark.sink.accumulator import Accumulator, by_topic
 from tutti_spark.sink.options import SinkOptions, check_columns, parse
-from tutti_spark.sink.sink import BatchSink, Staged, StreamSink
+from tutti_spark.sink.sink import BatchSink, StagedRecords, StreamSink
 
 NOW_US = 1_700_000_000_000_000
 URL = "tutti://h:1"
@@ -64,7 +64,7 @@ def told(n: int) -> dict[str, Any]:
 
 def in_log(records: pa.RecordBatch) -> list[dict[str, Any]]:
     """What the client makes of a batch."""
-    made = conform(records, 0).batch
+    made = validated_batch(records, 0).batch
     fields = made.set_column(2, "timestamp", made.column(2).cast(pa.int64()))
     return [row | {"headers": row["headers"] or []} for row in fields.to_pylist()]
 
@@ -152,8 +152,8 @@ def test_a_topic_leaves_when_it_has_enough_and_all_leave_when_a_task_holds_much(
     assert [(topic, records.num_rows) for topic, records in waiting.drain()] == [("small", 1)]
 
 
-def part(topic: str, records: int, position: int = 0) -> Part:
-    return Part(position, topic, records, 0, 0)
+def part(topic: str, records: int, position: int = 0) -> StagedBatch:
+    return StagedBatch(position, topic, records, 0, 0)
 
 
 class Log:
@@ -184,7 +184,7 @@ class Log:
     def resume(self) -> Any:
         return SimpleNamespace(progress=self.progress.get(self.opened[-1], b""))
 
-    def commit(self, parts: Sequence[Part], progress: bytes) -> Any:
+    def commit(self, parts: Sequence[StagedBatch], progress: bytes) -> Any:
         lost = self.lost.pop(0) if self.lost else ""
         if lost != "before":
             self.committed.append((self.opened[-1], orjson.loads(progress), [part.position for part in parts]))
@@ -211,10 +211,10 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
 
 
 STAGED: list[WriterCommitMessage | None] = [
-    Staged("p1", (part("t", 2, 10),), {"t": 4}, "q", 3),
+    StagedRecords("p1", (part("t", 2, 10),), {"t": 4}, "q", 3),
     None,
-    Staged("", (), {}, "q", 3),
-    Staged("p2", (part("t", 1, 11),), {"t": 2}, "q", 3),
+    StagedRecords("", (), {}, "q", 3),
+    StagedRecords("p2", (part("t", 1, 11),), {"t": 2}, "q", 3),
 ]
 
 
@@ -245,7 +245,7 @@ def test_a_write_without_a_name_is_never_committed_again(log: Log) -> None:
     """Proves that what nobody can ask the log for is not sent twice, and that it is not said that it could be."""
     log.lost = ["behind"] * 9
     with pytest.raises(Unknown, match="check the log for its records before you repeat the write; a write with the option writeId"):
-        BatchSink(SinkOptions(URL)).commit([Staged("p1", (part("t", 2),), {"t": 4})])
+        BatchSink(SinkOptions(URL)).commit([StagedRecords("p1", (part("t", 2),), {"t": 4})])
     assert [name for name, _, _ in log.committed] == [None]
 
 
@@ -262,14 +262,14 @@ def test_a_batch_write_is_known_by_its_name_or_its_micro_batch(
     log: Log, query: str, write_id: str, name: str | None, number: dict[str, Any]
 ) -> None:
     of = (query, 3, "r") if query else ("", -1, "")
-    BatchSink(SinkOptions(URL, write_id=write_id)).commit([Staged("p1", (part("t", 2),), {"t": 4}, *of)])
+    BatchSink(SinkOptions(URL, write_id=write_id)).commit([StagedRecords("p1", (part("t", 2),), {"t": 4}, *of)])
     ((whose, done, _),) = log.committed
     assert whose == name
     assert {key: value for key, value in done.items() if key in ("batch", "run", "write")} == number
 
 
 def in_foreach_batch(log: Log, run: str, at: int, topic: str = "t") -> None:
-    BatchSink(SinkOptions(URL)).commit([Staged("p1", (part(topic, 2, at),), {topic: 4}, "q", 3, run)])
+    BatchSink(SinkOptions(URL)).commit([StagedRecords("p1", (part(topic, 2, at),), {topic: 4}, "q", 3, run)])
 
 
 def test_the_second_write_of_each_run_is_refused(log: Log, staging: list[FakeStaging]) -> None:
@@ -292,23 +292,25 @@ def test_the_second_write_of_each_run_is_refused(log: Log, staging: list[FakeSta
 def test_a_write_in_foreach_batch_whose_run_is_not_known_needs_a_name(log: Log) -> None:
     with pytest.raises(UsageError, match="set another job group: give the write a writeId"):
         in_foreach_batch(log, "", 1)
-    BatchSink(SinkOptions(URL, write_id="w")).commit([Staged("p1", (part("t", 2),), {"t": 4}, "q", 3)])
+    BatchSink(SinkOptions(URL, write_id="w")).commit([StagedRecords("p1", (part("t", 2),), {"t": 4}, "q", 3)])
     assert [name for name, _, _ in log.committed] == ["spark-q-w"]
 
 
 def test_where_nothing_was_staged_nobody_is_asked(log: Log) -> None:
-    StreamSink(SinkOptions(URL)).commit([Staged("", (), {}, "q", 3)], 3)
+    StreamSink(SinkOptions(URL)).commit([StagedRecords("", (), {}, "q", 3)], 3)
     BatchSink(SinkOptions(URL)).commit([None])
     assert (log.opened, log.forgotten) == ([], [])
     with pytest.raises(UsageError, match="did not name the query"):
-        StreamSink(SinkOptions(URL)).commit([Staged("", (), {})], 3)
+        StreamSink(SinkOptions(URL)).commit([StagedRecords("", (), {})], 3)
 
 
 def test_an_abort_lets_go_of_all_in_as_many_questions_as_it_takes(log: Log) -> None:
-    many: list[WriterCommitMessage | None] = [Staged(f"p{number}", (), {}) for number in range(limits.FORGET_PRODUCERS_MAX + 1)]
+    many: list[WriterCommitMessage | None] = [
+        StagedRecords(f"p{number}", (), {}) for number in range(limits.DELETE_PRODUCERS_MAX + 1)
+    ]
     StreamSink(SinkOptions(URL)).abort([None, *many], 0)
     BatchSink(SinkOptions(URL)).abort(many)
-    assert [len(names) for names in log.forgotten] == 2 * [limits.FORGET_PRODUCERS_MAX, 1]
+    assert [len(names) for names in log.forgotten] == 2 * [limits.DELETE_PRODUCERS_MAX, 1]
     assert log.closed == 4
 
 
@@ -338,11 +340,11 @@ class FakeStaging:
         self.marked = progress
         return SimpleNamespace(result=lambda: None)
 
-    def stage(self, topic: str, records: pa.RecordBatch) -> list[Part]:
+    def stage(self, topic: str, records: pa.RecordBatch) -> list[StagedBatch]:
         return [part(topic, records.num_rows)]
 
     @staticmethod
-    def parts(receipts: list[Part]) -> list[Part]:
+    def parts(receipts: list[StagedBatch]) -> list[StagedBatch]:
         return receipts
 
     def close(self) -> None:
@@ -363,7 +365,7 @@ def test_a_task_tells_what_it_staged_and_of_which_micro_batch(
 ) -> None:
     """Proves that bytes are counted by topic, keys with values, in slices too; and that a task without rows connects to nobody."""
     empty = shaped(False, 0)
-    assert StreamSink(SinkOptions(URL)).write(iter([empty])) == Staged("", (), {})
+    assert StreamSink(SinkOptions(URL)).write(iter([empty])) == StagedRecords("", (), {})
     assert staging == []
     run = "0d7a2c88-93c9-4d9f-a6c4-1a7a9d3f0c11"
     said = {"sql.streaming.queryId": "q", "streaming.sql.batchId": "0", "spark.jobGroup.id": run}
@@ -394,7 +396,7 @@ def test_a_task_that_fails_lets_go_of_what_it_staged(log: Log, staging: list[Fak
 def test_a_task_that_stages_too_many_batches_learns_what_to_do(
     log: Log, staging: list[FakeStaging], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(_self: FakeStaging, _topic: str, _records: pa.RecordBatch) -> list[Part]:
+    def refuse(_self: FakeStaging, _topic: str, _records: pa.RecordBatch) -> list[StagedBatch]:
         raise Refused("16384 staged batches wait", "limit")
 
     monkeypatch.setattr(FakeStaging, "stage", refuse)

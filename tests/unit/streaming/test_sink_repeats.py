@@ -11,7 +11,7 @@ from tutti.batching.encoder import check_progress
 from tutti.data.names import NAME_BYTES_MAX
 from tutti.errors import Fenced, Refused
 from tutti_spark.sink.options import WRITE_ID_MAX
-from tutti_spark.sink.repeated_writes import Write, digests, standing
+from tutti_spark.sink.repeated_writes import Write, digests, find_committed
 
 
 def test_a_write_is_known_again_whatever_order_its_tasks_ended_in() -> None:
@@ -43,8 +43,8 @@ OTHER: dict[str, Any] = {"records": 4, "topics": "T", "counts": "C", "digest": "
     ],
 )
 def test_what_comes_after_is_to_be_written(last: Write, wanted: Write) -> None:
-    assert standing(b"", wanted) is None
-    assert standing(last.progress(), wanted) is None
+    assert find_committed(b"", wanted) is None
+    assert find_committed(last.progress(), wanted) is None
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_what_comes_after_is_to_be_written(last: Write, wanted: Write) -> None:
 )
 def test_a_repeat_is_answered_with_the_first_result(last: Write, wanted: Write, caplog: pytest.LogCaptureFixture) -> None:
     """Proves that a job that gives other rows in its next run is not held up for good, and that other counts are told."""
-    assert standing(last.progress(), wanted) == orjson.loads(last.progress())
+    assert find_committed(last.progress(), wanted) == orjson.loads(last.progress())
     assert ("its repeat has 4: the first records stay" in caplog.text) is (wanted.records == 4)
 
 
@@ -77,20 +77,20 @@ def test_a_repeat_is_answered_with_the_first_result(last: Write, wanted: Write, 
 )
 def test_another_write_is_not_taken_for_a_repeat(last: Write, wanted: Write, message: str) -> None:
     with pytest.raises(Refused, match=message):
-        standing(last.progress(), wanted)
+        find_committed(last.progress(), wanted)
 
 
 @pytest.mark.parametrize("last", [b"17", b"{}", b"\xff", b'{"batch":5,"records":3,"digest":"d"}'])
 def test_what_another_producer_left_is_refused(last: bytes) -> None:
     with pytest.raises(Refused, match="this sink did not write"):
-        standing(last, write())
+        find_committed(last, write())
 
 
 def test_a_driver_that_was_left_behind_is_refused() -> None:
     kinds: list[dict[str, Any]] = [{}, STREAM]
     for kind in kinds:
         with pytest.raises(Fenced, match="micro-batch 5 of 'spark-q' comes after 6, which is in the log: another driver"):
-            standing(write(6, **kind).progress(), write(5, at=8, **kind))
+            find_committed(write(6, **kind).progress(), write(5, at=8, **kind))
 
 
 def test_what_commits_with_the_longest_write_is_taken() -> None:

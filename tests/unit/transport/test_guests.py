@@ -101,7 +101,7 @@ def test_a_second_process_of_a_name_waits_until_the_first_is_silent_for_long() -
     assert verdict.number == 0
     assert "copies" in verdict.told
     assert hall.number(b"first") == 2
-    hall.now_us += limits.TWIN_SILENT_US
+    hall.now_us += limits.DUPLICATE_SILENT_US
     assert hall.guests.met(b"second", again, 0).number == 2
 
 
@@ -114,7 +114,7 @@ def test_a_process_that_began_after_the_connection_to_the_first_broke_is_taken_a
 def test_connections_are_bounded_and_the_one_silent_for_longest_goes() -> None:
     hall = Hall(lga=2)
     hall.guests.met(b"old", other(), 0)
-    for number in range(limits.MESH_STRANGERS_MAX):
+    for number in range(limits.MESH_INTRODUCED_MAX):
         hall.now_us += 1
         hall.guests.met(b"r%d" % number, other("stranger", number=0, log=b""), 0)
     assert hall.number(b"old") == -1

@@ -200,7 +200,7 @@ def test_a_public_file_that_changed_is_read_again(keys: Path) -> None:
     assert not ring.refresh()
     generate(keys, ["ewr"])
     assert not ring.refresh(), "it may not be whole"
-    clock.us += limits.KEYS_STILL_US
+    clock.us += limits.KEYS_UNCHANGED_US
     assert ring.refresh()
     assert ring.name_of(ring.public_of("ewr")) == "ewr"
     assert not ring.refresh()
@@ -213,13 +213,13 @@ def test_what_was_read_before_holds_while_the_file_is_wrong(keys: Path) -> None:
     (keys / "group.keys").write_text("[gateways")
     assert not ring.refresh()
     assert not ring.trouble
-    clock.us += limits.KEYS_STILL_US
+    clock.us += limits.KEYS_UNCHANGED_US
     assert not ring.refresh()
     assert "still hold: " in ring.trouble
     assert ring.name_of(lga) == "lga"
     write_public(keys / "group.keys", {"jfk": ring.own.public})
     ring.refresh()
-    clock.us += limits.KEYS_STILL_US
+    clock.us += limits.KEYS_UNCHANGED_US
     assert ring.refresh()
     assert (ring.trouble, ring.name_of(lga)) == ("", "")
 
@@ -231,7 +231,7 @@ def test_a_file_that_could_not_be_read_for_a_moment_is_read_again_though_it_did_
     ring = Keyring.open(keys / "jfk.secret", keys / "group.keys", "jfk", clock)
     generate(keys, ["ewr"])
     assert not ring.refresh(), "it may not be whole"
-    clock.us += limits.KEYS_STILL_US
+    clock.us += limits.KEYS_UNCHANGED_US
     with monkeypatch.context() as full:
         full.setattr(os, "open", _no_descriptor)
         assert not ring.refresh()
@@ -247,7 +247,7 @@ def test_a_public_file_that_is_written_at_this_moment_is_not_read(keys: Path) ->
     lga = ring.public_of("lga")
     for size in range(0, len(whole), 10):
         (keys / "group.keys").write_text(whole[:size])
-        clock.us += limits.KEYS_STILL_US
+        clock.us += limits.KEYS_UNCHANGED_US
         assert not ring.refresh()
         assert (ring.name_of(lga), ring.trouble) == ("lga", "")
 

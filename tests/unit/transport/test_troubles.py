@@ -7,7 +7,7 @@ from tutti_gateway.core import limits
 from tutti_gateway.transport.interface import Trouble
 from tutti_gateway.transport.warnings_limited import Troubles
 
-LATER = common_limits.TROUBLE_TELL_US
+LATER = common_limits.WARNING_REPEAT_US
 
 
 def test_the_same_trouble_is_told_once_and_again_when_it_lasts() -> None:
@@ -23,9 +23,9 @@ def test_the_same_trouble_is_told_once_and_again_when_it_lasts() -> None:
 
 def test_many_different_ones_are_counted_and_not_kept() -> None:
     troubles = Troubles()
-    for number in range(3 * limits.TROUBLES_MAX):
+    for number in range(3 * limits.CONNECTION_PROBLEMS_MAX):
         troubles.tell(f"10.0.0.1:{number}", "garbage", 5)
-    assert len(troubles.take()) == limits.TROUBLES_MAX
-    assert troubles.untold == 2 * limits.TROUBLES_MAX
+    assert len(troubles.take()) == limits.CONNECTION_PROBLEMS_MAX
+    assert troubles.untold == 2 * limits.CONNECTION_PROBLEMS_MAX
     troubles.tell("lga", "another group", 5 + LATER)
     assert troubles.take() == [Trouble("lga", "another group")]

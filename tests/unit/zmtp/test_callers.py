@@ -120,9 +120,9 @@ def test_who_finds_no_place_is_counted_and_told_of_once_a_minute(port: Port) -> 
         assert port.callers.door.refused == refused
         port.callers.keep()
         assert ["connections were refused on the port" in told for told in port.told] == [True]
-    port.now_us += limits.TROUBLE_TELL_US
+    port.now_us += limits.WARNING_REPEAT_US
     port.callers.keep()
-    port.now_us += limits.TROUBLE_TELL_US
+    port.now_us += limits.WARNING_REPEAT_US
     port.callers.keep()
     assert [told.partition(" ")[0] for told in port.told] == ["1", "2"]
 

@@ -31,7 +31,7 @@ class ViewBody(msgspec.Struct, frozen=True, array_like=True):
     members: tuple[int, ...]
 
 
-class AttemptBody(msgspec.Struct, frozen=True, array_like=True):
+class LaneViewBody(msgspec.Struct, frozen=True, array_like=True):
     """VIEW in a lane: the members of the attempt (gateway numbers, oldest first) and their disks.
 
     Attributes:
@@ -140,7 +140,18 @@ class TxnBody(msgspec.Struct, frozen=True, array_like=True):
 
 
 Body = TypeVar(
-    "Body", ViewBody, AttemptBody, RosterBody, EpochBody, TopicBody, ForgetBody, AbortBody, TickBody, TrimBody, OffsetsBody, TxnBody
+    "Body",
+    ViewBody,
+    LaneViewBody,
+    RosterBody,
+    EpochBody,
+    TopicBody,
+    ForgetBody,
+    AbortBody,
+    TickBody,
+    TrimBody,
+    OffsetsBody,
+    TxnBody,
 )
 
 _ENCODER = msgspec.msgpack.Encoder(order="deterministic")
@@ -148,7 +159,7 @@ _DECODERS: dict[type, msgspec.msgpack.Decoder[object]] = {
     kind: msgspec.msgpack.Decoder(kind)
     for kind in (
         ViewBody,
-        AttemptBody,
+        LaneViewBody,
         RosterBody,
         EpochBody,
         TopicBody,

@@ -23,7 +23,7 @@ _TABLE = [_entry(index) for index in range(256)]
 _BY_HIGH_BYTE = {entry >> 24: index for index, entry in enumerate(_TABLE)}
 
 
-def stand_in(length: int, crc: int, before: int = 0) -> bytes:
+def stub_body(length: int, crc: int, before: int = 0) -> bytes:
     """Return `length` bytes (at least 4) that change a CRC32C from `before` to `crc`: zeros, then four computed bytes."""
     zeros = bytes(length - BYTES_MIN)
     state, wanted = crc32c(zeros, before) ^ _ONES, crc ^ _ONES

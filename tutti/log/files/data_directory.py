@@ -17,11 +17,11 @@ from typing import Annotated, Any
 
 import msgspec
 
-from tutti.data.lane_name import NEW_LANE
+from tutti.data.lane_name import NEW_LANE_REMEDY
 from tutti.errors import Damaged, DirectoryRefused, WrongDirectory, disk_remedy, remedy
-from tutti.log.files.disk_space import no_room
-from tutti.log.files.file_identity import Birth, birth_of
-from tutti.log.files.lane_paths import lane_at
+from tutti.log.files.disk_space import is_disk_full
+from tutti.log.files.file_identity import FileIdentity, file_identity_of
+from tutti.log.files.lane_paths import lane_of_path
 from tutti.log.files.layout import FORMAT_VERSION, IDENTITY, LOCK, LOG
 from tutti.log.files.storage import Storage, SyncFailed, read_file
 from tutti.runtime.fsync import DIRECTORY_MODE, open_file
@@ -54,7 +54,7 @@ class Identity(msgspec.Struct, frozen=True):
     log: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{32})?$")] = ""
     left: str = ""
     place: int = 0
-    file: Birth | None = None
+    file: FileIdentity | None = None
 
 
 def read_identity(path: str) -> Identity | None:
@@ -97,7 +97,7 @@ def no_identity(path: str) -> WrongDirectory:
     return WrongDirectory(f"{path} is not the data directory of a gateway: it has no {IDENTITY}{hint}")
 
 
-class Directory:
+class DataDirectory:
     """An open and locked data directory. The lock ends with the process, even after a crash.
 
     Attributes:
@@ -153,7 +153,7 @@ class Directory:
         try:
             self._write(place=_log_inode(self.path))
         except OSError as error:
-            if self.copied or not no_room(error):  # with a full disk, the stored identity stays valid
+            if self.copied or not is_disk_full(error):  # with a full disk, the stored identity stays valid
                 raise
         self.copied, self._is_original = False, True
 
@@ -212,7 +212,7 @@ class Directory:
             self._lock = -1
 
 
-def open_directory(path: str, *, gateway: str, group: str, create: bool = True, storage: Storage | None = None) -> Directory:
+def open_directory(path: str, *, gateway: str, group: str, create: bool = True, storage: Storage | None = None) -> DataDirectory:
     """Lock the data directory of a gateway; with `create`, initialise a new or empty one.
 
     Raises:
@@ -223,7 +223,7 @@ def open_directory(path: str, *, gateway: str, group: str, create: bool = True, 
     return _open(os.path.abspath(path), gateway, group, create, storage or Storage(), _IN_USE_HINT)
 
 
-def lock_directory(path: str | os.PathLike[str], storage: Storage | None = None) -> Directory:
+def lock_directory(path: str | os.PathLike[str], storage: Storage | None = None) -> DataDirectory:
     """Lock the data directory of any gateway (for repair).
 
     Raises:
@@ -231,10 +231,10 @@ def lock_directory(path: str | os.PathLike[str], storage: Storage | None = None)
         DirectoryRefused, Damaged: as `open_directory`.
     """
     path = os.path.abspath(path)
-    if lane_at(path) is not None:
+    if lane_of_path(path) is not None:
         raise WrongDirectory(
             f"{path} is a lane, and lanes are never truncated: its gateway fetches lost records from the others. If it is the "
-            f"gateway's own lane, and `halted` in `lanes` of the status, {NEW_LANE}"
+            f"gateway's own lane, and `halted` in `lanes` of the status, {NEW_LANE_REMEDY}"
         )
     identity = read_identity(path)
     if identity is None:
@@ -243,7 +243,7 @@ def lock_directory(path: str | os.PathLike[str], storage: Storage | None = None)
     return _open(path, identity.gateway, identity.group, False, storage or Storage(), advice)
 
 
-def moved(path: str | os.PathLike[str]) -> bool:
+def declare_moved(path: str | os.PathLike[str]) -> bool:
     """Declare a moved directory the original. Return True if it was considered a copy.
 
     Raises:
@@ -258,7 +258,7 @@ def moved(path: str | os.PathLike[str]) -> bool:
     return copied
 
 
-def _open(path: str, gateway: str, group: str, create: bool, storage: Storage, when_in_use: str) -> Directory:
+def _open(path: str, gateway: str, group: str, create: bool, storage: Storage, when_in_use: str) -> DataDirectory:
     try:
         if create:
             _make_directories(path, storage)
@@ -267,7 +267,7 @@ def _open(path: str, gateway: str, group: str, create: bool, storage: Storage, w
     except OSError as error:
         raise DirectoryRefused(f"data directory {path} is not usable: {error.strerror}; {remedy(error)}") from error
     try:
-        return Directory(path, _load_or_create(path, gateway, group, create, storage), lock, storage)
+        return DataDirectory(path, _load_or_create(path, gateway, group, create, storage), lock, storage)
     except OSError as error:
         os.close(lock)
         raise DirectoryRefused(f"data directory {path} is not usable: {error.strerror}; {remedy(error)}") from error
@@ -339,7 +339,7 @@ def _is_copy(path: str, identity: Identity) -> bool:
     Owner and mode do not count, because some hosts set them again at each start.
     """
     file = identity.file
-    return 0 < identity.place != _log_inode(path) or not (file is None or file.fits(birth_of(os.path.join(path, IDENTITY))))
+    return 0 < identity.place != _log_inode(path) or not (file is None or file.fits(file_identity_of(os.path.join(path, IDENTITY))))
 
 
 def _log_inode(path: str) -> int:
@@ -361,12 +361,12 @@ def _write_identity(path: str, identity: Identity, storage: Storage) -> Identity
     return identity
 
 
-def _new_file(path: str, then: str, storage: Storage) -> Birth | None:
+def _new_file(path: str, then: str, storage: Storage) -> FileIdentity | None:
     """Create a file, rename it, and return its identity.
 
     None if the identity changes with the name, as on file systems that derive inodes from paths: such an identity is useless.
     """
     storage.close(storage.open(path, create=True))
-    made = birth_of(path)
+    made = file_identity_of(path)
     storage.rename(path, then)
-    return made if made == birth_of(then) else None
+    return made if made == file_identity_of(then) else None

@@ -10,8 +10,8 @@ from typing import TypeVar
 from tutti import limits
 from tutti.errors import Damaged, DiskFailed, DiskFull
 from tutti.log.files.layout import RESERVE
-from tutti.log.files.options import LogOptions, Space
-from tutti.log.files.storage import Storage, SyncFailed, Unreadable
+from tutti.log.files.options import FreeSpace, LogOptions
+from tutti.log.files.storage import MediumError, Storage, SyncFailed
 
 _FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
 _HYSTERESIS = 1.25  # hysteresis: the low-space state ends at this multiple of the limit
@@ -19,14 +19,14 @@ _HYSTERESIS = 1.25  # hysteresis: the low-space state ends at this multiple of t
 Result = TypeVar("Result")
 
 
-def no_room(error: OSError) -> bool:
+def is_disk_full(error: OSError) -> bool:
     """True if an error means a full disk and a retry is possible. A failed sync never counts as one."""
     return error.errno in _FULL_ERRNOS and not isinstance(error, SyncFailed)
 
 
 def failure_of(what: str, path: str, error: OSError) -> DiskFull | DiskFailed:
     """Return the log's error for an OS error during `what` (for example "writing") on a path."""
-    if no_room(error):
+    if is_disk_full(error):
         return DiskFull(f"the disk is full: {what} {path} failed ({error.strerror}): free some space")
     return DiskFailed(
         f"{what} {path} failed ({error.strerror}): the gateway writes nothing more until a restart; check the disk first"
@@ -35,7 +35,7 @@ def failure_of(what: str, path: str, error: OSError) -> DiskFull | DiskFailed:
 
 def failure_of_start(path: str, error: OSError) -> DiskFull | DiskFailed | Damaged:
     """Return the log's error for an OS error during its start. A file that the device cannot read counts as corrupt."""
-    if not isinstance(error, Unreadable):
+    if not isinstance(error, MediumError):
         return failure_of("starting the log in", path, error)
     return Damaged(
         f"{error.filename or path} cannot be read ({error.strerror}), and no other file holds the same data: check the disk, and "
@@ -43,7 +43,7 @@ def failure_of_start(path: str, error: OSError) -> DiskFull | DiskFailed | Damag
     )
 
 
-class Room:
+class DiskSpace:
     """Watches the free space and manages the reserve file."""
 
     def __init__(self, directory: str, options: LogOptions, storage: Storage, *, given_up: bool = False) -> None:
@@ -60,7 +60,7 @@ class Room:
         self.in_reserve = given_up  # the reserve is in use: only required writes are allowed
         self._keep_reserve()
 
-    def space(self) -> Space:
+    def space(self) -> FreeSpace:
         """Return the free space and its state. Below the limit, new messages must be refused until there is a quarter more."""
         free = self._storage.free_bytes(self._directory)
         limit = self._options.disk_low_bytes
@@ -74,7 +74,7 @@ class Room:
             if low
             else ""
         )
-        return Space(free, low, reason)
+        return FreeSpace(free, low, reason)
 
     def _bytes_to_end_low(self) -> int:
         """Return the free bytes that end the current low-space state."""
@@ -98,14 +98,14 @@ class Room:
         try:
             return act()
         except OSError as error:
-            if not no_room(error) or not os.path.exists(self._reserve):
+            if not is_disk_full(error) or not os.path.exists(self._reserve):
                 raise
         self._storage.remove(self._reserve)
         self.in_reserve = True
         try:
             return act()
         except OSError as error:
-            if no_room(error):
+            if is_disk_full(error):
                 raise DiskFull(f"the disk of {self._directory} has no space for {what}: free some space") from error
             raise
 
@@ -123,7 +123,7 @@ class Room:
             self._storage.sync(fd)  # the file holds no data yet, so a full disk reported here loses only the reserve
         except OSError as error:
             self._storage.remove(temporary)
-            if not no_room(error):
+            if not is_disk_full(error):
                 raise
             return  # another process used the space first; the next check retries
         finally:

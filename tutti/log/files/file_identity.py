@@ -10,7 +10,7 @@ import struct
 
 import msgspec
 
-from tutti.runtime.reserved_fds import patiently
+from tutti.runtime.reserved_fds import with_descriptor_wait
 
 _NS = 1_000_000_000
 
@@ -22,7 +22,7 @@ _TIME, _TIME_AT = struct.Struct("=qI"), 80
 _GET_GENERATION = 0x80087601  # FS_IOC_GETVERSION of ioctl_iflags(2), which returns an int
 
 
-class Birth(msgspec.Struct, frozen=True):
+class FileIdentity(msgspec.Struct, frozen=True):
     """Identity of one file.
 
     File systems reuse inodes, so the birth time `born` (ns since 1970) is part of the identity. If the file system has no birth
@@ -33,22 +33,22 @@ class Birth(msgspec.Struct, frozen=True):
     born: int = 0
     generation: int = 0
 
-    def fits(self, other: Birth) -> bool:
+    def fits(self, other: FileIdentity) -> bool:
         """True if both can be the same file. Only values known on both sides count, because kernels differ in what they return."""
         pairs = ((self.born, other.born), (self.generation, other.generation))
         return self.inode == other.inode and all(not mine or not its or mine == its for mine, its in pairs)
 
 
-def birth_of(path: str) -> Birth:
+def file_identity_of(path: str) -> FileIdentity:
     """Return the identity of the file at a path.
 
     Raises:
         OSError: the file cannot be opened.
     """
-    fd = patiently(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
+    fd = with_descriptor_wait(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
     try:
         born = _born(fd)
-        return Birth(os.fstat(fd).st_ino, born, 0 if born else _generation(fd))
+        return FileIdentity(os.fstat(fd).st_ino, born, 0 if born else _generation(fd))
     finally:
         os.close(fd)
 

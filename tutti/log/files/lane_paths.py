@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 from tutti.data.lane_name import LaneName
-from tutti.log.files.layout import positions_named
+from tutti.log.files.layout import list_positions
 from tutti.log.files.storage import read_file
-from tutti.runtime.reserved_fds import patiently
+from tutti.runtime.reserved_fds import with_descriptor_wait
 
 LANES = "lanes"
 OWN = "lane"  # in a gateway's directory: the name of its own lane, written before the lane's first write
@@ -19,16 +19,16 @@ def lane_path(directory: str, lane: LaneName) -> str:
     return os.path.join(directory, LANES, lane.text)
 
 
-def lanes_there(directory: str) -> list[LaneName]:
+def list_lanes(directory: str) -> list[LaneName]:
     """Return the lanes in a gateway's directory, sorted by number; empty for a directory of a release without lanes."""
     try:
-        names = patiently(lambda: os.listdir(os.path.join(directory, LANES)))
+        names = with_descriptor_wait(lambda: os.listdir(os.path.join(directory, LANES)))
     except FileNotFoundError:
         return []
     return sorted(lane for name in names if (lane := LaneName.parse(name)) is not None)
 
 
-def noted_lane(directory: str) -> LaneName | None:
+def recorded_own_lane(directory: str) -> LaneName | None:
     """Return the recorded own lane of the gateway, even if its directory is gone; None if none is recorded."""
     try:
         return LaneName.parse(read_file(os.path.join(directory, OWN)).decode("ascii", "replace").strip())
@@ -36,12 +36,12 @@ def noted_lane(directory: str) -> LaneName | None:
         return None
 
 
-def is_begun(directory: str, lane: LaneName) -> bool:
+def lane_has_log(directory: str, lane: LaneName) -> bool:
     """True if the lane holds a log. The directory of a lane that is still being created has none."""
-    return bool(positions_named(lane_path(directory, lane), "seg"))
+    return bool(list_positions(lane_path(directory, lane), "seg"))
 
 
-def lane_at(path: str) -> tuple[str, LaneName] | None:
+def lane_of_path(path: str) -> tuple[str, LaneName] | None:
     """Return the gateway's directory and the lane if the path is a lane's directory, else None."""
     lanes, name = os.path.split(os.path.abspath(path))
     directory, folder = os.path.split(lanes)

@@ -13,13 +13,13 @@ from tutti.data.frames.frame import Buffer, crc32c
 from tutti.errors import Damaged, WrongDirectory
 from tutti.log.files.log_start import read_start
 from tutti.log.files.storage import Storage, read_file
-from tutti.runtime.reserved_fds import patiently
+from tutti.runtime.reserved_fds import with_descriptor_wait
 
 FORMAT_VERSION = 1  # version of the whole directory; files with their own format repeat it
 
 LOCK = "LOCK"
 IDENTITY = "identity.json"
-SCALARS = "scalars"
+HARD_STATE_FILE = "scalars"
 LIVE = "live"
 RESERVE = "reserve"
 LOG = "log"
@@ -51,13 +51,13 @@ def snapshot_path(directory: str, first: int) -> str:
     return os.path.join(directory, LOG, f"{first:020d}.snap")
 
 
-def positions_named(directory: str, kind: str, *, all_there: bool = False) -> list[int]:
+def list_positions(directory: str, kind: str, *, all_there: bool = False) -> list[int]:
     """Return the positions in the names of the log's files of a kind ("seg", "idx" or "snap"), ascending; empty without a log.
 
     Files below the start of the log are included only with `all_there`.
     """
     try:
-        names = patiently(lambda: os.listdir(os.path.join(directory, LOG)))
+        names = with_descriptor_wait(lambda: os.listdir(os.path.join(directory, LOG)))
     except FileNotFoundError:
         return []
     begin = (
@@ -76,7 +76,7 @@ def remove_before(directory: str, storage: Storage, first: int, segments_max: in
     left = False
     gone = 0
     for kind in ("seg", "idx", "snap"):
-        before = [position for position in positions_named(directory, kind, all_there=True) if position < first]
+        before = [position for position in list_positions(directory, kind, all_there=True) if position < first]
         if segments_max is not None and len(before) > segments_max:
             before, left = before[:segments_max], True
         for position in before:

@@ -19,7 +19,7 @@ from tutti.data.log_state import LogState
 from tutti.log.files.layout import LIVE, PAGE
 from tutti.log.files.mapped_pages import map_file
 from tutti.runtime.fsync import open_file
-from tutti.runtime.reserved_fds import spared
+from tutti.runtime.reserved_fds import with_reserved_descriptor
 
 _MAGIC: Final = int.from_bytes(b"TUTLIVE1", "little")
 _BOOT_FILE = "/proc/sys/kernel/random/boot_id"
@@ -43,7 +43,7 @@ def boot_id() -> bytes:
 def process_started(pid: int) -> int:
     """Return a process's start time in clock ticks after boot; 0 if it does not run. With the pid it identifies the process."""
     try:
-        with spared(lambda: open(f"/proc/{pid}/stat", "rb")) as file:
+        with with_reserved_descriptor(lambda: open(f"/proc/{pid}/stat", "rb")) as file:
             fields = file.read().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return 0
@@ -184,7 +184,7 @@ def inode_of(directory: str) -> int:
 def open_live(directory: str) -> LiveView | None:
     """Open the live page of a directory; None without one."""
     try:
-        fd = spared(lambda: open_file(os.path.join(directory, LIVE), os.O_RDONLY))
+        fd = with_reserved_descriptor(lambda: open_file(os.path.join(directory, LIVE), os.O_RDONLY))
     except FileNotFoundError:
         return None
     try:

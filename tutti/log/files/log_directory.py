@@ -7,7 +7,7 @@ from typing import Protocol
 from tutti.log.files.storage import Storage
 
 
-class Home(Protocol):
+class LogDirectory(Protocol):
     """A directory with one writer process: a gateway's data directory (`data_directory.Directory`), or that of a lane in it."""
 
     path: str

@@ -22,7 +22,7 @@ _HEAD = struct.Struct("<4sIQqI")
 _CRC = struct.Struct("<I")
 
 
-class Start(NamedTuple):
+class LogStart(NamedTuple):
     """The start of a log.
 
     Attributes:
@@ -41,7 +41,7 @@ def start_path(directory: str) -> str:
     return os.path.join(directory, START)
 
 
-def read_start(directory: str) -> Start:
+def read_start(directory: str) -> LogStart:
     """Return the start of a directory's log: position 1 unless the file names another.
 
     Raises:
@@ -52,7 +52,7 @@ def read_start(directory: str) -> Start:
     try:
         data = read_file(path)
     except (FileNotFoundError, NotADirectoryError):
-        return Start()
+        return LogStart()
     head = data[: _HEAD.size]
     if len(data) < _HEAD.size + _CRC.size or head[:4] != _MAGIC or _CRC.unpack_from(data, _HEAD.size)[0] != crc32c(head):
         raise Damaged(
@@ -64,10 +64,10 @@ def read_start(directory: str) -> Start:
         raise WrongDirectory(
             f"{path} has format {version}, but this release supports format {_VERSION}: use the release that wrote it"
         )
-    return Start(first, offset, bool(replacing))
+    return LogStart(first, offset, bool(replacing))
 
 
-def write_start(directory: str, start: Start, storage: Storage) -> None:
+def write_start(directory: str, start: LogStart, storage: Storage) -> None:
     """Store the start of the log durably."""
     head = _HEAD.pack(_MAGIC, _VERSION, start.first, start.offset, start.replacing)
     storage.replace_file(start_path(directory), head + _CRC.pack(crc32c(head)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 
-from tutti.runtime.reserved_fds import patiently
+from tutti.runtime.reserved_fds import with_descriptor_wait
 
 MADV_POPULATE_READ = 22  # Linux 5.14
 _NOT_KNOWN = frozenset({22, 38})  # EINVAL, ENOSYS
@@ -17,7 +17,7 @@ def map_file(fd: int, size: int) -> mmap.mmap:
     Raises:
         OSError: the mapping failed.
     """
-    return patiently(lambda: mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ))
+    return with_descriptor_wait(lambda: mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ))
 
 
 def advise(mapped: mmap.mmap, start: int, length: int) -> None:

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from tutti import limits
 
-VoteMark = Literal["timely", "strict"]
+VoteMarkMode = Literal["timely", "strict"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class LogOptions:
     prepared_segments: int = limits.PREPARED_SEGMENTS
     reserved_bytes: int = limits.RESERVED_BYTES
     disk_low_bytes: int = limits.DISK_LOW_BYTES
-    vote_mark: VoteMark = "timely"
+    vote_mark: VoteMarkMode = "timely"
     retention_bytes: int = 0
     retention_us: int = 0
     keep_for: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class LogOptions:
     snapshot_frames: int = limits.SNAPSHOT_FRAMES
 
 
-class Space(NamedTuple):
+class FreeSpace(NamedTuple):
     """Free space of the log's file system: bytes, whether that is low, and then the reason and remedy."""
 
     free_bytes: int

@@ -12,14 +12,14 @@ from tutti import limits
 from tutti.errors import DiskFull
 
 
-def together(acts: Sequence[Callable[[], None]]) -> None:
+def sync_in_parallel(acts: Sequence[Callable[[], None]]) -> None:
     """Run all functions, several at a time, and wait for all. Then raise the error of one, and `DiskFull` only if no other failed.
 
     Each sync runs in a daemon thread of its own, so a hanging sync blocks this call but never the exit of the process.
     """
     errors: list[Exception] = []
-    for start in range(0, len(acts), limits.SYNCS_TOGETHER_MAX):
-        first, *others = acts[start : start + limits.SYNCS_TOGETHER_MAX]
+    for start in range(0, len(acts), limits.PARALLEL_SYNCS_MAX):
+        first, *others = acts[start : start + limits.PARALLEL_SYNCS_MAX]
         threads = [thread for act in others if (thread := _start(act, errors)) is not None]
         _run(first, errors)
         for thread in threads:

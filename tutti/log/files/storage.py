@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from tutti.data.frames.frame import Buffer
 from tutti.runtime.fsync import open_file, sync_directory
-from tutti.runtime.reserved_fds import patiently
+from tutti.runtime.reserved_fds import with_descriptor_wait
 
 NS_PER_US = 1000
 IOV_MAX = 1024  # buffers per vectored write (Linux UIO_MAXIOV)
@@ -28,7 +28,7 @@ class SyncFailed(OSError):
     """
 
 
-class Unreadable(OSError):
+class MediumError(OSError):
     """The device cannot read a file's content, so the file counts as corrupt. A failed write instead means a failed disk."""
 
 
@@ -45,7 +45,7 @@ class Storage:
     def open(self, path: str, *, create: bool = False) -> int:
         """Open a file for reading and writing; `create` creates it if it does not exist."""
         flags = os.O_RDWR | (os.O_CREAT if create else 0)
-        return patiently(lambda: open_file(path, flags))
+        return with_descriptor_wait(lambda: open_file(path, flags))
 
     def close(self, fd: int) -> None:
         """Close a descriptor."""
@@ -54,7 +54,7 @@ class Storage:
     def read(self, fd: int, size: int, at: int) -> bytes:
         """Return `size` bytes from byte `at`, or fewer at the end of the file."""
         parts = []
-        with reading():
+        with translating_read_errors():
             while size > 0 and (part := os.pread(fd, size, at)):
                 parts.append(part)
                 size -= len(part)
@@ -107,7 +107,7 @@ class Storage:
 
     def sync_directory(self, path: str) -> None:
         """Make created, changed and deleted names of the directory durable."""
-        patiently(lambda: sync_directory(path))
+        with_descriptor_wait(lambda: sync_directory(path))
 
     def make_durable(self, fd: int) -> None:
         """Sync a file.
@@ -155,8 +155,8 @@ class Storage:
 
 
 @contextlib.contextmanager
-def reading(path: str | None = None) -> Iterator[None]:
-    """Context in which EIO becomes `Unreadable`, for reads of a file's content.
+def translating_read_errors(path: str | None = None) -> Iterator[None]:
+    """Context in which EIO becomes `MediumError`, for reads of a file's content.
 
     Raises:
         Unreadable: the device cannot read the data.
@@ -165,7 +165,7 @@ def reading(path: str | None = None) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno == errno.EIO:
-            raise Unreadable(error.errno, error.strerror, path) from error
+            raise MediumError(error.errno, error.strerror, path) from error
         raise
 
 
@@ -176,7 +176,7 @@ def read_file(path: str, size: int = -1) -> bytes:
         OSError: the file cannot be opened.
         Unreadable: the device cannot read it.
     """
-    with patiently(lambda: open(path, "rb", opener=open_file)) as file, reading(path):
+    with with_descriptor_wait(lambda: open(path, "rb", opener=open_file)) as file, translating_read_errors(path):
         return file.read(size)
 
 

@@ -39,7 +39,7 @@ from tutti.errors import Damaged, FormatError, WrongDirectory
 from tutti.log.files.mapped_pages import advise, map_file, populate
 from tutti.log.format.index import Rows, build_rows
 from tutti.runtime.fsync import open_file
-from tutti.runtime.reserved_fds import patiently
+from tutti.runtime.reserved_fds import with_descriptor_wait
 
 AHEAD_BYTES = 64 << 10  # read-ahead for headers: more would read bodies that the scan skips
 _FOLIO_BYTES = 2 << 20  # the kernel can map a large folio of this size; only a release of the whole folio frees it
@@ -49,7 +49,7 @@ _LENGTHS = struct.Struct("<HI")
 _CRC = struct.Struct("<I")
 
 
-class Stop(enum.Enum):
+class StopReason(enum.Enum):
     """Reason for the end of a scan."""
 
     LAST = "the last requested position"
@@ -69,7 +69,7 @@ class Abort(NamedTuple):
     epoch: int
 
 
-def abort_of(frame: Frame) -> Abort:
+def decode_abort(frame: Frame) -> Abort:
     """Decode an ABORT frame."""
     return Abort(decode_body(AbortBody, frame.body).position, frame.position, frame.producer, frame.epoch)
 
@@ -85,7 +85,7 @@ class SegmentMap:
         """
         self.path = path
         self.first = first
-        fd = patiently(lambda: open_file(path, os.O_RDONLY))
+        fd = with_descriptor_wait(lambda: open_file(path, os.O_RDONLY))
         try:
             self.size = os.fstat(fd).st_size
             self.map = map_file(fd, self.size) if self.size else None
@@ -157,7 +157,7 @@ class SegmentMap:
             self.map.madvise(mmap.MADV_DONTNEED, start, end - start)
 
 
-class Walk:
+class FrameScan:
     """Result of a scan over the frames of a segment.
 
     Attributes:
@@ -177,7 +177,7 @@ class Walk:
         self.place = place
         self.chain = chain
         self.places = array("Q")
-        self.stop = Stop.LAST
+        self.stop = StopReason.LAST
 
     @property
     def position(self) -> int:
@@ -197,7 +197,7 @@ class Walk:
 
     def aborts(self, headers: npt.NDArray[np.void]) -> list[Abort]:
         """Return the ABORT frames among `headers`, the headers of the first scanned frames."""
-        return [abort_of(self.frame(self.first + int(at))) for at in np.flatnonzero(headers["kind"] == Kind.ABORT)]
+        return [decode_abort(self.frame(self.first + int(at))) for at in np.flatnonzero(headers["kind"] == Kind.ABORT)]
 
     def rows(self, headers: npt.NDArray[np.void], aborts: Sequence[Abort], offset: int, tick: int) -> Rows:
         """Return the index rows of the first scanned frames.
@@ -219,13 +219,13 @@ class Walk:
             places,
             (ends - places).astype(np.uint32),
             ticks,
-            aborted=voided(headers, aborts),
+            aborted=void_positions(headers, aborts),
             offset=offset,
             tick=tick,
         )
 
 
-def voided(headers: npt.NDArray[np.void], aborts: Sequence[Abort]) -> frozenset[int]:
+def void_positions(headers: npt.NDArray[np.void], aborts: Sequence[Abort]) -> frozenset[int]:
     """Return the positions of the batches among `headers` that an ABORT voids (design, section 4.4)."""
     found: set[int] = set()
     for start, end, producer, epoch in aborts:
@@ -242,7 +242,7 @@ def voided(headers: npt.NDArray[np.void], aborts: Sequence[Abort]) -> frozenset[
 
 def walk(
     segment: SegmentMap, place: int, position: int, chain: int, *, last: int | None = None, bodies_from: int | None = 0
-) -> Walk:
+) -> FrameScan:
     """Scan the frames from byte `place`, where `position` follows a frame with header CRC `chain`.
 
     Args:
@@ -252,21 +252,21 @@ def walk(
     Raises:
         WrongDirectory: a valid header has a version or kind that this release does not know.
     """
-    found = Walk(segment, position, place, chain)
+    found = FrameScan(segment, position, place, chain)
     view, size, places = segment.view, segment.size, found.places
     extend = google_crc32c.extend
     populated = kept = place
     while True:
         if last is not None and position > last:
-            found.stop = Stop.LAST
+            found.stop = StopReason.LAST
             break
         if place + HEADER_SIZE > size:
-            found.stop = Stop.FULL
+            found.stop = StopReason.FULL
             break
         if place + HEADER_SIZE > populated:
             populated = segment.readable(place, place + AHEAD_BYTES, place + HEADER_SIZE)
             if not populated:
-                found.stop = Stop.UNREADABLE
+                found.stop = StopReason.UNREADABLE
                 break
             if place - kept > _RELEASE_BYTES:
                 segment.release(kept, place)
@@ -275,7 +275,7 @@ def walk(
         magic, version, kind, _, _, named = _FIXED.unpack_from(head)
         crc = extend(chain, head[:CRC_AT])
         if magic != MAGIC or crc != _CRC.unpack_from(head, CRC_AT)[0] or named != position:
-            found.stop = Stop.CLEAN if head == TERMINATOR else Stop.HEADER
+            found.stop = StopReason.CLEAN if head == TERMINATOR else StopReason.HEADER
             break
         if version != VERSION or kind not in KINDS:
             raise WrongDirectory(
@@ -285,10 +285,10 @@ def walk(
         progress_length, body_length = _LENGTHS.unpack_from(head, 70)
         end = place + HEADER_SIZE + padded(progress_length) + padded(body_length)
         if end > size:
-            found.stop = Stop.HEADER
+            found.stop = StopReason.HEADER
             break
         if bodies_from is not None and (kind != Kind.BATCH or position >= bodies_from) and not _payload_good(segment, place, end):
-            found.stop = Stop.BODY
+            found.stop = StopReason.BODY
             break
         places.append(place)
         place, position, chain = end, position + 1, crc

@@ -7,11 +7,11 @@ import struct
 from typing import NamedTuple
 
 from tutti.data.frames.frame import crc32c
-from tutti.data.hard_state import Scalars
+from tutti.data.hard_state import HardState
 from tutti.errors import Damaged, WrongDirectory
-from tutti.log.files.layout import FORMAT_VERSION, LOG, PAGE, SCALARS
+from tutti.log.files.layout import FORMAT_VERSION, HARD_STATE_FILE, LOG, PAGE
 from tutti.log.files.storage import Storage, read_file
-from tutti.log.format.vote_mark import MARK_SIZE, MARK_SIZE_BOUND, Mark, read_mark
+from tutti.log.format.vote_mark import MARK_SIZE, MARK_SIZE_BOUND, VoteMark, read_mark
 
 MAGIC = b"TUTC"
 SLOTS = (0, PAGE)
@@ -20,7 +20,7 @@ _CRC = struct.Struct("<I")
 _CRC_AT = _HEAD.size + MARK_SIZE
 
 
-class Stored(NamedTuple):
+class HardStateSlot(NamedTuple):
     """Content of a slot.
 
     Attributes:
@@ -31,12 +31,12 @@ class Stored(NamedTuple):
     """
 
     sequence: int
-    scalars: Scalars
-    mark: Mark
+    scalars: HardState
+    mark: VoteMark
     segment: int
 
 
-def encode_slot(stored: Stored) -> bytes:
+def encode_slot(stored: HardStateSlot) -> bytes:
     """Encode a slot of 512 bytes, one disk sector."""
     scalars = stored.scalars
     head = _HEAD.pack(
@@ -46,7 +46,7 @@ def encode_slot(stored: Stored) -> bytes:
     return (head + _CRC.pack(crc32c(head))).ljust(MARK_SIZE_BOUND, b"\0")
 
 
-def decode_slot(data: bytes, path: str) -> Stored | None:
+def decode_slot(data: bytes, path: str) -> HardStateSlot | None:
     """Decode the slot at the start of `data`; None if it is invalid.
 
     Raises:
@@ -60,16 +60,16 @@ def decode_slot(data: bytes, path: str) -> Stored | None:
             f"{path} has format {version}, but this release supports format {FORMAT_VERSION}: use the release that wrote it"
         )
     mark = read_mark(data[_HEAD.size : _CRC_AT])
-    return None if mark is None else Stored(sequence, Scalars(promised, accepted, coordinated), mark, segment)
+    return None if mark is None else HardStateSlot(sequence, HardState(promised, accepted, coordinated), mark, segment)
 
 
-def read_scalars(directory: str) -> Stored | None:
+def read_hard_state(directory: str) -> HardStateSlot | None:
     """Return the newest valid slot of a directory; None if it has no hard-state file yet.
 
     Raises:
         Damaged: no slot is valid.
     """
-    path = os.path.join(directory, SCALARS)
+    path = os.path.join(directory, HARD_STATE_FILE)
     try:
         data = read_file(path)
     except FileNotFoundError:
@@ -83,7 +83,7 @@ def read_scalars(directory: str) -> Stored | None:
     return max(slots, key=lambda slot: slot.sequence)
 
 
-def check_kept(directory: str, stored: Stored | None, firsts: list[int], log: str) -> None:
+def check_hard_state(directory: str, stored: HardStateSlot | None, firsts: list[int], log: str) -> None:
     """Check that hard state and segments both exist, or neither. With one alone, a start would take the log for a new one.
 
     Args:
@@ -95,21 +95,21 @@ def check_kept(directory: str, stored: Stored | None, firsts: list[int], log: st
         Damaged: one of them is missing.
     """
     if stored is None and firsts:
-        path = os.path.join(directory, SCALARS)
+        path = os.path.join(directory, HARD_STATE_FILE)
         raise Damaged(f"{path} is missing beside an existing log, so the promises of this gateway are unknown: restore the file")
     if not firsts and (log or (stored is not None and (stored.mark.position or stored.segment))):
         raise Damaged(f"{directory} held log {log}, but {os.path.join(directory, LOG)} has no segment of it: restore the files")
 
 
-class ScalarsFile:
+class HardStateFile:
     """The open hard-state file. Each write replaces the older slot and syncs it before it returns."""
 
-    def __init__(self, directory: str, storage: Storage, stored: Stored | None) -> None:
+    def __init__(self, directory: str, storage: Storage, stored: HardStateSlot | None) -> None:
         """Open the file and make its content durable; create it if `stored` (the result of `read_scalars`) is None."""
         self._storage = storage
-        self.path = os.path.join(directory, SCALARS)
+        self.path = os.path.join(directory, HARD_STATE_FILE)
         if stored is None:
-            stored = Stored(1, Scalars(), Mark(), 0)
+            stored = HardStateSlot(1, HardState(), VoteMark(), 0)
             storage.replace_file(self.path, encode_slot(stored).ljust(2 * PAGE, b"\0"))
         self.sequence = stored.sequence
         self.scalars = stored.scalars
@@ -122,9 +122,9 @@ class ScalarsFile:
         storage.write(self._fd, [encode_slot(stored)], newest)
         storage.make_durable(self._fd)
 
-    def write(self, scalars: Scalars, mark: Mark, segment: int) -> None:
+    def write(self, scalars: HardState, mark: VoteMark, segment: int) -> None:
         """Store hard state, mark and the newest segment's first position durably."""
-        stored = Stored(self.sequence + 1, scalars, mark, segment)
+        stored = HardStateSlot(self.sequence + 1, scalars, mark, segment)
         self._storage.write(self._fd, [encode_slot(stored)], self._next)
         self._storage.make_durable(self._fd)
         self.sequence = stored.sequence

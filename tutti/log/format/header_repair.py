@@ -8,9 +8,9 @@ from typing import NamedTuple
 from tutti.data.frames.bodies import RosterBody, decode_body
 from tutti.data.frames.frame import Kind, check_payload
 from tutti.errors import Damaged, FormatError
-from tutti.log.files.layout import FRAMES_AT, SegmentHeader, positions_named, read_header, segment_path
+from tutti.log.files.layout import FRAMES_AT, SegmentHeader, list_positions, read_header, segment_path
 from tutti.log.files.storage import Storage
-from tutti.log.format.frame_iterator import SegmentMap, Walk, walk
+from tutti.log.format.frame_iterator import FrameScan, SegmentMap, walk
 from tutti.log.format.snapshot import Snapshot, newest_snapshot, read_snapshot
 
 
@@ -24,7 +24,7 @@ class _End(NamedTuple):
 _UNKNOWN = _End(0, 0)
 
 
-def lost_headers(directory: str, log: bytes) -> list[SegmentHeader]:
+def rebuilt_headers(directory: str, log: bytes) -> list[SegmentHeader]:
     """Return the rebuilt headers of segments with a corrupt header:
 
     - First position: from the file name; the first frame must have the same position.
@@ -32,7 +32,7 @@ def lost_headers(directory: str, log: bytes) -> list[SegmentHeader]:
     - Log uuid: `log`, from the directory. All valid headers and ROSTER frames must agree, and at least one must exist.
     - Size: the size of the file.
     """
-    firsts = positions_named(directory, "seg")
+    firsts = list_positions(directory, "seg")
     headers = {first: _header(directory, first) for first in firsts}
     if all(headers.values()):
         return []
@@ -53,7 +53,7 @@ def lost_headers(directory: str, log: bytes) -> list[SegmentHeader]:
     return made if logs == {log} else []
 
 
-def mend_headers(directory: str, storage: Storage, firsts: Sequence[int], base: Snapshot, log: bytes) -> None:
+def repair_headers(directory: str, storage: Storage, firsts: Sequence[int], base: Snapshot, log: bytes) -> None:
     """Rewrite corrupt headers of segments, as far as the log before them is intact and determines their content.
 
     Args:
@@ -94,14 +94,14 @@ def _header(directory: str, first: int) -> SegmentHeader | None:
         return None
 
 
-def _walk(directory: str, first: int, chain: int) -> Walk | None:
+def _walk(directory: str, first: int, chain: int) -> FrameScan | None:
     try:
         return walk(SegmentMap(segment_path(directory, first), first), FRAMES_AT, first, chain, bodies_from=None)
     except Damaged:
         return None
 
 
-def _rosters(found: Walk) -> set[bytes]:
+def _rosters(found: FrameScan) -> set[bytes]:
     """Return the log uuids in the ROSTER frames of a segment."""
     logs = set()
     headers = found.headers()

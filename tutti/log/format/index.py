@@ -27,7 +27,7 @@ from tutti.data.frames.frame import STAGED as STAGED_FLAG
 from tutti.log.files.mapped_pages import map_file, populate
 from tutti.log.files.storage import Storage
 from tutti.runtime.fsync import open_file
-from tutti.runtime.reserved_fds import patiently
+from tutti.runtime.reserved_fds import with_descriptor_wait
 
 Rows = npt.NDArray[np.void]
 
@@ -169,7 +169,7 @@ def build_rows(
     return rows
 
 
-def rows_good(rows: Rows) -> bool:
+def rows_valid(rows: Rows) -> bool:
     """True if every row matches its CRC."""
     some = (rows[at : at + _CHECK_ROWS] for at in range(0, len(rows), _CHECK_ROWS))
     return all(np.array_equal(part["crc"], _crcs(part)) for part in some)
@@ -258,7 +258,7 @@ def map_rows(path: str) -> tuple[Buffer, Rows] | None:
     None if the file has no rows or is unreadable: the caller then rebuilds the rows from the frames.
     """
     try:
-        fd = patiently(lambda: open_file(path, os.O_RDONLY))
+        fd = with_descriptor_wait(lambda: open_file(path, os.O_RDONLY))
     except FileNotFoundError:
         return None
     try:

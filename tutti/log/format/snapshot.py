@@ -14,7 +14,7 @@ from typing import NamedTuple
 from tutti.data.frames.frame import crc32c
 from tutti.data.log_state import LogState
 from tutti.errors import FormatError
-from tutti.log.files.layout import FRAMES_AT, index_path, positions_named, snapshot_path
+from tutti.log.files.layout import FRAMES_AT, index_path, list_positions, snapshot_path
 from tutti.log.files.storage import Storage, read_file
 from tutti.log.format.index import Rows, crc_of_rows, map_rows, no_rows
 
@@ -51,7 +51,7 @@ class Snapshot(NamedTuple):
         return head + _CRC.pack(crc32c(head)) + self.state.to_bytes()
 
 
-def beginning() -> Snapshot:
+def empty_snapshot() -> Snapshot:
     """Return the empty snapshot before position 1."""
     return Snapshot(LogState(), 1, FRAMES_AT, 0)
 
@@ -91,12 +91,12 @@ def newest_snapshot(directory: str, at_most: int, *, starts_only: bool = False) 
 
     With `starts_only`, only snapshots at the start of a segment count.
     """
-    for position in reversed(positions_named(directory, "snap")):
+    for position in reversed(list_positions(directory, "snap")):
         if position <= at_most + 1:
             found = read_snapshot(directory, position)
             if found is not None and not (starts_only and found.segment != found.position):
                 return found
-    return beginning()
+    return empty_snapshot()
 
 
 def rows_before(directory: str, snapshot: Snapshot) -> Rows | None:

@@ -16,7 +16,7 @@ from tutti.log.format.index import STAGED, Rows
 _OF_TXN = ("producer", "epoch", "view", "tick", "origin")
 
 
-class Part(NamedTuple):
+class StagedPart(NamedTuple):
     """Consecutive batches of a TXN that lie in one segment.
 
     Attributes:
@@ -29,7 +29,7 @@ class Part(NamedTuple):
     row: np.void
 
 
-def unfolded(frame: Frame, row: np.void, firsts: Sequence[int]) -> Iterator[tuple[int, Part]]:
+def txn_parts(frame: Frame, row: np.void, firsts: Sequence[int]) -> Iterator[tuple[int, StagedPart]]:
     """Yield the batches of a TXN in order, grouped by segment.
 
     Each item has the first position of the segment, one of `firsts`, or 0 if no segment holds the batches.
@@ -51,12 +51,12 @@ def unfolded(frame: Frame, row: np.void, firsts: Sequence[int]) -> Iterator[tupl
     for low, high in zip([0, *cuts.tolist()], [*cuts.tolist(), len(positions)], strict=True):
         own = row.copy()
         own["offset"], own["first_sequence"] = offset, sequence
-        yield int(segments[low]), Part(positions[low:high], counts[low:high], own)
+        yield int(segments[low]), StagedPart(positions[low:high], counts[low:high], own)
         records = int(counts[low:high].sum())
         offset, sequence = offset + records, sequence + records
 
 
-def batches_of(found: tuple[list[Rows], Damaged | None], first: int, part: Part) -> Rows:
+def visible_rows(found: tuple[list[Rows], Damaged | None], first: int, part: StagedPart) -> Rows:
     """Return the visible rows of staged batches, with offsets, producer, sequences, view and tick of the TXN.
 
     Args:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tutti.data.frames.frame import Buffer, crc32c
 from tutti.errors import Damaged
-from tutti.log.files.lane_paths import lane_at
+from tutti.log.files.lane_paths import lane_of_path
 from tutti.log.files.layout import FRAMES_AT, MARK_SLOTS, read_header, segment_path
 from tutti.log.files.storage import read_file
 
@@ -24,7 +24,7 @@ MARK_SIZE = _MARK.size + _CRC.size
 MARK_SIZE_BOUND = 512  # one disk sector: the maximum size of a mark or of the hard state
 
 
-class Mark(NamedTuple):
+class VoteMark(NamedTuple):
     """The durable and decided end of a member's log.
 
     Attributes:
@@ -58,7 +58,7 @@ class Mark(NamedTuple):
         return head + _CRC.pack(crc32c(head))
 
 
-def read_mark(data: Buffer) -> Mark | None:
+def read_mark(data: Buffer) -> VoteMark | None:
     """Decode the mark at the start of `data`; None if it is invalid."""
     if len(data) < MARK_SIZE:
         return None
@@ -66,16 +66,16 @@ def read_mark(data: Buffer) -> Mark | None:
     if head[:4] != MAGIC or _CRC.unpack_from(data, _MARK.size)[0] != crc32c(head):
         return None
     _, chain, sequence, position, view, frontier_position, frontier_offset, time_us, _ = _MARK.unpack(head)
-    return Mark(sequence, position, view, chain, frontier_position, frontier_offset, time_us)
+    return VoteMark(sequence, position, view, chain, frontier_position, frontier_offset, time_us)
 
 
-def segment_marks(directory: str, first: int) -> list[Mark | None]:
+def segment_marks(directory: str, first: int) -> list[VoteMark | None]:
     """Return the marks in the slots of a segment; None for an invalid slot."""
     data = read_file(segment_path(directory, first), FRAMES_AT)
     return [read_mark(data[at : at + MARK_SIZE]) for at in MARK_SLOTS]
 
 
-def end_lost(directory: str, first: int, size: int) -> tuple[int, str] | None:
+def find_lost_end(directory: str, first: int, size: int) -> tuple[int, str] | None:
     """Check the parts of the last segment that a power loss cannot destroy: its size, and one valid mark.
 
     Both are durable before the segment gets its name. Return the byte and a description of the first lost part, or None.
@@ -105,27 +105,27 @@ def check_end(directory: str, firsts: list[int], newest: int, *, heals: bool = F
         WrongDirectory: a newer release wrote the segment.
     """
     if newest > firsts[-1]:
-        raise Damaged(f"segment {segment_path(directory, newest)} is missing: restore it, {or_repair(directory)}")
-    lost = end_lost(directory, firsts[-1], read_header(directory, firsts[-1]).size)
+        raise Damaged(f"segment {segment_path(directory, newest)} is missing: restore it, {repair_advice(directory)}")
+    lost = find_lost_end(directory, firsts[-1], read_header(directory, firsts[-1]).size)
     if lost is None:
         return None
     error = Damaged(
         f"segment {segment_path(directory, firsts[-1])} is corrupt at byte {lost[0]}: {lost[1]}. No file was changed. "
-        f"Restore the file, {or_repair(directory)}"
+        f"Restore the file, {repair_advice(directory)}"
     )
     if heals and any(segment_marks(directory, firsts[-1])):
         return error
     raise error
 
 
-def or_repair(directory: str) -> str:
+def repair_advice(directory: str) -> str:
     """Return the alternative to a restored file for an error text. A lane is never truncated: see `lane_name.NEW_LANE`."""
-    if lane_at(directory) is not None:
+    if lane_of_path(directory) is not None:
         return "as it was when its gateway stopped"
     return f"or check what a truncation would lose with `tutti log repair {directory}`"
 
 
-def newest_mark(directory: str, stored: Mark, firsts: list[int]) -> Mark:
+def newest_mark(directory: str, stored: VoteMark, firsts: list[int]) -> VoteMark:
     """Return the vote mark: the newest of the one in the hard state and those in the last two segments."""
     marks = [stored]
     for first in firsts[-2:]:

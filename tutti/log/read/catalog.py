@@ -18,13 +18,13 @@ import numpy as np
 from tutti import limits
 from tutti.data.frames.frame import Kind
 from tutti.errors import Damaged, OffsetOutOfRange, invariant
-from tutti.log.files.layout import positions_named, segment_missing, segment_path, snapshot_path
-from tutti.log.files.log_start import Start, read_start
-from tutti.log.format.frame_iterator import Abort, abort_of
+from tutti.log.files.layout import list_positions, segment_missing, segment_path, snapshot_path
+from tutti.log.files.log_start import LogStart, read_start
+from tutti.log.format.frame_iterator import Abort, decode_abort
 from tutti.log.format.index import Rows, Sealed, no_rows
 from tutti.log.format.snapshot import read_snapshot
-from tutti.log.format.staged_batches import batches_of, unfolded
-from tutti.log.read.segment_view import Upto, View, ends_early, sealed_header
+from tutti.log.format.staged_batches import txn_parts, visible_rows
+from tutti.log.read.segment_view import ReadLimit, SegmentView, sealed_header, segment_too_short
 from tutti.log.read.splits import Range, cut_wide
 
 _CHUNK = 65_536  # rows per step
@@ -72,16 +72,16 @@ class Catalog:
         """List the segments of a directory."""
         self.directory = directory
         self.firsts: list[int] = []
-        self.start = Start()
+        self.start = LogStart()
         self.shortened = False
-        self._views: OrderedDict[int, View] = OrderedDict()
+        self._views: OrderedDict[int, SegmentView] = OrderedDict()
         self._offsets: dict[int, int] = {}  # base offsets of segments without a sealed index
         self._sealed: dict[int, Sealed] = {}  # headers of sealed indexes, which never change
         self.refresh()
 
     def refresh(self) -> bool:
         """List the segments again. Return True if the list changed."""
-        there = positions_named(self.directory, "seg")
+        there = list_positions(self.directory, "seg")
         self.start = read_start(self.directory)
         firsts = [first for first in there if first >= self.start.first]
         changed = firsts != self.firsts
@@ -101,7 +101,7 @@ class Catalog:
         """Drop the mapped files. Each mapping ends with its last user."""
         self._views.clear()
 
-    def view(self, first: int) -> View:
+    def view(self, first: int) -> SegmentView:
         """Return the segment with a first position.
 
         Raises:
@@ -116,13 +116,13 @@ class Catalog:
         self._views.move_to_end(first)
         return view
 
-    def _opened(self, first: int) -> View:
+    def _opened(self, first: int) -> SegmentView:
         if self._has(first) or (self.refresh() and self._has(first)):
             with suppress(FileNotFoundError):
-                return View(self.directory, first)
+                return SegmentView(self.directory, first)
             self.refresh()
         if first < self.start.first:
-            raise trimmed(self.start)
+            raise trimmed_error(self.start)
         raise segment_missing(self.directory, first, self.after(first))
 
     def _has(self, first: int) -> bool:
@@ -151,12 +151,12 @@ class Catalog:
         if self.firsts and self.firsts[0] > self.start.first:
             raise segment_missing(self.directory, self.start.first, self.firsts[0])
 
-    def last_of(self, first: int, upto: Upto) -> int:
+    def last_of(self, first: int, upto: ReadLimit) -> int:
         """Return the last position of a segment up to the frontier; below its first position if it holds none."""
         following = self.after(first)
         return min(upto.position, following - 1) if following else upto.position
 
-    def rows(self, first: int, upto: Upto) -> list[Rows]:
+    def rows(self, first: int, upto: ReadLimit) -> list[Rows]:
         """Return the rows of a segment in order, in one or two parts.
 
         Raises:
@@ -167,7 +167,7 @@ class Catalog:
             raise damage
         return found
 
-    def good_rows(self, first: int, upto: Upto) -> tuple[list[Rows], Damaged | None]:
+    def good_rows(self, first: int, upto: ReadLimit) -> tuple[list[Rows], Damaged | None]:
         """As `rows`, but return the rows before a corruption together with it. The trusted rows never depend on other segments.
 
         A corrupt part may hide an ABORT, so a rebuilt row before it is possibly void.
@@ -175,7 +175,7 @@ class Catalog:
         loaded = self._load(first, upto)
         return [part for part in (loaded.trusted, loaded.made) if len(part)], loaded.damage
 
-    def certain_rows(self, first: int, upto: Upto) -> tuple[list[Rows], Damaged | None]:
+    def certain_rows(self, first: int, upto: ReadLimit) -> tuple[list[Rows], Damaged | None]:
         """As `good_rows` without the possibly void rows; the corruption that can hide their ABORT is returned instead.
 
         An ABORT voids only batches after the last VIEW frame, within the limit of undecided frames (design, 4.4).
@@ -191,7 +191,7 @@ class Catalog:
                 made, damage = known, hides
         return [part for part in (loaded.trusted, made) if len(part)], damage
 
-    def _load(self, first: int, upto: Upto) -> _SegmentRows:
+    def _load(self, first: int, upto: ReadLimit) -> _SegmentRows:
         view, last = self.view(first), self.last_of(first, upto)
         if last < view.first:
             return _SegmentRows(no_rows(), no_rows())
@@ -206,11 +206,11 @@ class Catalog:
             behind = self._scan_later(first, last, upto)
         except Damaged as error:
             return _SegmentRows(rows, no_rows(), error)
-        damage = None if walked.position > last else ends_early(view, walked)
+        damage = None if walked.position > last else segment_too_short(view, walked)
         made = view.made(walked, walked.aborts(walked.headers()) + behind.aborts, offset, tick)
         return _SegmentRows(rows, made, damage, behind.damage, 0 if damage else behind.view)
 
-    def _before(self, first: int, rows: Rows, upto: Upto) -> tuple[int, int]:
+    def _before(self, first: int, rows: Rows, upto: ReadLimit) -> tuple[int, int]:
         """Return the next offset and the last tick after `rows`, the first rows of a segment."""
         if not len(rows):
             before = self.before(first)
@@ -228,34 +228,34 @@ class Catalog:
         snapshot = read_snapshot(self.directory, first)
         if snapshot is None:
             if first < self.start.first or self.refresh():
-                raise trimmed(self.start)
+                raise trimmed_error(self.start)
             raise Damaged(
                 f"the log in {self.directory} begins with position {first}, but its snapshot there is missing or corrupt: restore "
                 f"{snapshot_path(self.directory, first)}"
             )
         return snapshot.state.next_offset, snapshot.state.tick
 
-    def _scan_later(self, first: int, last: int, upto: Upto) -> _LaterFrames:
+    def _scan_later(self, first: int, last: int, upto: ReadLimit) -> _LaterFrames:
         """Scan later segments for ABORTs of batches up to position `last`, within the limit of undecided frames."""
         found = _LaterFrames([])
         later = first
         while 0 < (later := self.after(later)) <= min(upto.position, last + limits.UNDECIDED_FRAMES_MAX):
             view, end = self.view(later), self.last_of(later, upto)
             rows = view.trusted(end, upto)
-            aborts = [abort_of(view.frame(row)) for row in rows[rows["kind"] == Kind.ABORT]]
+            aborts = [decode_abort(view.frame(row)) for row in rows[rows["kind"] == Kind.ABORT]]
             views, damage = rows["position"][rows["kind"] == Kind.VIEW].tolist(), None
             if view.first + len(rows) <= end:
                 walked = view.walk(rows, end)
                 headers = walked.headers()
                 aborts += walked.aborts(headers)
                 views += headers["position"][headers["kind"] == Kind.VIEW].tolist()
-                damage = None if walked.position > end else ends_early(view, walked)
+                damage = None if walked.position > end else segment_too_short(view, walked)
             found = _LaterFrames(
                 found.aborts + aborts, found.damage or damage, found.view if found.damage else max([found.view, *views])
             )
         return found
 
-    def base(self, first: int, upto: Upto) -> int:
+    def base(self, first: int, upto: ReadLimit) -> int:
         """Return the offset of the first record at or after the start of a segment."""
         found = self._offsets.get(first)
         if found is None:
@@ -267,7 +267,7 @@ class Catalog:
             found = self._offsets[first] = int(rows[0]["offset"][0])
         return found
 
-    def holding(self, offset: int, upto: Upto) -> int:
+    def holding(self, offset: int, upto: ReadLimit) -> int:
         """Return the segment that holds an offset, or else the last one below it; 0 for an empty log."""
         firsts = self.firsts
         low, high = 0, bisect_right(firsts, upto.position)  # undecided segments can disappear at any time
@@ -279,7 +279,7 @@ class Catalog:
                 high = middle
         return firsts[max(low - 1, 0)] if firsts else 0
 
-    def entry(self, offset: int, upto: Upto) -> int:
+    def entry(self, offset: int, upto: ReadLimit) -> int:
         """Return the segment in which a read from an offset begins; 0 for an empty log.
 
         Raises:
@@ -294,7 +294,7 @@ class Catalog:
                 return first
             # An earlier segment appeared during the search: search again.
 
-    def cut_wide(self, start: int, end: int, split_bytes: int | None, splits: int | None, upto: Upto) -> list[Range] | None:
+    def cut_wide(self, start: int, end: int, split_bytes: int | None, splits: int | None, upto: ReadLimit) -> list[Range] | None:
         """Split a range at the starts of segments; None if the range or the parts have too few segments.
 
         The estimate uses the file sizes of a sample, because most segments have one size. The first segment counts with its share
@@ -314,7 +314,7 @@ class Catalog:
         sizes[0] = int(sizes[0]) * max(second - start, 0) // max(second - low, 1)
         return cut_wide(start, end, sizes, lambda at: self.base(firsts[first + at], upto), split_bytes, splits)
 
-    def batches(self, start: int, end: int, upto: Upto) -> Iterator[tuple[View, Rows]]:
+    def batches(self, start: int, end: int, upto: ReadLimit) -> Iterator[tuple[SegmentView, Rows]]:
         """Yield the rows of the batches with records in [start, end), in order and in chunks.
 
         Raises:
@@ -323,7 +323,7 @@ class Catalog:
         """
         first = self.entry(start, upto)
         if start < self.start.offset:
-            raise trimmed(self.start)
+            raise trimmed_error(self.start)
         for view, parts in self.onward(first, upto, self.certain_rows):
             for part in parts:
                 offsets = part["offset"]
@@ -337,8 +337,8 @@ class Catalog:
                     return
 
     def onward(
-        self, first: int, upto: Upto, rows: Callable[[int, Upto], tuple[list[Rows], Damaged | None]] | None = None
-    ) -> Iterator[tuple[View, list[Rows]]]:
+        self, first: int, upto: ReadLimit, rows: Callable[[int, ReadLimit], tuple[list[Rows], Damaged | None]] | None = None
+    ) -> Iterator[tuple[SegmentView, list[Rows]]]:
         """Yield the segments from `first` on, each with its rows from `rows` (default `good_rows`), without a gap in positions.
 
         Raises:
@@ -354,7 +354,7 @@ class Catalog:
             invariant(parts, f"the segment at position {first} has no rows up to position {upto.position}, but is not corrupt")
             first += sum(map(len, parts))
 
-    def _visible(self, view: View, rows: Rows, start: int, end: int, upto: Upto) -> Iterator[tuple[View, Rows]]:
+    def _visible(self, view: SegmentView, rows: Rows, start: int, end: int, upto: ReadLimit) -> Iterator[tuple[SegmentView, Rows]]:
         """Replace each TXN row by the rows of its batches. Yield consecutive rows of one segment together."""
         if not (txns := np.flatnonzero(rows["kind"] == Kind.TXN).tolist()):
             yield view, rows
@@ -365,13 +365,13 @@ class Catalog:
         for at in [*txns, len(rows)]:
             some = [(view, rows[done:at])]
             if at < len(rows):
-                for segment, part in unfolded(view.frame(rows[at]), rows[at], self.firsts):
+                for segment, part in txn_parts(view.frame(rows[at]), rows[at], self.firsts):
                     if not segment:
                         self.check_begin()
-                        raise trimmed(self.start)
+                        raise trimmed_error(self.start)
                     if segment not in found:
                         found[segment] = self.certain_rows(segment, upto)
-                    batches = batches_of(found[segment], segment, part)
+                    batches = visible_rows(found[segment], segment, part)
                     inside = (batches["offset"] < end) & (batches["offset"] + batches["count"] > start)
                     some.append((self.view(segment), batches[inside]))
             for here, piece in some:
@@ -395,7 +395,7 @@ class Catalog:
                 self._sealed[first] = found
         return found
 
-    def at_time(self, view: View, row: np.void, time_us: int, upto: Upto) -> tuple[View, np.void]:
+    def at_time(self, view: SegmentView, row: np.void, time_us: int, upto: ReadLimit) -> tuple[SegmentView, np.void]:
         """Return the segment and row of the batch with the first record at or after a time, within a row that has such a record."""
         for where, rows in self._visible(view, np.array([row]), 0, 1 << 63, upto):
             hits = np.flatnonzero(rows["max_timestamp"] >= time_us)
@@ -403,7 +403,7 @@ class Catalog:
                 return where, rows[hits[0]]
         raise Damaged(f"{view.path}: position {row['position']} has no record at or after the time in the index")
 
-    def positions(self, start: int, last: int, upto: Upto) -> Iterator[tuple[View, Rows]]:
+    def positions(self, start: int, last: int, upto: ReadLimit) -> Iterator[tuple[SegmentView, Rows]]:
         """Yield the rows of all positions from `start` to `last`, in order and in chunks.
 
         Raises:
@@ -411,7 +411,7 @@ class Catalog:
             OffsetOutOfRange: a trim removed positions of the range.
         """
         if 1 <= start < self.start.first <= last:
-            raise trimmed(self.start)
+            raise trimmed_error(self.start)
         first = self.holding_position(start)
         if not first:
             first = self.after(start)
@@ -428,6 +428,6 @@ class Catalog:
                 return
 
 
-def trimmed(start: Start) -> OffsetOutOfRange:
+def trimmed_error(start: LogStart) -> OffsetOutOfRange:
     """Return the error for a read below the start of the log."""
     return OffsetOutOfRange(f"the log begins at offset {start.offset}, and retention removed older records: start there or later")

@@ -14,27 +14,27 @@ from tutti.data.lane_name import LaneName
 from tutti.data.log_state import LogState
 from tutti.data.names import forgotten_name
 from tutti.errors import Behind, Damaged, OffsetOutOfRange, TuttiError
-from tutti.log.files.lane_paths import lane_at, lane_path
+from tutti.log.files.lane_paths import lane_of_path, lane_path
 from tutti.log.format.index import Rows
-from tutti.log.read.name_registry import Forgotten
-from tutti.log.read.reader import LogReader, of_topics
+from tutti.log.read.name_registry import NameForgotten
+from tutti.log.read.reader import LogReader, topic_number_filter
 
 
-class End(NamedTuple):
+class LaneEnd(NamedTuple):
     """Decided end of a lane: its last position, and the offset after its last record."""
 
     position: int
     offset: int
 
 
-def end_told(path: str) -> End | None:
+def known_end(path: str) -> LaneEnd | None:
     """Return a lower bound of a lane's decided end, from the remains of its directory; None if unknown."""
     try:
         with closing(LogReader(path, damaged=True)) as reader:
             frontier = reader.frontier()
     except TuttiError:
         return None
-    return End(frontier.position, frontier.offset) if frontier.position else None
+    return LaneEnd(frontier.position, frontier.offset) if frontier.position else None
 
 
 class LaneReader(LogReader):
@@ -68,7 +68,7 @@ class LaneReader(LogReader):
         """Return the name of a topic, producer or gateway from the ordered log; `#NUMBER` if the log no longer holds it."""
         try:
             return self._ordered.name_of(kind, number)
-        except Forgotten:
+        except NameForgotten:
             return forgotten_name(number)
         except (Damaged, OffsetOutOfRange) as error:
             raise Behind(
@@ -91,22 +91,22 @@ class LaneReader(LogReader):
         wanted, names = frozenset(topics), dict[int, str]()
         with suppress(Damaged):
             if len(known := self.topic_numbers(topics)) == len(wanted):
-                return of_topics(known)
+                return topic_number_filter(known)
 
         def picked(rows: Rows) -> Rows:
             for number in np.unique(rows["topic"]).tolist():
                 if number not in names:
                     names[number] = self.name_of(Kind.TOPIC, number)
-            return of_topics([number for number, name in names.items() if name in wanted])(rows)
+            return topic_number_filter([number for number, name in names.items() if name in wanted])(rows)
 
         return picked
 
 
-def reader_of(path: str | os.PathLike[str]) -> LogReader:
+def open_reader(path: str | os.PathLike[str]) -> LogReader:
     """Open a reader for a path: a gateway's directory, or the directory of a lane in it.
 
     Raises:
         DirectoryRefused, WrongDirectory: as `LogReader`.
     """
-    found = lane_at(os.fspath(path))
+    found = lane_of_path(os.fspath(path))
     return LogReader(path) if found is None else LaneReader(LogReader(found[0]), found[1])

@@ -19,8 +19,8 @@ from tutti.errors import Damaged, OffsetOutOfRange
 from tutti.log.files.layout import segment_missing
 from tutti.log.format.index import Rows
 from tutti.log.format.snapshot import Snapshot, newest_snapshot, read_snapshot
-from tutti.log.read.catalog import Catalog, trimmed
-from tutti.log.read.segment_view import Upto, View
+from tutti.log.read.catalog import Catalog, trimmed_error
+from tutti.log.read.segment_view import ReadLimit, SegmentView
 
 _KIND_NAMES = {Kind.TOPIC: "topic", Kind.EPOCH: "producer", Kind.ROSTER: "gateway"}
 _KINDS = np.array(list(_KIND_NAMES), dtype=np.uint8)
@@ -30,11 +30,11 @@ _NEIGHBOURS = 1024  # producers per lookup
 Known = dict[tuple[int, int], str]
 
 
-class Forgotten(OffsetOutOfRange):
+class NameForgotten(OffsetOutOfRange):
     """The number was registered and forgotten below the current start of the log, so the log no longer holds the name."""
 
 
-class Names:
+class NameRegistry:
     """Looks up names and caches them. Not thread-safe: callers hold a lock.
 
     The kind of a name is the kind of frame that registers it: TOPIC, EPOCH (producers) or ROSTER (gateways).
@@ -49,7 +49,7 @@ class Names:
         self._numbers: dict[int, int] = {}  # segment -> next producer number at its start
         self._begin: Snapshot | None = None  # snapshot at the start of the log, at the last check
 
-    def of(self, kind: Kind, number: int, upto: Upto) -> str:
+    def of(self, kind: Kind, number: int, upto: ReadLimit) -> str:
         """Return the name for a number; empty for 0.
 
         Raises:
@@ -66,7 +66,7 @@ class Names:
             name = self._known.get((kind, number))
         return self._search(kind, number, upto, damage) if name is None else name
 
-    def topics(self, names: Collection[str], upto: Upto) -> frozenset[int]:
+    def topics(self, names: Collection[str], upto: ReadLimit) -> frozenset[int]:
         """Return the numbers of those topics that the log knows.
 
         Raises:
@@ -78,7 +78,7 @@ class Names:
             raise damage
         return frozenset(found[name] for name in names if name in found)
 
-    def _load(self, upto: Upto) -> Damaged | None:
+    def _load(self, upto: ReadLimit) -> Damaged | None:
         """Load the registrations since the last call. The first call, and one after a trim, start at the newest snapshot.
 
         Return the first corruption that no snapshot covers; the next call reads it again.
@@ -95,7 +95,7 @@ class Names:
             damage = self._load_frames(upto)
         return damage
 
-    def _load_snapshot(self, upto: Upto) -> bool:
+    def _load_snapshot(self, upto: ReadLimit) -> bool:
         """Load the names of the newest snapshot. Return True if it is ahead of the cache."""
         with self._lock:
             state = newest_snapshot(self._catalog.directory, upto.position).state
@@ -105,7 +105,7 @@ class Names:
         self._loaded_upto = state.position
         return True
 
-    def _load_frames(self, upto: Upto) -> Damaged | None:
+    def _load_frames(self, upto: ReadLimit) -> Damaged | None:
         """Load registrations from all readable frames. Return the first corruption; the next call starts before it."""
         damage: Damaged | None = None
         position = self._loaded_upto + 1
@@ -140,11 +140,11 @@ class Names:
             self._known.clear()
             self._loaded_upto = 0  # the next lookup loads the names again
 
-    def _rows(self, first: int, upto: Upto) -> tuple[View, list[Rows], Damaged | None]:
+    def _rows(self, first: int, upto: ReadLimit) -> tuple[SegmentView, list[Rows], Damaged | None]:
         with self._lock:
             return self._catalog.view(first), *self._catalog.good_rows(first, upto)
 
-    def _load_rows(self, view: View, rows: Rows) -> Damaged | None:
+    def _load_rows(self, view: SegmentView, rows: Rows) -> Damaged | None:
         """Load the names that the frames of `rows` register. Return the first corruption.
 
         A corrupt frame hides only its own name, which other files may hold too.
@@ -157,7 +157,7 @@ class Names:
                 damage = damage or error
         return damage
 
-    def _search(self, kind: Kind, number: int, upto: Upto, damage: Damaged | None) -> str:
+    def _search(self, kind: Kind, number: int, upto: ReadLimit, damage: Damaged | None) -> str:
         """Search for an unused name: first in the likely segment, then everywhere else, because that segment may be corrupt.
 
         `damage`: the first known corruption, which is the reason if the search fails.
@@ -177,14 +177,14 @@ class Names:
         if forgotten:
             raise forgotten
         if self._catalog.shortened:
-            raise trimmed(self._catalog.start)  # the frame or snapshot with the name was trimmed
+            raise trimmed_error(self._catalog.start)  # the frame or snapshot with the name was trimmed
         raise Damaged(
             f"the log in {self._catalog.directory} does not hold the name of {_KIND_NAMES[kind]} number {number}: "
             f"see `tutti log verify {self._catalog.directory}`",
             0 if damage is None else damage.position,
         )
 
-    def _forgotten(self, kind: Kind, number: int) -> Forgotten | None:
+    def _forgotten(self, kind: Kind, number: int) -> NameForgotten | None:
         """Return the error for a number that was registered and forgotten below the start of the log, else None."""
         first = self._catalog.start.first
         if self._begin is None or self._begin.position != first:
@@ -199,7 +199,7 @@ class Names:
         }[kind]
         if number >= below or number in named:
             return None
-        return Forgotten(str(trimmed(self._catalog.start)))  # all ordered records of that number lay below the start
+        return NameForgotten(str(trimmed_error(self._catalog.start)))  # all ordered records of that number lay below the start
 
     def _places(self, kind: Kind, number: int) -> Iterator[int]:
         """Yield all segments, the likeliest first.

@@ -24,17 +24,17 @@ from tutti.log.files import live_page as page
 from tutti.log.files.data_directory import no_identity, read_identity
 from tutti.log.files.layout import read_header
 from tutti.log.files.live_page import LiveView, open_live
-from tutti.log.format.hard_state import check_kept, read_scalars
+from tutti.log.format.hard_state import check_hard_state, read_hard_state
 from tutti.log.format.index import Rows
 from tutti.log.format.snapshot import newest_snapshot
 from tutti.log.format.vote_mark import check_end, newest_mark
 from tutti.log.read.catalog import Catalog
-from tutti.log.read.name_registry import Names
-from tutti.log.read.reader_lock import Looking
-from tutti.log.read.segment_view import Upto, View
-from tutti.log.read.sequence_lookup import Run, offsets_of
-from tutti.log.read.splits import Range, check_parts, cut
-from tutti.log.read.state_replay import applied
+from tutti.log.read.name_registry import NameRegistry
+from tutti.log.read.reader_lock import ReaderLock
+from tutti.log.read.segment_view import ReadLimit, SegmentView
+from tutti.log.read.sequence_lookup import SequenceRun, offsets_of
+from tutti.log.read.splits import Range, check_parts, split_range
+from tutti.log.read.state_replay import replay
 
 Item = TypeVar("Item")
 _CHECK_SAME_S = 1.0  # interval of the check that the path still leads to the opened directory
@@ -88,16 +88,16 @@ class LogReader:
         self.name = identity.gateway
         self._damaged = damaged
         self.noticed: Callable[[int], object] = lambda _: None
-        self._lock = Looking(self.path)
+        self._lock = ReaderLock(self.path)
         with self._lock:
             self._catalog = Catalog(self.path)
-        self._names_lock = Looking(self.path)
-        self._names = Names(self._catalog, self._lock)
+        self._names_lock = ReaderLock(self.path)
+        self._names = NameRegistry(self._catalog, self._lock)
         self._live: LiveView | None = None
         self._same_at = time.monotonic() + _CHECK_SAME_S
         self._segment = self._generation = self._begin = 0
         self._seen = Frontier(0, 0, 0, 0, False)
-        self._state_lock = Looking(self.path)
+        self._state_lock = ReaderLock(self.path)
         self._state = LogState()
         self._firsts: dict[int, tuple[int, int]] = {}  # topic -> offset and time of its first record after a trim
         self._log = identity.log
@@ -147,7 +147,7 @@ class LogReader:
         live = self._live
         return live.words[page.HEARTBEAT_US] if live is not None and live.good else 0
 
-    def _refresh(self) -> tuple[Frontier, Upto]:
+    def _refresh(self) -> tuple[Frontier, ReadLimit]:
         with self._lock:
             live = self._live
             if live is None or not live.good or time.monotonic() >= self._same_at:
@@ -157,7 +157,7 @@ class LogReader:
             if found.position < self._seen.position or found.offset < self._seen.offset:
                 found = self._seen._replace(live=found.live)
             self._seen = found
-            return found, Upto(found.position, indexed)
+            return found, ReadLimit(found.position, indexed)
 
     def _check_same(self, live: LiveView | None) -> None:
         """Check that no other directory has replaced the opened one, whose mapped live page would never change again."""
@@ -192,12 +192,12 @@ class LogReader:
         return Frontier(position, offset, tick_time, tick, live.alive), indexed
 
     def _watermark(self) -> tuple[Frontier, int]:
-        stored = read_scalars(self.path)
+        stored = read_hard_state(self.path)
         self._catalog.refresh()
         firsts = self._catalog.firsts
         if stored is None and firsts:
-            stored = read_scalars(self.path)  # the gateway has created both since the first read
-        check_kept(self.path, stored, firsts, self._log)
+            stored = read_hard_state(self.path)  # the gateway has created both since the first read
+        check_hard_state(self.path, stored, firsts, self._log)
         if stored is None or not firsts:
             return Frontier(0, 0, 0, 0, False), 0
         if not self._damaged:
@@ -205,11 +205,11 @@ class LogReader:
         mark = newest_mark(self.path, stored.mark, firsts)
         if mark.frontier_position <= self._seen.position:
             return self._seen, 0
-        upto = Upto(mark.frontier_position, 0)
+        upto = ReadLimit(mark.frontier_position, 0)
         number, time_us = self._last_tick(upto)
         return Frontier(mark.frontier_position, mark.frontier_offset, time_us, number, False), 0
 
-    def _last_tick(self, upto: Upto) -> tuple[int, int]:
+    def _last_tick(self, upto: ReadLimit) -> tuple[int, int]:
         for first in reversed(self._catalog.firsts):
             for rows in reversed(self._catalog.good_rows(first, upto)[0]):
                 found = np.flatnonzero(rows["kind"] == Kind.TICK)
@@ -233,16 +233,16 @@ class LogReader:
                     return self.state()  # a trim moved the start: retry
             return self._state
 
-    def _advanced(self, upto: Upto, first: int) -> LogState:
+    def _advanced(self, upto: ReadLimit, first: int) -> LogState:
         state = self._state
         if state.position and state.position >= first - 1 and upto.position - state.position <= _SKIP_FRAMES:
             try:
-                return applied(state.copy(), self.positions(state.position + 1, upto.position))
+                return replay(state.copy(), self.positions(state.position + 1, upto.position))
             except Damaged:
                 if newest_snapshot(self.path, upto.position).position <= state.position + 1:
                     raise  # no snapshot lies after the corruption
         state = max(state, newest_snapshot(self.path, upto.position).state, key=lambda one: one.position)
-        return applied(state.copy(), self.positions(state.position + 1, upto.position))
+        return replay(state.copy(), self.positions(state.position + 1, upto.position))
 
     def name_of(self, kind: Kind, number: int) -> str:
         """Return the name that a frame of `kind` registered for a number; empty for 0. Forgotten producers keep their names."""
@@ -325,12 +325,12 @@ class LogReader:
         if end < start:
             raise UsageError(f"the range [{start}, {end}) ends before it begins")
 
-    def batches(self, start: int, end: int) -> Iterator[tuple[View, Rows]]:
+    def batches(self, start: int, end: int) -> Iterator[tuple[SegmentView, Rows]]:
         """Yield the index rows of the batches with records in [start, end), in order and in chunks, with their segments."""
         self.check_range(start, end)
         return self._locked(self._catalog.batches(start, end, self._refresh()[1]))
 
-    def positions(self, start: int, last: int) -> Iterator[tuple[View, Rows]]:
+    def positions(self, start: int, last: int) -> Iterator[tuple[SegmentView, Rows]]:
         """Yield the index rows of all decided positions from `start` to `last`, in order and in chunks."""
         return self._locked(self._catalog.positions(start, last, self._refresh()[1]))
 
@@ -347,14 +347,14 @@ class LogReader:
 
         None if the log does not hold them as consecutive records.
         """
-        return self.find_all([Run(producer, first_sequence, count)])[0]
+        return self.find_all([SequenceRun(producer, first_sequence, count)])[0]
 
-    def find_all(self, runs: Sequence[Run]) -> list[int | None]:
+    def find_all(self, runs: Sequence[SequenceRun]) -> list[int | None]:
         """As `find` for many runs, in one pass."""
         _, upto = self._refresh()
         return offsets_of(runs, self._newest_first(upto), self._catalog.start.offset)
 
-    def _newest_first(self, upto: Upto) -> Iterator[Rows]:
+    def _newest_first(self, upto: ReadLimit) -> Iterator[Rows]:
         with self._lock:
             first = self._catalog.holding_position(upto.position)
         while first:
@@ -424,7 +424,7 @@ class LogReader:
         known = topics is None or self.topic_numbers(topics)
         with self._lock:
             found = self._catalog.cut_wide(start, end, split_bytes, splits, self._refresh()[1]) if known else None
-        return found or cut(start, end, list(self.rows(start, end, topics)), split_bytes, splits)
+        return found or split_range(start, end, list(self.rows(start, end, topics)), split_bytes, splits)
 
     def rows(self, start: int, end: int, topics: Sequence[str] | None = None) -> Iterator[Rows]:
         """Yield the index rows of the batches of `topics` with records in [start, end), in order and in chunks."""
@@ -434,10 +434,10 @@ class LogReader:
 
     def picking(self, topics: Sequence[str] | None) -> Callable[[Rows], Rows]:
         """Return a filter that keeps the rows of these topics (None: all)."""
-        return (lambda rows: rows) if topics is None else of_topics(self.topic_numbers(topics))
+        return (lambda rows: rows) if topics is None else topic_number_filter(self.topic_numbers(topics))
 
 
-def of_topics(numbers: Collection[int]) -> Callable[[Rows], Rows]:
+def topic_number_filter(numbers: Collection[int]) -> Callable[[Rows], Rows]:
     """Return a filter that keeps the rows of these topic numbers."""
     wanted = np.array(sorted(numbers), dtype=np.uint32)
     return lambda rows: rows[np.isin(rows["topic"], wanted)]

@@ -22,7 +22,7 @@ from tutti.data.frames.schema import BATCH_SCHEMA
 from tutti.errors import Damaged
 from tutti.log.format.index import Rows
 from tutti.log.read.reader import LogReader
-from tutti.log.read.segment_view import View
+from tutti.log.read.segment_view import SegmentView
 
 _BODY = {name: index for index, name in enumerate(BATCH_SCHEMA.names)}
 _NAMED = {"topic": (Kind.TOPIC, "topic"), "producer": (Kind.EPOCH, "producer"), "gateway": (Kind.ROSTER, "origin")}
@@ -91,7 +91,7 @@ class _GroupLimit(NamedTuple):
 
 def _group_limits(firsts: Sequence[int], most: int) -> Iterator[_GroupLimit]:
     """Return the limits of the consecutive groups."""
-    few = [_GroupLimit(min(size, most), limits.READ_FIRST_PLACES, alone=True) for size in firsts]
+    few = [_GroupLimit(min(size, most), limits.READ_FIRST_POSITIONS, alone=True) for size in firsts]
     return chain(few, repeat(_GroupLimit(most, limits.READ_BATCH_ROWS_MAX, alone=False)))
 
 
@@ -137,7 +137,7 @@ def _byte_ranges(rows: Rows) -> list[tuple[int, int]]:
     return list(zip(starts[[0, *(apart + 1)]].tolist(), ends[[*apart, -1]].tolist(), strict=True))
 
 
-def _joined(view: View, rows: Rows, sizes: Iterator[int]) -> Iterator[tuple[Rows, list[pa.RecordBatch]]]:
+def _joined(view: SegmentView, rows: Rows, sizes: Iterator[int]) -> Iterator[tuple[Rows, list[pa.RecordBatch]]]:
     """Yield the frames of a group in runs that become one batch each, within the next limit of `sizes`.
 
     The size of a compressed frame is known only after its decompression. So at most one frame beyond the limit is in memory.
@@ -233,7 +233,7 @@ class _Part:
         return pa.array(names, pa.string()).take(indices)
 
 
-def _body(view: View, place: int, position: int, count: int) -> tuple[pa.RecordBatch, bool]:
+def _body(view: SegmentView, place: int, position: int, count: int) -> tuple[pa.RecordBatch, bool]:
     """Return the records of a frame, and whether they were compressed. Uncompressed records are a view of the segment."""
     data = view.segment.view
     if place + HEADER_SIZE > len(data):

@@ -15,19 +15,19 @@ from tutti.data.frames.frame import Frame, check_payload
 from tutti.errors import Damaged
 from tutti.log.files.layout import FRAMES_AT, index_path, read_header, segment_path
 from tutti.log.files.storage import read_file
-from tutti.log.format.frame_iterator import Abort, SegmentMap, Walk, walk
-from tutti.log.format.index import ROWS_AT, Rows, Sealed, index_sealed, map_rows, no_rows, read_sealed, rows_good
+from tutti.log.format.frame_iterator import Abort, FrameScan, SegmentMap, walk
+from tutti.log.format.index import ROWS_AT, Rows, Sealed, index_sealed, map_rows, no_rows, read_sealed, rows_valid
 from tutti.log.format.snapshot import newest_snapshot, rows_before
 
 
-class Upto(NamedTuple):
+class ReadLimit(NamedTuple):
     """Limits of a lookup: the frontier's position, and the last position whose index row the live page covers (0: none)."""
 
     position: int
     indexed: int
 
 
-class View:
+class SegmentView:
     """Read access to one segment."""
 
     def __init__(self, directory: str, first: int) -> None:
@@ -42,10 +42,10 @@ class View:
         self._mapped = no_rows()
         self._checked = 0
         self._snapshot_rows: Rows | None = None
-        self._scanned: Walk | None = None
+        self._scanned: FrameScan | None = None
         self._made: tuple[int, int, Rows] | None = None
 
-    def trusted(self, last: int, upto: Upto) -> Rows:
+    def trusted(self, last: int, upto: ReadLimit) -> Rows:
         """Return the trusted rows up to position `last`; the caller rebuilds the rest from frames."""
         count = last - self.first + 1
         if self._sealed is None and not self._corrupt:
@@ -68,7 +68,7 @@ class View:
         """True if the rows that the live page covers match their CRCs. Each row is checked once."""
         if vouched > self._checked:
             new = self._mapped[self._checked : vouched]
-            self._corrupt = new["position"][-1] != self.first + vouched - 1 or not rows_good(new)
+            self._corrupt = new["position"][-1] != self.first + vouched - 1 or not rows_valid(new)
             self._checked = 0 if self._corrupt else vouched
         return not self._corrupt
 
@@ -82,7 +82,7 @@ class View:
         else:
             self._corrupt = True  # sealed but corrupt: no row is trusted
 
-    def walk(self, rows: Rows, last: int) -> Walk:
+    def walk(self, rows: Rows, last: int) -> FrameScan:
         """Scan the frames after `rows` (the first rows of this segment) up to position `last`."""
         position = self.first + len(rows)
         found = self._scanned
@@ -96,7 +96,7 @@ class View:
         self._scanned = found = walk(self.segment, place, position, chain, last=last, bodies_from=last + 1)
         return found
 
-    def made(self, walked: Walk, aborts: list[Abort], offset: int, tick: int) -> Rows:
+    def made(self, walked: FrameScan, aborts: list[Abort], offset: int, tick: int) -> Rows:
         """Rebuild the rows of scanned frames."""
         if self._made is not None and self._made[:2] == (walked.first, walked.position):
             return self._made[2]
@@ -135,7 +135,7 @@ def sealed_header(directory: str, first: int) -> Sealed | None:
         return None  # the frames hold the same data
 
 
-def ends_early(view: View, walked: Walk) -> Damaged:
+def segment_too_short(view: SegmentView, walked: FrameScan) -> Damaged:
     """Return the error for a segment that ends before the frontier."""
     return Damaged(
         f"{view.path} has {walked.stop.value} at byte {walked.place}, instead of position {walked.position}: "

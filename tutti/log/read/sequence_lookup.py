@@ -15,7 +15,7 @@ _NONE = -1
 _POSITION = 1 << 62  # flag in results for staged batches, which are positions instead of offsets
 
 
-class Run(NamedTuple):
+class SequenceRun(NamedTuple):
     """A run of consecutive records of a producer (number), which starts at `first_sequence`.
 
     `epoch` selects the epoch in lanes, where sequences restart with each epoch; 0 in the ordered log.
@@ -27,7 +27,7 @@ class Run(NamedTuple):
     epoch: int = 0
 
 
-def offsets_of(runs: Sequence[Run], parts: Iterable[Rows], begin: int = 0) -> list[int | None]:
+def offsets_of(runs: Sequence[SequenceRun], parts: Iterable[Rows], begin: int = 0) -> list[int | None]:
     """Return the offset of each run's first record; None if the log does not hold the run as consecutive records.
 
     A staged batch has no offset, so its position is returned.

@@ -30,7 +30,7 @@ class Range(NamedTuple):
     bytes: int
 
 
-def cut(start: int, end: int, parts: Sequence[Rows], split_bytes: int | None, splits: int | None) -> list[Range]:
+def split_range(start: int, end: int, parts: Sequence[Rows], split_bytes: int | None, splits: int | None) -> list[Range]:
     """Split [start, end) at batch starts, by the batches of `parts` (index rows, in order).
 
     The ranges cover every offset, including those without selected records. An empty range has no parts.

@@ -10,12 +10,12 @@ from tutti.data.log_state import LogState
 from tutti.errors import Damaged, FormatError
 from tutti.log.format.frame_iterator import AHEAD_BYTES
 from tutti.log.format.index import ABORTED, Rows
-from tutti.log.read.segment_view import View
+from tutti.log.read.segment_view import SegmentView
 
 _RELEASE_BYTES = 4 * limits.MIB  # scanned bytes of a segment to collect before their release
 
 
-def applied(state: LogState, found: Iterable[tuple[View, Rows]]) -> LogState:
+def replay(state: LogState, found: Iterable[tuple[SegmentView, Rows]]) -> LogState:
     """Apply the frames of the rows, which follow the state, and return the state.
 
     Bodies of batches are read only if the frame has progress, because the header holds everything else.
@@ -40,7 +40,7 @@ def applied(state: LogState, found: Iterable[tuple[View, Rows]]) -> LogState:
     return state
 
 
-def _apply(state: LogState, view: View, place: int, there: int, aborted: bool) -> int:
+def _apply(state: LogState, view: SegmentView, place: int, there: int, aborted: bool) -> int:
     """Apply the frame at byte `place` and return its end. The segment is populated up to `there`."""
     frame = view.segment.frame(place, there)
     if frame.position != state.position + 1 or not chained(frame, state.chain):

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tutti_connect.files import limits
 from tutti_connect.files.discovery.directory import is_opaque
-from tutti_connect.files.discovery.fingerprint import mark_of
+from tutti_connect.files.discovery.fingerprint import fingerprint
 from tutti_connect.files.discovery.ledger import File, Ledger, State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tutti_connect.files.config import Inflow
-    from tutti_connect.files.discovery.directory import Seen
+    from tutti_connect.files.discovery.directory import ScannedFile
 
 LOG = logging.getLogger("tutti.files")
 
@@ -25,11 +25,11 @@ LOG = logging.getLogger("tutti.files")
 class Candidate(NamedTuple):
     """A file to open, with its ledger entry if it has one."""
 
-    seen: Seen
+    seen: ScannedFile
     file: File | None
 
 
-class Known:
+class CandidateFinder:
     """Compares a scan with the ledger: complete files by name, renamed and growing files by inode."""
 
     def __init__(self, config: Inflow, ledger: Ledger) -> None:
@@ -45,13 +45,13 @@ class Known:
         self.renamed: list[File] = []  # complete files that were renamed since the previous scan
         self._put_off: set[int] = set()  # inodes of new growing files whose names belonged to other files at the previous scan
 
-    def candidates(self, found: list[Seen]) -> list[Candidate]:
+    def candidates(self, found: list[ScannedFile]) -> list[Candidate]:
         """Return the files to open, in order."""
         chosen = self._growing(found) if self._grows else self._complete(found)
         self._bound(found)
         return chosen
 
-    def _complete(self, found: list[Seen]) -> list[Candidate]:
+    def _complete(self, found: list[ScannedFile]) -> list[Candidate]:
         by_name = {file.name: file for file in self._ledger.files.values() if file.state is not State.AWAY}
         self._rename(found, by_name)
         watched, self._watched = self._watched, {}
@@ -72,7 +72,7 @@ class Known:
         self._gone(file for file in by_name.values() if file.state is State.OPEN)
         return chosen
 
-    def _rename(self, found: list[Seen], by_name: dict[str, File]) -> None:
+    def _rename(self, found: list[ScannedFile], by_name: dict[str, File]) -> None:
         """Update the ledger's names of renamed files: a renamed file is not a new one."""
         self.renamed = []
         new = [
@@ -99,7 +99,7 @@ class Known:
             self._ledger.put(file)
             self.renamed.append(file)
 
-    def _holds(self, seen: Seen, file: File) -> bool:
+    def _holds(self, seen: ScannedFile, file: File) -> bool:
         """True if the file has the content that was copied: file systems reuse inodes."""
         try:
             descriptor = os.open(self._root / seen.name, os.O_RDONLY)
@@ -107,13 +107,13 @@ class Known:
             return False
         try:
             at = seen.size if file.done and is_opaque(seen.name, self._form) else file.done
-            return mark_of(descriptor, at) == file.mark
+            return fingerprint(descriptor, at) == file.mark
         except OSError:
             return False
         finally:
             os.close(descriptor)
 
-    def _is_quiet(self, seen: Seen, watched: dict[str, tuple[int, int, int]]) -> bool:
+    def _is_quiet(self, seen: ScannedFile, watched: dict[str, tuple[int, int, int]]) -> bool:
         """True if the file is unchanged for long enough by this process's clock, which may differ from the file system's."""
         now_ns = time.monotonic_ns()
         size, changed_ns, since_ns = watched.get(seen.name, (-1, -1, now_ns))
@@ -122,7 +122,7 @@ class Known:
         self._watched[seen.name] = (seen.size, seen.changed_ns, since_ns)
         return now_ns - since_ns >= self._quiet_ns
 
-    def _growing(self, found: list[Seen]) -> list[Candidate]:
+    def _growing(self, found: list[ScannedFile]) -> list[Candidate]:
         by_inode = {file.inode: file for file in self._ledger.files.values()}
         existing = {seen.inode for seen in found}
         unmatched = {file.name: file for file in self._ledger.files.values() if file.inode not in existing}
@@ -168,7 +168,7 @@ class Known:
             file.state = State.GONE
             self._ledger.put(file)
 
-    def _bound(self, found: list[Seen]) -> None:
+    def _bound(self, found: list[ScannedFile]) -> None:
         """Delete the ledger's oldest entries of missing files, down to the limit."""
         more = len(self._ledger.files) - limits.FILES_MAX
         if more <= 0:
@@ -179,5 +179,5 @@ class Known:
             self._ledger.forget(file)
 
 
-def _identity(one: File | Seen) -> tuple[int, int, int]:
+def _identity(one: File | ScannedFile) -> tuple[int, int, int]:
     return one.inode, one.size, one.changed_ns

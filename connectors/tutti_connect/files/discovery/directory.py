@@ -24,7 +24,7 @@ _GZIP = ".gz"
 _BESIDE = "a file outside the topic directories; move it to the directory of its topic, or set topic"
 
 
-class Seen(NamedTuple):
+class ScannedFile(NamedTuple):
     """A file in the directory at this moment: its path below the directory, its topic, and its stat fields."""
 
     name: str
@@ -78,7 +78,7 @@ class Directory:
                 f"files.directory {error.filename}: {(error.strerror or str(error)).lower()}: {remedy(error, advice)}"
             ) from error
 
-    def look(self) -> list[Seen]:
+    def look(self) -> list[ScannedFile]:
         """Return all files in the directory in reading order, with unwanted ones last.
 
         Raises:
@@ -95,7 +95,7 @@ class Directory:
             return sorted(found, key=lambda seen: (not seen.wanted, seen.changed_ns, seen.name.encode()))
         return sorted(found, key=lambda seen: (not seen.wanted, seen.name.encode()))
 
-    def _all(self) -> Iterator[Seen]:
+    def _all(self) -> Iterator[ScannedFile]:
         yield from self._files(self.root, "", self._config.topic)
         if not self._config.topic:
             for folder in self._folders():
@@ -113,7 +113,7 @@ class Directory:
         self.strange |= {f"{_shown(name)}/: not a valid topic name" for name in names if not is_name(name)}
         return [name for name in names if is_name(name)]
 
-    def _files(self, folder: Path, before: str, topic: str) -> Iterator[Seen]:
+    def _files(self, folder: Path, before: str, topic: str) -> Iterator[ScannedFile]:
         with os.scandir(folder) as entries:
             for entry in entries:
                 name = entry.name
@@ -129,7 +129,7 @@ class Directory:
                 wanted = bool(topic) and self._is_wanted(name)
                 if not topic and self._is_wanted(name):
                     self.strange.add(_BESIDE)
-                yield Seen(before + name, topic, status.st_ino, status.st_size, status.st_mtime_ns, wanted)
+                yield ScannedFile(before + name, topic, status.st_ino, status.st_size, status.st_mtime_ns, wanted)
 
     def _is_wanted(self, name: str) -> bool:
         shown = (self._hidden or not name.startswith(".")) and not name.startswith(ASIDE)

@@ -11,7 +11,7 @@ from tutti_connect.files import limits
 _MARK_BYTES = 8
 
 
-def mark_of(descriptor: int, at: int) -> str:
+def fingerprint(descriptor: int, at: int) -> str:
     """Return the fingerprint of the first `at` bytes of an open file.
 
     Raises:
@@ -32,7 +32,7 @@ def _mark(read: Callable[[int, int], bytes], at: int) -> str:
     return digest.hexdigest()
 
 
-class Trail:
+class ReadContent:
     """The bytes read from a file, as far as fingerprints need them.
 
     Fingerprints are computed from the bytes read, never from the file's present content: a file that was truncated and rewritten
@@ -58,7 +58,7 @@ class Trail:
         Raises:
             OSError: the file cannot be read.
         """
-        return mark_of(self._descriptor, self._end) == _mark(self._bytes, self._end)
+        return fingerprint(self._descriptor, self._end) == _mark(self._bytes, self._end)
 
     def add(self, block: bytes) -> None:
         """Add a block that was read."""

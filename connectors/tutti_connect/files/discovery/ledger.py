@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from tutti.errors import ConfigError, Damaged, Fenced, Unavailable, WrongDirectory, invariant
 from tutti_connect.config import writable_directory
 from tutti_connect.files import limits
-from tutti_connect.files.progress import Place
+from tutti_connect.files.progress import FilePosition
 
 Kind = TypeVar("Kind")
 _VERSION = 1
@@ -149,7 +149,7 @@ class Ledger:
                 f"give the connector another `name`"
             )
 
-    def begin(self, place: Place | None, epoch: int, producer: str) -> None:
+    def begin(self, place: FilePosition | None, epoch: int, producer: str) -> None:
         """Take over the ledger for an epoch of the producer, and apply the log's progress to it.
 
         Raises:
@@ -179,7 +179,7 @@ class Ledger:
             self._settle_old(piece, place)
         self.write()
 
-    def _settle_old(self, piece: Piece, place: Place | None) -> None:
+    def _settle_old(self, piece: Piece, place: FilePosition | None) -> None:
         if place is not None and piece.number < place.piece:
             invariant(piece.ended, f"piece {piece.number} has no end, but the log has records of piece {place.piece}")
             self.settle(piece, sent=True)
@@ -189,7 +189,7 @@ class Ledger:
         else:
             self._pieces[piece.number] = None
 
-    def _check(self, place: Place | None, producer: str) -> None:
+    def _check(self, place: FilePosition | None, producer: str) -> None:
         """Reject a ledger that does not match the log's progress."""
         forget = (
             f"or, to copy all files again, remove the ledger and delete the producer's state: tutti producers forget {producer}"

@@ -12,11 +12,11 @@ import pyarrow as pa
 from tutti.data.frames.schema import TIMESTAMP
 from tutti_connect.files import limits
 from tutti_connect.files.formats.rows import NOW
-from tutti_connect.files.progress import Place, shortened
+from tutti_connect.files.progress import FilePosition, shortened
 
 if TYPE_CHECKING:
     from tutti_connect.files.discovery.ledger import Piece
-    from tutti_connect.files.formats.file_reader import Source
+    from tutti_connect.files.formats.file_reader import FileReader
     from tutti_connect.files.formats.rows import Rows
 
 _BINARY = pa.binary()
@@ -28,7 +28,7 @@ class Frame(NamedTuple):
     number: int
     topic: str
     records: pa.RecordBatch
-    place: Place
+    place: FilePosition
 
 
 class Builder:
@@ -38,7 +38,7 @@ class Builder:
         """Take the id of the ledger for positions."""
         self._ledger = ledger
         self._topic = ""
-        self._place: Place | None = None  # after the last waiting record
+        self._place: FilePosition | None = None  # after the last waiting record
         self._empty()
         self.cut = 0  # number of frames so far
 
@@ -53,7 +53,7 @@ class Builder:
         """Return the number of the frame of the last added record; 0 if there is none."""
         return self.cut + 1 if self._values else self.cut
 
-    def add(self, rows: Rows, topic: str, name: str, piece: Piece, source: Source) -> Iterator[Frame]:
+    def add(self, rows: Rows, topic: str, name: str, piece: Piece, source: FileReader) -> Iterator[Frame]:
         """Add the valid rows of a piece, and yield full frames.
 
         Raises:
@@ -81,7 +81,7 @@ class Builder:
             self._times += rows.times[start:end]
             self._bytes += int(totals[end - 1]) - done
             at = rows.ends[end - 1]
-            self._place = Place(self._ledger, piece.number, at, rows.numbers[end - 1], source.mark(at), shortened(name))
+            self._place = FilePosition(self._ledger, piece.number, at, rows.numbers[end - 1], source.mark(at), shortened(name))
             start = end
             if start < count:
                 yield from self.rest()

@@ -13,9 +13,19 @@ import pyarrow as pa
 
 from tutti_connect.files import limits
 from tutti_connect.files.discovery.directory import is_opaque
-from tutti_connect.files.discovery.fingerprint import Trail, mark_of
+from tutti_connect.files.discovery.fingerprint import ReadContent, fingerprint
 from tutti_connect.files.formats.parquet import ParquetFile
-from tutti_connect.files.formats.rows import BadRow, CsvRows, Form, JsonLines, Picker, PlainLines, Rows, Unreadable, header
+from tutti_connect.files.formats.rows import (
+    BadRow,
+    CsvRows,
+    FieldExtractor,
+    JsonLines,
+    PlainLines,
+    RowParser,
+    Rows,
+    Unreadable,
+    header,
+)
 
 if TYPE_CHECKING:
     from tutti_connect.files.config import Inflow
@@ -24,7 +34,7 @@ _BOM = b"\xef\xbb\xbf"
 _WIDE = (b"\xff\xfe", b"\xfe\xff")
 
 
-class Source:
+class FileReader:
     """An open file. A context manager; `status` holds its stat fields at the time of opening."""
 
     def __init__(self, path: str, config: Inflow) -> None:
@@ -39,7 +49,7 @@ class Source:
         self.status = os.fstat(self._file.fileno())
         self._opaque = is_opaque(path, self._form)
         self._zipped = self._opaque and self._form != "parquet"
-        self._trail: Trail | None = None
+        self._trail: ReadContent | None = None
         self._whole = self._taken = ""
 
     def mark(self, at: int) -> str:
@@ -53,7 +63,7 @@ class Source:
         return self._whole if at and self._whole else self._mark_now(at)
 
     def _mark_now(self, at: int) -> str:
-        return mark_of(self._file.fileno(), self.status.st_size if self._opaque and at else at)
+        return fingerprint(self._file.fileno(), self.status.st_size if self._opaque and at else at)
 
     def same_as_taken(self, at: int, mark: str) -> bool:
         """True if the file still has the content of fingerprint `mark`."""
@@ -92,7 +102,7 @@ class Source:
                 self._whole = self._mark_now(self.status.st_size)
                 yield from text_rows(stream.read, form, begin, lines, room, complete=complete)
                 return
-            trail = self._trail = Trail(self._file.fileno(), begin)
+            trail = self._trail = ReadContent(self._file.fileno(), begin)
 
             def read(count: int) -> bytes:
                 block = stream.read(count)
@@ -107,7 +117,7 @@ class Source:
                 yield rows
                 trail.behind(rows.at)
 
-    def _begun(self, stream: IO[bytes]) -> tuple[int, int, Form | None]:
+    def _begun(self, stream: IO[bytes]) -> tuple[int, int, RowParser | None]:
         """Return the position of the first row, the number of lines before it, and the row parser.
 
         The parser is None while the header is incomplete.
@@ -120,7 +130,7 @@ class Source:
             return 0, 0, PlainLines()
         encoding = config.files.encoding
         begin = len(_BOM) if start == _BOM and encoding == "utf-8" else 0
-        picker = Picker(config.record)
+        picker = FieldExtractor(config.record)
         if config.files.format == "jsonl":
             return begin, 0, JsonLines(picker, encoding)
         if config.csv.columns:
@@ -143,13 +153,13 @@ class Source:
         return begin + behind, lines, CsvRows(picker, encoding, config.csv.delimiter, names)
 
     def _parquet(self, at: int) -> Iterator[Rows]:
-        picker = Picker(self._config.record)
+        picker = FieldExtractor(self._config.record)
         with _explained():
             file = ParquetFile(self._file, picker)
             self._whole = self._mark_now(self.status.st_size)
             yield from file.rows(at)
 
-    def __enter__(self) -> Source:
+    def __enter__(self) -> FileReader:
         """Return the open file."""
         return self
 
@@ -158,7 +168,9 @@ class Source:
         self._file.close()
 
 
-def text_rows(read: Callable[[int], bytes], form: Form, at: int, row: int, room: int | None, *, complete: bool) -> Iterator[Rows]:
+def text_rows(
+    read: Callable[[int], bytes], form: RowParser, at: int, row: int, room: int | None, *, complete: bool
+) -> Iterator[Rows]:
     """Yield the rows of a stream at position `at`, after line `row`.
 
     Args:

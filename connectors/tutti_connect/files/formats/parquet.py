@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from tutti.data.frames.schema import TIME_US_MAX, TIME_US_MIN
 from tutti_connect.files import limits
-from tutti_connect.files.formats.rows import BadRow, Picker, Rows, Unreadable, to_json, to_json_exactly
+from tutti_connect.files.formats.rows import BadRow, FieldExtractor, Rows, Unreadable, to_json, to_json_exactly
 from tutti_connect.quarantine import as_base64
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _NOT_IN_CALENDAR = "it is outside the years 1 to 9999"
 class ParquetFile:
     """A Parquet file with a checked schema."""
 
-    def __init__(self, file: IO[bytes], picker: Picker) -> None:
+    def __init__(self, file: IO[bytes], picker: FieldExtractor) -> None:
         """Open the file.
 
         Raises:
@@ -89,7 +89,9 @@ class ParquetFile:
             yield batch, {name: other.column(name) for name in self._int96}
 
 
-def parquet_rows(batch: pa.RecordBatch, at: int, picker: Picker, int96_seconds: Mapping[str, pa.Array[Any]] | None = None) -> Rows:
+def parquet_rows(
+    batch: pa.RecordBatch, at: int, picker: FieldExtractor, int96_seconds: Mapping[str, pa.Array[Any]] | None = None
+) -> Rows:
     """Convert a batch that follows `at` rows of its file; `int96_seconds` holds its INT96 columns in seconds."""
     names = batch.schema.names
     given = int96_seconds or {}

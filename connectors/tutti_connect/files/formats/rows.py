@@ -65,7 +65,7 @@ class Rows(NamedTuple):
     row: int
 
 
-class Form(Protocol):
+class RowParser(Protocol):
     """Parser of a text format."""
 
     def parse(self, data: bytes, at: int, row: int, *, final: bool) -> Rows:
@@ -75,7 +75,7 @@ class Form(Protocol):
         """
 
 
-class Picker:
+class FieldExtractor:
     """Extracts key, value and time from a row, by column name."""
 
     def __init__(self, columns: Columns) -> None:
@@ -189,7 +189,7 @@ class PlainLines:
     """Each line is a value, unchanged; its bytes need not be text."""
 
     def parse(self, data: bytes, at: int, row: int, *, final: bool) -> Rows:
-        """Parse as `Form` requires."""
+        """Parse as `RowParser` requires."""
         _, lines, ends = _lines(data, at, final=final)
         numbers = list(range(row + 1, row + len(lines) + 1))
         count, end = len(lines), ends[-1] if ends else at
@@ -216,7 +216,7 @@ def _too_large(size: int) -> str:
 class JsonLines:
     """Each line is a JSON value; blank lines are skipped."""
 
-    def __init__(self, picker: Picker, encoding: str) -> None:
+    def __init__(self, picker: FieldExtractor, encoding: str) -> None:
         """Take the picker that extracts fields."""
         self._picker, self._encoding = picker, encoding
         names = (picker.key, picker.value, picker.timestamp)
@@ -225,7 +225,7 @@ class JsonLines:
         self._unit_us = UNITS_US.get(picker.form, 0)
 
     def parse(self, data: bytes, at: int, row: int, *, final: bool) -> Rows:
-        """Parse as `Form` requires."""
+        """Parse as `RowParser` requires."""
         whole, lines, ends = _lines(data, at, final=final)
         recoded = self._encoding != "utf-8" or not _is_utf8(whole)
         builder, begin = _RowsBuilder(), at
@@ -300,12 +300,12 @@ def _reason(error: ValueError) -> str:
 class CsvRows:
     """Rows of CSV with the given columns. A quoted field may contain newlines."""
 
-    def __init__(self, picker: Picker, encoding: str, delimiter: str, names: list[str]) -> None:
+    def __init__(self, picker: FieldExtractor, encoding: str, delimiter: str, names: list[str]) -> None:
         """Take the column names."""
         self._picker, self._encoding, self._delimiter, self._names = picker, encoding, delimiter, names
 
     def parse(self, data: bytes, at: int, row: int, *, final: bool) -> Rows:
-        """Parse as `Form` requires."""
+        """Parse as `RowParser` requires."""
         whole, lines, ends = _lines(data, at, final=final)
         texts = decoded(whole, lines, self._encoding)
         builder, begins = _RowsBuilder(), [at, *ends]

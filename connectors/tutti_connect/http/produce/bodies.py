@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from tutti.batching.encoder import conform
-from tutti.common.json_fields import byte_of
+from tutti.batching.encoder import validated_batch
+from tutti.common.json_fields import error_position
 from tutti.data.frames.schema import HEADERS, TIMESTAMP
 from tutti.errors import FormatError, TooLarge, UsageError
 from tutti.reading.arrow_stream import read_stream
@@ -97,7 +97,7 @@ def parse(topic: str, content_type: str, body: bytes, plain: bool) -> Records:
             raise Problem(413, f"the post has {batch.num_rows} records; at most {limits.RECORDS_A_POST_MAX} are allowed: split it")
         if not batch.num_rows:
             raise Problem(400, "the post has no records")
-        return Records(topic, conform(batch, time.time_ns() // 1000).batch)
+        return Records(topic, validated_batch(batch, time.time_ns() // 1000).batch)
     except TooLarge as error:
         raise Problem(413, str(error)) from error
     except (FormatError, UsageError) as error:
@@ -182,7 +182,7 @@ def _explained(error: Exception, text: bytes, line: int = 0, record: int = 0) ->
         return Problem(400, f"{_place(where)}{_lowered(what)}", where=where)
     if "truncated" in what and b"\\ud" in text.lower():  # the decoder's own message for half of a surrogate pair
         what = "the JSON ends too early, or has half of a surrogate pair"
-    at = error.start if isinstance(error, UnicodeDecodeError) else byte_of(told)
+    at = error.start if isinstance(error, UnicodeDecodeError) else error_position(told)
     if isinstance(error, UnicodeDecodeError):
         # The error's position is within a JSON text, not within the body.
         at = next((number for number in _not_utf8(text)), at)

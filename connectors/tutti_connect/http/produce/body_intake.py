@@ -13,7 +13,7 @@ from tutti_connect.http import limits
 from tutti_connect.http.interface.problems import Problem
 
 
-class Held:
+class BodyReservation:
     """Memory of a post within the budget, until its outcome is known.
 
     Attributes:
@@ -22,7 +22,7 @@ class Held:
         dropped: True if the body was dropped to free memory for others.
     """
 
-    def __init__(self, intake: Intake, host: str = "") -> None:
+    def __init__(self, intake: BodyReader, host: str = "") -> None:
         """Start with no memory."""
         self._intake = intake
         self.host = host
@@ -47,15 +47,15 @@ class Held:
         self.bytes = 0
 
 
-class Intake:
+class BodyReader:
     """Reads bodies. `held`: bytes of all bodies in memory."""
 
     def __init__(self) -> None:
         """Start with no body."""
         self.held = 0
-        self._coming: dict[Held, asyncio.Timeout] = {}  # incomplete bodies, the oldest first
+        self._coming: dict[BodyReservation, asyncio.Timeout] = {}  # incomplete bodies, the oldest first
 
-    def make_room(self, more: int, wanted: Held) -> bool:
+    def make_room(self, more: int, wanted: BodyReservation) -> bool:
         """Drop incomplete bodies until `more` bytes fit: the oldest ones of the host that uses most.
 
         Bodies that never end therefore do not block others. Return False if only the body of `wanted` could be dropped.
@@ -75,7 +75,7 @@ class Intake:
                 timeout.reschedule(asyncio.get_running_loop().time())
         return True
 
-    async def body(self, request: Request, held: Held) -> bytes:
+    async def body(self, request: Request, held: BodyReservation) -> bytes:
         """Return the complete body of a request.
 
         Raises:
@@ -107,7 +107,7 @@ class Intake:
         raise _too_large(f"more than {limits.BODY_BYTES_MAX} bytes")
 
     @contextlib.asynccontextmanager
-    async def _time_limit(self, held: Held) -> AsyncIterator[None]:
+    async def _time_limit(self, held: BodyReservation) -> AsyncIterator[None]:
         """Limit the time of a body, and end early if it is dropped."""
         async with asyncio.timeout(limits.BODY_S) as timeout:
             self._coming[held] = timeout

@@ -19,7 +19,7 @@ from tutti_connect.http import limits
 _HEAD = struct.Struct("<2sQq8sq")  # mark, last sequence, lower bound of the newest post's offset, count id, its begin
 _POST = struct.Struct("<I8sq")  # records, digest, offset; the newest first
 _MARK = b"h2"
-POSTS_TOLD = (PROGRESS_BYTES_MAX - _HEAD.size) // _POST.size
+POSTS_ENCODED_MAX = (PROGRESS_BYTES_MAX - _HEAD.size) // _POST.size
 OFFSET_UNKNOWN = -1
 
 
@@ -101,7 +101,7 @@ class History:
     def progress(self, count: int, digest: bytes) -> bytes:
         """Return the progress to commit with the next post."""
         newest = [_POST.pack(count, digest, OFFSET_UNKNOWN)]
-        newest += [_POST.pack(*post[1:]) for post in list(self.posts)[:-POSTS_TOLD:-1]]
+        newest += [_POST.pack(*post[1:]) for post in list(self.posts)[:-POSTS_ENCODED_MAX:-1]]
         return _HEAD.pack(_MARK, self.last + count, self._low(), self.count, self.begin) + b"".join(newest)
 
     def committed(self, count: int, digest: bytes, offset: int) -> Post:

@@ -40,7 +40,7 @@ class Outcome(NamedTuple):
     repeated: bool = False
 
 
-class Named:
+class NamedProducer:
     """One named producer. Its posts are processed one after another."""
 
     def __init__(self, name: str) -> None:
@@ -67,7 +67,7 @@ class Producers:
         """
         self.repeated = self.taken_back = 0
         self._url, self._prefix, self._search = url, prefix, search
-        self._named: OrderedDict[str, Named] = OrderedDict()
+        self._named: OrderedDict[str, NamedProducer] = OrderedDict()
         self._openers = ThreadPoolExecutor(limits.OPENERS, "producer-opener")
         self._searchers = ThreadPoolExecutor(limits.SEARCHERS, "searcher")
         self._anonymous: Producer | None = None
@@ -158,12 +158,12 @@ class Producers:
         finally:
             named.waiting -= 1
 
-    def _named_producer(self, producer: str) -> Named:
+    def _named_producer(self, producer: str) -> NamedProducer:
         name = f"{self._prefix}.{producer}"
         named = self._named.get(name)
         if named is None:
             self._close_idle()
-            named = self._named[name] = Named(name)
+            named = self._named[name] = NamedProducer(name)
         self._named.move_to_end(name)
         if named.waiting >= limits.WAITING_A_PRODUCER_MAX:
             raise Problem(
@@ -180,7 +180,7 @@ class Producers:
             if idle.producer is not None:
                 self._openers.submit(_close, idle.producer)
 
-    async def _post_with_retries(self, named: Named, first: int, records: Records, sent: Sent) -> Outcome:
+    async def _post_with_retries(self, named: NamedProducer, first: int, records: Records, sent: Sent) -> Outcome:
         digest = records.digest()
         delay = 0.0
         fresh = uncertain = False
@@ -212,7 +212,7 @@ class Producers:
                 delay = min(max(delay * 2, limits.FENCED_S_MIN), limits.FENCED_S_MAX)
         raise Unknown("it is unknown whether the post is committed: other processes took over its producer repeatedly")
 
-    async def _sent_next(self, named: Named, first: int, records: Records, digest: bytes, sent: Sent) -> Outcome:
+    async def _sent_next(self, named: NamedProducer, first: int, records: Records, digest: bytes, sent: Sent) -> Outcome:
         """Send the next post. Unless it is known to be committed, close the producer: its history is then outdated."""
         producer, history = named.producer, named.history
         if producer is None:
@@ -226,7 +226,9 @@ class Producers:
         history.committed(records.count, digest, -1 if offset is None else offset)
         return Outcome(offset)
 
-    async def _answer_repeat(self, named: Named, verdict: Verdict, post: Post | None, first: int, records: Records) -> Outcome:
+    async def _answer_repeat(
+        self, named: NamedProducer, verdict: Verdict, post: Post | None, first: int, records: Records
+    ) -> Outcome:
         """Answer a post that is not the next one."""
         history, last = named.history, first + records.count - 1
         told = f"records {first} to {last}" if records.count > 1 else f"record {first}"
@@ -251,7 +253,7 @@ class Producers:
         self.repeated += 1
         return Outcome(offset, True)
 
-    async def _open(self, named: Named) -> None:
+    async def _open(self, named: NamedProducer) -> None:
         producer = await self._in_thread(self._openers, partial(self._make, named.name, limits.PRODUCER_BUFFER_BYTES))
         try:
             resumed = await self._in_thread(self._openers, partial(producer.resume, limits.CONNECT_S))
@@ -264,7 +266,7 @@ class Producers:
             raise
         named.producer = producer
 
-    async def _leave(self, named: Named) -> None:
+    async def _leave(self, named: NamedProducer) -> None:
         producer, named.producer = named.producer, None
         if producer is not None:
             await self._in_thread(self._openers, partial(_close, producer))
@@ -299,7 +301,7 @@ class Producers:
             with contextlib.suppress(RuntimeError):  # the event loop has ended
                 loop.call_soon_threadsafe(_settle, outcome, error, receipt)
 
-        hand_over(producer, records, progress, told)
+        send_post(producer, records, progress, told)
         sent()
         return await outcome
 
@@ -333,7 +335,7 @@ def _longer_history(before: History, now: History) -> History:
     return now
 
 
-def hand_over(producer: Producer, records: Records, progress: bytes | None, told: OnDelivery) -> Receipt:
+def send_post(producer: Producer, records: Records, progress: bytes | None, told: OnDelivery) -> Receipt:
     """Send a post as a frame. A single record may share its frame with others, which is faster."""
     if records.count == 1:
         value, key, time_us, headers = _single_record(records.batch)

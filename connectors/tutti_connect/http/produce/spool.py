@@ -19,11 +19,11 @@ from tutti.security.key_files import write_new
 from tutti_connect.http import limits
 from tutti_connect.http.interface.problems import Problem
 from tutti_connect.http.produce.bodies import Records
-from tutti_connect.http.produce.producers import Outcome, hand_over, known_offset
+from tutti_connect.http.produce.producers import Outcome, known_offset, send_post
 
 #: Errors that end the spool's producer: its records stay on disk, and commit after the next start.
-STAYS = (Unknown, NotAllowed, Fenced)
-Known = Callable[[Outcome | TuttiError], None]
+STAYS_IN_SPOOL = (Unknown, NotAllowed, Fenced)
+OnOutcome = Callable[[Outcome | TuttiError], None]
 
 
 class Spool:
@@ -59,7 +59,7 @@ class Spool:
         )
         self._threads = ThreadPoolExecutor(limits.SPOOLERS, "spooler")
 
-    async def post(self, records: Records, known: Known) -> None:
+    async def post(self, records: Records, known: OnOutcome) -> None:
         """Write records to the spool, which commits them later. `known` is called with the outcome if this process still runs.
 
         Raises:
@@ -73,7 +73,7 @@ class Spool:
             with contextlib.suppress(RuntimeError):  # the event loop has ended
                 loop.call_soon_threadsafe(known, outcome)
 
-        receipt = hand_over(self.producer, records, None, told)
+        receipt = send_post(self.producer, records, None, told)
         try:
             await loop.run_in_executor(self._threads, partial(receipt.spooled, limits.SPOOL_S))
         except TimeoutError as error:

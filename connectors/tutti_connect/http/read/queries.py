@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 from tutti.errors import TuttiError
 from tutti.reading.json_lines import json_lines, with_key
 from tutti.reading.positions import Bound, time_text
-from tutti.sources.flight import Reads, check_columns, schema_of
-from tutti.sources.source import begun, place_of
+from tutti.sources.flight import FlightSource, check_columns, schema_of
+from tutti.sources.source import begun, resolve_bound
 from tutti_connect.http import limits
 from tutti_connect.http.interface.problems import Problem
 from tutti_connect.http.produce.bodies import Records, digest
@@ -23,7 +23,7 @@ Form = Literal["json", "arrow"]
 COLUMNS = check_columns(None)
 
 
-class Question(NamedTuple):
+class PageQuery(NamedTuple):
     """Query of a page. `topics`: None for all; `key`: None for any."""
 
     start: Bound
@@ -42,15 +42,15 @@ class Page(NamedTuple):
     end: int
 
 
-def page(reads: Reads, question: Question) -> Page:
+def page(reads: FlightSource, question: PageQuery) -> Page:
     """Return records of a range, within the limits of a page in records, bytes and time.
 
     Raises:
-        TuttiError: as `Reads`.
+        TuttiError: as `FlightSource`.
     """
     frontier = begun(reads, 0.0)
-    start = place_of(reads, "start", question.start, frontier)
-    end = frontier.offset if question.end is None else place_of(reads, "end", question.end, frontier)
+    start = resolve_bound(reads, "start", question.start, frontier)
+    end = frontier.offset if question.end is None else resolve_bound(reads, "end", question.end, frontier)
     if end < start:
         raise Problem(416, f"the range ends at offset {end}, before its start {start}")
     deadline = time.monotonic() + limits.PAGE_S
@@ -127,7 +127,7 @@ def events(batch: pa.RecordBatch) -> bytes:
     return b"".join(b"id: %d\ndata: %b\n\n" % (offset, line) for offset, line in zip(offsets, json_lines(batch), strict=True))
 
 
-def topics(reads: Reads, mine: Any) -> bytes:
+def topics(reads: FlightSource, mine: Any) -> bytes:
     """Return the topics that `mine` accepts, as JSON."""
     found = [
         {
@@ -145,7 +145,7 @@ def topics(reads: Reads, mine: Any) -> bytes:
     return orjson.dumps({"topics": found})
 
 
-def search(reads: Reads, producer: str, history: History, first: int, records: Records) -> int | None:
+def search(reads: FlightSource, producer: str, history: History, first: int, records: Records) -> int | None:
     """Return the offset of a post by its sequence, None if it is not found in time.
 
     Raises:
@@ -179,7 +179,7 @@ def search(reads: Reads, producer: str, history: History, first: int, records: R
 
 
 def _offset_of(
-    reads: Reads, producer: str, first: int, topics: list[str] | None, span: tuple[int, int], deadline: float
+    reads: FlightSource, producer: str, first: int, topics: list[str] | None, span: tuple[int, int], deadline: float
 ) -> int | None:
     """Search the offset of a producer's record by its sequence, until the deadline.
 

@@ -17,17 +17,17 @@ import numpy as np
 import pyarrow as pa
 
 from tutti.errors import ConfigError, OffsetOutOfRange, Unavailable
-from tutti.runtime.backoff import Doubling
+from tutti.runtime.backoff import Backoff
 from tutti_connect.kafka import limits
-from tutti_connect.kafka.errors import NotTaken, TopicNotTaken
+from tutti_connect.kafka.errors import RecordRejected, TopicRejected
 from tutti_connect.kafka.repeated_warnings import shape
-from tutti_connect.kafka.sink.messages import outgoing, sizes
+from tutti_connect.kafka.sink.messages import outgoing_records, sizes
 from tutti_connect.kafka.sink.position import Position, check_same_log
-from tutti_connect.quarantine import Full, Quarantine
+from tutti_connect.quarantine import Quarantine, QuarantineFull
 
 if TYPE_CHECKING:
     from tutti_connect.kafka import config as configs
-    from tutti_connect.kafka.sink.messages import Outgoing
+    from tutti_connect.kafka.sink.messages import OutgoingRecord
 
 LOG = logging.getLogger("tutti.kafka")
 
@@ -71,7 +71,7 @@ class Sink(Protocol):
     def begin(self) -> None:
         """Start a transaction."""
 
-    def add(self, target: str, records: list[Outgoing]) -> list[tuple[Outgoing, str]]:
+    def add(self, target: str, records: list[OutgoingRecord]) -> list[tuple[OutgoingRecord, str]]:
         """Add records; return those rejected at once."""
 
     def commit(self, log: str, following: int, stop: threading.Event) -> None:
@@ -111,9 +111,9 @@ class Outflow:
         self._records_max = config.transaction.records
         self._taken = 0  # number of records in the open transaction
         self._suspect = -1  # a record below this offset is rejected by Kafka
-        self._refused: NotTaken | None = None  # why Kafka rejects the next record, which was alone in its transaction
+        self._refused: RecordRejected | None = None  # why Kafka rejects the next record, which was alone in its transaction
         self._moved_at = self._update_at = 0.0
-        self._waits = Doubling(limits.RETRY_S_MIN, limits.AWAY_S_MAX)
+        self._waits = Backoff(limits.RETRY_S_MIN, limits.UNREACHABLE_RETRY_S_MAX)
         self._trouble = ""
 
     def run(self, stop: threading.Event, ready: Callable[[], None]) -> None:
@@ -136,9 +136,9 @@ class Outflow:
                             ready()
                             told = True
                     self._step(stop)
-                except NotTaken as error:
+                except RecordRejected as error:
                     self._narrow(error)
-                except (Unavailable, Full, OSError) as error:
+                except (Unavailable, QuarantineFull, OSError) as error:
                     if not told:
                         raise
                     self._fail(error, stop)
@@ -259,10 +259,10 @@ class Outflow:
 
     def _add(self, batch: pa.RecordBatch) -> None:
         """Add records to the transaction, in runs of equal topic."""
-        records = list(outgoing(batch, self.config.kafka.offset_header))
+        records = list(outgoing_records(batch, self.config.kafka.offset_header))
         if self._refused is not None:  # the first record that is read again, alone
             (record,) = records
-            if isinstance(self._refused, TopicNotTaken):
+            if isinstance(self._refused, TopicRejected):
                 raise self._undeliverable(record, self._refused)
             self._quarantine(record, str(self._refused))
             self._refused, self._suspect = None, -1
@@ -271,13 +271,13 @@ class Outflow:
         for first, last, topic in _runs(batch.column("topic")):
             try:
                 target = self._sink.target_of(topic)
-            except TopicNotTaken as error:
+            except TopicRejected as error:
                 raise self._undeliverable(records[first], error) from error
             for record, reason in self._sink.add(target, records[first:last]):
                 self._quarantine(record, reason)
                 self._taken -= 1
 
-    def _undeliverable(self, record: Outgoing, error: TopicNotTaken) -> ConfigError:
+    def _undeliverable(self, record: OutgoingRecord, error: TopicRejected) -> ConfigError:
         """Return the error for a topic that rejects all records: skipping them would break the log's order and the position."""
         return ConfigError(
             f"{self.config.name}: the record at offset {record.offset} of topic {record.topic!r} cannot be written to Kafka: "
@@ -285,7 +285,7 @@ class Outflow:
             f"one (kafka.names), or list the topics to copy without this one (topics)"
         )
 
-    def _quarantine(self, record: Outgoing, reason: str) -> None:
+    def _quarantine(self, record: OutgoingRecord, reason: str) -> None:
         if self.quarantine.put(f"{record.topic}-{record.offset}", [self._uuid], reason, record.told(self._uuid)):
             LOG.warning("%s: offset %d of topic %s: quarantined: %s", self.config.name, record.offset, record.topic, reason)
 
@@ -306,7 +306,7 @@ class Outflow:
 
     # -- what goes wrong
 
-    def _narrow(self, error: NotTaken) -> None:
+    def _narrow(self, error: RecordRejected) -> None:
         """Halve the transactions up to a rejected record, down to that record alone, which is quarantined.
 
         Raises:

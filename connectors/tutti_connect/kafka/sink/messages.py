@@ -16,7 +16,7 @@ COLUMNS = ("offset", "topic", "key", "value", "timestamp", "headers")
 OVERHEAD_BYTES = 64  # memory overhead of a message in Kafka's client
 
 
-class Outgoing(NamedTuple):
+class OutgoingRecord(NamedTuple):
     """A record for Kafka: `time_ms` since 1970; `headers` include the offset header, if requested."""
 
     offset: int
@@ -44,7 +44,7 @@ class Outgoing(NamedTuple):
         }
 
 
-def outgoing(batch: pa.RecordBatch, offset_header: str = "") -> Iterator[Outgoing]:
+def outgoing_records(batch: pa.RecordBatch, offset_header: str = "") -> Iterator[OutgoingRecord]:
     """Return the records of a batch with `COLUMNS`. `offset_header` names the header for a record's offset, in digits."""
     offsets: list[int] = batch.column("offset").to_numpy().tolist()
     # Kafka counts in ms: round down, also before 1970.
@@ -52,7 +52,7 @@ def outgoing(batch: pa.RecordBatch, offset_header: str = "") -> Iterator[Outgoin
     keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
     headers = _headers(batch.column("headers"), offsets, offset_header)
     # Most batches have a single topic.
-    return map(Outgoing, offsets, batch.column("topic").to_pylist(), keys, values, times, headers)
+    return map(OutgoingRecord, offsets, batch.column("topic").to_pylist(), keys, values, times, headers)
 
 
 def sizes(batch: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -1,6 +1,6 @@
 """Kafka side of kafka-out: a transactional producer, and the position that it commits with the records.
 
-The error type gives the reaction: `Again` (call `open` again, which returns the state in Kafka), `NotTaken` (likewise, because a
+The error type gives the reaction: `RetryTransaction` (call `open` again, which returns the state in Kafka), `RecordRejected` (likewise, because a
 record is rejected), `Fenced` (another instance has taken over), `ConfigError`.
 """
 
@@ -21,14 +21,24 @@ from confluent_kafka.cimpl import NewTopic
 
 from tutti.errors import ConfigError, Fenced, TuttiError
 from tutti_connect.kafka import limits
-from tutti_connect.kafka.client import LOG, NEVER, NO_TOPIC, end_of, explained, made, passed_by, settings_of, with_cause
+from tutti_connect.kafka.client import (
+    FINAL_ERRORS,
+    LOG,
+    NO_TOPIC,
+    converted_error,
+    end_of,
+    ignore_error,
+    made,
+    settings_of,
+    with_cause,
+)
 from tutti_connect.kafka.config import INTERNAL_TOPICS
-from tutti_connect.kafka.errors import Again, NotTaken, TopicNotTaken
+from tutti_connect.kafka.errors import RecordRejected, RetryTransaction, TopicRejected
 from tutti_connect.kafka.sink.position import Position, decode_position
 
 if TYPE_CHECKING:
     from tutti_connect.kafka.config import Outflow
-    from tutti_connect.kafka.sink.messages import Outgoing
+    from tutti_connect.kafka.sink.messages import OutgoingRecord
 
 #: Broker errors that concern a single record.
 _OF_A_RECORD = {
@@ -40,8 +50,8 @@ _OF_A_RECORD = {
 #: Broker errors that concern a single topic.
 _OF_A_TOPIC = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.TOPIC_EXCEPTION}
 #: Errors of a request for a topic, or of its creation, that a retry does not repair.
-_NEVER_WRITTEN = NEVER | {KafkaError.INVALID_REQUEST, KafkaError.INVALID_PARTITIONS, KafkaError.INVALID_CONFIG}
-_NO_RIGHT = NEVER - NO_TOPIC - {KafkaError._UNKNOWN_PARTITION}
+_NEVER_WRITTEN = FINAL_ERRORS | {KafkaError.INVALID_REQUEST, KafkaError.INVALID_PARTITIONS, KafkaError.INVALID_CONFIG}
+_NO_RIGHT = FINAL_ERRORS - NO_TOPIC - {KafkaError._UNKNOWN_PARTITION}
 _POSITION_SETTINGS = {"cleanup.policy": "compact", "segment.bytes": str(limits.POSITION_SEGMENT_BYTES)}
 _TOTAL_PARTITION = 0
 
@@ -82,9 +92,9 @@ class Sink:
             "linger.ms": 5,
         }
         self._settings = settings_of(config.kafka.servers, config.kafka.settings, fixed, defaults)
-        self._settings["error_cb"] = passed_by  # without a callback, `poll` raises
+        self._settings["error_cb"] = ignore_error  # without a callback, `poll` raises
         other = {key: value for key, value in self._settings.items() if key not in {*fixed, *defaults, *_OF_PRODUCERS}}
-        other["error_cb"] = passed_by
+        other["error_cb"] = ignore_error
         self._reading = {
             **other,
             "group.id": f"tutti-{config.name}",  # used for requests, without joining the group
@@ -135,9 +145,9 @@ class Sink:
         target = self._kafka.topic or self._kafka.names.get(topic, topic)
         if target not in self._existing:
             if target == self._position_topic:
-                raise TopicNotTaken(f"topic {target} holds the connector's position")
+                raise TopicRejected(f"topic {target} holds the connector's position")
             if target in INTERNAL_TOPICS:
-                raise TopicNotTaken(f"topic {target} is reserved for Kafka")
+                raise TopicRejected(f"topic {target} is reserved for Kafka")
             self._start_request()
             try:
                 self._ensure(target)
@@ -145,13 +155,15 @@ class Sink:
             except KafkaException as error:
                 kafka_error: KafkaError = error.args[0]
                 if kafka_error.code() in _NEVER_WRITTEN:
-                    raise TopicNotTaken(f"{self._where}, topic {target}: {kafka_error.str()}") from error
+                    raise TopicRejected(f"{self._where}, topic {target}: {kafka_error.str()}") from error
                 raise self._unreachable(error, f", topic {target}") from error
             if len(self._existing) >= limits.TARGETS_MAX:
                 self._existing.clear()
             if bytes_max < self.batch_bytes:
                 self.batch_bytes = max(1, bytes_max)
-                raise Again(f"{self._where}: topic {target} accepts batches of {bytes_max} bytes: batches are smaller from now on")
+                raise RetryTransaction(
+                    f"{self._where}: topic {target} accepts batches of {bytes_max} bytes: batches are smaller from now on"
+                )
             self._existing.add(target)
         return target
 
@@ -162,7 +174,7 @@ class Sink:
         except KafkaException as error:
             raise self._failed(error) from error
 
-    def add(self, target: str, records: Iterable[Outgoing]) -> list[tuple[Outgoing, str]]:
+    def add(self, target: str, records: Iterable[OutgoingRecord]) -> list[tuple[OutgoingRecord, str]]:
         """Add records of one topic, in order. Return those that can never be sent, with the reason; they are in no transaction.
 
         Raises:
@@ -208,8 +220,8 @@ class Sink:
                 now = time.monotonic()
                 end_at = end_at or (now + limits.END_S if stop.is_set() else 0.0)
                 if end_at and now >= end_at:
-                    raise Again(f"{self._where}: {self._text_of(error.args[0])}") from error
-                if not kafka_error and now >= began + limits.TELL_S:
+                    raise RetryTransaction(f"{self._where}: {self._text_of(error.args[0])}") from error
+                if not kafka_error and now >= began + limits.WAIT_LOG_S:
                     LOG.warning("%s: waiting for the commit of a transaction: %s", self._where, self._text_of(error.args[0]))
                     kafka_error = True
             else:
@@ -245,22 +257,22 @@ class Sink:
 
     def _unreachable(self, error: KafkaException, what: str = "") -> TuttiError:
         kafka_error: KafkaError = error.args[0]
-        if kafka_error.code() in NEVER:
-            return explained(error, f"{self._where}{what}")
-        return Again(f"{self._where}{what}: {self._text_of(kafka_error)}")
+        if kafka_error.code() in FINAL_ERRORS:
+            return converted_error(error, f"{self._where}{what}")
+        return RetryTransaction(f"{self._where}{what}: {self._text_of(kafka_error)}")
 
     def _failed(self, error: Exception) -> TuttiError:
         """Convert the error that ended the transaction; the next producer aborts it."""
         if not isinstance(error, KafkaException):
-            return Again(f"{self._where}: {error}")
+            return RetryTransaction(f"{self._where}: {error}")
         kafka_error: KafkaError = error.args[0]
         if kafka_error.code() in _OF_A_TOPIC:
-            return TopicNotTaken(f"{self._where}: {kafka_error.str()}")
+            return TopicRejected(f"{self._where}: {kafka_error.str()}")
         if kafka_error.code() in _NO_RIGHT:
-            return explained(error, self._where)
+            return converted_error(error, self._where)
         if kafka_error.code() in _OF_A_RECORD:
-            return NotTaken(kafka_error.str())
-        return Again(f"{self._where}: {self._text_of(kafka_error)}")
+            return RecordRejected(kafka_error.str())
+        return RetryTransaction(f"{self._where}: {self._text_of(kafka_error)}")
 
     def _reason(self, error: Exception) -> Exception:
         """Return why nothing can be added: after a failed transaction, only the commit returns the cause."""
@@ -299,11 +311,11 @@ class Sink:
         """
         there = self._description_of(target)
         if there is not None and there.is_internal:
-            raise TopicNotTaken(f"topic {target} is reserved for Kafka")
+            raise TopicRejected(f"topic {target} is reserved for Kafka")
         if there is not None:
             return
         if not self._kafka.partitions:
-            raise TopicNotTaken(
+            raise TopicRejected(
                 f"{self._where} has no topic {target!r}: create it, or let the connector create missing topics (kafka.partitions)"
             )
         self._create(NewTopic(target, self._kafka.partitions, -1))
@@ -326,14 +338,14 @@ class Sink:
 
     def _configuration_of(self, name: str) -> Any:
         """Return the configuration of a topic; retry while some broker does not know a new topic."""
-        asked, until = ConfigResource(ResourceType.TOPIC, name), time.monotonic() + limits.MADE_S
+        asked, until = ConfigResource(ResourceType.TOPIC, name), time.monotonic() + limits.TOPIC_KNOWN_S
         while True:
             try:
                 return self._admin.describe_configs([asked], request_timeout=limits.KAFKA_S)[asked].result()
             except KafkaException as error:
                 if error.args[0].code() not in NO_TOPIC or time.monotonic() >= until:
                     raise
-            time.sleep(limits.MADE_AGAIN_S)
+            time.sleep(limits.TOPIC_KNOWN_POLL_S)
 
     def _description_of(self, name: str) -> Any:
         """Return Kafka's description of a topic, None if it does not exist."""
@@ -387,7 +399,7 @@ class Sink:
         reached = start
         while reached < high:
             if time.monotonic() > deadline:
-                raise Again(
+                raise RetryTransaction(
                     f"{self._where}: reading the position in {self._position_topic} timed out at offset {reached} of {high}"
                 )
             for message in consumer.consume(1000, 0.2):

@@ -31,7 +31,7 @@ class Source(NamedTuple):
     topic: str
 
 
-class Poison(NamedTuple):
+class RejectedMessage(NamedTuple):
     """A message that the log rejects, and the reason."""
 
     message: Message
@@ -62,7 +62,7 @@ class Poison(NamedTuple):
         }
 
 
-class Cut(NamedTuple):
+class FrameBatch(NamedTuple):
     """Records for one frame.
 
     `records`: columns key, value, timestamp and headers. `next`: the offset after the last of them.
@@ -72,7 +72,7 @@ class Cut(NamedTuple):
     next: int
 
 
-def records_of(messages: Sequence[Message]) -> tuple[list[Cut], list[Poison]]:
+def records_of(messages: Sequence[Message]) -> tuple[list[FrameBatch], list[RejectedMessage]]:
     """Convert messages of one partition, in order, to records for as many frames as needed, and rejected messages.
 
     The conversion works by column with unbound methods, because the cost of one call for each message and column dominates.
@@ -89,7 +89,8 @@ def records_of(messages: Sequence[Message]) -> tuple[list[Cut], list[Poison]]:
     bad = (sizes > limits.RECORD_BYTES_MAX) | (millis < _TIME_MS_MIN) | (millis > _TIME_MS_MAX)
     bad[list(unread)] = True
     poison = [
-        Poison(messages[row], unread.get(row) or _reason(int(sizes[row]), int(millis[row]))) for row in np.flatnonzero(bad).tolist()
+        RejectedMessage(messages[row], unread.get(row) or _reason(int(sizes[row]), int(millis[row])))
+        for row in np.flatnonzero(bad).tolist()
     ]
     millis[bad] = 0
     columns = [keys, values, pa.array(millis * 1000).cast(TIMESTAMP), _headers(headers, len(messages))]
@@ -106,12 +107,12 @@ def _reason(size: int, time_ms: int) -> str:
     return f"its timestamp is {time_ms} ms since 1970, which is outside the years 1 to 9999"
 
 
-def _cut(records: pa.RecordBatch, sizes: Any, messages: Sequence[Message]) -> list[Cut]:
+def _cut(records: pa.RecordBatch, sizes: Any, messages: Sequence[Message]) -> list[FrameBatch]:
     ends = np.cumsum(sizes + limits.RECORD_OVERHEAD_BYTES)
-    cuts, start, done = list[Cut](), 0, 0
+    cuts, start, done = list[FrameBatch](), 0, 0
     while start < len(messages):
         end = max(int(np.searchsorted(ends, done + limits.FRAME_BYTES, "right")), start + 1)
-        cuts.append(Cut(records.slice(start, end - start), offset_of(messages[end - 1]) + 1))
+        cuts.append(FrameBatch(records.slice(start, end - start), offset_of(messages[end - 1]) + 1))
         start, done = end, int(ends[end - 1])
     return cuts
 

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from tutti.errors import ConfigError, FormatError, NotAllowed, Refused, TuttiError, Unavailable, Unknown, UsageError
-from tutti.runtime.backoff import Doubling
+from tutti.runtime.backoff import Backoff
 from tutti_connect.kafka import limits
 from tutti_connect.kafka.source.batches import Source, offset_of, records_of
-from tutti_connect.kafka.source.partition import Key, Partition, State, Turn
-from tutti_connect.kafka.source.progress import Place, check_same, note_of, producer_name
+from tutti_connect.kafka.source.partition import Event, Key, Partition, State
+from tutti_connect.kafka.source.progress import KafkaPosition, check_same, offset_metadata, producer_name
 from tutti_connect.kafka.source.start_offsets import Committer, Topic, resolve_latest
 from tutti_connect.quarantine import Quarantine
 
@@ -136,7 +136,7 @@ class Connector:
         Raises:
             TuttiError: Kafka or the gateways do not answer, or reject the connector.
         """
-        waits = Doubling(limits.FENCED_S_MIN, limits.FENCED_S_MAX)
+        waits = Backoff(limits.FENCED_S_MIN, limits.FENCED_S_MAX)
         waiting = list(self._topics.values())
         while waiting and not stop.is_set():
             topic = Topic(self.config.name, waiting[0], self.config.topic or waiting[0].topic)
@@ -266,7 +266,7 @@ class Connector:
     def _advance(self, key: Key, partition: Partition, now: float) -> None:
         """Open the partition when it is due, and hand waiting batches to its producer."""
         if partition.state is State.WAITING and partition.retry_at <= now:
-            partition.turn(Turn.OPEN)
+            partition.turn(Event.OPEN)
             self._openings[key] = self._pool.submit(self._open, partition)
         elif partition.state is State.OPENING and self._openings[key].done():
             opening = self._openings.pop(key)
@@ -282,7 +282,7 @@ class Connector:
         elif partition.state is State.FLOWING:
             topic = self._topics[partition.topic]
             try:
-                partition.push(lambda following: Place(topic.cluster, topic.topic_id, following).encode())
+                partition.push(lambda following: KafkaPosition(topic.cluster, topic.topic_id, following).encode())
             except UsageError as error:
                 self._set_fatal(error)
             except TuttiError as error:
@@ -308,9 +308,9 @@ class Connector:
             progress = producer.resume().progress
             if not progress:  # with "latest", the partition was added after the start of the topic (`start_offsets.py`)
                 return producer, self._edges(partition.key)[0], -1
-            place = Place.decode(progress, name)
+            place = KafkaPosition.decode(progress, name)
             topic = self._topics[partition.topic]
-            check_same(place, Place(topic.cluster, topic.topic_id, 0), name, partition.source)
+            check_same(place, KafkaPosition(topic.cluster, topic.topic_id, 0), name, partition.source)
             return producer, self._next_offset(partition, place), place.next
         except BaseException:
             producer.close()
@@ -326,7 +326,7 @@ class Connector:
         self._check_same(self._kafka.topics())
         return edges
 
-    def _next_offset(self, partition: Partition, place: Place) -> int:
+    def _next_offset(self, partition: Partition, place: KafkaPosition) -> int:
         """Return the offset to continue at, if Kafka still has it.
 
         Raises:
@@ -337,7 +337,7 @@ class Connector:
         if following < low:
             # The deleted messages may not be records: transaction markers, or quarantined messages. The group offset covers these.
             offset, note = self._kafka.noted([partition.key])[partition.key]
-            if note == note_of(place):
+            if note == offset_metadata(place):
                 following = max(following, offset)
         if low <= following <= high:
             return following
@@ -385,7 +385,7 @@ class Connector:
         for key, one in self.partitions.items():
             if one.state is State.FLOWING:
                 topic = self._topics[one.topic]
-                places[key] = one.committed, note_of(Place(topic.cluster, topic.topic_id, one.logged))
+                places[key] = one.committed, offset_metadata(KafkaPosition(topic.cluster, topic.topic_id, one.logged))
         if places:
             self._kafka.note(places, wait=wait)
 

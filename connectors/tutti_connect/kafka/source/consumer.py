@@ -21,14 +21,14 @@ from tutti_connect.kafka import limits
 from tutti_connect.kafka.client import (
     CLIENT_LOG,
     EARLIEST,
+    FINAL_ERRORS,
     LATEST,
     LOG,
-    NEVER,
-    asking,
+    converted_error,
+    converted_errors,
     end_of,
-    explained,
+    ignore_error,
     made,
-    passed_by,
     settings_of,
 )
 from tutti_connect.kafka.source.batches import Source
@@ -88,7 +88,7 @@ class KafkaSource:
         self._request_settings = {key: value for key, value in settings.items() if key != "group.instance.id"}
         other = {key: value for key, value in settings.items() if key not in _OF_CONSUMERS}
         # Keep a reference: futures of an AdminClient without one never complete.
-        self._admin = made(AdminClient, {**other, "error_cb": passed_by})
+        self._admin = made(AdminClient, {**other, "error_cb": ignore_error})
 
     # -- requests to Kafka, from any thread
 
@@ -99,12 +99,12 @@ class KafkaSource:
             Unavailable: Kafka does not answer.
             ConfigError: a topic does not exist, or must not be read.
         """
-        with asking(self._admin, self._where):
+        with converted_errors(self._admin, self._where):
             cluster = str(self._admin.describe_cluster(request_timeout=limits.KAFKA_S).result().cluster_id)
             results = self._admin.describe_topics(TopicCollection(self._names), request_timeout=limits.KAFKA_S)
         found = {}
         for name, future in results.items():
-            with asking(self._admin, f"{self._where}, topic {name}"):
+            with converted_errors(self._admin, f"{self._where}, topic {name}"):
                 found[name] = Source(cluster, str(future.result().topic_id), name)
         return found
 
@@ -114,7 +114,7 @@ class KafkaSource:
         Raises:
             Unavailable, ConfigError: as in `topics`.
         """
-        with asking(self._admin, _named(key)):
+        with converted_errors(self._admin, _named(key)):
             low, high = (self._offset_at(TopicPartition(*key), which) for which in (EARLIEST, LATEST))
         return low, high
 
@@ -128,11 +128,11 @@ class KafkaSource:
         Raises:
             Unavailable, ConfigError: as in `topics`; or a partition has no leader.
         """
-        with asking(self._admin, self._where):
+        with converted_errors(self._admin, self._where):
             results = self._admin.describe_topics(TopicCollection([topic]), request_timeout=limits.KAFKA_S)[topic].result()
         found = {}
         for number in sorted(int(partition.id) for partition in results.partitions):
-            with asking(self._admin, f"{_named((topic, number))}, whose end is the start offset"):
+            with converted_errors(self._admin, f"{_named((topic, number))}, whose end is the start offset"):
                 found[number] = end_of(self._admin, TopicPartition(topic, number), IsolationLevel.READ_COMMITTED)
         return found
 
@@ -153,8 +153,8 @@ class KafkaSource:
                     break
                 except KafkaException as error:
                     if error.args[0].code() not in _NO_COORDINATOR or time.monotonic() > deadline:
-                        raise explained(error, f"{self._where}, group {self._group}") from error
-                time.sleep(limits.LEADER_LOOK_S)
+                        raise converted_error(error, f"{self._where}, group {self._group}") from error
+                time.sleep(limits.LEADER_POLL_S)
         finally:
             consumer.close()
         return {(one.topic, one.partition): (max(-1, int(one.offset)), str(one.metadata or "")) for one in results}
@@ -187,7 +187,7 @@ class KafkaSource:
         try:
             received: list[Message] = self._consumer.consume(limits.MESSAGES_A_TURN, limits.TURN_S)
         except KafkaException as error:
-            raise explained(error, self._where) from error
+            raise converted_error(error, self._where) from error
         if not any(map(Message.error, received)):
             return Consumed(received, [], [])
         consumed = Consumed([message for message in received if message.error() is None], [], [])
@@ -206,8 +206,8 @@ class KafkaSource:
         if error.code() == KafkaError._PARTITION_EOF:
             if offset is not None and offset >= 0:
                 consumed.ended.append((key, offset))
-        elif error.fatal() or error.code() in NEVER:
-            raise explained(KafkaException(error), source)
+        elif error.fatal() or error.code() in FINAL_ERRORS:
+            raise converted_error(KafkaException(error), source)
         elif error.code() == KafkaError._AUTO_OFFSET_RESET:
             consumed.missing.append((key, error.str()))
         else:

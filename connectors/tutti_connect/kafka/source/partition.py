@@ -12,9 +12,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tutti.errors import BufferFull, Fenced, TuttiError
-from tutti.runtime.backoff import Doubling
+from tutti.runtime.backoff import Backoff
 from tutti_connect.kafka import limits
-from tutti_connect.kafka.source.batches import Cut
+from tutti_connect.kafka.source.batches import FrameBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -36,7 +36,7 @@ class State(enum.Enum):
     GONE = "gone"  # Kafka has assigned it to another instance
 
 
-class Turn(enum.Enum):
+class Event(enum.Enum):
     """An event that changes the state."""
 
     OPEN = "open"
@@ -47,13 +47,13 @@ class Turn(enum.Enum):
 
 #: Missing entries are illegal.
 TRANSITIONS = {
-    (State.WAITING, Turn.OPEN): State.OPENING,
-    (State.WAITING, Turn.TAKEN): State.GONE,
-    (State.OPENING, Turn.OPENED): State.FLOWING,
-    (State.OPENING, Turn.FAILED): State.WAITING,
-    (State.OPENING, Turn.TAKEN): State.GONE,
-    (State.FLOWING, Turn.FAILED): State.WAITING,
-    (State.FLOWING, Turn.TAKEN): State.GONE,
+    (State.WAITING, Event.OPEN): State.OPENING,
+    (State.WAITING, Event.TAKEN): State.GONE,
+    (State.OPENING, Event.OPENED): State.FLOWING,
+    (State.OPENING, Event.FAILED): State.WAITING,
+    (State.OPENING, Event.TAKEN): State.GONE,
+    (State.FLOWING, Event.FAILED): State.WAITING,
+    (State.FLOWING, Event.TAKEN): State.GONE,
 }
 
 
@@ -84,10 +84,10 @@ class Partition:
         self.failures = 0
         self.retry_at = 0.0
         self.trouble = ""
-        self._waiting: collections.deque[Cut] = collections.deque()
+        self._waiting: collections.deque[FrameBatch] = collections.deque()
         self._failures: collections.deque[tuple[Producer, TuttiError]] = collections.deque()
-        self._waits = Doubling(limits.RETRY_S_MIN, limits.RETRY_S_MAX)
-        self._fenced = Doubling(limits.FENCED_S_MIN, limits.FENCED_S_MAX)
+        self._waits = Backoff(limits.RETRY_S_MIN, limits.RETRY_S_MAX)
+        self._fenced = Backoff(limits.FENCED_S_MIN, limits.FENCED_S_MAX)
         self._sent = self._settled = 0
 
     @property
@@ -105,13 +105,13 @@ class Partition:
         """True if a batch waits for free space in the producer's buffer."""
         return bool(self._waiting)
 
-    def turn(self, turn: Turn) -> None:
+    def turn(self, turn: Event) -> None:
         """Change the state."""
         self.state = TRANSITIONS[self.state, turn]
 
     def opened(self, producer: Producer, next_offset: int, logged: int) -> None:
         """Start copying at `next_offset`; `logged` is the position in the log, which may be lower."""
-        self.turn(Turn.OPENED)
+        self.turn(Event.OPENED)
         self.producer, self.next, self.committed, self.logged = producer, next_offset, next_offset, logged
         self._waiting.clear()
         self._failures.clear()
@@ -119,7 +119,7 @@ class Partition:
 
     def failed(self, error: Exception, now: float) -> Producer | None:
         """Wait before the next open; return the old producer."""
-        self.turn(Turn.FAILED)
+        self.turn(Event.FAILED)
         self.failures += 1
         delay = (self._fenced if isinstance(error, Fenced) else self._waits).next_s()
         self.trouble, self.retry_at = f"{type(error).__name__}: {error}", now + delay
@@ -127,7 +127,7 @@ class Partition:
 
     def taken(self) -> Producer | None:
         """Handle the assignment to another instance; return the producer, which may deliver its records."""
-        self.turn(Turn.TAKEN)
+        self.turn(Event.TAKEN)
         return self._take_producer()
 
     def _take_producer(self) -> Producer | None:
@@ -135,7 +135,7 @@ class Partition:
         self._waiting.clear()
         return producer
 
-    def take(self, cuts: Iterable[Cut], end: int) -> None:
+    def take(self, cuts: Iterable[FrameBatch], end: int) -> None:
         """Queue batches to send, in order; `end` is the offset after the last processed message."""
         self._waiting.extend(cuts)
         self.next = max(self.next, end)

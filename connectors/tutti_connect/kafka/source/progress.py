@@ -12,7 +12,7 @@ from tutti_connect.progress import JsonProgress
 _DIGEST_CHARACTERS = 16
 
 
-class Place(JsonProgress, frozen=True):
+class KafkaPosition(JsonProgress, frozen=True):
     """The next offset to read, with the ids of cluster and topic: a recreated topic starts at 0 again.
 
     Attributes:
@@ -26,7 +26,7 @@ class Place(JsonProgress, frozen=True):
     next: int
 
 
-def note_of(place: Place) -> str:
+def offset_metadata(place: KafkaPosition) -> str:
     """Return the metadata of an offset committed to Kafka's group: no record lies between the log's position and that offset.
 
     The metadata applies only to this topic and this position; -1 stands for a log without a position.
@@ -34,7 +34,7 @@ def note_of(place: Place) -> str:
     return f"{place.topic}:{place.next}"
 
 
-def topic_of_note(note: str) -> str:
+def metadata_topic(note: str) -> str:
     """Return the topic id in the metadata of a group offset; "" in metadata of an earlier release without a position."""
     return note.rpartition(":")[0]
 
@@ -52,7 +52,7 @@ def producer_name(connector: str, topic: str, partition: int | Literal["start"])
     return f"{connector}.{topic[:room]}.{digest}.{partition}"
 
 
-def check_same(place: Place, now: Place, producer: str, source: str) -> None:
+def check_same(place: KafkaPosition, now: KafkaPosition, producer: str, source: str) -> None:
     """Reject a position from another cluster or topic.
 
     Raises:

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from tutti_connect.kafka.source.batches import Source
 from tutti_connect.kafka.source.partition import Key
-from tutti_connect.kafka.source.progress import Place, check_same, producer_name, topic_of_note
+from tutti_connect.kafka.source.progress import KafkaPosition, check_same, metadata_topic, producer_name
 
 LOG = logging.getLogger("tutti.kafka")
 
@@ -50,7 +50,7 @@ class Topic(NamedTuple):
 
     def place(self, offset: int) -> bytes:
         """Return the progress of a partition's producer."""
-        return Place(self.source.cluster, self.source.topic_id, offset).encode()
+        return KafkaPosition(self.source.cluster, self.source.topic_id, offset).encode()
 
 
 def resolve_latest(
@@ -71,7 +71,7 @@ def resolve_latest(
 
     def start(number: int) -> None:
         offset, note = noted[name, number]
-        known = offset >= 0 and topic_of_note(note) in ("", topic.source.topic_id)
+        known = offset >= 0 and metadata_topic(note) in ("", topic.source.topic_id)
         place = topic.place(offset if known else ends[number])
         commit(producer_name(topic.connector, name, number), topic.target, lambda progress: b"" if progress else place)
 
@@ -98,6 +98,6 @@ def _has_started(topic: Topic, commit: Committer) -> bool:
     commit(producer, topic.target, look)
     if not found:
         return False
-    place = Place.decode(found, producer)
-    check_same(place, Place(topic.source.cluster, place.topic, 0), producer, topic.source.topic)
+    place = KafkaPosition.decode(found, producer)
+    check_same(place, KafkaPosition(topic.source.cluster, place.topic, 0), producer, topic.source.topic)
     return True

@@ -20,18 +20,18 @@ INTERRUPTED = "interrupted\n"
 _DUPLICATE_S = 0.25
 
 
-def heed() -> None:
+def install_handler() -> None:
     """Install the SIGINT handler, unless the process already handles or ignores SIGINT."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _on_first)
 
 
-def heed_no_more() -> None:
+def ignore_interrupts() -> None:
     """Ignore SIGINT from here on: the process is about to end with a known exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-class Loading:
+class ImportGuard:
     """Context manager for a block that imports modules: Ctrl-C ends the process at once."""
 
     def __enter__(self) -> None:

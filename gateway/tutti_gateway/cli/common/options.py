@@ -17,7 +17,7 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 def url_option(function: Function) -> Function:
     """Add `--url`; its default is $TUTTI_URL, or the `--url` of the command group."""
-    return _url(callback=lambda context, _option, url: needed_url(context, url))(function)
+    return _url(callback=lambda context, _option, url: require_url(context, url))(function)
 
 
 def group_url_option(function: Function) -> Function:
@@ -25,7 +25,7 @@ def group_url_option(function: Function) -> Function:
     return _url()(function)
 
 
-def needed_url(context: click.Context, url: str | None) -> str | None:
+def require_url(context: click.Context, url: str | None) -> str | None:
     """Return the URL given to the command or to its group.
 
     Raises:

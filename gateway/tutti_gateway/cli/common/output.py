@@ -51,7 +51,7 @@ def bytes_text(count: int) -> str:
     return f"{count} B" if unit == "B" else f"{amount:.1f} {unit}"
 
 
-def counted(count: int, one: str, many: str | None = None) -> str:
+def count_text(count: int, one: str, many: str | None = None) -> str:
     """Return a count with its noun, for example "1 segment" or "2,000 segments"."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 

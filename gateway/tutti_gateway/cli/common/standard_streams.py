@@ -11,7 +11,7 @@ import os
 import sys
 
 
-def fill() -> None:
+def replace_closed_streams() -> None:
     """Open the null device on each closed standard descriptor; text written to a closed standard error is discarded."""
     for number, stream in enumerate((sys.stdin, sys.stdout, sys.stderr)):
         if stream is None and not _is_open(number):

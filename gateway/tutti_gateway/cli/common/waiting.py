@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from tutti_gateway.cli.common.output import can_draw, note
 
-LOOK_S = 0.25
+POLL_S = 0.25
 
 
 class Deadline:
@@ -31,12 +31,12 @@ class Deadline:
 
     def pause(self) -> bool:
         """Sleep for one polling interval; return True if time is left."""
-        time.sleep(min(LOOK_S, self.left_s))
+        time.sleep(min(POLL_S, self.left_s))
         return self.left_s > 0
 
 
 @contextmanager
-def telling(title: str, reason: Callable[[], str]) -> Iterator[None]:
+def showing_reason(title: str, reason: Callable[[], str]) -> Iterator[None]:
     """Show on standard error, during the block, `title` and the text that `reason` returns ("" if unknown)."""
     stop = threading.Event()
     thread = threading.Thread(target=_draw if can_draw(sys.stderr) else _write, args=(title, reason, stop), daemon=True)
@@ -53,14 +53,14 @@ def _draw(title: str, reason: Callable[[], str], stop: threading.Event) -> None:
     from rich.markup import escape
 
     with Console(stderr=True).status(escape(title)) as status:
-        while not stop.wait(LOOK_S):
+        while not stop.wait(POLL_S):
             current = reason()
             status.update(escape(f"{title}: {current}" if current else title))
 
 
 def _write(title: str, reason: Callable[[], str], stop: threading.Event) -> None:
     shown: set[str] = set()  # the reason alternates while several gateways are asked in turn
-    while not stop.wait(LOOK_S):
+    while not stop.wait(POLL_S):
         current = reason()
         if current and current not in shown:
             shown.add(current)

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from tutti.errors import TuttiError
-from tutti.runtime.child_processes import ending_with_this
+from tutti.runtime.child_processes import end_with_this_process
 
 _TAIL_LINES = 3
 _LINE_MAX = 400
@@ -42,7 +42,7 @@ class Running:
                 stderr=errors,
                 env=dict(environment) if environment is not None else None,
                 start_new_session=True,
-                preexec_fn=ending_with_this(),  # noqa: PLW1509 - the demo starts processes from a single thread
+                preexec_fn=end_with_this_process(),  # noqa: PLW1509 - the demo starts processes from a single thread
             )
         self.pid = self._process.pid
 
@@ -103,7 +103,7 @@ class Running:
             os.killpg(self.pid, number)
 
 
-class Household:
+class ProcessGroup:
     """All processes of a run; every process is ended when the block ends."""
 
     def __init__(self, logs: Path) -> None:

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from tutti.errors import Unavailable, UsageError
 from tutti.runtime.fsync import make_directory
-from tutti_gateway.cli.common.output import counted
+from tutti_gateway.cli.common.output import count_text
 from tutti_gateway.cli.demo.board import Board
 from tutti_gateway.cli.demo.checks import (
     Check,
@@ -38,7 +38,7 @@ from tutti_gateway.cli.demo.checks import (
 from tutti_gateway.cli.demo.departures import AIRPORTS, Departures, load, weather_file
 from tutti_gateway.cli.demo.gateways import addresses, url_from
 from tutti_gateway.cli.demo.picture import Kill, write_picture
-from tutti_gateway.cli.demo.processes import Failed, Household, Running, wait_until
+from tutti_gateway.cli.demo.processes import Failed, ProcessGroup, Running, wait_until
 from tutti_spark.jobs.departures import CLOSING_RECORD, TOPIC
 
 if TYPE_CHECKING:
@@ -165,10 +165,10 @@ class Demo:
         total = sum(len(departures.values) for departures in expected)
         self._last_minute = max(departures.minutes[-1].as_py() for departures in expected)
         self._say(f"{total:,} departures of {len(expected)} airports are ready")
-        with Household(self._at / "logs") as house, Board(self._at / "board") as board:
+        with ProcessGroup(self._at / "logs") as house, Board(self._at / "board") as board:
             gateways = self._start_gateways(house)
             self._wait_ready(gateways)
-            self._say(f"{counted(len(self._gateways), 'gateway')} ready: {self._url}")
+            self._say(f"{count_text(len(self._gateways), 'gateway')} ready: {self._url}")
             query = self._start_query(house)
             feeders = [self._start_feeder(house, airport) for airport in AIRPORTS]
             wait_until(
@@ -196,7 +196,9 @@ class Demo:
     def _data(self) -> Path:
         return self._at / "gateways"
 
-    def _run_the_year(self, house: Household, board: Board, gateways: Running, query: Running, feeders: list[Running]) -> Running:
+    def _run_the_year(
+        self, house: ProcessGroup, board: Board, gateways: Running, query: Running, feeders: list[Running]
+    ) -> Running:
         """Kill the coordinator and the query during the year, wait for all commits, and return the restarted query."""
 
         def passed(part: float) -> Callable[[], bool]:
@@ -223,7 +225,7 @@ class Demo:
         batches = self._batches()
         self._kill("the query", query.kill)
         query = self._start_query(house)
-        self._say(f"it had finished {counted(batches, 'batch', 'batches')}; it is started again")
+        self._say(f"it had finished {count_text(batches, 'batch', 'batches')}; it is started again")
         for feeder in feeders:
             feeder.finish(limit_s)
         return query
@@ -239,17 +241,17 @@ class Demo:
 
     def _coordinator(self) -> tuple[str, int]:
         """Return the name of the coordinator and the id of its process."""
-        from tutti.io.admin import Control
+        from tutti.io.admin import AdminClient
 
-        with Control(self._url) as control:
+        with AdminClient(self._url) as control:
             name = str(control.status()["view"]["coordinator"])
         return name, int(self._status(name)["pid"])
 
     def _status(self, name: str) -> dict[str, Any]:
         """Return the status document of one gateway."""
-        from tutti.io.admin import Control
+        from tutti.io.admin import AdminClient
 
-        with Control(f"tutti://{self._gateways[name]}", learn=False) as control:
+        with AdminClient(f"tutti://{self._gateways[name]}", learn=False) as control:
             return control.status()
 
     def _all_have_the_same(self) -> bool:
@@ -266,7 +268,7 @@ class Demo:
         with Producer(self._url, producer="closing") as producer:
             producer.send(TOPIC, CLOSING_RECORD).result(timeout=READY_WAIT_S)
 
-    def _start_replay(self, house: Household) -> Running:
+    def _start_replay(self, house: ProcessGroup) -> Running:
         compared = ["--compare", str(self._at / "live")]
         arguments = ["replay", "--path", str(self._data / self._killed), "--out", str(self._at / "replay"), *compared]
         return self._start_spark(house, "replay", arguments)
@@ -280,12 +282,12 @@ class Demo:
 
     def _check_logs(self, expected: Sequence[Departures]) -> tuple[list[Check], Digest]:
         """Check the log files, and return the checks with the digest of the killed gateway's log."""
-        from tutti.sources.files import Files
+        from tutti.sources.files import FileSource
         from tutti_gateway.log.tools.digest import digest
         from tutti_gateway.log.tools.verify import verify
 
         logs = {name: self._data / name for name in self._gateways}
-        with Files([logs[self._killed]]) as files:
+        with FileSource([logs[self._killed]]) as files:
             frontier = files.frontier()
             batches = files.scan(frontier.start, frontier.offset, topics=[TOPIC], columns=["key", "value"])
             checks = check_records(batches, expected, CLOSING_RECORD)
@@ -315,7 +317,7 @@ class Demo:
         with pa.ipc.new_file(str(self._at / "input" / f"{departures.airport}.arrow"), table.schema) as writer:
             writer.write_table(table)
 
-    def _start_gateways(self, house: Household) -> Running:
+    def _start_gateways(self, house: ProcessGroup) -> Running:
         options = ["--count", str(len(self._gateways)), "--port", str(self._plan.port), "--data", str(self._data)]
         return house.start("gateways", [sys.executable, "-m", "tutti_gateway.cli.demo.gateways", *options])
 
@@ -323,11 +325,11 @@ class Demo:
         """Wait for the line that reports the gateways as ready."""
         wait_until(lambda: gateways.output.read_bytes().endswith(b"\n"), READY_WAIT_S, "the gateways' start", [gateways])
 
-    def _start_query(self, house: Household) -> Running:
+    def _start_query(self, house: ProcessGroup) -> Running:
         options = ["--gateways", self._url, "--checkpoint", str(self._at / "checkpoint"), "--until-closed"]
         return self._start_spark(house, "query", ["live", *options, "--out", str(self._at / "live")])
 
-    def _start_spark(self, house: Household, name: str, arguments: Sequence[str]) -> Running:
+    def _start_spark(self, house: ProcessGroup, name: str, arguments: Sequence[str]) -> Running:
         from tutti_spark.launch import job, spark_environment, spark_submit
 
         local = str(self._at / "tmp")
@@ -338,7 +340,7 @@ class Demo:
         command = spark_submit(job("flights"), *arguments, "--weather", str(weather_file()), conf=settings)
         return house.start(name, command, os.environ | spark_environment())
 
-    def _start_feeder(self, house: Household, airport: str) -> Running:
+    def _start_feeder(self, house: ProcessGroup, airport: str) -> Running:
         options = {
             "--url": url_from(airport, self._gateways),
             "--topic": TOPIC,

@@ -8,11 +8,11 @@ from tutti_gateway.cli.doctor.machine import Finding
 
 def java() -> Finding:
     """Check that Java is installed, starts, and is new enough."""
-    from tutti_spark.common.java import INSTALL, look
+    from tutti_spark.common.java import INSTALL, find_java
     from tutti_spark.common.requirements import JAVA_MIN
 
     try:
-        found = look()
+        found = find_java()
     except Unavailable as error:
         return Finding("java", False, str(error), INSTALL)
     return Finding("java", found.major >= JAVA_MIN, f"{found.version} at {found.command}", INSTALL)

@@ -20,7 +20,7 @@ from tutti.errors import UsageError
 from tutti_gateway.cli.doctor.machine import Finding
 
 if TYPE_CHECKING:
-    from tutti_spark.common.requirements import Told
+    from tutti_spark.common.requirements import InterpreterReport
 
 LOCAL = "local[1]"
 _INSTALL = f"{sys.executable} -m pip install 'tutti-ingest[spark]'"
@@ -81,7 +81,7 @@ def pyspark() -> Finding:
 
 def python_of_workers() -> Finding:
     """Check the Python that Spark, started from this shell, runs in its workers, and its packages."""
-    from tutti_spark.launch import ask, worker_python
+    from tutti_spark.launch import probe_interpreter, worker_python
 
     subject = "python of Spark's workers"
     python = worker_python()
@@ -90,7 +90,7 @@ def python_of_workers() -> Finding:
         f"export PYSPARK_PYTHON={sys.executable}   (or once for this environment: {sys.executable} -m tutti_spark.launch --install)"
     )
     try:
-        found = ask(python)
+        found = probe_interpreter(python)
     except UsageError as error:
         return Finding(subject, False, f"{said}: {error}", do)
     here = ".".join(map(str, sys.version_info[:2]))
@@ -156,7 +156,7 @@ def trial(master: str = LOCAL) -> Finding:
     told = orjson.loads(lines[0].removeprefix("TRIAL "))
     if told["failed"]:
         return Finding(subject, False, f"on {master}: {told['failed'][:300]}", "fix the problems above first")
-    workers: dict[str, Told] = {
+    workers: dict[str, InterpreterReport] = {
         f"{worker['executable']} {worker['python']} on {worker['host']}": worker for worker in told["workers"]
     }
     for text, worker in workers.items():
@@ -170,12 +170,12 @@ def trial(master: str = LOCAL) -> Finding:
     return Finding(subject, True, f"{text}, and Spark finds the format tutti")
 
 
-def _problems(found: Told) -> str:
+def _problems(found: InterpreterReport) -> str:
     """Return the missing and unsuitable packages of an interpreter as text, "" if there are none."""
-    from tutti_spark.common.requirements import misfits
+    from tutti_spark.common.requirements import version_errors
 
     missing = [f"it lacks {', '.join(found['missing'])}"] if found["missing"] else []
-    return "; ".join(missing + misfits(found))
+    return "; ".join(missing + version_errors(found))
 
 
 def _home(python: str) -> Path:

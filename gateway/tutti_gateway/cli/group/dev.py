@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from tutti_gateway.cli.common.interrupts import Loading
+from tutti_gateway.cli.common.interrupts import ImportGuard
 from tutti_gateway.cli.common.options import NumberRange
 from tutti_gateway.cli.common.output import note
 
@@ -80,13 +80,13 @@ def run_group(
         command: the calling command; the group takes its name.
         keys: True to encrypt the traffic between the gateways.
     """
-    with Loading():
+    with ImportGuard():
         from tutti_gateway.cli.group.fleet import Fleet
-        from tutti_gateway.cli.group.gateway_directories import found_group, keeping
+        from tutti_gateway.cli.group.gateway_directories import locked, write_group
 
     directory = directory.absolute()
-    with keeping(directory):
-        homes = found_group(directory, names, port, command, keys)
+    with locked(directory):
+        homes = write_group(directory, names, port, command, keys)
         count = len(homes)
         if count % 2 == 0:
             tolerated = (count - 1) // 2 or "none"

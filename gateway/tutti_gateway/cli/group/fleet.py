@@ -19,10 +19,10 @@ from types import FrameType
 import orjson
 
 from tutti.errors import Unavailable
-from tutti.runtime.child_processes import ending_with_this
-from tutti.runtime.lossy_log_file import Unfailing
+from tutti.runtime.child_processes import end_with_this_process
+from tutti.runtime.lossy_log_file import LossyLogFile
 from tutti_gateway.cli.common.output import print_json
-from tutti_gateway.cli.group.gateway_directories import Home, removed
+from tutti_gateway.cli.group.gateway_directories import GatewayPaths, removed
 
 READY_WAIT_S_MAX = 60.0
 STOP_WAIT_S_MAX = 60.0
@@ -47,7 +47,7 @@ def _is_ready_line(line: bytes) -> bool:
 class Gateway:
     """One gateway of this machine: its location, and the process that runs it."""
 
-    def __init__(self, home: Home, options: Sequence[str]) -> None:
+    def __init__(self, home: GatewayPaths, options: Sequence[str]) -> None:
         """Take the location and the options of `tutti serve`; nothing starts yet."""
         self.home = home
         self._options = options
@@ -86,7 +86,7 @@ class Process:
             stdin=subprocess.DEVNULL,
             stdout=write_end,
             start_new_session=True,
-            preexec_fn=ending_with_this(),  # noqa: PLW1509 - this process has a single thread
+            preexec_fn=end_with_this_process(),  # noqa: PLW1509 - this process has a single thread
         )
         os.close(write_end)
         self.pid = self._process.pid
@@ -121,13 +121,13 @@ class Process:
 class Fleet:
     """Runs gateways until SIGTERM or Ctrl-C."""
 
-    def __init__(self, homes: Sequence[Home], restart_after_s: float, options: Sequence[str] = ()) -> None:
+    def __init__(self, homes: Sequence[GatewayPaths], restart_after_s: float, options: Sequence[str] = ()) -> None:
         """Prepare gateways at `homes`; those removed from the group are not started.
 
         `restart_after_s`: delay before a killed gateway restarts; 0: never. `options`: options of `tutti serve` for each gateway.
         """
         self._homes = homes
-        self._notes = Unfailing(sys.stderr)  # a blocked terminal must not block the supervisor
+        self._notes = LossyLogFile(sys.stderr)  # a blocked terminal must not block the supervisor
         out = removed(homes)
         self._gateways = [Gateway(home, options) for home in homes if home.name not in out]
         for home in homes:
@@ -200,7 +200,7 @@ class Fleet:
         self._report_removed(gateway.home)
         self._end_if_none_left(0)
 
-    def _report_removed(self, home: Home) -> None:
+    def _report_removed(self, home: GatewayPaths) -> None:
         back = f"`tutti serve --config {home.config}` and `tutti members add {home.name} {home.address}`"
         self._note(f"{home.name} was removed from the group and is not started; to bring it back: {back}")
 

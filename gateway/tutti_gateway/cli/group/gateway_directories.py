@@ -39,7 +39,7 @@ public_keys = "keys/group.keys"
 """
 
 
-class Home(NamedTuple):
+class GatewayPaths(NamedTuple):
     """One gateway of this machine: name, client address HOST:P, data directory and configuration file."""
 
     name: str
@@ -54,7 +54,7 @@ class Home(NamedTuple):
 
 
 @contextmanager
-def keeping(directory: Path) -> Iterator[None]:
+def locked(directory: Path) -> Iterator[None]:
     """Create and lock `directory` until the block ends: its gateways restart from the files in it.
 
     Raises:
@@ -88,7 +88,7 @@ def _lock(lock: int, kind: int, directory: Path, whose: str) -> None:
         raise DirectoryRefused(message) from None
 
 
-def found_group(directory: Path, names: Sequence[str], port: int, command: str, keys: bool = False) -> list[Home]:
+def write_group(directory: Path, names: Sequence[str], port: int, command: str, keys: bool = False) -> list[GatewayPaths]:
     """Write the configurations of a group's gateways into `directory`: ports `port`, +10, ... on this machine.
 
     Args:
@@ -107,7 +107,7 @@ def found_group(directory: Path, names: Sequence[str], port: int, command: str, 
     if last > PORT_MAX:
         raise UsageError(f"--port {port}: the last of {len(names)} gateways would have port {last}; the limit is {PORT_MAX}")
     members = {name: f"{HOST}:{port + PORTS_A_GATEWAY * number}" for number, name in enumerate(names)}
-    homes = [Home(name, address, directory / name, directory / f"{name}.toml") for name, address in members.items()]
+    homes = [GatewayPaths(name, address, directory / name, directory / f"{name}.toml") for name, address in members.items()]
     _check_founders(directory, members)
     members_toml = ", ".join(f'{name} = "{address}"' for name, address in members.items())
     if keys:
@@ -147,7 +147,7 @@ def _check_founders(directory: Path, members: Mapping[str, str]) -> None:
             )
 
 
-def removed(homes: Sequence[Home]) -> list[str]:
+def removed(homes: Sequence[GatewayPaths]) -> list[str]:
     """Return the names of gateways that the most advanced of the logs no longer lists as members. The gateways may be running.
 
     A log that cannot be read is skipped.
@@ -174,7 +174,7 @@ def _founders(config: Path) -> dict[str, str]:
         return {}
 
 
-def _write(home: Home, text: str) -> None:
+def _write(home: GatewayPaths, text: str) -> None:
     if home.config.exists() and home.config.read_text() == text:
         return  # a gateway that is about to end may still use the file
     if (home.data / LOCK).exists():

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tutti.errors import Refused, Unavailable, UsageError
-from tutti_gateway.cli.common.options import NumberRange, group_url_option, json_option, needed_url, url_option
-from tutti_gateway.cli.common.output import counted, note, on_terminal, print_json, print_table
-from tutti_gateway.cli.common.waiting import Deadline, telling
+from tutti_gateway.cli.common.options import NumberRange, group_url_option, json_option, require_url, url_option
+from tutti_gateway.cli.common.output import count_text, note, on_terminal, print_json, print_table
+from tutti_gateway.cli.common.waiting import Deadline, showing_reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tutti.io.admin import Control
+    from tutti.io.admin import AdminClient
 
 Member = dict[str, Any]
 TIMEOUT_S = 60.0
@@ -62,7 +62,7 @@ def members(context: click.Context, url: str | None, as_json: bool) -> None:
     Without a subcommand, list them.
     """
     if context.invoked_subcommand is None:
-        context.invoke(list_members, url=needed_url(context, url), as_json=as_json)
+        context.invoke(list_members, url=require_url(context, url), as_json=as_json)
 
 
 @members.command("list")
@@ -83,9 +83,9 @@ def list_members(url: str, as_json: bool) -> None:
     round_trip   measured round-trip time to the gateway
     reason       why the gateway takes no ordered records or has no vote, if known
     """
-    from tutti.io.admin import Control
+    from tutti.io.admin import AdminClient
 
-    with Control(url) as control:
+    with AdminClient(url) as control:
         _show(control.members(), as_json)
 
 
@@ -185,10 +185,10 @@ def leave(name: str, url: str, timeout_s: float, as_json: bool) -> int:
     The gateway stays a member and may return: `tutti members remove` removes one permanently. No committed record depends on it.
     """
     from tutti.common.address import parse_url
-    from tutti.io.admin import Control
+    from tutti.io.admin import AdminClient
 
     deadline = Deadline(timeout_s)
-    with Control(url, timeout=timeout_s) as control:
+    with AdminClient(url, timeout=timeout_s) as control:
         found = control.members()
         member = _member(found, name)
         if member["state"] == "silent":
@@ -196,7 +196,7 @@ def leave(name: str, url: str, timeout_s: float, as_json: bool) -> int:
     if warning := _majority_warning(found, name):
         note(warning)
     (place,) = parse_url(f"tutti://{member['address']}")
-    with Control([place], timeout=deadline.left_s, learn=False) as control, telling(f"{name} leaves", lambda: ""):
+    with AdminClient([place], timeout=deadline.left_s, learn=False) as control, showing_reason(f"{name} leaves", lambda: ""):
         control.leave(name)
         while _listens(place.host, place.port):
             if not deadline.pause():
@@ -235,10 +235,10 @@ def _listens(host: str, port: int) -> bool:
 
 
 @contextmanager
-def _control(url: str, timeout_s: float) -> Iterator[tuple[Control, Deadline]]:
-    from tutti.io.admin import Control
+def _control(url: str, timeout_s: float) -> Iterator[tuple[AdminClient, Deadline]]:
+    from tutti.io.admin import AdminClient
 
-    with Control(url, timeout=timeout_s) as control:
+    with AdminClient(url, timeout=timeout_s) as control:
         yield control, Deadline(timeout_s)
 
 
@@ -254,13 +254,13 @@ def _member(found: list[Member], name: str) -> Member:
     raise UsageError(f"no gateway of the group is named {name!r}: there are {', '.join(member['name'] for member in found)}")
 
 
-def _change(control: Control, deadline: Deadline, change: str, name: str, address: str = "") -> None:
+def _change(control: AdminClient, deadline: Deadline, change: str, name: str, address: str = "") -> None:
     """Request a roster change, and show why it is pending.
 
     Raises:
         Unavailable: the change was not made in time; the message names the reason.
     """
-    with telling(f"{change} {name}", lambda: control.trouble):
+    with showing_reason(f"{change} {name}", lambda: control.trouble):
         try:
             control.change_roster(change, name, address)
         except Unavailable as late:
@@ -277,7 +277,7 @@ def _change(control: Control, deadline: Deadline, change: str, name: str, addres
             raise
 
 
-def _until_it_votes(control: Control, deadline: Deadline, name: str) -> list[Member]:
+def _until_it_votes(control: AdminClient, deadline: Deadline, name: str) -> list[Member]:
     """Wait until a gateway votes in the deciding view, and return the members.
 
     Raises:
@@ -285,7 +285,7 @@ def _until_it_votes(control: Control, deadline: Deadline, name: str) -> list[Mem
     """
     state = ""
     try:
-        with telling(f"{name} catches up", lambda: state):
+        with showing_reason(f"{name} catches up", lambda: state):
             while True:
                 found = control.members()
                 member = _member(found, name)
@@ -325,7 +325,7 @@ def _progress(member: Member) -> str:
         return f"it is not reachable: {known}" if (known := _reason(member)) else "it is not reachable"
     if member["state"] == "primary":
         return "it has caught up, and its vote is pending"
-    return f"{member['state']}, lacks {counted(member['lag'], 'position')}"
+    return f"{member['state']}, lacks {count_text(member['lag'], 'position')}"
 
 
 def _show(found: list[Member], as_json: bool) -> None:

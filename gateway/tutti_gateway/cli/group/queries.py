@@ -42,11 +42,11 @@ def queries(url: str, as_json: bool) -> None:
     The command asks all gateways, because a query reports to only one of them. Gateways delete a silent query after a day, or when
     a query of its name starts; the position stays.
     """
-    from tutti.io.admin import Control
-    from tutti.sources.query_progress import Progress
+    from tutti.io.admin import AdminClient
+    from tutti.sources.query_progress import QueryProgress
     from tutti.sources.source import begun
 
-    with Progress(url) as gateways, Control(url) as control:
+    with QueryProgress(url) as gateways, AdminClient(url) as control:
         log_state = begun(gateways)
         frontier, saved = log_state.offset, gateways.readers(linearizable=not log_state.stale)
         reported = _reported(control.status()["gateways"])
@@ -93,21 +93,21 @@ def _reported(gateways: Mapping[str, str]) -> list[dict[str, object]]:
     return [_line(*newest[query.run]) for query in without_ended(query for query, _ in newest.values())]
 
 
-def told_there(url: str) -> list[QueryInfo]:
+def queries_at(url: str) -> list[QueryInfo]:
     """Return the queries that report to the gateway at `url`.
 
     Raises:
         TuttiError: the gateway does not answer in time, or does not support queries.
     """
-    from tutti.sources.query_progress import Progress
+    from tutti.sources.query_progress import QueryProgress
 
-    with Progress(url, timeout=ANSWER_S_MAX) as asked:
+    with QueryProgress(url, timeout=ANSWER_S_MAX) as asked:
         return asked.queries(patience=0.0)  # ask only this gateway, without failover
 
 
 def _ask(url: str) -> list[QueryInfo] | str:
     try:
-        return told_there(url)
+        return queries_at(url)
     except TuttiError as error:
         return str(error)
 

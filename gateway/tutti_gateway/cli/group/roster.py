@@ -10,7 +10,7 @@ import click
 from tutti.errors import UsageError
 from tutti_gateway.cli.common.options import json_option, url_option
 from tutti_gateway.cli.common.output import note, print_json
-from tutti_gateway.cli.common.waiting import Deadline, telling
+from tutti_gateway.cli.common.waiting import Deadline, showing_reason
 from tutti_gateway.cli.group.members import Member, timeout_option
 
 
@@ -36,11 +36,11 @@ def force(keep: str, yes: bool, url: str, timeout_s: float, as_json: bool) -> in
     reachable or may still return. Do not use it for a gateway that will return: the group then continues without help.
     """
     from tutti.common.address import parse_url
-    from tutti.io.admin import Control
+    from tutti.io.admin import AdminClient
 
     names = tuple(dict.fromkeys(name.strip() for name in keep.split(",") if name.strip()))
     deadline = Deadline(timeout_s)
-    with Control(url, timeout=timeout_s) as control:
+    with AdminClient(url, timeout=timeout_s) as control:
         found = {member["name"]: member for member in control.members()}
     unknown = [name for name in names if name not in found]
     if unknown or not names:
@@ -48,8 +48,8 @@ def force(keep: str, yes: bool, url: str, timeout_s: float, as_json: bool) -> in
     _confirm(names, found, yes)
     addresses = [address for name in names for address in parse_url(f"tutti://{found[name]['address']}")]
     # Ask only gateways that remain; another gateway of the URL would refuse.
-    with Control(addresses, timeout=deadline.left_s, learn=False) as control:
-        with telling(f"the roster becomes {', '.join(names)}", lambda: control.trouble):
+    with AdminClient(addresses, timeout=deadline.left_s, learn=False) as control:
+        with showing_reason(f"the roster becomes {', '.join(names)}", lambda: control.trouble):
             control.force_roster(names)
         after = control.members()
     note(f"the group continues with {', '.join(names)}; never start an excluded gateway again: remove its directory")

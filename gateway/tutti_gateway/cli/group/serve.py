@@ -6,7 +6,7 @@ from typing import Literal
 
 import click
 
-from tutti_gateway.cli.common.interrupts import Loading
+from tutti_gateway.cli.common.interrupts import ImportGuard
 
 
 @click.command()
@@ -36,11 +36,11 @@ def serve(path: str, record: str, level: Literal["info", "debug"] | None) -> int
     gateway takes no new records, finishes pending work and ends. Exit codes: 0 ended on request, 1 failed, 2 wrong configuration or
     a directory of another gateway, 3 unavailable, 4 corruption found.
     """
-    with Loading():
+    with ImportGuard():
         from tutti_gateway.config import load_config
 
     config = load_config(path)
-    with Loading():
+    with ImportGuard():
         from msgspec.structs import replace
 
         from tutti_gateway.node.main import run

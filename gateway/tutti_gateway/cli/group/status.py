@@ -49,9 +49,9 @@ def status(url: str, watched: bool, interval_s: float, as_json: bool) -> None:
 
         watch(url, interval_s, as_json)
         return
-    from tutti.io.admin import Control
+    from tutti.io.admin import AdminClient
 
-    with Control(url) as control:
+    with AdminClient(url) as control:
         report = control.status()
     report["queries"] = _queries(report["url"])
     if as_json or not on_terminal():
@@ -62,10 +62,10 @@ def status(url: str, watched: bool, interval_s: float, as_json: bool) -> None:
 
 def _queries(url: str) -> list[dict[str, object]] | None:
     """Return the queries that report to this gateway, None if its reads port does not answer."""
-    from tutti_gateway.cli.group.queries import told_there
+    from tutti_gateway.cli.group.queries import queries_at
 
     try:
-        return [msgspec.structs.asdict(query) for query in told_there(url)]
+        return [msgspec.structs.asdict(query) for query in queries_at(url)]
     except TuttiError:
         return None
 
@@ -81,10 +81,10 @@ def topics(url: str, as_json: bool) -> None:
     a topic with only unordered records is listed without records. A warning is printed if no gateway could confirm with a majority
     that the list is complete.
     """
-    from tutti.sources.flight import Reads
+    from tutti.sources.flight import FlightSource
     from tutti.sources.source import begun
 
-    with Reads(url) as reads:
+    with FlightSource(url) as reads:
         begun(reads)
         found = [_topic(topic) for topic in reads.topics()]
     if as_json:
@@ -116,10 +116,10 @@ def offsets(url: str, time: datetime, as_json: bool) -> None:
 
     If there is no such record yet, show the frontier.
     """
-    from tutti.sources.flight import Reads
+    from tutti.sources.flight import FlightSource
     from tutti.sources.source import begun
 
-    with Reads(url) as reads:
+    with FlightSource(url) as reads:
         begun(reads)
         offset = reads.offset_for_time(time)
     if as_json:

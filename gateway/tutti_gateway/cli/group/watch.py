@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from tutti import limits
 from tutti.common.address import Address, parse_url
 from tutti.errors import TuttiError
-from tutti.io.admin import Control
+from tutti.io.admin import AdminClient
 from tutti_gateway.cli.common.output import cell_text, on_terminal, print_json
 
 ANSWER_S_MAX = 2.0
@@ -25,7 +25,7 @@ _COLUMNS = ("gateway", "address", "state", "view", "frontier", "lag", "heard", "
 _STYLES = {"primary": "green", "minority": "yellow", "joining": "yellow", "leaving": "yellow", "halted": "red", NO_ANSWER: "red"}
 
 
-class Sight(NamedTuple):
+class GatewayState(NamedTuple):
     """State of one gateway at one moment.
 
     `frontier` is its next offset, `lag` the decided positions that it lacks; None if unknown. `heard` is the time (UTC) of the last
@@ -105,7 +105,7 @@ class Watch:
 
     def _ask(self, address: Address) -> None:
         known = self._all[address]
-        with Control([address], timeout=ANSWER_S_MAX, rounds=_ROUNDS, learn=False) as control:
+        with AdminClient([address], timeout=ANSWER_S_MAX, rounds=_ROUNDS, learn=False) as control:
             while not self._stop.is_set():
                 known.asked_s = time.monotonic()
                 try:
@@ -114,7 +114,7 @@ class Watch:
                     self._record_failure(known, control.trouble or str(error))
                 self._wait(control)
 
-    def _wait(self, control: Control) -> None:
+    def _wait(self, control: AdminClient) -> None:
         """Wait for the next poll; return at once if the connection breaks."""
         until_s = time.monotonic() + self._interval_s
         while (left_s := until_s - time.monotonic()) > 0 and not self._stop.is_set():
@@ -141,14 +141,14 @@ class Watch:
             self._changed.set()
         self._add(found)
 
-    def sights(self) -> list[Sight]:
+    def sights(self) -> list[GatewayState]:
         """Return the current state by name; for two addresses of one gateway (host name and IP), prefer one that answers."""
         now_s = time.monotonic()
         with self._lock:
             all_known = {address: (replace(known), known.missing(now_s)) for address, known in self._all.items()}
             names = dict(self._names)
         answers = [known.last_answer for known, missing in all_known.values() if known.last_answer and not missing]
-        found: dict[str, Sight] = {}
+        found: dict[str, GatewayState] = {}
         for address, (known, missing) in all_known.items():
             sight = _sight(names.get(address, ""), address, known, missing, answers)
             key = sight.gateway or sight.address
@@ -157,16 +157,16 @@ class Watch:
         return [found[key] for key in sorted(found)]
 
 
-def _sight(name: str, address: Address, known: _Poll, missing: str, answers: Sequence[Mapping[str, Any]]) -> Sight:
+def _sight(name: str, address: Address, known: _Poll, missing: str, answers: Sequence[Mapping[str, Any]]) -> GatewayState:
     last_answer = known.last_answer
     if missing or last_answer is None:
         lags = [answer["lag"][name] for answer in answers if name in answer.get("lag", {})]
         reason = f"{missing}; its last known state was {last_answer['state']}" if last_answer else missing
-        return Sight(name, str(address), NO_ANSWER, "", None, max(lags, default=None), known.heard, reason)
+        return GatewayState(name, str(address), NO_ANSWER, "", None, max(lags, default=None), known.heard, reason)
     view = str(last_answer["view"]["text"]) if last_answer["view"]["id"] else ""
     coordinates = ", coordinates" if view and last_answer["view"]["coordinator"] == name else ""
     lag = last_answer["lag"].get(name)
-    return Sight(
+    return GatewayState(
         name, str(address), last_answer["state"], view + coordinates, last_answer["frontier"], lag, None, last_answer["reason"]
     )
 
@@ -193,7 +193,7 @@ def _draw(watching: Watch, ends: Callable[[], bool]) -> None:
             live.update(_table(watching.sights()), refresh=True)
 
 
-def _table(sights: Iterable[Sight]) -> Any:
+def _table(sights: Iterable[GatewayState]) -> Any:
     from rich.markup import escape
     from rich.table import Table
 
@@ -208,7 +208,7 @@ def _table(sights: Iterable[Sight]) -> Any:
 
 def _write(watching: Watch, as_json: bool, ends: Callable[[], bool]) -> None:
     """Write a line for each change: all gateways as JSON, or each changed gateway with tabs between its fields."""
-    before: list[Sight] = []
+    before: list[GatewayState] = []
     if not as_json:
         print("\t".join(("time", *_COLUMNS)), flush=True)
     while not ends():

@@ -8,7 +8,7 @@ import time
 import click
 
 from tutti_gateway.cli.common.options import json_option
-from tutti_gateway.cli.common.output import counted, note, print_json, print_table, progress
+from tutti_gateway.cli.common.output import count_text, note, print_json, print_table, progress
 
 _NICE = 10
 _COLUMNS = ("first", "end", "records", "ticks", "files", "bytes", "topics")
@@ -36,14 +36,14 @@ def run(path: str, once: bool, as_json: bool) -> int:
     from tutti.archive.config import load_archiving
     from tutti.archive.metrics import Metrics
     from tutti.runtime.worker import run as run_until_told
-    from tutti.sources.archiver_input import LogOfGateways
+    from tutti.sources.archiver_input import GatewayLog
 
     config = load_archiving(path)
     if config.priority == "idle":
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # niceness alone let the archiver delay commits
     else:
         os.nice(_NICE)
-    log = LogOfGateways(config.gateways)
+    log = GatewayLog(config.gateways)
     held = Archive(config.archive, log.frontier().log, make=True)
     settings = Settings(config.name, config.ranges.ticks, config.ranges.bytes, config.lost == "skip")
     archiver = Archiver(log, held, settings)
@@ -57,7 +57,7 @@ def run(path: str, once: bool, as_json: bool) -> int:
         added = {"ranges": archiver.ranges, "records": archiver.records, "bytes": archiver.bytes, "seconds": seconds}
         print_json({"archive": held.where, "log": held.log, "first": held.first, "end": held.end, **added})
     else:
-        note(f"{counted(archiver.records, 'record')} added to {held.where}, which now holds [{held.first}, {held.end})")
+        note(f"{count_text(archiver.records, 'record')} added to {held.where}, which now holds [{held.first}, {held.end})")
     return 0
 
 
@@ -117,8 +117,8 @@ def verify(archive: str, remove_orphans: bool, as_json: bool) -> int:
         print(f"records {first} to {end - 1} are missing in {held.where}: no range has them")
     if found.orphans:
         done = "removed" if remove_orphans else "--remove-orphans removes them"
-        print(f"{counted(len(found.orphans), 'file')} in no range: {done}")
+        print(f"{count_text(len(found.orphans), 'file')} in no range: {done}")
     state = "good" if found.good else "corrupt"
-    records, files = counted(found.records, "record"), counted(found.files, "file")
+    records, files = count_text(found.records, "record"), count_text(found.files, "file")
     print(f"{held.where}: {state}: {records} of [{held.first}, {held.end}) in {files}, {found.bytes} bytes, were checked")
     return 0 if found.good else 4

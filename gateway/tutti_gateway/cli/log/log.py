@@ -10,7 +10,7 @@ import click
 from tutti.errors import Damaged, DirectoryRefused
 from tutti.reading.positions import time_text
 from tutti_gateway.cli.common.options import json_option
-from tutti_gateway.cli.common.output import bytes_text, counted, note, print_json, print_table, progress
+from tutti_gateway.cli.common.output import bytes_text, count_text, note, print_json, print_table, progress
 from tutti_gateway.cli.log.rerun import rerun
 
 if TYPE_CHECKING:
@@ -68,21 +68,25 @@ def verify(directory: str, as_json: bool) -> None:
 
 
 def _places(damage: Sequence[Finding]) -> str:
-    return f"{counted(len(damage), 'place')}, first {_place(damage[0])}"
+    return f"{count_text(len(damage), 'place')}, first {_place(damage[0])}"
 
 
 def _advice(path: str, own: bool, damage: Sequence[Finding]) -> str:
     """Return the remedy for corruption in a lane: another gateway that has the lane serves it, or returns a copy."""
-    from tutti.data.lane_name import NEW_LANE
+    from tutti.data.lane_name import NEW_LANE_REMEDY
     from tutti.log.files.lane_paths import SUSPECT
 
     if all(finding.derived for finding in damage):
         return "no record is lost; stop the gateway and remove the named files, which reads do not need"
     if not any(finding.position for finding in damage):
         if own:
-            return f"stop the gateway and restore the lane from a copy, or {NEW_LANE}"
+            return f"stop the gateway and restore the lane from a copy, or {NEW_LANE_REMEDY}"
         return "the next start quarantines the lane and copies it again from the other gateways"
-    halted = f". If that start reports that the lane takes no more records, the lane cannot be repaired: {NEW_LANE}" if own else ""
+    halted = (
+        f". If that start reports that the lane takes no more records, the lane cannot be repaired: {NEW_LANE_REMEDY}"
+        if own
+        else ""
+    )
     return (
         f"stop the gateway and create an empty file {SUSPECT} in {path}: the next start checks the whole lane at once, and fetches "
         f"lost records from another gateway that has them; without the file, the repair happens later in the background{halted}"
@@ -131,7 +135,7 @@ def digest(directory: str, start: int | None, end: int | None, as_json: bool) ->
         try:
             found = digest_of(directory, start, end, reach)
         except Damaged as error:
-            raise Damaged(f"{error}; the first {counted(done, 'record')} of the range are readable") from error
+            raise Damaged(f"{error}; the first {count_text(done, 'record')} of the range are readable") from error
     if as_json:
         print_json(found._asdict())
     else:
@@ -173,7 +177,7 @@ def moved(directory: str) -> None:
     vote. A moved directory lacks nothing: confirm the move before the first start here. Never confirm a copy if the gateway ran
     after the copy was made: records acknowledged since then may be lost.
     """
-    from tutti.log.files.data_directory import moved as confirm_move
+    from tutti.log.files.data_directory import declare_moved as confirm_move
 
     if confirm_move(directory):
         note(f"{directory} now counts as the original: never start a gateway on the directory that it was copied from")
@@ -212,7 +216,7 @@ def _print_repaired(directory: str, report: Repair) -> None:
             print(report.renewed)
     else:
         goes = "goes" if report.frames_behind == 1 else "go"
-        print(f"{_lost(report)} cannot be served; {counted(report.frames_behind, 'frame')} after the corruption {goes} too")
+        print(f"{_lost(report)} cannot be served; {count_text(report.frames_behind, 'frame')} after the corruption {goes} too")
         if report.others_vote:
             print(
                 "the log names other voters: if they run, start this gateway, and it copies the records; "
@@ -223,7 +227,7 @@ def _print_repaired(directory: str, report: Repair) -> None:
 
 
 def _lost(report: Repair) -> str:
-    return f"{counted(report.lost, 'committed record')} from offset {report.offset}"
+    return f"{count_text(report.lost, 'committed record')} from offset {report.offset}"
 
 
 def _are(count: int) -> str:
@@ -293,7 +297,11 @@ def _log_named(log: str, lane: str) -> str:
 
 
 def _print_report(report: Verified) -> None:
-    held = counted(report.segments, "segment"), counted(report.frames, "frame"), counted(report.records, "committed record")
+    held = (
+        count_text(report.segments, "segment"),
+        count_text(report.frames, "frame"),
+        count_text(report.records, "committed record"),
+    )
     print(", ".join([*held, bytes_text(report.bytes)]))
     print(f"decided up to position {report.frontier.position}, offset {report.frontier.offset}; written up to {report.end}")
     for finding in report.notes:

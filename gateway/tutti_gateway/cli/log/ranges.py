@@ -21,10 +21,10 @@ def resolve(source: Source, start: Bound, end: Bound) -> tuple[int, int]:
         UsageError: the end is before the start.
         Unavailable: the log has not started.
     """
-    from tutti.sources.source import begun, place_of
+    from tutti.sources.source import begun, resolve_bound
 
     frontier = begun(source)
-    low, high = place_of(source, "start", start, frontier), place_of(source, "end", end, frontier)
+    low, high = resolve_bound(source, "start", start, frontier), resolve_bound(source, "end", end, frontier)
     if low > high:
         raise UsageError(f"the range starts at offset {low}, after its end {high}: exchange --start and --end")
     return low, high

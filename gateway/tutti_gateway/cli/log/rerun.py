@@ -8,10 +8,10 @@ import click
 
 from tutti.reading.positions import time_text
 from tutti_gateway.cli.common.options import json_option
-from tutti_gateway.cli.common.output import counted, note, print_json, progress
+from tutti_gateway.cli.common.output import count_text, note, print_json, progress
 
 if TYPE_CHECKING:
-    from tutti_gateway.node.replay.replay import Difference, Rerun
+    from tutti_gateway.node.replay.replay import Difference, ReplayResult
 
 
 @click.command()
@@ -24,7 +24,7 @@ def rerun(file: str, as_json: bool) -> int:
     The command shows the first different answer with both versions, and then ends with exit code 1. A recording that a kill
     truncated is used up to its last complete event.
     """
-    from tutti_gateway.node.replay.replay import rerun as run_again
+    from tutti_gateway.node.replay.replay import replay_run as run_again
     from tutti_gateway.node.status.status import release
 
     with progress("rerun", None, unit="bytes") as meter:
@@ -37,7 +37,7 @@ def rerun(file: str, as_json: bool) -> int:
     return 1 if found.difference else 0
 
 
-def _fields(found: Rerun, here: str) -> dict[str, object]:
+def _fields(found: ReplayResult, here: str) -> dict[str, object]:
     """Return the JSON fields of the result."""
     difference = found.difference
     return {
@@ -66,7 +66,7 @@ def _difference(difference: Difference) -> dict[str, object]:
     }
 
 
-def _print(found: Rerun, here: str) -> None:
+def _print(found: ReplayResult, here: str) -> None:
     header = found.header
     note(f"gateway {header.gateway}, release {header.release}, from {time_text(header.started_us)}")
     if header.release != here:
@@ -76,7 +76,7 @@ def _print(found: Rerun, here: str) -> None:
         print(f"DIFFERENCE at event {difference.number}, {time_text(difference.wall_us)}: {difference.event}")
         _print_both(difference)
         return
-    print(f"{counted(found.events, 'event')}, identical")
+    print(f"{count_text(found.events, 'event')}, identical")
     if found.raised:
         print(f"the protocol stack ended, in both runs: {found.raised}")
     if found.torn:

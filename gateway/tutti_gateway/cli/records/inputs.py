@@ -15,10 +15,10 @@ from typing import BinaryIO, NamedTuple
 
 import orjson
 
-from tutti.common.json_fields import JsonFields, NoFields, NotJson, check_json, field_bytes
+from tutti.common.json_fields import JsonFields, NotAnObject, NotJson, check_json, field_bytes
 from tutti.errors import FormatError, UsageError
 from tutti.limits import RECORD_BYTES_MAX
-from tutti_gateway.cli.common.output import counted
+from tutti_gateway.cli.common.output import count_text
 
 #: A pipe is read as data arrives, a file in blocks of this size, which is close to the best batch size.
 BLOCK_BYTES = 256 * 1024
@@ -143,7 +143,7 @@ def _no_json(number: int, line: bytes, key: str | None, error: ValueError) -> Fo
     if isinstance(error, NotJson):
         what = f"{error.what}, at column {before + error.column}"
         return FormatError(f"{where} is not valid JSON ({what}): write one JSON value on each line")
-    if isinstance(error, NoFields):
+    if isinstance(error, NotAnObject):
         return FormatError(f"{where} is not a JSON object, so it has no field {key!r}: omit --key, or write an object")
     return FormatError(f"{where} cannot be sent: {error}")
 
@@ -166,7 +166,7 @@ def _csv(stream: BinaryIO, key: str | None) -> Iterator[Chunk]:
                     at = names.index(key) if key is not None else 0
                     continue
                 if len(row) != len(names):
-                    has = f"line {begin} of the input has {counted(len(row), 'field')}, but the header has {len(names)}"
+                    has = f"line {begin} of the input has {count_text(len(row), 'field')}, but the header has {len(names)}"
                     raise FormatError(f"{has}: write one field for each, and quote fields with a comma")
                 values.append(orjson.dumps(dict(zip(names, row, strict=True))))
                 keys.append(row[at].encode() if key is not None else None)

@@ -10,7 +10,7 @@ import click
 from tutti.common.address import Address, parse_url
 from tutti.errors import TuttiError, Unavailable
 from tutti.reading.positions import time_text
-from tutti_gateway.cli.common.options import group_url_option, json_option, needed_url, url_option
+from tutti_gateway.cli.common.options import group_url_option, json_option, require_url, url_option
 from tutti_gateway.cli.common.output import note, print_json, print_table
 
 ANSWER_S_MAX = 4.0  # time limit for the frontier confirmation, 2 s for each gateway
@@ -36,7 +36,7 @@ def producers(context: click.Context, url: str | None, as_json: bool) -> None:
     Without a subcommand, list them.
     """
     if context.invoked_subcommand is None:
-        context.invoke(list_producers, url=needed_url(context, url), as_json=as_json)
+        context.invoke(list_producers, url=require_url(context, url), as_json=as_json)
 
 
 @producers.command("list")
@@ -56,10 +56,10 @@ def list_producers(url: str, as_json: bool) -> None:
     Only the ordered log is counted: for a producer with only unordered records, the list has its name and epoch. A warning is
     printed if the gateway could not confirm with a majority that the list is complete.
     """
-    from tutti.io.admin import Control
+    from tutti.io.admin import AdminClient
 
     addresses, warning = _confirmed(url)
-    with Control(addresses) as control:
+    with AdminClient(addresses) as control:
         found = [_producer(producer) for producer in control.producers()]
         if not found and not control.welcome().log:
             from tutti.sources.source import NOT_FOUNDED
@@ -81,9 +81,9 @@ def list_producers(url: str, as_json: bool) -> None:
 
 def _confirmed(url: str) -> tuple[tuple[Address, ...], str]:
     """Return the gateways to ask, the one with a confirmed frontier first, and a warning if none confirmed it."""
-    from tutti.sources.flight import Reads
+    from tutti.sources.flight import FlightSource
 
-    with Reads(url, timeout=ANSWER_S_MAX) as reads:
+    with FlightSource(url, timeout=ANSWER_S_MAX) as reads:
         try:
             stale = reads.frontier(patience=0.0).stale
         except TuttiError as error:
@@ -107,9 +107,9 @@ def _producer(producer: Mapping[str, Any]) -> dict[str, object]:
 @url_option
 def fence(name: str, url: str) -> None:
     """End the current epoch of the producer NAME: its present process gets an error."""
-    from tutti.io.admin import Control
+    from tutti.io.admin import AdminClient
 
-    with Control(url) as control:
+    with AdminClient(url) as control:
         control.fence(name)
     note(f"producer {name} is fenced")
 
@@ -119,8 +119,8 @@ def fence(name: str, url: str) -> None:
 @url_option
 def forget(names: tuple[str, ...], url: str) -> None:
     """Delete the state of producers: their earlier records are no longer attributed to them, and late copies are rejected."""
-    from tutti.io.admin import Control
+    from tutti.io.admin import AdminClient
 
-    with Control(url) as control:
+    with AdminClient(url) as control:
         control.forget(list(names))
     note(f"deleted the state of: {', '.join(names)}")

@@ -14,7 +14,7 @@ import click
 from tutti.errors import ConfigError, TuttiError, UsageError, remedy
 from tutti.reading.positions import Bound
 from tutti_gateway.cli.common.options import BOUND, json_option
-from tutti_gateway.cli.common.output import counted, note, print_json, progress
+from tutti_gateway.cli.common.output import count_text, note, print_json, progress
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -86,16 +86,16 @@ def replay(
     if as_json:
         print_json({"file": str(out), "records": records, "start": low, "end": high})
     else:
-        note(f"{counted(records, 'record')} of [{low}, {high}) written to {out}")
+        note(f"{count_text(records, 'record')} of [{low}, {high}) written to {out}")
 
 
 def _source(url: str | None, path: str | None, archive: str | None) -> Source:
     from tutti.reader import source_of
-    from tutti.sources.flight import Reads
+    from tutti.sources.flight import FlightSource
 
     if path is None and not url and archive is None:
         raise UsageError("no source is given: give --url tutti://HOST:PORT (or set TUTTI_URL), --path DIR or --archive DIR")
-    return source_of(Reads(url) if url and path is None else None, path.split(",") if path is not None else None, archive)
+    return source_of(FlightSource(url) if url and path is None else None, path.split(",") if path is not None else None, archive)
 
 
 @contextmanager

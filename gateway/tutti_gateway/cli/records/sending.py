@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from tutti.data.client_protocol import OFFSET_UNKNOWN
 from tutti.errors import Aborted, Fenced, TuttiError, Unavailable, Unknown
-from tutti_gateway.cli.common.output import counted
+from tutti_gateway.cli.common.output import count_text
 from tutti_gateway.cli.records.input_batches import Pieces, batch_of
 from tutti_gateway.cli.records.inputs import Chunk, InputHash
 from tutti_gateway.core import limits
@@ -85,7 +85,7 @@ class Report(NamedTuple):
         if not self.records:
             return f"nothing to send to {self.topic}{before}"
         speed = f" in {self.seconds:.1f} s ({self.records / self.seconds:,.0f} a second)" if self.seconds > 0 else ""
-        return f"{counted(self.records, 'record')} committed to {self.topic}{speed}{before}"
+        return f"{count_text(self.records, 'record')} committed to {self.topic}{speed}{before}"
 
     def _cut_short(self, before: str, wrong: bool) -> str:
         correct = "correct the input and " if wrong else ""
@@ -97,7 +97,7 @@ class Report(NamedTuple):
             hint = f"another run sends them again: {correct}send only the rest, {self._uncommitted_text()}{name}"
         else:
             hint = f"{correct}run it again"
-        return f"{counted(self.records, 'record')} committed to {self.topic} before it stopped{undecided}{before}: {hint}"
+        return f"{count_text(self.records, 'record')} committed to {self.topic} before it stopped{undecided}{before}: {hint}"
 
     def _uncommitted_text(self) -> str:
         """Return which records of the input are not committed, or may not be."""
@@ -113,7 +113,7 @@ class Report(NamedTuple):
 def _ranges_text(runs: Sequence[Run]) -> str:
     """Return ranges of record numbers as text, for example "records 3-5, 9-9"."""
     left = len(runs) - _RANGES_SHOWN_MAX
-    more = f" and {counted(left, 'range')} more (--json has all)" if left > 0 else ""
+    more = f" and {count_text(left, 'range')} more (--json has all)" if left > 0 else ""
     return "records " + ", ".join(f"{first}-{last}" for first, last in runs[:_RANGES_SHOWN_MAX]) + more
 
 
@@ -214,7 +214,7 @@ class Sending:
         """
         if self._hash.count < self._committed:
             raise InputChanged(
-                f"the input has {counted(self._hash.count, 'record')}, but {self._committed:,} {_were(self._committed)} committed "
+                f"the input has {count_text(self._hash.count, 'record')}, but {self._committed:,} {_were(self._committed)} committed "
                 f"earlier by producer {self._name!r}: send the same input again, or choose another --producer"
             )
         while self._in_flight:
@@ -277,7 +277,7 @@ class Sending:
             saved = None
         if not isinstance(saved, dict) or saved.get("program") != _PROGRAM or saved.get("count") != sequence:
             raise InputChanged(
-                f"producer {self._name!r} has sent {counted(sequence, 'record')} through another program than `tutti produce`: "
+                f"producer {self._name!r} has sent {count_text(sequence, 'record')} through another program than `tutti produce`: "
                 "choose another --producer"
             )
         return sequence, str(saved.get("sha256"))
@@ -293,7 +293,7 @@ class Sending:
         self._committed_to = self._hash.count
         if self._hash.count == self._committed and self._hash.hexdigest() != self._digest:
             raise InputChanged(
-                f"the input does not begin with the {counted(self._committed, 'record')} that producer {self._name!r} has "
+                f"the input does not begin with the {count_text(self._committed, 'record')} that producer {self._name!r} has "
                 "committed (or --topic, --format or --key differs): send the same input again, or choose another --producer"
             )
         return rest

@@ -10,14 +10,14 @@ import click
 
 from tutti.errors import Damaged, FormatError, UsageError
 from tutti_gateway.cli.common.options import json_option
-from tutti_gateway.cli.common.output import bytes_text, counted, print_fields, print_json
+from tutti_gateway.cli.common.output import bytes_text, count_text, print_fields, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
-    from tutti.spool.inspect import Damage
+    from tutti.spool.inspect import CorruptPart
 
 
 @click.command()
@@ -43,13 +43,13 @@ def spool(directory: str, shows_records: bool, shows_refused: bool, as_json: boo
     (segment, record) or the reason precedes these fields.
     """
     from tutti.data.frames.schema import decode_batch
-    from tutti.spool.inspect import Damage, read_state, refused, walk
+    from tutti.spool.inspect import CorruptPart, read_state, refused, scan_blocks
 
     if shows_records and shows_refused:
         raise UsageError("--records and --refused exclude each other: give one of them")
     state = read_state(directory)
     records = size = count = 0
-    damage: list[Damage] = []
+    damage: list[CorruptPart] = []
     for path in refused(directory):
         try:
             for reason, batch in _dead_letters(path):
@@ -57,12 +57,12 @@ def spool(directory: str, shows_records: bool, shows_refused: bool, as_json: boo
                 if shows_refused:
                     _print_lines(batch, [reason] * batch.num_rows)
         except FormatError as error:
-            damage.append(Damage(os.path.relpath(path, directory), 0, str(error)))
+            damage.append(CorruptPart(os.path.relpath(path, directory), 0, str(error)))
     if shows_refused:
         _check(directory, damage)
         return
-    for one in walk(directory, state):
-        if isinstance(one, Damage):
+    for one in scan_blocks(directory, state):
+        if isinstance(one, CorruptPart):
             damage.append(one)
             continue
         records += one.count
@@ -87,10 +87,10 @@ def spool(directory: str, shows_records: bool, shows_refused: bool, as_json: boo
     _check(directory, damage)
 
 
-def _check(directory: str, damage: Sequence[Damage]) -> None:
+def _check(directory: str, damage: Sequence[CorruptPart]) -> None:
     if damage:
         first = damage[0]
-        many = counted(len(damage), "place")
+        many = count_text(len(damage), "place")
         raise Damaged(
             f"{directory} is corrupt in {many}, first in {first.file} from byte {first.at} ({first.why}): records there are lost "
             f"unless a copy has them. `tutti spool {directory} --records` prints the rest: "

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from tutti import limits
 from tutti.errors import TuttiError
-from tutti_gateway.cli.common.output import counted
+from tutti_gateway.cli.common.output import count_text
 from tutti_gateway.cli.records.input_batches import Pieces, batch_of
 from tutti_gateway.cli.records.inputs import Chunk
 
@@ -45,12 +45,12 @@ class SpoolReport(NamedTuple):
 
     def sentence(self, *, wrong: bool = False) -> str:
         """Return the result as a sentence; `wrong` is True if the input cannot be sent as it is."""
-        read = f"{counted(self.records, 'record')} taken for {self.topic} in {self.seconds:.1f} s"
+        read = f"{count_text(self.records, 'record')} taken for {self.topic} in {self.seconds:.1f} s"
         if not self.complete:
             read += f" before it {'failed' if wrong else 'stopped'}"
         if self.safe < self.records:
             read += f"; {self.records - self.safe:,} of them were not on disk at the end, and are lost unless sent again"
-        dead_letters = f"; {counted(self.refused, 'record')} dead-lettered in the spool's folder refused" if self.refused else ""
+        dead_letters = f"; {count_text(self.refused, 'record')} dead-lettered in the spool's folder refused" if self.refused else ""
         if not self.in_spool:
             return f"{read}; all are committed{dead_letters}"
         return f"{read}; {self.in_spool:,} are in the spool, and the next run with this spool sends them{dead_letters}"

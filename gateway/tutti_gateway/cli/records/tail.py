@@ -13,7 +13,7 @@ import click
 
 from tutti.errors import TuttiError, UsageError
 from tutti.reading.positions import Bound
-from tutti_gateway.cli.common.interrupts import Loading
+from tutti_gateway.cli.common.interrupts import ImportGuard
 from tutti_gateway.cli.common.options import BOUND, url_option
 from tutti_gateway.cli.common.output import note
 
@@ -147,7 +147,7 @@ def _print(
     lane_arguments: dict[str, Any],
     interrupted: Callable[[], bool],
 ) -> None:
-    with Loading():
+    with ImportGuard():
         from tutti.reader import Reader
         from tutti.reading.json_lines import with_key
         from tutti_gateway.cli.log.ranges import offset_of_damage
@@ -173,10 +173,10 @@ def _print(
 
 def _report_missing(url: str, topics: Collection[str]) -> None:
     """Report a missing log or missing topics, because a topic name may be a typing error."""
-    from tutti.sources.flight import Reads
+    from tutti.sources.flight import FlightSource
 
     try:
-        with Reads(url) as reads:
+        with FlightSource(url) as reads:
             if not reads.frontier().log:
                 note("waiting for the log to start: the group is not founded yet; `tutti members` shows the missing gateways")
                 return
@@ -213,19 +213,19 @@ def _start_of_last(
     absent_ok: bool,
 ) -> tuple[int, int]:
     """Return the offset of the record `last` matching records before `end`, and the end as an offset."""
-    with Loading():
+    with ImportGuard():
         from tutti.reader import source_of
-        from tutti.reading.lane_cursors import lane_named
-        from tutti.sources.flight import Reads
-        from tutti.sources.source import begun, place_of
+        from tutti.reading.lane_cursors import find_lane
+        from tutti.sources.flight import FlightSource
+        from tutti.sources.source import begun, resolve_bound
 
-    with Reads(url) as log:
+    with FlightSource(url) as log:
         reads = source_of(log, None, archive)
         frontier = reads.frontier() if absent_ok else begun(reads)
         if origin is not None:
-            reads = log.of_lane(lane_named(log, origin))
+            reads = log.of_lane(find_lane(log, origin))
             frontier = reads.frontier()
-        until = frontier.offset if end is None else place_of(reads, "end", end, frontier)
+        until = frontier.offset if end is None else resolve_bound(reads, "end", end, frontier)
         if not topics and key is None:
             return max(frontier.start, until - last), until
         high, step = until, LAST_STEP

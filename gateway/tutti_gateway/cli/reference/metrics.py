@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tutti_gateway.cli.reference.api import MADE
-from tutti_gateway.reads.admin.metric_catalog import GROUPS
+from tutti_gateway.reads.admin.metric_catalog import METRIC_GROUPS
 
 _INTRODUCTION = """\
 Each gateway serves its metrics on the admin port, `http://HOST:P+3/metrics`, in Prometheus text format:
@@ -30,7 +30,7 @@ Each gateway serves its metrics on the admin port, `http://HOST:P+3/metrics`, in
 def metrics_page() -> str:
     """Return the page: all metrics with their types, labels and meanings."""
     parts = [f"# Metrics\n\n{MADE}\n{_INTRODUCTION}"]
-    for title, figures in GROUPS.items():
+    for title, figures in METRIC_GROUPS.items():
         rows = [f"| `{figure.shown}` | {figure.kind} | {', '.join(figure.labels)} | {figure.help} |" for figure in figures]
         parts.append("\n".join([f"## {title}\n", "| metric | type | labels | |", "|---|---|---|---|", *rows, ""]))
     return "\n".join(parts)

@@ -103,7 +103,7 @@ def _help(command: click.Command) -> str:
 
 
 def _table(kind: type[Struct], name: str) -> Iterator[str]:
-    from tutti.toml.loader import taken
+    from tutti.toml.loader import accepted_values
 
     rows = [["key", "values", "default", "meaning"]]
     tables: list[tuple[type[Struct], str]] = []
@@ -111,7 +111,7 @@ def _table(kind: type[Struct], name: str) -> Iterator[str]:
         if isinstance(field.type, type) and issubclass(field.type, Struct):
             tables.append((field.type, field.name))
         else:
-            rows.append([f"`{field.name}`", _cell(taken(field.type)), _default(field), _cell(_description(field.type))])
+            rows.append([f"`{field.name}`", _cell(accepted_values(field.type)), _default(field), _cell(_description(field.type))])
     doc = (kind.__doc__ or "").split("\n\n")[0].strip()
     yield f"## {f'`[{name}]`' if name else 'Top of the file'}\n\n{doc}\n"
     yield _rows(rows)

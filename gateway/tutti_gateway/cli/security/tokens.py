@@ -103,7 +103,7 @@ def new(
 
 def _client_text(token: str, client: Path | None, keys: Path | None, ca: Path | None) -> str:
     """Return the text of a client's file, after checking all its parts."""
-    from tutti.security.key_files import read_whole
+    from tutti.security.key_files import read_limited
     from tutti_gateway.transport.keys import read_public
 
     if client is None or keys is None:
@@ -116,7 +116,7 @@ def _client_text(token: str, client: Path | None, keys: Path | None, ca: Path | 
     certificates = ""
     if ca is not None:
         try:
-            pem = read_whole(ca)[0].decode("ascii")
+            pem = read_limited(ca)[0].decode("ascii")
         except (OSError, UnicodeDecodeError) as error:
             reason = (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)
             raise ConfigError(f"{ca} cannot be read as PEM ({reason}): give a file of certificates") from None

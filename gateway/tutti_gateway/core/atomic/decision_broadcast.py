@@ -14,7 +14,7 @@ from tutti_gateway.core.protocol.messages import Confirm
 _BATCHES = SEQUENCED | {int(Kind.TICK)}  # the decision of these kinds matters only to the origin's clients
 
 
-class Telling:
+class DecisionBroadcast:
     """Sends the CONFIRMs of one coordinator.
 
     A message that only wakes a member costs it, and the coordinator, as much as a message with work. So a member that is not the

@@ -15,13 +15,13 @@ from tutti.data.frames.frame import SEQUENCED, Frame, Kind
 from tutti.errors import InvariantViolated, invariant
 from tutti_gateway.core import limits
 from tutti_gateway.core.atomic.ballot import Ballot
-from tutti_gateway.core.atomic.decision_broadcast import Telling
+from tutti_gateway.core.atomic.decision_broadcast import DecisionBroadcast
 from tutti_gateway.core.context import Context
 from tutti_gateway.core.protocol.messages import Confirm, No, Vote
 from tutti_gateway.core.window import Stage
 
 
-class Above(Protocol):
+class UpperLayers(Protocol):
     """Calls of *atomic* to the layers above it."""
 
     def decided(self, run: tuple[Frame, ...], offsets: tuple[int, ...], void: frozenset[int]) -> None:
@@ -47,7 +47,7 @@ class Atomic:
         telling: sends the decisions of this coordinator.
     """
 
-    def __init__(self, context: Context, above: Above) -> None:
+    def __init__(self, context: Context, above: UpperLayers) -> None:
         self._config = context.config
         self._outbox = context.outbox
         self._standing = context.standing
@@ -59,7 +59,7 @@ class Atomic:
         self._declined: dict[int, Frame] = {}  # batches that this member declined, until an ABORT covers them
         self._low = ""
         self._ballot: Ballot | None = None
-        self.telling = Telling(context)
+        self.telling = DecisionBroadcast(context)
         self._view_position = 0
 
     # Taking part
@@ -95,7 +95,7 @@ class Atomic:
         """Append and write frames of another member's log. A low disk takes these frames too, because the group may have decided
         them.
         """
-        self._window.extend(frames, limits.WINDOW_MORE_FRAMES + limits.VIEW_ROOM_FRAMES)
+        self._window.extend(frames, limits.WINDOW_MORE_FRAMES + limits.VIEW_RESERVE_FRAMES)
         self._unwritten.extend(frames)
         self.write()
 
@@ -113,7 +113,7 @@ class Atomic:
         """Append the next frames of the log, which are in the received-table already."""
         # The limit binds the coordinator, which orders. The carried tail may exceed it, and the VIEW frame must still follow.
         orders = self._standing.coordinating and frames[0].kind != Kind.VIEW
-        self._window.extend(frames, 0 if orders else limits.WINDOW_MORE_FRAMES + limits.VIEW_ROOM_FRAMES)
+        self._window.extend(frames, 0 if orders else limits.WINDOW_MORE_FRAMES + limits.VIEW_RESERVE_FRAMES)
         if self._low or self._withheld:
             self._take_while_low(frames)
         else:

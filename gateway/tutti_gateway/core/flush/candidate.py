@@ -9,13 +9,13 @@ import msgspec
 
 from tutti.data.frames.bodies import RosterBody, ViewBody, Voter, encode_body
 from tutti.data.frames.frame import Frame, Kind
-from tutti.data.hard_state import Scalars
+from tutti.data.hard_state import HardState
 from tutti.data.view_id import counter_of, view_of
 from tutti.errors import invariant
 from tutti_gateway.core.context import Context
 from tutti_gateway.core.flush.attempt import Attempt
-from tutti_gateway.core.flush.log_adoption import Adopting
-from tutti_gateway.core.flush.log_choice import choose, whole_to
+from tutti_gateway.core.flush.log_adoption import LogAdoption
+from tutti_gateway.core.flush.log_choice import choose, readable_end
 from tutti_gateway.core.flush.log_compare import Extent
 from tutti_gateway.core.protocol.messages import Install, Installed, Propose, Reject, State
 from tutti_gateway.core.state_machine import Machine
@@ -33,15 +33,15 @@ class Member(Protocol):
         scalars: the last hard state to be written.
     """
 
-    adopting: Adopting
+    adopting: LogAdoption
     life: Machine[Phase, Step]
-    scalars: Scalars
+    scalars: HardState
 
     @property
     def phase(self) -> Phase:
         """Phase of this member."""
 
-    def persist(self, scalars: Scalars) -> None:
+    def persist(self, scalars: HardState) -> None:
         """Write the hard state."""
 
     def end_view(self) -> None:
@@ -60,7 +60,7 @@ class Member(Protocol):
         """Begin the accepted view."""
 
 
-class Above(Protocol):
+class UpperLayers(Protocol):
     """Calls of a candidate to the other layers."""
 
     def carry(self, frames: Sequence[Frame]) -> tuple[int, str]:
@@ -89,7 +89,7 @@ class Candidate:
         failed: reason why the last attempt failed.
     """
 
-    def __init__(self, context: Context, flush: Member, layers: Above, peers: Peers) -> None:
+    def __init__(self, context: Context, flush: Member, layers: UpperLayers, peers: Peers) -> None:
         self._config = context.config
         self._outbox = context.outbox
         self._standing = context.standing
@@ -227,7 +227,7 @@ class Candidate:
         best, source = attempt.states[choice.best], attempt.states[choice.source]
         chain = best.chain if best.end == choice.end else None
         # A corrupt log does not show what is at its end; the log of the source does.
-        state = source if whole_to(source) >= choice.end else best
+        state = source if readable_end(source) >= choice.end else best
         theirs = Extent(state.base, state.table, choice.end)
         self._flush.adopting.begin(attempt.view, choice.source, theirs, chain)
         self.adopted()

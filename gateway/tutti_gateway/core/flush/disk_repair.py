@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tutti_gateway.core.context import Context
-from tutti_gateway.core.disk_repair import Mending
-from tutti_gateway.core.protocol.events import Rotted
+from tutti_gateway.core.disk_repair import RangeRepair
+from tutti_gateway.core.protocol.events import LogCorrupt
 from tutti_gateway.core.protocol.messages import Fetch, Fetched
 from tutti_gateway.core.view.peers import Peers
 
 
-class LogMending:
+class LogRepair:
     """Fetches lost frames from gateways that are heard in a view, because only decided frames are wanted."""
 
     def __init__(self, context: Context, peers: Peers) -> None:
         self._outbox = context.outbox
         self._peers = peers
-        self._repair = Mending(peers, self._sources, self._ask, context.outbox.mend)
+        self._repair = RangeRepair(peers, self._sources, self._ask, context.outbox.mend)
 
-    def on_rotted(self, event: Rotted) -> None:
+    def on_rotted(self, event: LogCorrupt) -> None:
         """Take the lost range that the disk reports."""
         self._repair.rotted(event.first, event.last)
 

@@ -28,7 +28,7 @@ class _Taking:
     data: bytearray = field(default_factory=bytearray)
 
 
-class Relearning:
+class SnapshotInstall:
     """Installs one snapshot at a time.
 
     Attributes:

@@ -12,17 +12,17 @@ from typing import Protocol
 import msgspec
 
 from tutti.data.frames.frame import Frame, Kind
-from tutti.data.hard_state import Scalars
+from tutti.data.hard_state import HardState
 from tutti.data.view_id import coordinator_of, view_text
 from tutti.errors import invariant
 from tutti_gateway.core.context import Context
-from tutti_gateway.core.flush.candidate import Above, Candidate
-from tutti_gateway.core.flush.disk_repair import LogMending
-from tutti_gateway.core.flush.install_snapshot import Relearning
+from tutti_gateway.core.flush.candidate import Candidate, UpperLayers
+from tutti_gateway.core.flush.disk_repair import LogRepair
+from tutti_gateway.core.flush.install_snapshot import SnapshotInstall
 from tutti_gateway.core.flush.learner import Learner
-from tutti_gateway.core.flush.log_adoption import Adopting, Log
+from tutti_gateway.core.flush.log_adoption import Log, LogAdoption
 from tutti_gateway.core.flush.log_compare import Extent
-from tutti_gateway.core.flush.log_serving import Serving
+from tutti_gateway.core.flush.log_serving import LogServer
 from tutti_gateway.core.protocol.events import Persisted, Recovered, Started
 from tutti_gateway.core.protocol.messages import Fetch, Fetched, FetchedSnapshot, Install, Installed, Propose, Reject, State
 from tutti_gateway.core.state_machine import Machine
@@ -31,7 +31,7 @@ from tutti_gateway.core.view.peers import Peers
 from tutti_gateway.core.window import Stage
 
 
-class Layers(Log, Above, Protocol):
+class Layers(Log, UpperLayers, Protocol):
     """Calls of a view change to the other layers."""
 
     def restore(self, tail: tuple[Frame, ...]) -> None:
@@ -75,13 +75,13 @@ class Flush:
         self._layers = layers
         self._peers = peers
         self.life = Machine("flush", LIFE, Phase.BORN)
-        self.relearning = Relearning(context, self._known, self._relearned)
-        self.adopting = Adopting(context, layers, peers, self.relearning)
-        self.serving = Serving(context)
+        self.relearning = SnapshotInstall(context, self._known, self._relearned)
+        self.adopting = LogAdoption(context, layers, peers, self.relearning)
+        self.serving = LogServer(context)
         self.candidate = Candidate(context, self, layers, peers)
         self.learner = Learner(context, peers, self.adopting, self.relearning, layers.learned)
-        self.mending = LogMending(context, peers)
-        self.scalars = Scalars()
+        self.mending = LogRepair(context, peers)
+        self.scalars = HardState()
         self.token = 0
         self._install: Install | None = None
         self.watermark = 0
@@ -158,7 +158,7 @@ class Flush:
 
     # Hard state
 
-    def persist(self, scalars: Scalars) -> None:
+    def persist(self, scalars: HardState) -> None:
         """Write the hard state. `on_persisted` takes over the last one that was written."""
         self.scalars = scalars
         self.token = self._outbox.persist((), scalars)

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from tutti_gateway.core import limits
 from tutti_gateway.core.context import Context
-from tutti_gateway.core.flush.install_snapshot import Relearning
-from tutti_gateway.core.flush.log_adoption import Adopting
+from tutti_gateway.core.flush.install_snapshot import SnapshotInstall
+from tutti_gateway.core.flush.log_adoption import LogAdoption
 from tutti_gateway.core.protocol.messages import Fetch, Fetched, FetchedSnapshot
 from tutti_gateway.core.view.peers import Peers
 from tutti_gateway.core.window import Stage
@@ -25,7 +25,7 @@ class Learner:
     """
 
     def __init__(
-        self, context: Context, peers: Peers, adopting: Adopting, relearning: Relearning, decide: Callable[[int], None]
+        self, context: Context, peers: Peers, adopting: LogAdoption, relearning: SnapshotInstall, decide: Callable[[int], None]
     ) -> None:
         self._snapshot = relearning
         self._standing = context.standing

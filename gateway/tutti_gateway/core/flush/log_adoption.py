@@ -13,9 +13,9 @@ from tutti.data.frames.frame import Frame, chained
 from tutti.errors import invariant
 from tutti_gateway.core import limits
 from tutti_gateway.core.context import Context
-from tutti_gateway.core.flush.install_snapshot import Relearning
+from tutti_gateway.core.flush.install_snapshot import SnapshotInstall
 from tutti_gateway.core.flush.log_compare import Common, Extent, common
-from tutti_gateway.core.frame_runs import whole
+from tutti_gateway.core.frame_runs import payload_intact
 from tutti_gateway.core.protocol.messages import Damage, Fetch, Fetched, FetchedSnapshot
 from tutti_gateway.core.view.peers import Peers
 from tutti_gateway.core.window import Stage
@@ -37,7 +37,7 @@ class Log(Protocol):
         """Halt: frames that others hold cannot follow this member's log."""
 
 
-class Wanted:
+class WantedLog:
     """The log to adopt: that of `source` up to position `end`, whose chain value is `chain` (None if unknown before).
 
     Attributes:
@@ -59,14 +59,14 @@ class Wanted:
         self.unable: set[int] = set()
 
 
-class Adopting:
+class LogAdoption:
     """Adopts one log at a time.
 
     Attributes:
         damage: the corrupt end of the own log, until it is replaced.
     """
 
-    def __init__(self, context: Context, log: Log, peers: Peers, relearning: Relearning) -> None:
+    def __init__(self, context: Context, log: Log, peers: Peers, relearning: SnapshotInstall) -> None:
         self._snapshot = relearning
         self._outbox = context.outbox
         self._standing = context.standing
@@ -74,7 +74,7 @@ class Adopting:
         self._log = log
         self._peers = peers
         self.damage: Damage | None = None
-        self._wanted: Wanted | None = None
+        self._wanted: WantedLog | None = None
         self._refused = (0, 0)  # position and chain value of a frame that continues the log by its chain but cannot follow it
         self._asked_since = False
 
@@ -92,7 +92,7 @@ class Adopting:
         # The log is truncated at the first difference and nowhere else (flush, F9).
         if equal.known and self.damage is None and window.end > equal.position:
             self._log.cut(equal.position)
-        self._wanted = Wanted(view, source, theirs.end, chain, equal.position + 1)
+        self._wanted = WantedLog(view, source, theirs.end, chain, equal.position + 1)
         self.ask()
 
     def stop(self) -> None:
@@ -115,7 +115,7 @@ class Adopting:
         wanted.asked, wanted.silent = wanted.next, 0
         self._put(wanted)
 
-    def _put(self, wanted: Wanted) -> None:
+    def _put(self, wanted: WantedLog) -> None:
         """Send the request. If the source cannot read the frames, ask other gateways for decided ones, because these are the same
         everywhere.
         """
@@ -217,13 +217,13 @@ class Adopting:
                 if first <= window.frontier or window.at(first).header_crc == frame.header_crc:
                     first += 1
                     continue
-                if not whole(frame) or not chained(frame, window.chain_at(first - 1)):
+                if not payload_intact(frame) or not chained(frame, window.chain_at(first - 1)):
                     break  # an invalid frame is not a reason to truncate
                 # A corrupt end is overwritten, never truncated first: its mark must name it until it is whole again.
                 self._log.cut(first - 1)
                 self.damage = None  # the corrupt end lies after an undecided frame
                 end, chain = window.end, window.chain
-            if first != end + 1 or not whole(frame) or not self._has_room(len(fresh)):
+            if first != end + 1 or not payload_intact(frame) or not self._has_room(len(fresh)):
                 break
             if not chained(frame, chain):
                 if end == window.frontier:  # otherwise the undecided end belongs to another view
@@ -243,7 +243,10 @@ class Adopting:
     def _has_room(self, more: int) -> bool:
         window = self._window
         frames_max = common_limits.UNDECIDED_FRAMES_MAX + limits.WINDOW_MORE_FRAMES
-        return len(window.frames) + more < frames_max and window.bytes <= limits.UNDECIDED_BYTES_MOST + limits.HELD_MORE_BYTES_MAX
+        return (
+            len(window.frames) + more < frames_max
+            and window.bytes <= limits.UNDECIDED_BYTES_CONFIG_MAX + limits.HELD_MORE_BYTES_MAX
+        )
 
     def _contradicted(self, sender: int, message: Fetched, frame: Frame, wrong: str) -> None:
         """Handle a frame that continues the log by its chain but cannot follow it.

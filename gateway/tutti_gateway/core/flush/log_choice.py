@@ -38,7 +38,7 @@ def greatest(states: Mapping[int, State]) -> int:
     )
 
 
-def whole_to(state: State) -> int:
+def readable_end(state: State) -> int:
     """Return the last position of the log that can be read."""
     return state.end if state.damage is None else state.damage.first - 1
 
@@ -93,13 +93,13 @@ class _Judge:
         """Return the positions from `first` on at which any answer may change."""
         places = {first, self._damage.last}
         for state in self._states.values():
-            places |= {state.base + 1, state.frontier + 1, whole_to(state) + 1, state.end + 1, *(at for _, at in state.table)}
+            places |= {state.base + 1, state.frontier + 1, readable_end(state) + 1, state.end + 1, *(at for _, at in state.table)}
         return sorted(place for place in places if first <= place <= self._damage.last)
 
     def _differs(self, state: State) -> bool:
         """True if another log differs from the readable part of the corrupt one."""
         mine = Extent(self._mine.base, self._mine.table, self._damage.first - 1)
-        theirs = Extent(state.base, state.table, min(whole_to(state), mine.end))
+        theirs = Extent(state.base, state.table, min(readable_end(state), mine.end))
         equal = common(mine, theirs, max(mine.base, theirs.base))
         return equal.known and equal.position < theirs.end
 
@@ -111,7 +111,7 @@ class _Judge:
         state = self._states[member]
         if member in self._apart or (position > state.end and state.damage is None):
             return LACKS
-        if position > whole_to(state):
+        if position > readable_end(state):
             return None
         view = view_at(Extent(state.base, state.table, state.end), position) or None
         return LACKS if view and position == self._damage.last and view != self._damage.view else view
@@ -154,7 +154,7 @@ class _Judge:
     def _joins(self, member: int, position: int) -> bool:
         """True if a member's log equals the corrupt one up to a readable position."""
         state, mine = self._states[member], self._mine
-        view = view_at(Extent(state.base, state.table, whole_to(state)), position)
+        view = view_at(Extent(state.base, state.table, readable_end(state)), position)
         return state.frontier >= position or 0 < view == view_at(Extent(mine.base, mine.table, position), position)
 
     def _proof(self, member: int, position: int) -> list[Voters] | None:

@@ -22,7 +22,7 @@ class _Reading(NamedTuple):
     message: Fetch | FetchSnapshot
 
 
-class Serving:
+class LogServer:
     """Answers Fetch. For each gateway it has at most one read for its log and one for its repair in progress."""
 
     def __init__(self, context: Context) -> None:

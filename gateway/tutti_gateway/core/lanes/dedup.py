@@ -21,7 +21,7 @@ class Entrance(enum.Enum):
     FENCED = "Fenced"
 
 
-class LineTable:
+class DedupTable:
     """Producer -> (epoch, highest sequence), of the decided part and at the lane's end. An epoch begins with sequence 1.
 
     The table has no window. Producers that left the log are removed, because their numbers are never used again.

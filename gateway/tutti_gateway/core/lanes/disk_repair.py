@@ -8,28 +8,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from tutti.data.frames.frame import Frame
-from tutti_gateway.core.disk_repair import Far, Mending
-from tutti_gateway.core.lanes.outbox import Box
-from tutti_gateway.core.protocol.events import LaneRotted
+from tutti_gateway.core.disk_repair import Distances, RangeRepair
+from tutti_gateway.core.lanes.outbox import LaneOutbox
+from tutti_gateway.core.protocol.events import LaneCorrupt
 from tutti_gateway.core.protocol.messages import LaneFetch, LaneFetched
 
 Key = tuple[int, bytes]  # origin's number, incarnation of its disk
 
 
-class LaneMending:
+class LaneRepair:
     """Requests lost frames, one request at a time for each lane.
 
     Args:
         ends: returns up to where each gateway of the part has reported a lane as decided.
     """
 
-    def __init__(self, box: Box, far: Far, ends: Callable[[Key], Mapping[int, int]]) -> None:
+    def __init__(self, box: LaneOutbox, far: Distances, ends: Callable[[Key], Mapping[int, int]]) -> None:
         self._box = box
         self._far = far
         self._ends = ends
-        self._lanes: dict[Key, Mending] = {}
+        self._lanes: dict[Key, RangeRepair] = {}
 
-    def on_rotted(self, event: LaneRotted) -> None:
+    def on_rotted(self, event: LaneCorrupt) -> None:
         """Take the lost range of a lane that the disk reports."""
         key = event.origin, event.incarnation
         if not event.first:
@@ -51,7 +51,7 @@ class LaneMending:
         for wanted in self._lanes.values():
             wanted.beat()
 
-    def _of(self, key: Key) -> Mending:
+    def _of(self, key: Key) -> RangeRepair:
         def sources(position: int) -> Iterator[int]:
             return (source for source, decided in self._ends(key).items() if decided >= position)
 
@@ -61,4 +61,4 @@ class LaneMending:
         def write(frames: tuple[Frame, ...]) -> None:
             self._box.mend(key, frames)
 
-        return Mending(self._far, sources, ask, write)
+        return RangeRepair(self._far, sources, ask, write)

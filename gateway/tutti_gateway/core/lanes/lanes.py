@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 from tutti.data.client_protocol import RefusedAnswer
 from tutti_gateway.core.context import Context
-from tutti_gateway.core.disk_repair import Far
+from tutti_gateway.core.disk_repair import Distances
 from tutti_gateway.core.lanes.layer import Unordered
-from tutti_gateway.core.protocol.events import LaneLog, LaneRead, LaneRotted, SubmittedUnordered
+from tutti_gateway.core.protocol.events import LaneCorrupt, LaneLog, LaneRead, SubmittedUnordered
 from tutti_gateway.core.protocol.messages import LaneMessage
 
 _RENUMBERED = (
@@ -25,7 +25,7 @@ class Lanes:
         far: distances to other gateways.
     """
 
-    def __init__(self, context: Context, part: Callable[[], Sequence[int]], seen: Callable[[int], None], far: Far) -> None:
+    def __init__(self, context: Context, part: Callable[[], Sequence[int]], seen: Callable[[int], None], far: Distances) -> None:
         self._context = context
         self._find_part = part
         self._seen = seen
@@ -33,7 +33,7 @@ class Lanes:
         self._part: tuple[int, ...] = ()
         self._logs: tuple[LaneLog, ...] = ()
         self._low = ""
-        self._corrupt: dict[tuple[int, bytes], LaneRotted] = {}  # last report for each lane, until lanes begin
+        self._corrupt: dict[tuple[int, bytes], LaneCorrupt] = {}  # last report for each lane, until lanes begin
         self._layer: Unordered | None = None
 
     def start(self, logs: tuple[LaneLog, ...]) -> None:
@@ -103,7 +103,7 @@ class Lanes:
         if self._layer is not None:
             self._layer.read(event)
 
-    def rotted(self, event: LaneRotted) -> None:
+    def rotted(self, event: LaneCorrupt) -> None:
         """Take the lost range of a lane that the disk reports."""
         if self._layer is None:
             self._corrupt[event.origin, event.incarnation] = event

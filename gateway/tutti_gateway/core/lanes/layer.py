@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from tutti.data.frames.frame import Frame
 from tutti_gateway.core import limits
 from tutti_gateway.core.context import Context
-from tutti_gateway.core.disk_repair import Far
-from tutti_gateway.core.lanes.dedup import LineTable
-from tutti_gateway.core.lanes.lost_end import Healing
+from tutti_gateway.core.disk_repair import Distances
+from tutti_gateway.core.lanes.dedup import DedupTable
+from tutti_gateway.core.lanes.lost_end import LostEndRecovery
 from tutti_gateway.core.lanes.member import Member
 from tutti_gateway.core.lanes.origin import Origin
-from tutti_gateway.core.lanes.outbox import Box
-from tutti_gateway.core.protocol.events import LaneLog, LaneRead, LaneRotted
+from tutti_gateway.core.lanes.outbox import LaneOutbox
+from tutti_gateway.core.protocol.events import LaneCorrupt, LaneLog, LaneRead
 from tutti_gateway.core.protocol.messages import (
     LaneAsk,
     LaneEnds,
@@ -34,19 +34,19 @@ class Unordered:
         number: number of this gateway in its lane.
     """
 
-    def __init__(self, context: Context, logs: Sequence[LaneLog], seen: Callable[[int], None], far: Far) -> None:
+    def __init__(self, context: Context, logs: Sequence[LaneLog], seen: Callable[[int], None], far: Distances) -> None:
         self._standing = context.standing
         self._state = context.window.state
         self._disks: dict[int, bytes] = {}  # disk of each gateway in the roster at the last check
         self._incarnation = context.identity.incarnation
         self.number = context.standing.me
-        self._box = Box(context.outbox, seen)
+        self._box = LaneOutbox(context.outbox, seen)
         self._member = Member(context, self._box, far)
         lane = self._member.restore(logs)
         mine = lane.origin, lane.incarnation
         own = next((log for log in logs if (log.origin, log.incarnation) == mine), LaneLog(origin=lane.origin, incarnation=b""))
-        self._lines = LineTable(context.window.state, own.lines)
-        healing = Healing(context, self._box, lane, own.lost) if own.lost is not None else None
+        self._lines = DedupTable(context.window.state, own.lines)
+        healing = LostEndRecovery(context, self._box, lane, own.lost) if own.lost is not None else None
         self._member.healing = self._recovery = healing
         self._origin = Origin(context, self._box, lane, self._lines, own.halted, healing)
         if healing is not None:
@@ -133,7 +133,7 @@ class Unordered:
         """Take the result of a ReadLane."""
         self._member.on_read(event)
 
-    def rotted(self, event: LaneRotted) -> None:
+    def rotted(self, event: LaneCorrupt) -> None:
         """Take the lost range of a lane that the disk reports."""
         self._member.mending.on_rotted(event)
 

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from tutti.data.frames.bodies import AttemptBody, decode_body
+from tutti.data.frames.bodies import LaneViewBody, decode_body
 from tutti.data.frames.frame import Frame, Kind, chained
-from tutti.data.lane_name import NEW_LANE, LaneName
+from tutti.data.lane_name import NEW_LANE_REMEDY, LaneName
 from tutti_gateway.core.context import Context
-from tutti_gateway.core.frame_runs import whole
+from tutti_gateway.core.frame_runs import payload_intact
 from tutti_gateway.core.lanes.lane import Lane
-from tutti_gateway.core.lanes.outbox import Box
+from tutti_gateway.core.lanes.outbox import LaneOutbox
 from tutti_gateway.core.protocol.events import LostEnd
 from tutti_gateway.core.protocol.messages import LaneAsk, LaneTail
 
 
-class Healing:
+class LostEndRecovery:
     """State of the recovery. Until the origin continues the last attempt, its lane is copied like another gateway's (`member.py`).
 
     Attributes:
@@ -30,7 +30,7 @@ class Healing:
         attempt: the last attempt. After the mark only its frames can be decided.
     """
 
-    def __init__(self, context: Context, box: Box, lane: Lane, lost: LostEnd) -> None:
+    def __init__(self, context: Context, box: LaneOutbox, lane: Lane, lost: LostEnd) -> None:
         self._context = context
         self._me = context.standing.me
         self._box = box
@@ -41,7 +41,7 @@ class Healing:
         self.part: tuple[int, ...] = ()
         self.attempt = lost.promised
         self._token = context.random.getrandbits(63)  # an answer to an earlier run may be older than later decisions
-        self._seen = AttemptBody(lost.members, lost.disks).by_number  # attempt at the lane's end: member -> disk
+        self._seen = LaneViewBody(lost.members, lost.disks).by_number  # attempt at the lane's end: member -> disk
         # Reports of gateways, with the disks that the roster names for them: `forget` drops the others.
         self._answers: dict[int, tuple[int, int]] = {}  # gateway -> (attempt in which its copy ends, last durable position)
         self._decided: dict[int, int] = {}  # gateway -> position up to which it has the lane decided
@@ -57,7 +57,7 @@ class Healing:
         """Members of the last attempt and their disks; empty until its VIEW is known."""
         for frame in self._tail:
             if frame.kind == Kind.VIEW:
-                return decode_body(AttemptBody, frame.body).by_number
+                return decode_body(LaneViewBody, frame.body).by_number
         return self._seen if self._lane.attempt == self.attempt else {}
 
     @property
@@ -138,7 +138,7 @@ class Healing:
         self._passed.clear()
         for frame in frames:
             if frame.kind == Kind.VIEW:
-                self._seen = decode_body(AttemptBody, frame.body).by_number
+                self._seen = decode_body(LaneViewBody, frame.body).by_number
             if frame.position == lost.last and (frame.view, frame.header_crc) != (lost.attempt, lost.chain):
                 return f"another gateway has decided a different frame at position {lost.last} than this disk had there"
         return ""
@@ -161,7 +161,7 @@ class Healing:
             if frame.position <= end:
                 continue
             right = frame.view == self.attempt and frame.origin == self._me and (frame.view == view or frame.kind == Kind.VIEW)
-            known = frame.kind in (Kind.BATCH, Kind.VIEW) and whole(frame)
+            known = frame.kind in (Kind.BATCH, Kind.VIEW) and payload_intact(frame)
             if not (right and known and self._follows(frame, end, chain)):
                 self._box.drop(message, sender, f"{frame!r} is corrupt, or does not follow position {end}")
                 return
@@ -277,7 +277,7 @@ class Healing:
         notes = f" ({notes})" if notes else ""
         if away := self._away:
             return f"{lacks} is at no gateway that has answered{notes}; it waits for {_gateways(away)}"
-        return f"{lacks} is at no other gateway{notes}; if it cannot be restored, {NEW_LANE}"
+        return f"{lacks} is at no other gateway{notes}; if it cannot be restored, {NEW_LANE_REMEDY}"
 
     def _notes(self, position: int) -> list[str]:
         """Return what is left of a position that no gateway can give."""

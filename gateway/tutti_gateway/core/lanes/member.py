@@ -11,12 +11,12 @@ from tutti import limits as common_limits
 from tutti.data.frames.frame import Frame, Kind, chained
 from tutti_gateway.core import limits
 from tutti_gateway.core.context import Context
-from tutti_gateway.core.disk_repair import Far
-from tutti_gateway.core.frame_runs import parts, whole
-from tutti_gateway.core.lanes.disk_repair import LaneMending
+from tutti_gateway.core.disk_repair import Distances
+from tutti_gateway.core.frame_runs import payload_intact, split_runs
+from tutti_gateway.core.lanes.disk_repair import LaneRepair
 from tutti_gateway.core.lanes.lane import Lane
-from tutti_gateway.core.lanes.lost_end import Healing
-from tutti_gateway.core.lanes.outbox import Box
+from tutti_gateway.core.lanes.lost_end import LostEndRecovery
+from tutti_gateway.core.lanes.outbox import LaneOutbox
 from tutti_gateway.core.protocol.events import LaneLog, LaneRead
 from tutti_gateway.core.protocol.messages import LaneAsk, LaneEnd, LaneEnds, LaneFetch, LaneFetched, LaneTail, Post, Posted, Settled
 
@@ -36,7 +36,7 @@ class Member:
         healing: recovery of the own lane's lost end, None if nothing is lost.
     """
 
-    def __init__(self, context: Context, box: Box, far: Far) -> None:
+    def __init__(self, context: Context, box: LaneOutbox, far: Distances) -> None:
         self._me = context.standing.me, context.identity.incarnation
         self._window = context.window
         self._box = box
@@ -48,8 +48,8 @@ class Member:
         self._disks: dict[int, bytes] = {}  # disk that the roster named for the gateway at that report
         self.low = ""
         self.part: tuple[int, ...] = ()
-        self.mending = LaneMending(box, far, self._sources)
-        self.healing: Healing | None = None
+        self.mending = LaneRepair(box, far, self._sources)
+        self.healing: LostEndRecovery | None = None
 
     def restore(self, logs: Iterable[LaneLog]) -> Lane:
         """Take over the lanes that a start found. Deliver the decided part of other lanes, and return the own lane."""
@@ -93,7 +93,7 @@ class Member:
         before = lane.end
         again = known = False
         for frame in message.frames:
-            if frame.kind not in (Kind.BATCH, Kind.VIEW) or frame.staged or frame.origin != sender or not whole(frame):
+            if frame.kind not in (Kind.BATCH, Kind.VIEW) or frame.staged or frame.origin != sender or not payload_intact(frame):
                 self._box.drop(message, sender, f"{frame!r} is corrupt, or is not a frame of the lane")
                 break
             if frame.view < lane.attempt:
@@ -153,7 +153,7 @@ class Member:
                 lane.confirm(min(message.up_to, lane.end))
                 self._settle(lane)
             wanted = lane.behind(message.behind) if message.behind and message.behind >= lane.decided else ()
-            run = next(parts([frame for frame in wanted if frame.position <= lane.durable]), ())
+            run = next(split_runs([frame for frame in wanted if frame.position <= lane.durable]), ())
             self._box.send(sender, LaneTail(message.incarnation, message.token, lane.attempt, lane.durable, run))
 
     def _persist(self, lane: Lane, cut: int | None) -> None:
@@ -346,7 +346,7 @@ class Member:
 
     def _follows(self, lane: Lane, frame: Frame) -> bool:
         follows = frame.position == lane.end + 1 and frame.view >= lane.attempt and chained(frame, lane.chain)
-        return follows and frame.origin == lane.origin and frame.kind in (Kind.BATCH, Kind.VIEW) and whole(frame)
+        return follows and frame.origin == lane.origin and frame.kind in (Kind.BATCH, Kind.VIEW) and payload_intact(frame)
 
     # Time
 

@@ -7,17 +7,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tutti.data.client_protocol import Answer, Committed, Duplicate, Expected, FencedAnswer
-from tutti.data.frames.bodies import AttemptBody, encode_body
+from tutti.data.frames.bodies import LaneViewBody, encode_body
 from tutti.data.frames.frame import Frame, Kind
 from tutti.errors import invariant
 from tutti_gateway.core import limits
 from tutti_gateway.core.context import Context
-from tutti_gateway.core.frame_runs import parts
-from tutti_gateway.core.lanes.dedup import Entrance, LineTable
+from tutti_gateway.core.frame_runs import split_runs
+from tutti_gateway.core.lanes.dedup import DedupTable, Entrance
 from tutti_gateway.core.lanes.entries import Entry, Name, name_of, refused
 from tutti_gateway.core.lanes.lane import Lane
-from tutti_gateway.core.lanes.lost_end import Healing
-from tutti_gateway.core.lanes.outbox import Box
+from tutti_gateway.core.lanes.lost_end import LostEndRecovery
+from tutti_gateway.core.lanes.outbox import LaneOutbox
 from tutti_gateway.core.lanes.phases import ATTEMPT, VOTING, Input, Phase
 from tutti_gateway.core.protocol.messages import LaneTail, Post, Posted, Settled
 from tutti_gateway.core.state_machine import Machine
@@ -32,7 +32,13 @@ class Origin:
     """
 
     def __init__(
-        self, context: Context, box: Box, lane: Lane, lines: LineTable, halted: str = "", healing: Healing | None = None
+        self,
+        context: Context,
+        box: LaneOutbox,
+        lane: Lane,
+        lines: DedupTable,
+        halted: str = "",
+        healing: LostEndRecovery | None = None,
     ) -> None:
         self._context = context
         self._me = context.standing.me
@@ -192,7 +198,7 @@ class Origin:
         self._reported.add(peer)
         if decided > self._late.get(peer, decided):
             del self._late[peer]
-        if peer not in self._late and self._lane.decided - decided <= limits.LANE_BEHIND_MAX:
+        if peer not in self._late and self._lane.decided - decided <= limits.LANE_LAG_FRAMES_MAX:
             self._near.add(peer)
         self._change()
 
@@ -272,7 +278,7 @@ class Origin:
         self._before, self._missed = dict(self._votes), dict.fromkeys(self._votes, 0)
         self._waited, self._began = 0, lane.end + 1
         disk_of = self._context.window.state.disk_of
-        view = AttemptBody(self._members, tuple(disk_of(member) for member in self._members))
+        view = LaneViewBody(self._members, tuple(disk_of(member) for member in self._members))
         self._place([Entry(Frame(Kind.VIEW, encode_body(view)), 0), *self._entries.values()])
 
     def _place(self, entries: Sequence[Entry]) -> None:
@@ -291,7 +297,7 @@ class Origin:
         self._advance()
 
     def _post(self, member: int, frames: Sequence[Frame]) -> None:
-        for part in parts(frames):
+        for part in split_runs(frames):
             self._box.send(member, Post(self._lane.incarnation, part))
 
     # A lost end of the lane

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from tutti.data.frames.frame import Frame, Kind
 from tutti_gateway.core.lanes.lane import Lane
 from tutti_gateway.core.outbox import Outbox
-from tutti_gateway.core.protocol.actions import DeliverUnordered, LaneHeld, MendLane, PersistLane, ReadLane
+from tutti_gateway.core.protocol.actions import DeliverUnordered, LaneHeld, PersistLane, ReadLane, RepairLane
 from tutti_gateway.core.protocol.messages import LaneBegin
 
 
-class Box:
+class LaneOutbox:
     """The outbox for lanes, whose writes and reads have tokens of their own.
 
     Attributes:
@@ -52,7 +52,7 @@ class Box:
 
     def mend(self, key: tuple[int, bytes], frames: tuple[Frame, ...]) -> None:
         """Write frames where the disk lost them."""
-        self._outbox.write_lane(MendLane(*key, frames))
+        self._outbox.write_lane(RepairLane(*key, frames))
 
     def deliver(self, lane: Lane, first_offset: int, frames: tuple[Frame, ...]) -> None:
         """Deliver a decided run."""

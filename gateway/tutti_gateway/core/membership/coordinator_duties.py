@@ -13,7 +13,7 @@ from tutti_gateway.core.protocol.messages import Probe
 from tutti_gateway.core.view.peers import Peer, Peers
 
 
-class Duties:
+class CoordinatorDuties:
     """Checks members and joiners once a heartbeat while this gateway coordinates.
 
     Attributes:

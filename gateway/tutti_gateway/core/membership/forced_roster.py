@@ -50,7 +50,7 @@ class Waiting(msgspec.Struct):
     beats: int = 0
 
 
-class Force:
+class ForcedRoster:
     """Both sides: forcing a roster, and being left out of one."""
 
     def __init__(self, context: Context, peers: Peers, flush: Views) -> None:

@@ -11,12 +11,12 @@ from tutti.data.view_id import coordinator_of, view_text
 from tutti.errors import invariant
 from tutti_gateway.core import limits
 from tutti_gateway.core.context import Context
-from tutti_gateway.core.membership.coordinator_duties import Duties
-from tutti_gateway.core.membership.forced_roster import Force
-from tutti_gateway.core.membership.leaving import Leaving
+from tutti_gateway.core.membership.coordinator_duties import CoordinatorDuties
+from tutti_gateway.core.membership.forced_roster import ForcedRoster
+from tutti_gateway.core.membership.leaving import OrderlyStop
 from tutti_gateway.core.membership.leaving import Others as Leavers
-from tutti_gateway.core.membership.promise import Promise
-from tutti_gateway.core.membership.roster_change import Changes
+from tutti_gateway.core.membership.promise import PromiseWait
+from tutti_gateway.core.membership.roster_change import RosterChanges
 from tutti_gateway.core.membership.succession import by_age, succession
 from tutti_gateway.core.protocol.events import LinkChanged
 from tutti_gateway.core.protocol.messages import Heartbeat, Probe
@@ -80,7 +80,9 @@ class Membership:
         leaving: progress of an orderly stop.
     """
 
-    def __init__(self, context: Context, peers: Peers, flush: Views, others: Others, changes: Changes, force: Force) -> None:
+    def __init__(
+        self, context: Context, peers: Peers, flush: Views, others: Others, changes: RosterChanges, force: ForcedRoster
+    ) -> None:
         self._config = context.config
         self._outbox = context.outbox
         self._standing = context.standing
@@ -92,7 +94,7 @@ class Membership:
         self._others = others
         self._changes = changes
         self._force = force
-        self.duties = Duties(context, peers)
+        self.duties = CoordinatorDuties(context, peers)
         self._config_crc = peers.config_crc
         self._leader = 0  # gateway that is heard to coordinate, and its view
         self._leader_view = 0
@@ -104,8 +106,8 @@ class Membership:
         self._resigned = 0  # heartbeats for which this gateway does not coordinate, because its own disk makes no progress
         self._needs_more = False  # True if the last candidacy here failed because the answers did not suffice for a corrupt log
         self._turn = 0
-        self.leaving = Leaving(context, peers, others)
-        self._promise = Promise(context, peers, flush)
+        self.leaving = OrderlyStop(context, peers, others)
+        self._promise = PromiseWait(context, peers, flush)
 
     # Who coordinates
 

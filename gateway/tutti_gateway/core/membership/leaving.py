@@ -25,7 +25,7 @@ class Others(Protocol):
         """True if nothing is in progress."""
 
 
-class Leaving:
+class OrderlyStop:
     """Progress of the stop.
 
     Attributes:

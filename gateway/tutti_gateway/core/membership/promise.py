@@ -23,7 +23,7 @@ class Views(Protocol):
         """View that this member proposes, 0 without one."""
 
 
-class Promise:
+class PromiseWait:
     """The wait for another gateway's view that this member has promised."""
 
     def __init__(self, context: Context, peers: Peers, flush: Views) -> None:

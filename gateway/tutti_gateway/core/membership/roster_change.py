@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from tutti import limits as common_limits
-from tutti.data.addresses import NAME_HOST, MemberAddress, parse_member, unreachable
+from tutti.data.addresses import HOST_REMEDY, MemberAddress, parse_member, unreachable_reason
 from tutti.data.client_protocol import Denied, Done
 from tutti.data.frames.bodies import RosterBody, Voter, decode_body
 from tutti.data.frames.frame import Frame, Kind
@@ -55,7 +55,7 @@ class Waiting(msgspec.Struct):
     beats: int = 0
 
 
-class Changes:
+class RosterChanges:
     """Both roles: the request at the gateway of the operator, and the order at the coordinator."""
 
     def __init__(self, context: Context, peers: Peers, known: Known, place: Callable[[RosterBody, int], None]) -> None:
@@ -350,8 +350,8 @@ def _check_address(ask: AskRoster, voters: Sequence[Voter]) -> None:
         raise UsageError(f"a gateway is added by its name and its address HOST:P: {error}") from None
     if not ask.name:
         raise UsageError("a gateway is added by its name and its address HOST:P, and the name is empty")
-    if nobody := unreachable(wanted.clients.host):
-        raise UsageError(f"{nobody}: {NAME_HOST}")
+    if nobody := unreachable_reason(wanted.clients.host):
+        raise UsageError(f"{nobody}: {HOST_REMEDY}")
     for voter in voters:
         other = _member(voter.address)
         if other is not None and {wanted.clients, wanted.group} & {other.clients, other.group}:

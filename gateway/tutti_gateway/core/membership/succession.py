@@ -23,9 +23,7 @@ def succession(age: Sequence[int], logs: Mapping[int, tuple[int, int]]) -> list[
     """
     accepted, end = max(logs.values())
     behind = {
-        number
-        for number, log in logs.items()
-        if log[1] < end - limits.CANDIDATE_BEHIND_FRAMES or (log[0] < accepted and not log[1])
+        number for number, log in logs.items() if log[1] < end - limits.CANDIDATE_LAG_FRAMES or (log[0] < accepted and not log[1])
     }
     order = by_age(age, list(logs))
     return [*(number for number in order if number not in behind), *(number for number in order if number in behind)]

@@ -16,8 +16,8 @@ from tutti.data.frames.frame import Frame
 from tutti.data.log_state import Producer
 from tutti_gateway.core import limits
 from tutti_gateway.core.context import Context
-from tutti_gateway.core.frame_runs import parts
-from tutti_gateway.core.order.received_table import Received
+from tutti_gateway.core.frame_runs import split_runs
+from tutti_gateway.core.order.received_table import ReceivedTable
 from tutti_gateway.core.order.verdicts import ENTRANCE, Entrance, relation
 from tutti_gateway.core.protocol.messages import Forward, Refuse, Resend
 from tutti_gateway.core.window import weight
@@ -58,7 +58,7 @@ class ForwardTable:
         count, bytes: number of batches in it, and about their memory.
     """
 
-    def __init__(self, context: Context, received: Received) -> None:
+    def __init__(self, context: Context, received: ReceivedTable) -> None:
         self._outbox = context.outbox
         self._standing = context.standing
         self._window = context.window
@@ -125,7 +125,7 @@ class ForwardTable:
     def _send(self, frames: list[Frame]) -> None:
         """Send batches to the coordinator. Without one they wait, and `installed` sends everything to the next one in order."""
         if self._standing.primary:
-            for part in parts(frames):
+            for part in split_runs(frames):
                 self._outbox.send(self._standing.coordinator, Forward(self._standing.view, part))
 
     def _queue(self, producer: int, epoch: int) -> Queue:

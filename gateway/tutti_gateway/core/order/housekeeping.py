@@ -10,18 +10,18 @@ from tutti.data.frames.frame import Kind
 from tutti.data.names import is_nameless
 from tutti_gateway.core import limits
 from tutti_gateway.core.context import Context
-from tutti_gateway.core.order.received_table import Received
+from tutti_gateway.core.order.received_table import ReceivedTable
 from tutti_gateway.core.order.sequencer import Sequencer
 
 
-class Upkeep:
+class Housekeeping:
     """Orders TICK, TRIM and FORGET frames while this member coordinates a view that decides.
 
     Attributes:
         due_us: next time for `time`, None without one.
     """
 
-    def __init__(self, context: Context, received: Received, sequencer: Sequencer, wall_us: Callable[[], int]) -> None:
+    def __init__(self, context: Context, received: ReceivedTable, sequencer: Sequencer, wall_us: Callable[[], int]) -> None:
         self._config = context.config
         self._outbox = context.outbox
         self._standing = context.standing
@@ -39,7 +39,7 @@ class Upkeep:
         """Begin in a view that decides: records after the last tick get a tick at once, and idle times start at zero."""
         now_us = self._outbox.now.mono_us
         self._since_us, self._seen_us = now_us, {}
-        self._look_us = now_us + limits.FORGET_LOOK_US
+        self._look_us = now_us + limits.IDLE_PRODUCER_CHECK_US
         self._tick_us = now_us if self._received.dirty else None
         self.time()
 
@@ -83,7 +83,7 @@ class Upkeep:
                 # The log's time never goes back, even if the clock does.
                 self._sequencer.place(Kind.TICK, TickBody(received.tick + 1, max(received.tick_time, self._wall_us())))
         if self._look_us is not None and now.mono_us >= self._look_us:
-            self._look_us = now.mono_us + limits.FORGET_LOOK_US
+            self._look_us = now.mono_us + limits.IDLE_PRODUCER_CHECK_US
             if not crowded:
                 self._forget(now.mono_us)
         self._arm()
@@ -104,7 +104,7 @@ class Upkeep:
             patience = self._config.idle_producer_us * (limits.STAGED_IDLE_FACTOR if number in stages else 1)
             if now_us - self._seen_us.get(number, self._since_us) >= patience:
                 idle.append(number)
-                if len(idle) == common_limits.FORGET_PRODUCERS_MAX:
+                if len(idle) == common_limits.DELETE_PRODUCERS_MAX:
                     break
         if idle:
             self._sequencer.forget(idle)

@@ -9,11 +9,11 @@ from tutti.data.frames.frame import SEQUENCED, Frame, Kind
 from tutti.errors import FormatError, InvariantViolated, invariant
 from tutti_gateway.core.context import Context
 from tutti_gateway.core.order.forward_table import ForwardTable, Queue
-from tutti_gateway.core.order.housekeeping import Upkeep
-from tutti_gateway.core.order.received_table import Line, LineInput, LineState, Received
+from tutti_gateway.core.order.housekeeping import Housekeeping
+from tutti_gateway.core.order.received_table import LineInput, LineState, ProducerLine, ReceivedTable
 from tutti_gateway.core.order.receiver import Receiver
 from tutti_gateway.core.order.requests import Confirm, Requests
-from tutti_gateway.core.order.sequencer import Below, Sequencer
+from tutti_gateway.core.order.sequencer import LowerLayer, Sequencer
 from tutti_gateway.core.protocol.events import EpochAsked, ForgetAsked, OffsetsAsked, SessionClosed, Submitted, TopicAsked
 from tutti_gateway.core.protocol.messages import Asking, Deny, Echo, Forward, Order, Refuse, Resend
 from tutti_gateway.core.view.view_state import NO_VIEW
@@ -32,16 +32,16 @@ class Ordering:
         received: received-table at the end of the log.
     """
 
-    def __init__(self, context: Context, below: Below, confirm: Confirm, wall_us: Callable[[], int]) -> None:
+    def __init__(self, context: Context, below: LowerLayer, confirm: Confirm, wall_us: Callable[[], int]) -> None:
         self.low = ""
         self._standing = context.standing
         self._window = context.window
-        self.received = Received(context.window.state)
+        self.received = ReceivedTable(context.window.state)
         self.sequencer = Sequencer(context, self.received, below)
         self.forward = ForwardTable(context, self.received)
         self.requests = Requests(context, self.received, confirm)
         self.receiver = Receiver(context, self.received, self.forward, below)
-        self.upkeep = Upkeep(context, self.received, self.sequencer, wall_us)
+        self.upkeep = Housekeeping(context, self.received, self.sequencer, wall_us)
 
     # Clients
 
@@ -118,10 +118,10 @@ class Ordering:
         """Take a decided run: answer its clients, and release requests and batches that waited for its producers."""
         invariant(run[-1].position == self._window.frontier, "a decided run does not end at the frontier")
         lines, forward = self.received.lines, self.forward
-        settled: dict[int, Line] = {}
+        settled: dict[int, ProducerLine] = {}
         aborts: dict[int, Frame] = {}
         number = epoch = -1
-        line: Line | None = None
+        line: ProducerLine | None = None
         queue: Queue | None = None
         for frame, offset in zip(run, offsets, strict=True):
             if frame.kind not in SEQUENCED:
@@ -154,12 +154,12 @@ class Ordering:
         body = decode_body(AbortBody, frame.body)
         self.forward.aborted(frame.producer, frame.epoch, body.entry.sequence, body.reason)
 
-    def _settle(self, line: Line) -> None:
+    def _settle(self, line: ProducerLine) -> None:
         self.upkeep.seen(line.number)
         self.received.settle(line)
         self.sequencer.settled(line)
 
-    def _frame_decided(self, frame: Frame, settled: dict[int, Line], aborts: dict[int, Frame]) -> None:
+    def _frame_decided(self, frame: Frame, settled: dict[int, ProducerLine], aborts: dict[int, Frame]) -> None:
         """Take a decided frame that is not a batch or TXN."""
         kind = frame.kind
         if kind in (Kind.EPOCH, Kind.ABORT):

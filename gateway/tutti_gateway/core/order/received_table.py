@@ -61,7 +61,7 @@ LINE: dict[tuple[LineState, LineInput], LineState] = {
 }
 
 
-class Line:
+class ProducerLine:
     """Entry of a producer at the log's end, as the log alone shows it. `undecided` is the number of its undecided frames."""
 
     __slots__ = ("epoch", "instance", "name", "number", "progress", "sequence", "state", "undecided")
@@ -117,7 +117,7 @@ class Names:
                 self.producers.pop(self._names.pop(number), None)
 
 
-class Received:
+class ReceivedTable:
     """The received-table.
 
     Attributes:
@@ -135,7 +135,7 @@ class Received:
     def rebuild(self, undecided: Iterable[Frame]) -> None:
         """Rebuild the table from the decided state and the undecided frames after it."""
         state = self._state
-        self.lines: dict[int, Line] = {}
+        self.lines: dict[int, ProducerLine] = {}
         self.names = Names(state)
         self.forgotten: dict[int, None] = {}
         self._commits: dict[str, int] = {}  # reader -> position of its last offset commit after `_begin`
@@ -149,7 +149,7 @@ class Received:
         for frame in undecided:
             self.take(frame)
 
-    def line(self, number: int) -> Line | None:
+    def line(self, number: int) -> ProducerLine | None:
         """Return the producer's line, a new one if it has nothing undecided; None if the log's end does not know the producer."""
         if number in self.forgotten:
             return None
@@ -159,7 +159,7 @@ class Received:
         producer = self._state.producers.get(number)
         if producer is None:
             return None
-        line = Line(number, producer.name, producer.instance, producer.epoch, producer.sequence, producer.progress)
+        line = ProducerLine(number, producer.name, producer.instance, producer.epoch, producer.sequence, producer.progress)
         # Only the next EPOCH may follow in a closed epoch (order, O23).
         if producer.closed:
             line.state = LineState.CLOSED
@@ -334,7 +334,7 @@ class Received:
         """Take a decided offset commit of the reader."""
         self.new_readers.pop(reader, None)
 
-    def _known(self, frame: Frame) -> Line:
+    def _known(self, frame: Frame) -> ProducerLine:
         line = self.line(frame.producer)
         if line is None:
             raise FormatError(f"{frame!r} names a producer that the log does not know")
@@ -349,7 +349,7 @@ class Received:
             _follows(not body.sequence, f"{frame!r} is a new producer, but begins after sequence {body.sequence}")
             _follows(body.name and body.name not in self.names.producers, f"{frame!r} gives the name {body.name!r} again")
             self.next_producer += 1
-            line = Line(frame.producer, body.name, body.instance, frame.epoch, 0, b"")
+            line = ProducerLine(frame.producer, body.name, body.instance, frame.epoch, 0, b"")
             line.state = LineState.OPENING
         else:
             _follows(body.name == line.name, f"{frame!r} calls {line.name!r} {body.name!r}")
@@ -378,22 +378,22 @@ class Received:
         self.floor = max(self.floor, body.floor)
         self.names.apply(frame)
 
-    def settle(self, line: Line) -> None:
+    def settle(self, line: ProducerLine) -> None:
         """Remove the line of a producer that has nothing undecided."""
         if not line.undecided:
             self.lines.pop(line.number, None)
 
 
-_TAKE: dict[int, Callable[[Received, Frame], None]] = {
-    Kind.VIEW: Received._view,
-    Kind.ROSTER: Received._roster,
-    Kind.EPOCH: Received._epoch,
-    Kind.TOPIC: Received._topic,
-    Kind.FORGET: Received._forget,
-    Kind.ABORT: Received._abort,
-    Kind.TICK: Received._tick,
-    Kind.TRIM: Received._trim,
-    Kind.OFFSETS: Received._offsets,
+_TAKE: dict[int, Callable[[ReceivedTable, Frame], None]] = {
+    Kind.VIEW: ReceivedTable._view,
+    Kind.ROSTER: ReceivedTable._roster,
+    Kind.EPOCH: ReceivedTable._epoch,
+    Kind.TOPIC: ReceivedTable._topic,
+    Kind.FORGET: ReceivedTable._forget,
+    Kind.ABORT: ReceivedTable._abort,
+    Kind.TICK: ReceivedTable._tick,
+    Kind.TRIM: ReceivedTable._trim,
+    Kind.OFFSETS: ReceivedTable._offsets,
 }
 _LOG_BYTES = 16  # bytes of a log's uuid
 

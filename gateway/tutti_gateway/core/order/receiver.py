@@ -12,15 +12,15 @@ from tutti.data.frames.frame import HEADER_SIZE, Frame, Kind, chained, decode_he
 from tutti.errors import FormatError
 from tutti_gateway.core import limits
 from tutti_gateway.core.context import Context
-from tutti_gateway.core.frame_runs import whole
+from tutti_gateway.core.frame_runs import payload_intact
 from tutti_gateway.core.order.forward_table import ForwardTable
-from tutti_gateway.core.order.received_table import Received
+from tutti_gateway.core.order.received_table import ReceivedTable
 from tutti_gateway.core.protocol.messages import Echo, Order, Repair
 from tutti_gateway.core.ranges import Range, RangeMap
 from tutti_gateway.core.window import weight
 
 
-class Below(Protocol):
+class LowerLayer(Protocol):
     """The layer that takes frames in sequence."""
 
     def take(self, frames: Sequence[Frame]) -> None:
@@ -37,7 +37,7 @@ class Receiver:
         highest: the highest position announced in this view.
     """
 
-    def __init__(self, context: Context, received: Received, forward: ForwardTable, below: Below) -> None:
+    def __init__(self, context: Context, received: ReceivedTable, forward: ForwardTable, below: LowerLayer) -> None:
         self._outbox = context.outbox
         self._standing = context.standing
         self._window = context.window
@@ -47,7 +47,7 @@ class Receiver:
         self._held: dict[int, Frame] = {}
         self._held_bytes = 0
         self._held_bytes_max = context.config.undecided_bytes_max + limits.HELD_MORE_BYTES_MAX
-        undecided_bytes = max(context.config.undecided_bytes_max, limits.UNDECIDED_BYTES_LEAST)
+        undecided_bytes = max(context.config.undecided_bytes_max, limits.UNDECIDED_BYTES_CONFIG_MIN)
         self._window_bytes_max = undecided_bytes + limits.HELD_MORE_BYTES_MAX  # the most bytes that a coordinator has undecided
         self._gaps: RangeMap[None] = RangeMap()  # positions between the window's end and `highest` that are not held back
         self.discarded = 0
@@ -92,7 +92,7 @@ class Receiver:
             # Frames of another view may be of a truncated log.
             if frame.view != view:
                 self.discarded += 1
-            elif whole(frame):
+            elif payload_intact(frame):
                 self._hold(frame)
             else:
                 self._missed(frame.position)

@@ -17,7 +17,7 @@ from tutti.data.frames.bodies import EpochBody, OffsetsBody, TopicBody, decode_b
 from tutti.data.frames.frame import Frame, Kind
 from tutti_gateway.core import limits
 from tutti_gateway.core.context import Context
-from tutti_gateway.core.order.received_table import Names, Received
+from tutti_gateway.core.order.received_table import Names, ReceivedTable
 from tutti_gateway.core.protocol.messages import Ask, AskEpoch, AskForget, Asking, AskOffsets, AskRoster, AskTopic, Deny
 
 #: Calls back with True when this log holds everything that is decided, with False if that is unknown (`ReadIndex.confirm`).
@@ -44,7 +44,7 @@ class Requests:
     `count` is the number of requests that wait for the log or for `confirm`.
     """
 
-    def __init__(self, context: Context, received: Received, confirm: Confirm) -> None:
+    def __init__(self, context: Context, received: ReceivedTable, confirm: Confirm) -> None:
         self._confirm = confirm
         self._received = received
         self._outbox = context.outbox
@@ -173,8 +173,8 @@ class Requests:
 
     def forget(self, session: int, number: int, names: tuple[str, ...]) -> None:
         """Remove producers from the received-table."""
-        advice = f"; give 1 to {common_limits.FORGET_PRODUCERS_MAX} that `tutti producers` lists"
-        if not 1 <= len(names) <= common_limits.FORGET_PRODUCERS_MAX:
+        advice = f"; give 1 to {common_limits.DELETE_PRODUCERS_MAX} that `tutti producers` lists"
+        if not 1 <= len(names) <= common_limits.DELETE_PRODUCERS_MAX:
             self.deny(session, number, "unknown", f"{len(names)} names were given{advice}", retry=False)
             return
 

@@ -13,15 +13,15 @@ from tutti.data.frames.frame import SEQUENCED, Frame, Kind
 from tutti.errors import FormatError, invariant
 from tutti_gateway.core import limits
 from tutti_gateway.core.context import Context
-from tutti_gateway.core.frame_runs import parts, whole
-from tutti_gateway.core.order.received_table import Line, LineState, Received
+from tutti_gateway.core.frame_runs import payload_intact, split_runs
+from tutti_gateway.core.order.received_table import LineState, ProducerLine, ReceivedTable
 from tutti_gateway.core.order.verdicts import VERDICT, Verdict, relation, seen
 from tutti_gateway.core.protocol.message_checks import batch
 from tutti_gateway.core.protocol.messages import Ask, AskEpoch, AskForget, AskOffsets, AskTopic, Deny, Echo, Order, Refuse, Resend
 from tutti_gateway.core.window import weight
 
 
-class Below(Protocol):
+class LowerLayer(Protocol):
     """The layer that takes ordered frames."""
 
     @property
@@ -35,7 +35,7 @@ class Below(Protocol):
 class Sequencer:
     """Orders batches and requests of all origins."""
 
-    def __init__(self, context: Context, received: Received, below: Below) -> None:
+    def __init__(self, context: Context, received: ReceivedTable, below: LowerLayer) -> None:
         self._config = context.config
         self._outbox = context.outbox
         self._standing = context.standing
@@ -67,10 +67,10 @@ class Sequencer:
             return
         view, end, chain = self._standing.view, window.end, window.chain
         room_bytes = self._config.undecided_bytes_max - window.bytes
-        room_frames = limits.BATCH_ROOM_FRAMES - len(window.frames)
+        room_frames = limits.BATCH_UNDECIDED_FRAMES_MAX - len(window.frames)
         taken: list[Frame] = []
         number = -1
-        line: Line | None = None
+        line: ProducerLine | None = None
         awaited = False
         if origin != self._standing.me:  # own batches were validated at ingest
             frames = tuple(filter(self._is_good, frames))
@@ -111,9 +111,9 @@ class Sequencer:
 
     def _is_good(self, frame: Frame) -> bool:
         """True if a batch of another gateway is valid and may get a position when it is next."""
-        return not batch(frame) and self._received.topic_known(frame.topic) and whole(frame)
+        return not batch(frame) and self._received.topic_known(frame.topic) and payload_intact(frame)
 
-    def _may_stage(self, origin: int, frame: Frame, line: Line) -> bool:
+    def _may_stage(self, origin: int, frame: Frame, line: ProducerLine) -> bool:
         """True if a staged batch, or the TXN that makes staged batches visible, may be ordered.
 
         A TXN waits until everything of its producer is decided, and names only decided batches. So no ABORT ever voids a TXN or a
@@ -147,7 +147,7 @@ class Sequencer:
             reason = f"no space for new messages: {low}; reads continue; send again when the disk has free space"
             self._outbox.send(origin, Refuse(view, frame.producer, frame.epoch, frame.first_sequence, "space", reason, True))
 
-    def _judge(self, origin: int, frame: Frame, line: Line | None) -> None:
+    def _judge(self, origin: int, frame: Frame, line: ProducerLine | None) -> None:
         """Handle a batch that is not ordered now."""
         if line is None:
             return  # the producer was forgotten: the log answers
@@ -166,7 +166,7 @@ class Sequencer:
             if not line.undecided:
                 self._answer_refused(line)
 
-    def _answer_refused(self, line: Line) -> None:
+    def _answer_refused(self, line: ProducerLine) -> None:
         """Ask the origins to send rejected batches again, because everything of the producer is decided,
         unless the window is full.
         """
@@ -286,7 +286,7 @@ class Sequencer:
         self._deny(origin, ask, "epoch", reason)
         return True
 
-    def _place_epoch(self, origin: int, line: Line, ask: AskEpoch) -> None:
+    def _place_epoch(self, origin: int, line: ProducerLine, ask: AskEpoch) -> None:
         invariant(not line.undecided, f"an EPOCH of producer {line.number} is ordered before its earlier frames are decided")
         body = EpochBody(line.name, ask.instance, line.sequence, line.progress)
         self.place(Kind.EPOCH, body, origin=origin, producer=line.number, epoch=ask.epoch)
@@ -330,7 +330,7 @@ class Sequencer:
 
     # What is decided
 
-    def settled(self, line: Line) -> None:
+    def settled(self, line: ProducerLine) -> None:
         """Continue after the last undecided frame of a producer: a waiting epoch can begin, or rejected batches can come again."""
         waiting = self._epochs.pop(line.number, None)
         if waiting:
@@ -384,6 +384,6 @@ class Sequencer:
                 self._outbox.send(member, Echo(view, b"".join([frame.header for frame in part])))
             return
         if run not in orders:
-            orders[run] = [Order(view, part) for part in parts(frames)]
+            orders[run] = [Order(view, part) for part in split_runs(frames)]
         for order in orders[run]:
             self._outbox.send(member, order)

@@ -14,7 +14,7 @@ import msgspec
 
 from tutti.data.client_protocol import Answer
 from tutti.data.frames.frame import Frame
-from tutti.data.hard_state import Scalars
+from tutti.data.hard_state import HardState
 from tutti_gateway.core.protocol.messages import LaneBegin, Message
 
 
@@ -32,7 +32,7 @@ class Persist(msgspec.Struct, frozen=True, tag="Persist"):
 
     token: int
     frames: tuple[Frame, ...] = ()
-    scalars: Scalars | None = None
+    scalars: HardState | None = None
     cut: int | None = None
     snapshot: bytes = b""
 
@@ -60,7 +60,7 @@ class ReadSnapshot(msgspec.Struct, frozen=True, tag="ReadSnapshot"):
     at: int
 
 
-class Mend(msgspec.Struct, frozen=True, tag="Mend"):
+class RepairLog(msgspec.Struct, frozen=True, tag="RepairLog"):
     """Write decided frames of another gateway's log where this disk lost them, in order from the position that `Rotted` named.
 
     The disk writes them durably if they continue the frames before them, and reports with another `Rotted` which positions are
@@ -95,9 +95,9 @@ class LaneHeld(msgspec.Struct, frozen=True, tag="LaneHeld"):
     position: int
 
 
-class MendLane(msgspec.Struct, frozen=True, tag="MendLane"):
+class RepairLane(msgspec.Struct, frozen=True, tag="RepairLane"):
     """Write decided frames of a lane where this disk lost them, in order from the position that `LaneRotted`
-    named, as with `Mend`.
+    named, as with `RepairLog`.
     """
 
     origin: int
@@ -138,7 +138,7 @@ class Deliver(msgspec.Struct, frozen=True, tag="Deliver"):
     next_offset: int
 
 
-class Relearned(msgspec.Struct, frozen=True, tag="Relearned"):
+class LogReplaced(msgspec.Struct, frozen=True, tag="LogReplaced"):
     """Report that a snapshot durably replaced the log: the frontier moves to `position`, and `next_offset` follows.
 
     Frames that were decided up to there and not delivered are never delivered here.
@@ -237,14 +237,14 @@ Action = (
     Persist
     | ReadLog
     | ReadSnapshot
-    | Mend
+    | RepairLog
     | PersistLane
     | ReadLane
-    | MendLane
+    | RepairLane
     | LaneHeld
     | Send
     | Deliver
-    | Relearned
+    | LogReplaced
     | DeliverUnordered
     | Reply
     | ReadIndex

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from tutti import limits
-from tutti.data.frames.body_stub import BYTES_MIN, stand_in
+from tutti.data.frames.body_stub import BYTES_MIN, stub_body
 from tutti.data.frames.frame import (
     HEADER_SIZE,
     Buffer,
@@ -80,7 +80,7 @@ def _from_lean(kind: type, value: Any) -> Any:
         raise FormatError(f"{len(value)} bytes are not a frame with a body of {length} bytes")
     frame.progress = bytes(value[HEADER_SIZE:body_at])
     if frame.kind == Kind.BATCH and len(value) == body_at and length >= BYTES_MIN:
-        frame.body = stand_in(length, frame.body_crc, crc32c(frame.progress))
+        frame.body = stub_body(length, frame.body_crc, crc32c(frame.progress))
     else:
         frame.body = memoryview(value)[body_at:]
     return frame

@@ -9,7 +9,7 @@ import msgspec
 
 from tutti import limits as common_limits
 from tutti.data.frames.frame import Frame
-from tutti.data.hard_state import Scalars
+from tutti.data.hard_state import HardState
 from tutti.data.log_state import LogState
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.messages import Confirm, Damage, Echo, Forward, LaneBegin, Message, Order, Vote
@@ -115,7 +115,7 @@ class Recovered(msgspec.Struct, frozen=True):
     """
 
     log: bytes
-    scalars: Scalars
+    scalars: HardState
     state: LogState
     tail: tuple[Frame, ...]
     damage: Damage | None = None
@@ -260,7 +260,7 @@ class SnapshotRead(msgspec.Struct, frozen=True, tag="SnapshotRead"):
     data: bytes
 
 
-class Rotted(msgspec.Struct, frozen=True, tag="Rotted"):
+class LogCorrupt(msgspec.Struct, frozen=True, tag="LogCorrupt"):
     """The log lost the decided positions `first` to `last`: they cannot be read and must be fetched from another gateway.
 
     This report replaces the previous one, and each `Mend` is followed by a new one. `first` 0 means that nothing is lost.
@@ -293,8 +293,8 @@ class LaneRead(msgspec.Struct, frozen=True, tag="LaneRead"):
     begin: LaneBegin | None = None
 
 
-class LaneRotted(msgspec.Struct, frozen=True, tag="LaneRotted"):
-    """A lane lost its decided positions `first` to `last`, as in `Rotted`. `first` 0 means that nothing of this lane is lost."""
+class LaneCorrupt(msgspec.Struct, frozen=True, tag="LaneCorrupt"):
+    """A lane lost its decided positions `first` to `last`, as in `LogCorrupt`. `first` 0 means that nothing of this lane is lost."""
 
     origin: int
     incarnation: bytes
@@ -360,11 +360,11 @@ Event = (
     | LinkChanged
     | LogRead
     | SnapshotRead
-    | Rotted
+    | LogCorrupt
     | Persisted
     | LanePersisted
     | LaneRead
-    | LaneRotted
+    | LaneCorrupt
     | TimeAdvanced
     | SpaceChanged
     | TrimProposed
@@ -374,7 +374,7 @@ Event = (
 )
 
 
-def ordinary(event: object) -> TypeGuard[Submitted | Received]:
+def groupable(event: object) -> TypeGuard[Submitted | Received]:
     """True if an event may be part of `Several`: only the messages of a batch on its way through a view may."""
     return type(event) is Submitted or (type(event) is Received and type(event.message) in _ORDINARY)
 
@@ -382,12 +382,12 @@ def ordinary(event: object) -> TypeGuard[Submitted | Received]:
 _ORDINARY = frozenset((Forward, Order, Echo, Vote, Confirm))
 
 
-def at_once(events: Iterable[Event]) -> list[Event]:
+def group_events(events: Iterable[Event]) -> list[Event]:
     """Return events that arrived together as steps: consecutive ordinary events form one step."""
     steps: list[Event] = []
     run: list[Submitted | Received] = []
     for event in events:
-        if ordinary(event):
+        if groupable(event):
             run.append(event)
             continue
         steps += _one_step(run)

@@ -73,7 +73,7 @@ OF_A_VIEW = frozenset(
 )
 
 
-def fault(message: Message) -> str:
+def malformed(message: Message) -> str:
     """Return why no gateway can have meant the message; empty if it is well formed."""
     check = _CHECKS.get(type(message))
     return check(message) if check is not None else f"{type(message).__name__} is not a message between gateways"
@@ -227,8 +227,8 @@ def _offsets(ask: AskOffsets) -> str:
 
 def _forget(ask: AskForget) -> str:
     numbers = ask.producers
-    if not 0 < len(numbers) <= common_limits.FORGET_PRODUCERS_MAX:
-        return f"{len(numbers)} producers are not 1 to {common_limits.FORGET_PRODUCERS_MAX}"
+    if not 0 < len(numbers) <= common_limits.DELETE_PRODUCERS_MAX:
+        return f"{len(numbers)} producers are not 1 to {common_limits.DELETE_PRODUCERS_MAX}"
     if len(set(numbers)) != len(numbers) or not all(0 < number <= _POSITION_MAX for number in numbers):
         return "the producer numbers are not distinct"
     return ""

@@ -8,9 +8,9 @@ from tutti_gateway.core import limits
 from tutti_gateway.core.context import Context
 from tutti_gateway.core.protocol import messages
 from tutti_gateway.core.protocol.events import LogRead
-from tutti_gateway.core.random_source import Chance
-from tutti_gateway.core.repair.repairer import Holder
-from tutti_gateway.core.repair.requester import Asker, Receiving
+from tutti_gateway.core.random_source import RandomSource
+from tutti_gateway.core.repair.repairer import Repairer
+from tutti_gateway.core.repair.requester import Receiving, Requester
 from tutti_gateway.core.repair.timing import Timing
 
 
@@ -23,12 +23,12 @@ class Repair:
         asker, holder: its two roles, with their counters.
     """
 
-    def __init__(self, context: Context, receiver: Receiving, distances: Callable[[int], int], random: Chance) -> None:
+    def __init__(self, context: Context, receiver: Receiving, distances: Callable[[int], int], random: RandomSource) -> None:
         self._standing = context.standing
         self._receiver = receiver
         timing = Timing(context.standing, distances, random)
-        self.asker = Asker(context, receiver, timing)
-        self.holder = Holder(context, timing)
+        self.asker = Requester(context, receiver, timing)
+        self.holder = Repairer(context, timing)
 
     def installed(self) -> None:
         """Begin a view: all repair state belongs to the last one (protocol/repair, R13)."""

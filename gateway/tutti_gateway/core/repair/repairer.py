@@ -9,7 +9,7 @@ from typing import NamedTuple
 from tutti.data.frames.frame import Frame
 from tutti_gateway.core import limits
 from tutti_gateway.core.context import Context
-from tutti_gateway.core.frame_runs import parts
+from tutti_gateway.core.frame_runs import split_runs
 from tutti_gateway.core.protocol.messages import Repair, Repairing
 from tutti_gateway.core.ranges import Range, RangeMap
 from tutti_gateway.core.repair.timing import Timing
@@ -36,7 +36,7 @@ class Hold(NamedTuple):
     to: frozenset[int] | None
 
 
-class Holder:
+class Repairer:
     """The repairer's role of the layer.
 
     Attributes:
@@ -164,7 +164,7 @@ class Holder:
         askers = self._reads.pop(token, None)
         if askers is None:
             return False
-        for run in parts(frames, limits.REPAIR_MESSAGE_BYTES):
+        for run in split_runs(frames, limits.REPAIR_MESSAGE_BYTES):
             if not self._send(run, askers):
                 break
         return True
@@ -179,7 +179,7 @@ class Holder:
         until_us = self._outbox.now.mono_us + max(map(self._timing.round_us, askers))
         start, unknown = window.frontier + 1, list[Range]()
         frames = [window.frames[position - start] for position in range(first, last + 1)]
-        for run in parts(frames, limits.REPAIR_MESSAGE_BYTES):
+        for run in split_runs(frames, limits.REPAIR_MESSAGE_BYTES):
             low, high = run[0].position, run[-1].position
             # A claim would cost as many messages as a small repair to all (repair, R8).
             small = _bytes(run) <= limits.REPAIR_TO_ALL_BYTES and not before

@@ -47,7 +47,7 @@ class Wait(NamedTuple):
     streamed: int | None
 
 
-class Asker:
+class Requester:
     """The requester's role of the layer.
 
     Attributes:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from math import exp, log, log2
 
 from tutti_gateway.core import limits
-from tutti_gateway.core.random_source import Chance
-from tutti_gateway.core.view.view_state import Standing
+from tutti_gateway.core.random_source import RandomSource
+from tutti_gateway.core.view.view_state import ViewState
 
 
 class Timing:
@@ -18,7 +18,7 @@ class Timing:
     single member waits no longer than the interval (Nonnenmacher and Biersack 1999).
     """
 
-    def __init__(self, standing: Standing, distances: Callable[[int], int], random: Chance) -> None:
+    def __init__(self, standing: ViewState, distances: Callable[[int], int], random: RandomSource) -> None:
         self._standing = standing
         self._distances = distances
         self._random = random

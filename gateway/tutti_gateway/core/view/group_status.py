@@ -59,7 +59,7 @@ class Member(NamedTuple):
     reason: str = ""
 
 
-class Survey:
+class GroupStatus:
     """Reads the status of one stack."""
 
     def __init__(self, stack: Stack) -> None:

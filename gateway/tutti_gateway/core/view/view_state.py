@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tutti.data.hard_state import Scalars
+from tutti.data.hard_state import HardState
 from tutti.errors import invariant
 
 #: Reason of a refusal while this gateway is in no view that decides.
@@ -13,12 +13,12 @@ NO_LOG = (
 )
 
 
-class Standing:
+class ViewState:
     """Views as this member knows them.
 
     Attributes:
         me: this gateway's number in the roster, 0 before it is known.
-        promised, accepted, coordinated: as in `Scalars`; durable before they are set here.
+        promised, accepted, coordinated: as in `HardState`; durable before they are set here.
         view: id of the installed view, 0 without one.
         members: gateway numbers of the installed view, oldest first.
         others: the members without this one.
@@ -70,7 +70,7 @@ class Standing:
         """
         return 0 < view == self.promised == self.accepted == self.view
 
-    def durable(self, scalars: Scalars) -> None:
+    def durable(self, scalars: HardState) -> None:
         """Take over hard state that has reached the disk; none of its views ever moves back."""
         invariant(
             scalars.promised >= self.promised and scalars.accepted >= self.accepted and scalars.coordinated >= self.coordinated,

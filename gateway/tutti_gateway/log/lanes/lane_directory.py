@@ -17,11 +17,11 @@ from tutti.data.lane_name import LaneName
 from tutti.errors import Damaged, DirectoryRefused, InvariantViolated, WrongDirectory
 from tutti.log.files.data_directory import Identity, read_identity
 from tutti.log.files.lane_paths import lane_path
-from tutti.log.files.layout import FORMAT_VERSION, IDENTITY, LOG, positions_named, read_header
+from tutti.log.files.layout import FORMAT_VERSION, IDENTITY, LOG, list_positions, read_header
 from tutti.log.files.storage import Storage
 
 
-class Owner(Protocol):
+class GatewayDirectory(Protocol):
     """The locked data directory of the gateway: `tutti.log.files.data_directory.Directory`."""
 
     path: str
@@ -45,14 +45,14 @@ class Owner(Protocol):
         """Refresh the identity file while the disk is idle, if a promise or a vote was made since."""
 
 
-class LaneHome:
+class LaneDirectory:
     """The directory of one lane. The process that holds the lock of the gateway's directory writes it.
 
     Attributes:
         renewed: message about an identity file that was rebuilt, for the operator; empty if none was.
     """
 
-    def __init__(self, path: str, identity: Identity, owner: Owner, storage: Storage, renewed: str) -> None:
+    def __init__(self, path: str, identity: Identity, owner: GatewayDirectory, storage: Storage, renewed: str) -> None:
         """Create the directory object; use `open_home` instead."""
         self.path = path
         self.storage = storage
@@ -100,7 +100,7 @@ class LaneHome:
         """Do nothing: the gateway holds the lock."""
 
 
-def open_home(owner: Owner, lane: LaneName, storage: Storage) -> LaneHome:
+def open_lane_directory(owner: GatewayDirectory, lane: LaneName, storage: Storage) -> LaneDirectory:
     """Open the directory of a lane, and create it durably if it does not exist.
 
     Raises:
@@ -116,7 +116,7 @@ def open_home(owner: Owner, lane: LaneName, storage: Storage) -> LaneHome:
         _write_identity(path, identity, storage)
         renewed = f"{os.path.join(path, IDENTITY)} was corrupt and was rebuilt from the other files of the lane: {error}"
     if identity is None:
-        if positions_named(path, "seg"):
+        if list_positions(path, "seg"):
             raise Damaged(f"{os.path.join(path, IDENTITY)} is missing, but the lane's log exists: restore the file")
         for folder in (os.path.dirname(path), path, os.path.join(path, LOG)):
             with contextlib.suppress(FileExistsError):
@@ -127,7 +127,7 @@ def open_home(owner: Owner, lane: LaneName, storage: Storage) -> LaneHome:
         storage.make_names_durable(owner.path)
     elif not os.path.isdir(os.path.join(path, LOG)):
         raise Damaged(f"{path} has lost its {LOG} folder: restore the folder")
-    return LaneHome(path, identity, owner, storage, renewed)
+    return LaneDirectory(path, identity, owner, storage, renewed)
 
 
 def _read(path: str, lane: LaneName) -> Identity | None:
@@ -149,9 +149,9 @@ def _read(path: str, lane: LaneName) -> Identity | None:
     return identity
 
 
-def _rebuild_identity(path: str, owner: Owner, lane: LaneName, reason: Damaged) -> Identity:
+def _rebuild_identity(path: str, owner: GatewayDirectory, lane: LaneName, reason: Damaged) -> Identity:
     """Rebuild a corrupt identity from a segment header with a valid CRC. Without such a header, raise the given error."""
-    firsts = positions_named(path, "seg", all_there=True)
+    firsts = list_positions(path, "seg", all_there=True)
     if not firsts or read_header(path, firsts[-1]).log != lane.incarnation:
         raise reason
     name = lane.incarnation.hex()

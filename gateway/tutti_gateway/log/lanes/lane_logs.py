@@ -21,24 +21,24 @@ from functools import partial
 import msgspec
 
 from tutti.data.frames.frame import Frame
-from tutti.data.hard_state import Scalars
-from tutti.data.lane_name import NEW_LANE, LaneName
+from tutti.data.hard_state import HardState
+from tutti.data.lane_name import NEW_LANE_REMEDY, LaneName
 from tutti.data.log_state import LogState
 from tutti.errors import Damaged, DiskFull, WrongDirectory
 from tutti.log.files.disk_space import failure_of
-from tutti.log.files.lane_paths import OWN, lane_path, lanes_there, noted_lane
+from tutti.log.files.lane_paths import OWN, lane_path, list_lanes, recorded_own_lane
 from tutti.log.files.options import LogOptions
-from tutti.log.files.parallel_fsync import together
+from tutti.log.files.parallel_fsync import sync_in_parallel
 from tutti.log.files.storage import Storage
 from tutti.log.format.snapshot import read_snapshot
 from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.actions import DeliverUnordered, LaneHeld, MendLane, PersistLane, ReadLane
-from tutti_gateway.core.protocol.events import LaneLog, LaneRotted, Recovered
+from tutti_gateway.core.protocol.actions import DeliverUnordered, LaneHeld, PersistLane, ReadLane, RepairLane
+from tutti_gateway.core.protocol.events import LaneCorrupt, LaneLog, Recovered
 from tutti_gateway.core.protocol.messages import LaneBegin
-from tutti_gateway.log.lanes.lane_directory import Owner, open_home
-from tutti_gateway.log.lanes.lane_scrubber import LaneMending
-from tutti_gateway.log.lanes.lost_end import lost_end, note_of, told_of
-from tutti_gateway.log.lanes.quarantine import LanesAside
+from tutti_gateway.log.lanes.lane_directory import GatewayDirectory, open_lane_directory
+from tutti_gateway.log.lanes.lane_scrubber import LaneScrubber
+from tutti_gateway.log.lanes.lost_end import lost_end, lost_end_hard_state, lost_end_message
+from tutti_gateway.log.lanes.quarantine import LaneQuarantine
 from tutti_gateway.log.lanes.salvage import salvage
 from tutti_gateway.log.writer import LogWriter
 
@@ -51,7 +51,7 @@ def path_of_disk(directory: str, incarnation: bytes) -> str:
     Raises:
         WrongDirectory: the data directory has no such lane.
     """
-    for lane in lanes_there(directory):
+    for lane in list_lanes(directory):
         if lane.incarnation == incarnation:
             return lane_path(directory, lane)
     raise WrongDirectory(f"{directory} holds no lane of disk {incarnation.hex()}")
@@ -125,7 +125,7 @@ class LaneLogs:
         mending: scrubber of the lanes.
     """
 
-    def __init__(self, owner: Owner, options: LogOptions | None = None, storage: Storage | None = None) -> None:
+    def __init__(self, owner: GatewayDirectory, options: LogOptions | None = None, storage: Storage | None = None) -> None:
         """Create the lanes of a gateway's directory; `start` opens them."""
         self._owner = owner
         self._directory = owner.path
@@ -147,10 +147,10 @@ class LaneLogs:
         self._held_by_all: dict[LaneName, int] = {}  # last position that every gateway of the roster has
         self._retention_due_s = 0.0
         self._retention_queue: deque[LaneName] = deque()  # lanes that retention has not checked in this round
-        self._quarantine = LanesAside(self._directory, self._storage)
+        self._quarantine = LaneQuarantine(self._directory, self._storage)
         self.starts: dict[LaneName, int] = {}
         self.told: list[str] = []
-        self.mending = LaneMending(
+        self.mending = LaneScrubber(
             self._directory, self._storage, lambda lane: self._writer(lane).mender, lambda: list(self._writers)
         )
 
@@ -169,7 +169,7 @@ class LaneLogs:
         """
         roster = ordered.roster if ordered is not None else {}
         self._number = next((number for number, one in roster.items() if one.incarnation == self._incarnation), 0)
-        found = [self._find(lane) for lane in lanes_there(self._directory)]
+        found = [self._find(lane) for lane in list_lanes(self._directory)]
         self.mending.start()
         if ordered is not None:
             for writer in self._writers.values():
@@ -194,8 +194,8 @@ class LaneLogs:
         if lost is None:
             return log
         # The record stays until the whole end is restored, because frames after the mark may be missing too.
-        self._writers[lane].write_scalars(note_of(lost))
-        self.told.append(told_of(lane, lost))
+        self._writers[lane].write_scalars(lost_end_hard_state(lost))
+        self.told.append(lost_end_message(lane, lost))
         return msgspec.structs.replace(log, attempt=log.tail[-1].view if log.tail else recovered.state.view, lost=lost)
 
     def _is_own(self, lane: LaneName) -> bool:
@@ -221,7 +221,7 @@ class LaneLogs:
 
     def _halted(self, lane: LaneName, reason: str) -> LaneLog:
         """Return a halted own lane: some of its decisions may be missing here, so nothing may be added."""
-        reason = f"the lane of this gateway accepts no more records: {reason}; if the files cannot be restored, {NEW_LANE}"
+        reason = f"the lane of this gateway accepts no more records: {reason}; if the files cannot be restored, {NEW_LANE_REMEDY}"
         self.told.append(reason)
         return LaneLog(origin=lane.origin, incarnation=lane.incarnation, halted=reason)
 
@@ -247,7 +247,7 @@ class LaneLogs:
 
     def _load_own(self) -> LaneName | None:
         """Return the own lane, if it ever began on this disk."""
-        lane = noted_lane(self._directory)
+        lane = recorded_own_lane(self._directory)
         self._own_lane = lane if lane is not None and lane.incarnation == self._incarnation else None
         return self._own_lane
 
@@ -264,7 +264,7 @@ class LaneLogs:
 
     def _open(self, lane: LaneName) -> tuple[LaneWriter, Recovered]:
         with self._translating(lane):
-            home = open_home(self._owner, lane, self._storage)
+            home = open_lane_directory(self._owner, lane, self._storage)
         self.told += [home.renewed] if home.renewed else []
         writer, recovered = LaneWriter.open(
             home, replace(self._options, lane=lane.incarnation, heals=self._is_own(lane)), self._storage
@@ -295,7 +295,7 @@ class LaneLogs:
     def _record_own(self, lane: LaneName) -> None:
         """Record the own lane durably before its first write, so that a missing lane is noticed."""
         with self._translating(lane):
-            open_home(self._owner, lane, self._storage)
+            open_lane_directory(self._owner, lane, self._storage)
             self._storage.replace_file(os.path.join(self._directory, OWN), f"{lane.text}\n".encode())
         self._own_lane = lane
 
@@ -329,7 +329,7 @@ class LaneLogs:
             writer.append(action.frames)
         if action.attempt is not None and action.attempt > self._attempts.get(lane, 0):
             self.sync()
-            writer.write_scalars(Scalars(promised=action.attempt))
+            writer.write_scalars(HardState(promised=action.attempt))
             self._attempts[lane] = action.attempt
 
     def _replace(self, lane: LaneName, writer: LaneWriter, begin: LaneBegin) -> None:
@@ -348,7 +348,7 @@ class LaneLogs:
     def sync(self) -> None:
         """Make all written frames durable, with parallel fsyncs of the lanes."""
         # A journalling file system commits concurrent fsyncs with one journal write.
-        together([partial(self._sync, lane) for lane in self._written])
+        sync_in_parallel([partial(self._sync, lane) for lane in self._written])
 
     def _sync(self, lane: LaneName) -> None:
         self._writers[lane].sync()
@@ -389,7 +389,7 @@ class LaneLogs:
         Returns:
             The matching lanes that were not suspected before.
         """
-        lanes = [lane for lane in lanes_there(self._directory) if lane.incarnation.startswith(incarnation)]
+        lanes = [lane for lane in list_lanes(self._directory) if lane.incarnation.startswith(incarnation)]
         return [lane for lane in lanes if self.mending.suspect(lane)]
 
     @property
@@ -402,7 +402,7 @@ class LaneLogs:
         """True if a lane must be scrubbed soon."""
         return self.mending.hurried
 
-    def look(self) -> LaneRotted | None:
+    def look(self) -> LaneCorrupt | None:
         """Scrub the next piece, and return a change of the corrupt range of a lane, or None."""
         return self.mending.look()
 
@@ -410,7 +410,7 @@ class LaneLogs:
         """Return the messages about snapshots since the last call, for the operator."""
         return self.mending.news()
 
-    def mend(self, action: MendLane) -> LaneRotted:
+    def mend(self, action: RepairLane) -> LaneCorrupt:
         """Write fetched frames into the corrupt range of a lane, and return the range that is still corrupt."""
         return self.mending.mend(LaneName(action.origin, action.incarnation), action.frames)
 
@@ -442,7 +442,7 @@ class LaneLogs:
     def idle(self) -> bool:
         """Do background work while no request is queued, and return True if some is left: then call again within 10 ms."""
         left = [self.let_go() for _ in range(len(self._writers))]
-        together([partial(_idle, writer, left) for writer in self._writers.values() if not writer.at_rest])
+        sync_in_parallel([partial(_idle, writer, left) for writer in self._writers.values() if not writer.at_rest])
         return any(left)
 
     def let_go(self) -> bool:
@@ -460,7 +460,7 @@ class LaneLogs:
             and (self._options.retention_bytes or self._options.retention_us)
             and now >= self._retention_due_s
         ):
-            self._retention_due_s = now + limits.RETENTION_LOOK_US / US
+            self._retention_due_s = now + limits.RETENTION_CHECK_US / US
             self._retention_queue.extend(self._writers)
         lane = self._retention_queue.popleft() if self._retention_queue else None
         if lane not in self._writers or lane not in self._held_by_all:

@@ -14,17 +14,17 @@ from collections.abc import Callable, Sequence
 from tutti.data.frames.frame import Frame
 from tutti.data.lane_name import LaneName
 from tutti.errors import DirectoryRefused, FormatError
-from tutti.log.files.lane_paths import SUSPECT, lane_path, lanes_there
+from tutti.log.files.lane_paths import SUSPECT, lane_path, list_lanes
 from tutti.log.files.storage import Storage
-from tutti_gateway.core.protocol.events import LaneRotted
-from tutti_gateway.log.upkeep.scrubber import Mender
+from tutti_gateway.core.protocol.events import LaneCorrupt
+from tutti_gateway.log.upkeep.scrubber import LogScrubber
 
 _SOON = "a read of the lane failed, and the whole lane is scrubbed"
 _CLOSED = "the lane cannot be opened and is not scrubbed before the next start; the other lanes are"
 _FETCHED = "the gateway fetches the frames from another gateway and rewrites them; until then the others serve them"
 
 
-class LaneMending:
+class LaneScrubber:
     """Checks and repairs lanes. The thread that writes lanes owns it; any thread may read `damaged`.
 
     Attributes:
@@ -37,7 +37,7 @@ class LaneMending:
         self,
         directory: str,
         storage: Storage,
-        mender: Callable[[LaneName], Mender],
+        mender: Callable[[LaneName], LogScrubber],
         lanes: Callable[[], Sequence[LaneName]],
     ) -> None:
         """Create a scrubber of lanes.
@@ -52,7 +52,7 @@ class LaneMending:
         self._scrubber_of = mender
         self._open_lanes = lanes
         # the scrubber that checks each suspect; a lane that was closed and opened again has a new one
-        self._suspects: dict[LaneName, Mender | None] = {}
+        self._suspects: dict[LaneName, LogScrubber | None] = {}
         self._lost: dict[LaneName, tuple[int, int]] = {}
         self._skipped: set[LaneName] = set()  # lanes that cannot be opened
         self._round: list[LaneName] = []
@@ -62,7 +62,7 @@ class LaneMending:
 
     def start(self) -> None:
         """Load the suspicions of the previous run, which are scrubbed first."""
-        for lane in lanes_there(self._directory):
+        for lane in list_lanes(self._directory):
             if os.path.exists(self._file(lane)):
                 self._suspects[lane] = None
                 self.damaged[lane] = _SOON
@@ -85,7 +85,7 @@ class LaneMending:
         """True if a lane must be scrubbed soon."""
         return any(lane not in self._lost for lane in self._suspects)
 
-    def look(self) -> LaneRotted | None:
+    def look(self) -> LaneCorrupt | None:
         """Scrub the next piece, and return a change of the corrupt range of a lane, or None.
 
         Raises:
@@ -107,7 +107,7 @@ class LaneMending:
         self._messages += mender.snapshots.news()
         return self._record_result(lane, mender)
 
-    def _skip(self, lane: LaneName, error: Exception) -> LaneRotted | None:
+    def _skip(self, lane: LaneName, error: Exception) -> LaneCorrupt | None:
         """Skip a lane that cannot be opened until the next start, and log it once. Its suspect file remains."""
         self._skipped.add(lane)
         self._suspects.pop(lane, None)
@@ -115,7 +115,7 @@ class LaneMending:
             self._round.remove(lane)
         self.damaged[lane] = f"{_CLOSED}: {error}"
         self._messages.append(f"lane {lane.text}: {self.damaged[lane]}")
-        return LaneRotted(*lane, 0, 0) if self._lost.pop(lane, None) is not None else None
+        return LaneCorrupt(*lane, 0, 0) if self._lost.pop(lane, None) is not None else None
 
     def news(self) -> list[str]:
         """Return the messages about snapshots and unopened lanes since the last call, for the operator."""
@@ -128,7 +128,7 @@ class LaneMending:
         self._round = [lane for lane in self._round if lane in there] or there
         return self._round[0] if self._round else None
 
-    def _record_result(self, lane: LaneName, mender: Mender) -> LaneRotted | None:
+    def _record_result(self, lane: LaneName, mender: LogScrubber) -> LaneCorrupt | None:
         """Record the result of a scrub or a repair, and return the change of the corrupt range, or None."""
         lost = (mender.lost.first, mender.lost.last) if mender.lost is not None else None
         before = self._lost.pop(lane, None)
@@ -138,7 +138,7 @@ class LaneMending:
         if lost is not None:
             self._lost[lane] = lost
             self.damaged[lane] = f"{mender.told}: {_FETCHED}"
-            return LaneRotted(*lane, *lost) if lost != before else None
+            return LaneCorrupt(*lane, *lost) if lost != before else None
         # The whole lane was readable, so the suspicion ends.
         if self._suspects.get(lane) is mender and not mender.hurried:
             del self._suspects[lane]
@@ -148,9 +148,9 @@ class LaneMending:
             self.damaged[lane] = _SOON
         else:
             self.damaged.pop(lane, None)
-        return LaneRotted(*lane, 0, 0) if before is not None else None
+        return LaneCorrupt(*lane, 0, 0) if before is not None else None
 
-    def mend(self, lane: LaneName, frames: Sequence[Frame]) -> LaneRotted:
+    def mend(self, lane: LaneName, frames: Sequence[Frame]) -> LaneCorrupt:
         """Write the frames that fit into the corrupt range of a lane, and return the range that is still corrupt.
 
         Raises:
@@ -163,6 +163,6 @@ class LaneMending:
                 self.suspect(lane)
             self.mended += mender.mend(frames)
         except (FormatError, DirectoryRefused) as error:
-            return self._skip(lane, error) or LaneRotted(*lane, 0, 0)
+            return self._skip(lane, error) or LaneCorrupt(*lane, 0, 0)
         self._lost.pop(lane, None)
-        return self._record_result(lane, mender) or LaneRotted(*lane, 0, 0)
+        return self._record_result(lane, mender) or LaneCorrupt(*lane, 0, 0)

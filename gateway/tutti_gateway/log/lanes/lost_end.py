@@ -6,9 +6,9 @@ promised, because frames after the mark may still be missing when the log reache
 
 from __future__ import annotations
 
-from tutti.data.frames.bodies import AttemptBody, decode_body
+from tutti.data.frames.bodies import LaneViewBody, decode_body
 from tutti.data.frames.frame import Kind
-from tutti.data.hard_state import Scalars
+from tutti.data.hard_state import HardState
 from tutti.data.lane_name import LaneName
 from tutti_gateway.core.protocol.events import LostEnd, Recovered
 
@@ -21,10 +21,10 @@ def lost_end(recovered: Recovered, attempt: int, shown: int) -> LostEnd | None:
         shown: position that was published as decided; 0 if the log reaches it.
     """
     state, tail, damage, scalars = recovered.state, recovered.tail, recovered.damage, recovered.scalars
-    view = AttemptBody(state.members, state.disks)
+    view = LaneViewBody(state.members, state.disks)
     for frame in tail:
         if frame.kind == Kind.VIEW:
-            view = decode_body(AttemptBody, frame.body)
+            view = decode_body(LaneViewBody, frame.body)
     if damage is not None:
         promised = max(attempt, damage.view)
         behind = shown if shown > damage.last else 0
@@ -35,12 +35,12 @@ def lost_end(recovered: Recovered, attempt: int, shown: int) -> LostEnd | None:
     return LostEnd(end[0] + 1, *end, attempt, view.members, shown, view.disks)
 
 
-def note_of(lost: LostEnd) -> Scalars:
+def lost_end_hard_state(lost: LostEnd) -> HardState:
     """Return the hard state that records the lost end."""
-    return Scalars(promised=lost.promised, coordinated=lost.promised)
+    return HardState(promised=lost.promised, coordinated=lost.promised)
 
 
-def told_of(lane: LaneName, lost: LostEnd) -> str:
+def lost_end_message(lane: LaneName, lost: LostEnd) -> str:
     """Return the message for the operator."""
     last = max(lost.last, lost.shown)
     what = f"positions {lost.first} to {last}" if lost.first <= last else f"frames after position {lost.last}"

@@ -8,13 +8,13 @@ import shutil
 from tutti.data.lane_name import LaneName
 from tutti.log.files.lane_paths import LANES, lane_path
 from tutti.log.files.storage import Storage
-from tutti.runtime.reserved_fds import patiently
+from tutti.runtime.reserved_fds import with_descriptor_wait
 from tutti_gateway.core import limits
 
 _SUFFIX = ".damaged-"
 
 
-class LanesAside:
+class LaneQuarantine:
     """Quarantines lanes during one start. It never removes a lane that this start quarantined, because the rest of that lane is
     not fetched yet.
     """
@@ -35,10 +35,10 @@ class LanesAside:
             OSError: the disk is full, or it failed.
         """
         path = lane_path(self._directory, lane)
-        names = patiently(lambda: os.listdir(os.path.dirname(path)))
+        names = with_descriptor_wait(lambda: os.listdir(os.path.dirname(path)))
         number = 1 + max(map(_number, names))  # of all names, because a plain file with such a name blocks the rename too
-        there = lanes_aside(self._directory)
-        many = max(0, len(there) + 1 - limits.LANES_DAMAGED_KEPT_MAX)
+        there = quarantined_lanes(self._directory)
+        many = max(0, len(there) + 1 - limits.LANES_QUARANTINED_MAX)
         told = [_removed(one) for one in there[:many] if one not in self._this_start]
         aside = f"{path}{_SUFFIX}{number}"
         self._storage.rename(path, aside)
@@ -47,13 +47,13 @@ class LanesAside:
         return aside, told
 
 
-def lanes_aside(directory: str) -> list[str]:
+def quarantined_lanes(directory: str) -> list[str]:
     """Return the paths of quarantined lanes in a gateway's directory, oldest first. Numbers rise over all lanes.
 
     Earlier releases counted each lane separately, so the change time orders lanes with equal numbers.
     """
     folder = os.path.join(directory, LANES)
-    with patiently(lambda: os.scandir(folder)) as entries:
+    with with_descriptor_wait(lambda: os.scandir(folder)) as entries:
         found = [
             (_number(one.name), one.stat(follow_symlinks=False).st_ctime_ns, one.path)
             for one in entries
@@ -78,6 +78,5 @@ def _removed(path: str) -> str:
     except OSError as error:
         return f"{path}, a corrupt lane that an earlier start quarantined, cannot be removed ({error}); remove it by hand"
     return (
-        f"{path}, a corrupt lane that an earlier start quarantined, was removed: "
-        f"the newest {limits.LANES_DAMAGED_KEPT_MAX} are kept"
+        f"{path}, a corrupt lane that an earlier start quarantined, was removed: the newest {limits.LANES_QUARANTINED_MAX} are kept"
     )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tutti.data.frames.frame import Frame
 from tutti.errors import Damaged, TuttiError
-from tutti.log.files.layout import FRAMES_AT, positions_named, read_header, segment_path
+from tutti.log.files.layout import FRAMES_AT, list_positions, read_header, segment_path
 from tutti.log.files.log_start import read_start
 from tutti.log.format.frame_iterator import SegmentMap, walk
-from tutti.log.format.hard_state import read_scalars
+from tutti.log.format.hard_state import read_hard_state
 from tutti.log.format.snapshot import read_snapshot
 from tutti.log.format.vote_mark import segment_marks
 from tutti.log.read.reader import LogReader
@@ -37,7 +37,7 @@ def salvage(damaged: str, writer: LogWriter) -> int:
             return 0  # no snapshot gives the state before the first remaining frame
         writer.replace(snapshot.state.to_bytes())
         position, chain, offset = begin, snapshot.state.chain, snapshot.state.next_offset
-    for first in positions_named(damaged, "seg", all_there=True):
+    for first in list_positions(damaged, "seg", all_there=True):
         if first < begin:
             continue
         if first != position:
@@ -65,7 +65,7 @@ def _begin_of(damaged: str) -> int:
     try:
         return read_start(damaged).first
     except Damaged:
-        firsts = positions_named(damaged, "seg", all_there=True)
+        firsts = list_positions(damaged, "seg", all_there=True)
     begin = firsts[-1] if firsts else 1
     for first in reversed(firsts[:-1]):
         if not _continues_at(damaged, first, begin):
@@ -115,8 +115,8 @@ def _decided(damaged: str) -> int:
 def _decided_by_marks(damaged: str) -> int:
     """Return the last decided position that a mark names, for a lane whose identity or start is corrupt."""
     try:
-        stored = read_scalars(damaged)
-        firsts = positions_named(damaged, "seg", all_there=True)
+        stored = read_hard_state(damaged)
+        firsts = list_positions(damaged, "seg", all_there=True)
         marks = [stored.mark if stored is not None else None, *(mark for first in firsts for mark in segment_marks(damaged, first))]
     except (TuttiError, OSError):
         return 0

@@ -8,7 +8,7 @@ from contextlib import closing
 from typing import NamedTuple
 
 from tutti.data.frames.digest import DIGESTED, Digester
-from tutti.log.read.lane_reader import LaneReader, reader_of
+from tutti.log.read.lane_reader import LaneReader, open_reader
 from tutti.log.read.scan import scan
 
 
@@ -47,7 +47,7 @@ def digest(
         DirectoryRefused, OffsetOutOfRange, UsageError: the directory cannot be read, or lacks the range.
         Damaged: a frame in the range is corrupt.
     """
-    with closing(reader_of(path)) as reader:
+    with closing(open_reader(path)) as reader:
         low = reader.start if start is None else start
         high = reader.frontier().offset if end is None else end
         reader.check_range(low, high)

@@ -25,8 +25,8 @@ from tutti.data.frames.bodies import (
 from tutti.data.frames.frame import Flag, Frame, Kind
 from tutti.data.view_id import view_text
 from tutti.errors import FormatError
-from tutti.log.files.layout import FRAMES_AT, positions_named, read_header, segment_path
-from tutti.log.format.frame_iterator import SegmentMap, Walk, walk
+from tutti.log.files.layout import FRAMES_AT, list_positions, read_header, segment_path
+from tutti.log.format.frame_iterator import FrameScan, SegmentMap, walk
 from tutti.log.format.index import ABORTED, STAGED
 from tutti.log.read.reader import LogReader
 
@@ -112,7 +112,7 @@ def inspect(path: str | os.PathLike[str], start: int = 1, end: int | None = None
                         yield _frame_info(found.frame(found.first + index), -1, "pending", found.segment.path, place)
 
 
-def _pending(reader: LogReader, frontier: int, last: int) -> Iterator[Walk]:
+def _pending(reader: LogReader, frontier: int, last: int) -> Iterator[FrameScan]:
     """Yield scans of the frames after the frontier."""
     segment, place, chain = None, FRAMES_AT, 0
     for view, rows in reader.positions(max(frontier, reader.first), frontier):
@@ -123,7 +123,7 @@ def _pending(reader: LogReader, frontier: int, last: int) -> Iterator[Walk]:
         found = walk(segment, place, position, chain, last=last)
         yield found
         position = found.position
-    for first in positions_named(reader.path, "seg"):
+    for first in list_positions(reader.path, "seg"):
         if first == position:
             found = walk(
                 SegmentMap(segment_path(reader.path, first), first),

@@ -18,15 +18,15 @@ from tutti.data.frames.bodies import RosterBody, decode_body
 from tutti.data.frames.frame import HEADER_SIZE, TERMINATOR, Kind, decode_header
 from tutti.errors import Damaged, UsageError
 from tutti.log.files.data_directory import lock_directory
-from tutti.log.files.layout import FRAMES_AT, LOG, MARK_SLOTS, SegmentHeader, index_path, positions_named, read_header, segment_path
+from tutti.log.files.layout import FRAMES_AT, LOG, MARK_SLOTS, SegmentHeader, index_path, list_positions, read_header, segment_path
 from tutti.log.files.live_page import LivePage
 from tutti.log.files.storage import Storage, read_file
-from tutti.log.format.frame_iterator import Abort, SegmentMap, abort_of, walk
-from tutti.log.format.hard_state import ScalarsFile, read_scalars
-from tutti.log.format.header_repair import lost_headers
+from tutti.log.format.frame_iterator import Abort, SegmentMap, decode_abort, walk
+from tutti.log.format.hard_state import HardStateFile, read_hard_state
+from tutti.log.format.header_repair import rebuilt_headers
 from tutti.log.format.index import ABORTED
 from tutti.log.format.snapshot import newest_snapshot
-from tutti.log.format.vote_mark import Mark, end_lost, newest_mark
+from tutti.log.format.vote_mark import VoteMark, find_lost_end, newest_mark
 from tutti.log.read.reader import LogReader
 from tutti_gateway.log.tools.verify import Finding, verify
 
@@ -78,7 +78,7 @@ def repair(path: str | os.PathLike[str], accept_loss_from: int | None = None, *,
     try:
         report, kept = verify(directory.path), ""
         mended: list[Finding] = []
-        headers = lost_headers(directory.path, directory.log) if report.damage else []
+        headers = rebuilt_headers(directory.path, directory.log) if report.damage else []
         if headers:
             kept = _new_folder(directory.path, storage)
             _write_headers(directory.path, headers, kept, storage)
@@ -151,7 +151,7 @@ def _truncation_point(path: str, damage: Finding) -> tuple[int, int]:
     owners: dict[int, tuple[int, int]] = {}
     with closing(LogReader(path, damaged=True)) as reader:
         for view, rows in reader.positions(low, damage.position - 1):
-            aborts += [abort_of(view.frame(row)) for row in rows[rows["kind"] == Kind.ABORT]]
+            aborts += [decode_abort(view.frame(row)) for row in rows[rows["kind"] == Kind.ABORT]]
             for row in rows[(rows["flags"] & ABORTED) != 0]:
                 void[int(row["position"])] = int(row["offset"])
                 owners[int(row["position"])] = (int(row["producer"]), int(row["epoch"]))
@@ -171,8 +171,8 @@ def _truncate(path: str, position: int, offset: int, kept: str, storage: Storage
     Args:
         kept: the folder to use; empty for a new one.
     """
-    firsts = positions_named(path, "seg")
-    stored = read_scalars(path)
+    firsts = list_positions(path, "seg")
+    stored = read_hard_state(path)
     last = bisect_right(firsts, position - 1) - 1  # the segment that becomes the last one: it holds the frame before the position
     if stored is None or last < 0:
         raise Damaged(f"no part of the log in {path} can be kept: restore the directory, or start the gateway with a new one")
@@ -196,7 +196,7 @@ def _truncate(path: str, position: int, offset: int, kept: str, storage: Storage
     live = LivePage(path)
     live.retract()
     live.close()
-    scalars = ScalarsFile(path, storage, stored)
+    scalars = HardStateFile(path, storage, stored)
     try:
         lowered = mark._replace(
             sequence=newest.sequence + 1, frontier_position=frontier[0], frontier_offset=frontier[1], time_us=time.time_ns() // 1000
@@ -204,7 +204,7 @@ def _truncate(path: str, position: int, offset: int, kept: str, storage: Storage
         scalars.write(stored.scalars, lowered, segment)
     finally:
         scalars.close()
-    if end_lost(path, segment, size) is not None:
+    if find_lost_end(path, segment, size) is not None:
         _write_mark(segment_path(path, segment), lowered, storage)
     return kept
 
@@ -230,7 +230,7 @@ def _end_segment_at(file: str, place: int, size: int, kept: str, storage: Storag
         storage.close(fd)
 
 
-def _write_mark(file: str, mark: Mark, storage: Storage) -> None:
+def _write_mark(file: str, mark: VoteMark, storage: Storage) -> None:
     """Write a mark into a segment that has no valid one, durably."""
     fd = storage.open(file)
     try:
@@ -240,19 +240,19 @@ def _write_mark(file: str, mark: Mark, storage: Storage) -> None:
         storage.close(fd)
 
 
-def _end_before(path: str, first: int, position: int) -> tuple[Mark, int]:
+def _end_before(path: str, first: int, position: int) -> tuple[VoteMark, int]:
     """Return the mark of a log that ends before a position, and the file position after its last frame in segment `first`."""
     segment = SegmentMap(segment_path(path, first), first)
     found = walk(segment, FRAMES_AT, first, read_header(path, first).chain, last=position - 1, bodies_from=None)
     if found.position != position:
         raise Damaged(f"{segment.path} ends at position {found.position - 1} instead of {position - 1}: restore the file")
     view = decode_header(segment.view, found.places[-1]).view
-    return Mark(position=position - 1, view=view, chain=found.chain), found.place
+    return VoteMark(position=position - 1, view=view, chain=found.chain), found.place
 
 
 def _files_from(path: str, position: int, kind: str) -> list[str]:
     """Return the files of a kind that begin at a position or after it, in order."""
-    return [os.path.join(path, LOG, f"{number:020d}.{kind}") for number in positions_named(path, kind) if number >= position]
+    return [os.path.join(path, LOG, f"{number:020d}.{kind}") for number in list_positions(path, kind) if number >= position]
 
 
 def _new_folder(path: str, storage: Storage) -> str:

@@ -19,15 +19,15 @@ from tutti.data.lane_name import LaneName
 from tutti.data.log_state import LogState
 from tutti.errors import Damaged, DirectoryRefused, FormatError, TuttiError, WrongDirectory
 from tutti.log.files.data_directory import read_identity
-from tutti.log.files.lane_paths import OWN, is_begun, lane_at, lane_path, lanes_there, noted_lane
-from tutti.log.files.layout import FRAMES_AT, index_path, positions_named, read_header, segment_path, snapshot_path
+from tutti.log.files.lane_paths import OWN, lane_has_log, lane_of_path, lane_path, list_lanes, recorded_own_lane
+from tutti.log.files.layout import FRAMES_AT, index_path, list_positions, read_header, segment_path, snapshot_path
 from tutti.log.files.log_start import read_start
 from tutti.log.files.storage import read_file
-from tutti.log.format.frame_iterator import Abort, SegmentMap, Stop, Walk, padding_clean, voided, walk
-from tutti.log.format.hard_state import check_kept, read_scalars
+from tutti.log.format.frame_iterator import Abort, FrameScan, SegmentMap, StopReason, padding_clean, void_positions, walk
+from tutti.log.format.hard_state import check_hard_state, read_hard_state
 from tutti.log.format.index import ROW_SIZE, ROWS_AT, index_sealed, map_rows
-from tutti.log.format.snapshot import beginning, read_snapshot
-from tutti.log.format.vote_mark import end_lost, newest_mark
+from tutti.log.format.snapshot import empty_snapshot, read_snapshot
+from tutti.log.format.vote_mark import find_lost_end, newest_mark
 from tutti.log.read.reader import Frontier, LogReader
 
 _RELEASE_BYTES = 4 << 20
@@ -95,9 +95,9 @@ def verify(path: str | os.PathLike[str], progress: Callable[[int, int], None] | 
     """
     with closing(LogReader(path, damaged=True)) as reader:
         frontier = reader.frontier()
-        stored = read_scalars(reader.path)
-        firsts = positions_named(reader.path, "seg")
-        check_kept(reader.path, stored, firsts, reader.log)
+        stored = read_hard_state(reader.path)
+        firsts = list_positions(reader.path, "seg")
+        check_hard_state(reader.path, stored, firsts, reader.log)
         if frontier.live:  # the gateway may truncate later frames during the check
             firsts = [first for first in firsts if first <= frontier.position + 1]
         durable = newest_mark(reader.path, stored.mark, firsts).position if stored is not None and firsts else 0
@@ -106,7 +106,7 @@ def verify(path: str | os.PathLike[str], progress: Callable[[int, int], None] | 
         newest = stored.segment if stored is not None and not frontier.live else 0
         report = Verified(reader.log, reader.name, frontier, max(durable, frontier.position), newest)
     _Check(reader.path, firsts, report, progress).run()
-    found = lane_at(reader.path)
+    found = lane_of_path(reader.path)
     if found is not None:
         report.log, report.lane = _log_of(found[0]), found[1].text
     return report
@@ -147,12 +147,12 @@ def verify_lanes(path: str | os.PathLike[str], progress: Callable[[int, int], No
     directory = os.path.abspath(path)
     identity = read_identity(directory)
     incarnation = bytes.fromhex(identity.incarnation) if identity is not None else b""
-    own = noted_lane(directory)  # read before the lanes are listed: the directory exists before this file names it
-    lanes = lanes_there(directory)
+    own = recorded_own_lane(directory)  # read before the lanes are listed: the directory exists before this file names it
+    lanes = list_lanes(directory)
     found = [
         _verify_lane(directory, lane, lane.incarnation == incarnation, progress)
         for lane in lanes
-        if lane == own or is_begun(directory, lane) or read_identity(lane_path(directory, lane)) is not None
+        if lane == own or lane_has_log(directory, lane) or read_identity(lane_path(directory, lane)) is not None
     ]
     if own is not None and own.incarnation == incarnation and own not in lanes:
         place = lane_path(directory, own)
@@ -176,7 +176,7 @@ def _verify_lane(directory: str, lane: LaneName, own: bool, progress: Callable[[
 
 def lane_of(path: str | os.PathLike[str]) -> tuple[str, bool] | None:
     """Return the directory of the lane at a path, and whether it is its gateway's own; None if the path leads to no lane."""
-    found = lane_at(os.fspath(path))
+    found = lane_of_path(os.fspath(path))
     if found is None:
         return None
     identity = read_identity(found[0])
@@ -193,7 +193,7 @@ class _Check:
         self._progress = progress
         self._last = report.frontier.position if report.frontier.live else None
         begin = read_start(path).first
-        start = read_snapshot(path, begin) if begin > 1 else beginning()
+        start = read_snapshot(path, begin) if begin > 1 else empty_snapshot()
         self._begin = begin
         self._state = start.state.copy() if start is not None else None  # None once corruption makes it unknown
         self._total = sum(os.path.getsize(segment_path(path, first)) for first in firsts)
@@ -207,7 +207,7 @@ class _Check:
             self._damage(
                 position, snapshot_path(self._path, position), 0, "the snapshot with which the log begins is missing or corrupt"
             )
-        found: Walk | None = None
+        found: FrameScan | None = None
         for first, following in pairwise([*self._firsts, 0]):
             header_chain = self._header(first, position, chain, found)
             found = self._walk(first, chain if header_chain is None else header_chain)
@@ -217,7 +217,7 @@ class _Check:
         self._report.end = position - 1
         self._end(found)
 
-    def _walk(self, first: int, chain: int) -> Walk:
+    def _walk(self, first: int, chain: int) -> FrameScan:
         return walk(SegmentMap(segment_path(self._path, first), first), FRAMES_AT, first, chain, last=self._last, bodies_from=None)
 
     def _aborts(self) -> list[Abort]:
@@ -234,7 +234,7 @@ class _Check:
                 continue  # the check of the segment reports it
         return found
 
-    def _header(self, first: int, position: int, chain: int, before: Walk | None) -> int | None:
+    def _header(self, first: int, position: int, chain: int, before: FrameScan | None) -> int | None:
         """Check a segment's header and its link to the segment before it; return its chain value, or None if the header is
         corrupt.
         """
@@ -256,12 +256,12 @@ class _Check:
             self._state = None
         return header.chain
 
-    def _segment(self, found: Walk, aborts: list[Abort], *, whole: bool) -> None:
+    def _segment(self, found: FrameScan, aborts: list[Abort], *, whole: bool) -> None:
         report = self._report
         self._snapshot(found.first)
         offset, tick = (self._state.next_offset, self._state.tick) if self._state is not None else (0, 0)
         headers = found.headers()
-        void = voided(headers, aborts)
+        void = void_positions(headers, aborts)
         kept = 0
         for index, place in enumerate(found.places):
             frame = found.frame(found.first + index)
@@ -319,7 +319,7 @@ class _Check:
         elif not _equal_states(found.state, self._state):
             self._damage(first, path, 0, "the snapshot differs from the log before it", derived=True)
 
-    def _index(self, found: Walk, rows: bytes) -> None:
+    def _index(self, found: FrameScan, rows: bytes) -> None:
         path = index_path(self._path, found.first)
         sealed = index_sealed(path, found.first)
         # Map the index after its seal was checked: the gateway shortens the file before the seal, and bytes of a mapping beyond
@@ -330,7 +330,7 @@ class _Check:
         elif mapped[1][: sealed.rows].tobytes() != rows:
             self._damage(found.first, path, 0, "the index differs from the segment", derived=True)
 
-    def _growing_index(self, found: Walk, rows: bytes) -> None:
+    def _growing_index(self, found: FrameScan, rows: bytes) -> None:
         """Check the index of a segment that may still grow. Rows may be missing, but existing rows must be correct."""
         path = index_path(self._path, found.first)
         if not os.path.exists(path) or index_sealed(path, found.first) is not None:
@@ -343,7 +343,7 @@ class _Check:
                 self._note(position, path, ROWS_AT + at, "the index row is corrupt; reads rebuild it from the segment")
                 return
 
-    def _end(self, found: Walk | None) -> None:
+    def _end(self, found: FrameScan | None) -> None:
         report = self._report
         path, place = (found.segment.path, found.place) if found is not None else (segment_path(self._path, self._begin), 0)
         if report.end < report.durable and self._last is None:
@@ -353,12 +353,12 @@ class _Check:
             self._damage(report.end + 1, segment_path(self._path, report.newest), 0, "the segment is missing")
         elif found is not None and self._last is None and (lost := self._end_lost(found.first)) is not None:
             self._damage(report.end + 1, path, *lost)
-        elif found is not None and found.stop is Stop.HEADER:
+        elif found is not None and found.stop is StopReason.HEADER:
             self._note(report.end + 1, path, place, "a torn end: written but never synced; the next start truncates it")
 
     def _end_lost(self, first: int) -> tuple[int, str] | None:
         try:
-            return end_lost(self._path, first, read_header(self._path, first).size)
+            return find_lost_end(self._path, first, read_header(self._path, first).size)
         except Damaged:
             return None  # the corrupt header is reported already
 

@@ -9,7 +9,7 @@ from tutti.log.files.layout import PAGE
 from tutti.log.files.storage import Storage
 
 
-class Lost(NamedTuple):
+class CorruptRange(NamedTuple):
     """A range of decided frames that cannot be read.
 
     Attributes:
@@ -30,7 +30,7 @@ class Lost(NamedTuple):
     after: int | None = None
 
 
-def make_readable(storage: Storage, fd: int, start: int, end: int) -> None:
+def zero_unreadable_pages(storage: Storage, fd: int, start: int, end: int) -> None:
     """Overwrite each page of a range that the device cannot read with zeros.
 
     A write of a whole page needs no read first. The content of such a page is lost already.

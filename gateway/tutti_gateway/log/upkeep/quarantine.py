@@ -8,17 +8,19 @@ from collections.abc import Sequence
 
 from tutti.log.files.layout import LOG, index_path, segment_path
 from tutti.log.files.storage import WRITE_BYTES, Storage
-from tutti.log.format.hard_state import ScalarsFile
-from tutti.log.format.vote_mark import Mark
-from tutti.runtime.reserved_fds import patiently
+from tutti.log.format.hard_state import HardStateFile
+from tutti.log.format.vote_mark import VoteMark
+from tutti.runtime.reserved_fds import with_descriptor_wait
 from tutti_gateway.core import limits
 from tutti_gateway.log.write.segment import Segment
-from tutti_gateway.log.write.truncate import erase, state_mark
+from tutti_gateway.log.write.truncate import erase_extents, write_mark_to_hard_state
 
 _DAMAGED = ".damaged-"
 
 
-def set_aside(directory: str, storage: Storage, scalars: ScalarsFile, mark: Mark, segment: Segment, later: Sequence[int]) -> None:
+def quarantine_tail(
+    directory: str, storage: Storage, scalars: HardStateFile, mark: VoteMark, segment: Segment, later: Sequence[int]
+) -> None:
     """Quarantine the bytes after the valid frames of a segment, then erase them. Each step is durable before the next one.
 
     The segment file regains its original size if it was shortened.
@@ -31,9 +33,9 @@ def set_aside(directory: str, storage: Storage, scalars: ScalarsFile, mark: Mark
         OSError: the disk is full, or it failed.
     """
     # The hard state keeps the mark, because the marks in the erased segments disappear.
-    state_mark(scalars, mark, segment.first)
+    write_mark_to_hard_state(scalars, mark, segment.first)
     keep_copy(directory, storage, segment.first)
-    erase(storage, segment, mark, [(segment.place, segment.size - segment.place)])
+    erase_extents(storage, segment, mark, [(segment.place, segment.size - segment.place)])
     _move_aside(directory, storage, later)
 
 
@@ -80,7 +82,7 @@ def _move_aside(directory: str, storage: Storage, firsts: Sequence[int]) -> None
     storage.make_names_durable(os.path.join(directory, LOG))
 
 
-def blank_behind(storage: Storage, segment: Segment) -> bool:
+def is_zero_after_frames(storage: Storage, segment: Segment) -> bool:
     """True if a segment file has its full size and only zeros after its valid frames."""
     size = storage.size(segment.fd)
     return size >= segment.size and not any(
@@ -88,7 +90,7 @@ def blank_behind(storage: Storage, segment: Segment) -> bool:
     )
 
 
-def lengthen(storage: Storage, segment: Segment) -> None:
+def restore_size(storage: Storage, segment: Segment) -> None:
     """Extend a shortened segment file to its original size, durably. The added bytes read as zeros.
 
     Raises:
@@ -108,8 +110,8 @@ def _readable(storage: Storage, fd: int, at: int, otherwise: bytes = b"") -> byt
 
 def _free_name(file: str, storage: Storage) -> str:
     """Return an unused quarantine name, and remove the oldest quarantine files above the limit."""
-    kept = copies(os.path.dirname(file))
-    for path in kept[: max(0, len(kept) + 1 - limits.DAMAGED_KEPT_MAX)]:
+    kept = quarantined_files(os.path.dirname(file))
+    for path in kept[: max(0, len(kept) + 1 - limits.SEGMENTS_QUARANTINED_MAX)]:
         storage.remove(path)
     number = 1
     while os.path.exists(f"{file}{_DAMAGED}{number}"):
@@ -117,19 +119,19 @@ def _free_name(file: str, storage: Storage) -> str:
     return f"{file}{_DAMAGED}{number}"
 
 
-def copies(folder: str) -> list[str]:
+def quarantined_files(folder: str) -> list[str]:
     """Return the paths of the quarantine files in a folder, oldest first."""
     found = [
         os.path.join(folder, name)
-        for name in patiently(lambda: os.listdir(folder))
+        for name in with_descriptor_wait(lambda: os.listdir(folder))
         if _DAMAGED in name and not name.endswith(".tmp")
     ]
     return sorted(found, key=lambda path: (os.stat(path).st_ctime_ns, path))
 
 
-def discard(directory: str, storage: Storage, before: float) -> int:
+def remove_older(directory: str, storage: Storage, before: float) -> int:
     """Remove quarantine files older than `before` (s since 1970), and return their number. The whole log was valid since then."""
-    old = [path for path in copies(os.path.join(directory, LOG)) if os.stat(path).st_ctime < before]
+    old = [path for path in quarantined_files(os.path.join(directory, LOG)) if os.stat(path).st_ctime < before]
     for path in old:
         storage.remove(path)
     return len(old)

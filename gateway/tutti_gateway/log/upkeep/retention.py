@@ -21,25 +21,25 @@ from tutti import limits as common_limits
 from tutti.data.frames.bodies import TxnBody, decode_body
 from tutti.data.frames.frame import Frame, Kind
 from tutti.errors import FormatError
-from tutti.log.files.disk_space import Room
-from tutti.log.files.layout import positions_named, remove_before, segment_path, snapshot_path
+from tutti.log.files.disk_space import DiskSpace
+from tutti.log.files.layout import list_positions, remove_before, segment_path, snapshot_path
 from tutti.log.files.live_page import LivePage
-from tutti.log.files.log_start import Start, read_start, write_start
+from tutti.log.files.log_start import LogStart, read_start, write_start
 from tutti.log.files.options import LogOptions
 from tutti.log.files.storage import Storage
-from tutti.log.format.frame_iterator import abort_of
+from tutti.log.format.frame_iterator import decode_abort
 from tutti.log.format.snapshot import STATE_AT, read_snapshot
 from tutti.log.read.catalog import Catalog
-from tutti.log.read.segment_view import Upto
+from tutti.log.read.segment_view import ReadLimit
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.events import TrimProposed
 from tutti_gateway.log.write.indexer import Indexer
 from tutti_gateway.log.write.segment import Segment
 
 NS_PER_US = 1000
-REMOVED_AT_ONCE = 4  # segments to remove before other work gets its turn
-LOOKED_AT_ONCE = 256  # transactions to check in one step
-ROWS_AT_ONCE = 1 << 20  # index rows to search for transactions in one step
+SEGMENTS_REMOVED_A_STEP = 4  # segments to remove before other work gets its turn
+TXNS_A_STEP = 256  # transactions to check in one step
+ROWS_A_STEP = 1 << 20  # index rows to search for transactions in one step
 
 
 class _SegmentStart(NamedTuple):
@@ -89,7 +89,7 @@ class _DueTrim(NamedTuple):
     offset: int
 
 
-class Held(NamedTuple):
+class HeldSegments(NamedTuple):
     """Segments that retention keeps because a named reader has not read them.
 
     Attributes:
@@ -111,7 +111,7 @@ class Held(NamedTuple):
         )
 
 
-class Trimming:
+class LogRetention:
     """Follows the decided log next to its writer, in the writer's thread.
 
     Attributes:
@@ -124,7 +124,7 @@ class Trimming:
         directory: str,
         options: LogOptions,
         storage: Storage,
-        room: Room,
+        room: DiskSpace,
         live: LivePage,
         segments: Sequence[Segment],
         indexer: Indexer,
@@ -138,7 +138,7 @@ class Trimming:
         self._room = room
         self._live = live
         self.start = read_start(directory)
-        self.held: Held | None = None
+        self.held: HeldSegments | None = None
         self._due: deque[_DueTrim] = deque()
         self._last_start = 1
         self._files_left = True  # files before the start may exist
@@ -179,7 +179,7 @@ class Trimming:
         if due is not None:
             self._apply(due)
         if self._files_left:
-            self._files_left = remove_before(self._directory, self._storage, self.start.first, REMOVED_AT_ONCE)
+            self._files_left = remove_before(self._directory, self._storage, self.start.first, SEGMENTS_REMOVED_A_STEP)
         return self._files_left
 
     @property
@@ -204,16 +204,16 @@ class Trimming:
         whole = next((place for place in reversed(good) if read_snapshot(self._directory, place[0]) is not None), None)
         if whole is None:
             return False  # a snapshot that was valid in an earlier check may be corrupt now
-        self.begin(Start(*whole))
+        self.begin(LogStart(*whole))
         self._last_start = self.start.first
         return True
 
     def _apply(self, due: _DueTrim) -> None:
-        firsts = positions_named(self._directory, "seg")
+        firsts = list_positions(self._directory, "seg")
         offset = max(due.offset, self.start.offset)
         # The newest suitable segment becomes the start; if there is none, the log keeps its old start.
         good = (first for first in reversed(firsts) if self.start.first < first <= due.position and self._may_begin(first, offset))
-        self.begin(Start(next(good, self.start.first), offset))
+        self.begin(LogStart(next(good, self.start.first), offset))
 
     def _may_begin(self, first: int, offset: int) -> bool:
         """True if the log may begin with this segment.
@@ -228,14 +228,14 @@ class Trimming:
         # An ABORT cannot refer back over more frames than may be undecided.
         until = min(last, first + common_limits.UNDECIDED_FRAMES_MAX)
         try:
-            for view, rows in Catalog(self._directory).positions(first, until, Upto(last, last)):
-                if any(abort_of(view.frame(row)).start < first for row in rows[rows["kind"] == Kind.ABORT]):
+            for view, rows in Catalog(self._directory).positions(first, until, ReadLimit(last, last)):
+                if any(decode_abort(view.frame(row)).start < first for row in rows[rows["kind"] == Kind.ABORT]):
                     return False
         except FormatError:
             return False  # the unreadable frame may be such an ABORT: the scrubber repairs it first
         return True
 
-    def begin(self, start: Start) -> None:
+    def begin(self, start: LogStart) -> None:
         """Record the new start of the log durably, then publish it to readers."""
         # The start is durable before readers see it, because files may disappear from then on.
         self._room.with_room(lambda: write_start(self._directory, start, self._storage), "a trim")
@@ -302,7 +302,7 @@ class Trimming:
         reader, read = self._slowest()
         forced = waits = 0
         for (_, size), (position, _) in pairwise(segments):
-            if position > decided or len(places) == limits.TRIM_PLACES_MAX:
+            if position > decided or len(places) == limits.TRIM_STARTS_MAX:
                 break
             place = self._start_of(position)
             if place is not None:
@@ -324,7 +324,7 @@ class Trimming:
                 elif self._removable(kept, place, now_us, 1) and not self._staged_before(position):
                     places.append((position, place.offset))
             held -= size  # without a valid snapshot the log cannot begin here: both segments go, or none
-        self.held = Held(reader, read, waits) if waits else None
+        self.held = HeldSegments(reader, read, waits) if waits else None
         places = [place for place in places if place[0] > self._last_start]
         return TrimProposed(tuple(places), forced) if places else None
 
@@ -375,7 +375,7 @@ class Trimming:
         # The list changes only when a segment begins or a trim removes files.
         newest = self._segments[-1].first if self._segments else 0
         if self._sizes_cache[0] != newest:
-            firsts = positions_named(self._directory, "seg")
+            firsts = list_positions(self._directory, "seg")
             self._sizes_cache = newest, [(first, os.path.getsize(segment_path(self._directory, first))) for first in firsts]
         return self._sizes_cache[1]
 
@@ -412,12 +412,12 @@ class Trimming:
         last = self._indexer.indexed
         if self._options.lane or self._checked >= last:
             return True
-        firsts = positions_named(self._directory, "seg")
+        firsts = list_positions(self._directory, "seg")
         self._checked = max(self._checked, self.start.first - 1)
         self._back_references = [txn for txn in self._back_references if txn.position >= self.start.first]
-        budget, until = LOOKED_AT_ONCE, self._checked + ROWS_AT_ONCE
+        budget, until = TXNS_A_STEP, self._checked + ROWS_A_STEP
         try:
-            for view, rows in Catalog(self._directory).positions(self._checked + 1, min(last, until), Upto(last, last)):
+            for view, rows in Catalog(self._directory).positions(self._checked + 1, min(last, until), ReadLimit(last, last)):
                 ticks = rows[rows["kind"] == Kind.TICK]
                 txns = rows[rows["kind"] == Kind.TXN][:budget]
                 for row in txns:

@@ -18,18 +18,18 @@ from typing import NamedTuple
 
 from tutti.data.frames.frame import HEADER_SIZE, Frame, chained, check_payload, decode_frame, decode_header
 from tutti.errors import Damaged, FormatError, OffsetOutOfRange, invariant
-from tutti.log.files.layout import FRAMES_AT, LOG, SegmentHeader, index_path, positions_named, read_header, segment_path
+from tutti.log.files.layout import FRAMES_AT, LOG, SegmentHeader, index_path, list_positions, read_header, segment_path
 from tutti.log.files.log_start import read_start
 from tutti.log.files.options import LogOptions
 from tutti.log.files.storage import Storage
 from tutti.log.format.index import LONG_AGO, IndexWriter, Rows, index_sealed, no_rows
 from tutti.log.format.snapshot import read_snapshot
 from tutti.log.read.catalog import Catalog
-from tutti.log.read.segment_view import Upto, View
+from tutti.log.read.segment_view import ReadLimit, SegmentView
 from tutti_gateway.core import limits
-from tutti_gateway.log.upkeep.damaged_range import Lost, make_readable
-from tutti_gateway.log.upkeep.quarantine import discard
-from tutti_gateway.log.upkeep.snapshot_scrubber import Snapshots
+from tutti_gateway.log.upkeep.damaged_range import CorruptRange, zero_unreadable_pages
+from tutti_gateway.log.upkeep.quarantine import remove_older
+from tutti_gateway.log.upkeep.snapshot_scrubber import SnapshotScrubber
 from tutti_gateway.log.write.frame_fetch import read_frames
 from tutti_gateway.log.write.indexer import Indexer
 from tutti_gateway.log.write.segment import Segment
@@ -48,7 +48,7 @@ class _ScrubPosition(NamedTuple):
     chain: int
 
 
-class Mender:
+class LogScrubber:
     """Checks and repairs the decided log. The writer's thread owns the scrubber.
 
     Attributes:
@@ -86,7 +86,7 @@ class Mender:
         self._segment_bytes = options.segment_bytes
         self._watching = watching
         self._renewed = renewed
-        self.snapshots = Snapshots(directory, storage, watching)
+        self.snapshots = SnapshotScrubber(directory, storage, watching)
         self._firsts: list[int] = []
         self._at: _ScrubPosition | None = None
         self._suspects: list[int] = []
@@ -94,7 +94,7 @@ class Mender:
         self._lane = options.lane
         # start of the round, s since 1970 (0 if it began inside the log), and the number of corruptions found before it
         self._round_start = (0.0, 0)
-        self.lost: Lost | None = None
+        self.lost: CorruptRange | None = None
         self.told = ""
         self.found = self.mended = self.rounds = 0
 
@@ -117,7 +117,11 @@ class Mender:
 
     def suspect(self, position: int) -> None:
         """Scrub the segment of this position next, because a read of the position failed."""
-        if 0 < position <= self._indexer.indexed and len(self._suspects) < limits.SUSPECTS_MAX and position not in self._suspects:
+        if (
+            0 < position <= self._indexer.indexed
+            and len(self._suspects) < limits.SUSPECT_POSITIONS_MAX
+            and position not in self._suspects
+        ):
             self._suspects.append(position)
 
     def look(self) -> bool:
@@ -179,7 +183,7 @@ class Mender:
     def _first_positions(self) -> list[int]:
         """Return the first positions of the segments that belong to the log."""
         begin = read_start(self._directory).first
-        return [first for first in positions_named(self._directory, "seg") if first >= begin]
+        return [first for first in list_positions(self._directory, "seg") if first >= begin]
 
     def _begin_segment(self, first: int, chain: int | None) -> _ScrubPosition | None:
         """Begin with a segment, and rebuild a bad header. The scrub skips the segment if its header cannot be rebuilt.
@@ -262,7 +266,7 @@ class Mender:
             self.rounds += 1
             # After a whole round without corruption, the quarantined files are no longer needed.
             if found == self.found:
-                discard(self._directory, self._storage, began)
+                remove_older(self._directory, self._storage, began)
         return None
 
     def _check_index(self, first: int, last: int) -> None:
@@ -272,7 +276,7 @@ class Mender:
             return
         catalog = Catalog(self._directory)
         try:
-            rows = [part.copy() for part in catalog.rows(first, Upto(self._indexer.indexed, 0))]
+            rows = [part.copy() for part in catalog.rows(first, ReadLimit(self._indexer.indexed, 0))]
         except (Damaged, OffsetOutOfRange, OSError):
             return  # an unreadable ABORT in another segment may void rows: a later round rebuilds the index
         finally:
@@ -290,10 +294,10 @@ class Mender:
 
     # Corrupt ranges
 
-    def _corrupt_range(self, fd: int, at: _ScrubPosition, last: int) -> Lost:
+    def _corrupt_range(self, fd: int, at: _ScrubPosition, last: int) -> CorruptRange:
         """Return the corrupt range. It ends before the next frame that is valid, at its indexed position, and continued."""
-        view = View(self._directory, at.segment)
-        rows = view.trusted(last, Upto(self._indexer.indexed, self._indexer.indexed))
+        view = SegmentView(self._directory, at.segment)
+        rows = view.trusted(last, ReadLimit(self._indexer.indexed, self._indexer.indexed))
         # A corrupt range is repaired in pieces, because the answer of a peer is limited too.
         upto = min(last, at.position + limits.SCRUB_FRAMES)
         for position in range(at.position + 1, upto + 1):
@@ -302,11 +306,11 @@ class Mender:
                 break
             frame = self._frame(fd, rows, index)
             if frame is not None and self._continued(fd, rows, index, frame, last):
-                return Lost(at.position, position - 1, at.place, at.chain, int(rows["place"][index]), frame)
+                return CorruptRange(at.position, position - 1, at.place, at.chain, int(rows["place"][index]), frame)
         if upto < last and upto - at.segment < len(rows):
-            return Lost(at.position, upto, at.place, at.chain, _end_of(rows, upto - at.segment))
+            return CorruptRange(at.position, upto, at.place, at.chain, _end_of(rows, upto - at.segment))
         end = _end_of(rows, -1) if len(rows) and at.segment + len(rows) > last else 0
-        return Lost(at.position, last, at.place, at.chain, end, None, self._chain_after(last))
+        return CorruptRange(at.position, last, at.place, at.chain, end, None, self._chain_after(last))
 
     def _frame(self, fd: int, rows: Rows, index: int) -> Frame | None:
         """Return the frame of an index row, or None if the frame is invalid. The chain is not checked."""
@@ -367,7 +371,7 @@ class Mender:
         self._verify_repaired(good[-1].position)
         return len(good)
 
-    def _readable_after_all(self, lost: Lost, at: _ScrubPosition) -> bool:
+    def _readable_after_all(self, lost: CorruptRange, at: _ScrubPosition) -> bool:
         """True if the first lost frame can be read after all, in its segment or in one that begins with it."""
         there = [(segment_path(self._directory, at.segment), lost.place)]
         if os.path.exists(follows := segment_path(self._directory, lost.first)):
@@ -385,7 +389,7 @@ class Mender:
         if self._at is not None and self.lost is None:
             self._step(self._at)
 
-    def _accepted(self, lost: Lost, frames: Sequence[Frame]) -> list[Frame]:
+    def _accepted(self, lost: CorruptRange, frames: Sequence[Frame]) -> list[Frame]:
         """Return the leading frames that fit the corrupt range, by position, chain and size."""
         good: list[Frame] = []
         chain, place = lost.chain, lost.place
@@ -418,7 +422,7 @@ class Mender:
                 self._storage.allocate(fd, size)
                 self._renewed()
             # A partial write into an unreadable page would fail.
-            make_readable(self._storage, fd, at.place, place)
+            zero_unreadable_pages(self._storage, fd, at.place, place)
             self._storage.write(fd, [part for frame in frames[:fitting] for part in frame.extents()], at.place)
             self._storage.make_durable(fd)
         return at

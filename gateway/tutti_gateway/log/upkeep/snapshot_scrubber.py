@@ -21,8 +21,8 @@ from tutti.log.files.layout import FRAMES_AT, snapshot_path
 from tutti.log.files.log_start import read_start
 from tutti.log.files.storage import Storage, read_file
 from tutti.log.format.index import ABORTED
-from tutti.log.format.snapshot import Snapshot, beginning, read_snapshot, write_snapshot
-from tutti.log.read.segment_view import Upto, View
+from tutti.log.format.snapshot import Snapshot, empty_snapshot, read_snapshot, write_snapshot
+from tutti.log.read.segment_view import ReadLimit, SegmentView
 from tutti_gateway.log.write.segment import Segment
 
 _REBUILT_LATER = "the scrubber rebuilds it from the snapshot before it and the frames between, when those can be read"
@@ -32,7 +32,7 @@ _NOT_REBUILDABLE = (
 )
 
 
-class Snapshots:
+class SnapshotScrubber:
     """Follows a round of the scrubber, in its thread.
 
     Attributes:
@@ -77,7 +77,7 @@ class Snapshots:
             self.damaged.pop(following, None)  # an operator restored it
             return
         self._report(following, _REBUILT_LATER)
-        base = beginning() if first == 1 else read_snapshot(self._directory, first)
+        base = empty_snapshot() if first == 1 else read_snapshot(self._directory, first)
         void = self._void_in(first, following)
         if base is not None and void is not None:
             self._state, self._following, self._void = base.state, following, void
@@ -87,7 +87,7 @@ class Snapshots:
         index.
         """
         try:
-            rows = View(self._directory, first).trusted(following - 1, Upto(following - 1, following - 1))
+            rows = SegmentView(self._directory, first).trusted(following - 1, ReadLimit(following - 1, following - 1))
         except (Damaged, OSError):
             return None
         if len(rows) != following - first:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from tutti.data.frames.frame import HEADER_SIZE, POSITION_AT
 from tutti.log.files.layout import FRAMES_AT, segment_path
 from tutti.log.format.frame_iterator import SegmentMap, walk
-from tutti.log.format.vote_mark import Mark
+from tutti.log.format.vote_mark import VoteMark
 
 _SEARCH_BYTES = 1 << 20  # bytes of a segment to search at a time
 
 
-def moved_on(directory: str, first: int, mark: Mark) -> Mark:
+def extended_mark(directory: str, first: int, mark: VoteMark) -> VoteMark:
     """Return the mark, moved to the last whole frame that follows it in the last segment.
 
     Such a frame may be synced and voted for although no mark names it yet. Corruption before it does not make it torn.
@@ -23,7 +23,7 @@ def moved_on(directory: str, first: int, mark: Mark) -> Mark:
     return mark._replace(position=found.position - 1, view=int(found.headers()["view"][-1]), chain=found.chain)
 
 
-def _file_position_after(segment: SegmentMap, mark: Mark) -> int:
+def _file_position_after(segment: SegmentMap, mark: VoteMark) -> int:
     """Return the file position of the frame after the mark, or the segment size if none is found.
 
     The search compares position and chain value, because corrupt headers cannot lead to the frame.

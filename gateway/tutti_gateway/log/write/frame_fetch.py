@@ -25,16 +25,16 @@ from tutti.data.frames.frame import (
 from tutti.errors import FormatError
 from tutti.log.files.layout import FRAMES_AT, PAGE, read_header, segment_path
 from tutti.log.files.storage import Storage
-from tutti.log.format.frame_iterator import Abort, abort_of
+from tutti.log.format.frame_iterator import Abort, decode_abort
 from tutti.log.read.catalog import Catalog
-from tutti.log.read.segment_view import Upto
+from tutti.log.read.segment_view import ReadLimit
 from tutti_gateway.core import limits
 from tutti_gateway.log.write.segment import Segment
 
 _ABORT = int(Kind.ABORT)
 
 
-class Fetcher:
+class FrameFetcher:
     """Reads the log next to its writer, in the writer's thread."""
 
     def __init__(self, directory: str, storage: Storage, segments: Sequence[Segment], undecided: Sequence[Frame]) -> None:
@@ -68,7 +68,7 @@ class Fetcher:
             self._aborts.pop()
         self._catalog = None  # the name of a cached segment may now belong to another segment
 
-    def read(self, first: int, last: int, upto: Upto) -> tuple[tuple[Frame, ...], int]:
+    def read(self, first: int, last: int, upto: ReadLimit) -> tuple[tuple[Frame, ...], int]:
         """Return valid frames from `first` on, and the last of their positions that no ABORT up to `last` covers.
 
         The frames come from one segment and total at most `limits.FETCH_BYTES`; a larger frame is returned alone. The tuple is
@@ -85,7 +85,7 @@ class Fetcher:
         except (OSError, FormatError):
             return (), first - 1  # the requester asks another member
 
-    def _frames(self, first: int, last: int, upto: Upto) -> tuple[Frame, ...]:
+    def _frames(self, first: int, last: int, upto: ReadLimit) -> tuple[Frame, ...]:
         catalog = self._current_catalog()
         at = bisect_right(catalog.firsts, first) - 1
         if at < 0 or first > last:
@@ -99,7 +99,7 @@ class Fetcher:
             else:
                 place = self._file_position(first - 1, upto)
                 data = self._storage.read(fd, HEADER_SIZE, place)
-                place, chain = place + size_at(data, 0), decode_header(data).header_crc
+                place, chain = place + frame_size_at(data, 0), decode_header(data).header_crc
             return read_frames(self._storage, fd, place, chain, first, last)
         finally:
             self._storage.close(fd)
@@ -110,7 +110,7 @@ class Fetcher:
         self._catalog.refresh()
         return self._catalog
 
-    def _file_position(self, position: int, upto: Upto) -> int:
+    def _file_position(self, position: int, upto: ReadLimit) -> int:
         """Return the file position of a frame in its segment."""
         if position <= upto.position:
             for _, rows in self._current_catalog().positions(position, position, upto):
@@ -120,9 +120,9 @@ class Fetcher:
                 return place
         raise FormatError(f"position {position} is not in the log")
 
-    def _final_position(self, frames: Sequence[Frame], first: int, last: int, upto: Upto) -> int:
+    def _final_position(self, frames: Sequence[Frame], first: int, last: int, upto: ReadLimit) -> int:
         stop = first + len(frames) - 1
-        aborts = [abort_of(frame) for frame in frames if frame.kind == Kind.ABORT]
+        aborts = [decode_abort(frame) for frame in frames if frame.kind == Kind.ABORT]
         try:
             aborts += self._aborts_after(stop, last, upto)
         except (OSError, FormatError):
@@ -133,16 +133,16 @@ class Fetcher:
                 stop = abort.start - 1
         return max(stop, first - 1)
 
-    def _aborts_after(self, position: int, last: int, upto: Upto) -> list[Abort]:
+    def _aborts_after(self, position: int, last: int, upto: ReadLimit) -> list[Abort]:
         """Return the ABORTs after a position, in order. The limit of undecided frames bounds the distance at which an ABORT can
         cover it.
         """
         last = min(last, position + common_limits.UNDECIDED_FRAMES_MAX)
         found: list[Abort] = []
         for view, rows in self._current_catalog().positions(position + 1, min(last, upto.position), upto):
-            found += [abort_of(view.frame(row)) for row in rows[rows["kind"] == Kind.ABORT]]
+            found += [decode_abort(view.frame(row)) for row in rows[rows["kind"] == Kind.ABORT]]
         # Undecided ABORTs have no index rows yet.
-        return found + [abort_of(frame) for frame in self._aborts if max(position, upto.position) < frame.position <= last]
+        return found + [decode_abort(frame) for frame in self._aborts if max(position, upto.position) < frame.position <= last]
 
 
 def read_frames(storage: Storage, fd: int, place: int, chain: int, position: int, last: int) -> tuple[Frame, ...]:
@@ -154,19 +154,19 @@ def read_frames(storage: Storage, fd: int, place: int, chain: int, position: int
         position: position of the first frame.
         last: last position to return.
     """
-    data, at = readable(storage, fd, limits.FETCH_BYTES, place), 0
+    data, at = read_available(storage, fd, limits.FETCH_BYTES, place), 0
     frames: list[Frame] = []
     while position <= last and at + HEADER_SIZE <= len(data):
         try:
             header = decode_header(data, at)
             if header.position != position or not chained(header, chain):
                 break
-            size = size_at(data, at)
+            size = frame_size_at(data, at)
             if at + size > len(data):
                 if frames:
                     break
                 # The first frame exceeds the limit, so it is returned alone.
-                data = readable(storage, fd, size, place)
+                data = read_available(storage, fd, size, place)
             frame = decode_frame(data, at)
             check_payload(frame)
         except FormatError:
@@ -176,7 +176,7 @@ def read_frames(storage: Storage, fd: int, place: int, chain: int, position: int
     return tuple(frames)
 
 
-def readable(storage: Storage, fd: int, size: int, at: int) -> bytes:
+def read_available(storage: Storage, fd: int, size: int, at: int) -> bytes:
     """Return the bytes from `at` on; fewer than `size` where the file ends or a sector cannot be read."""
     try:
         return storage.read(fd, size, at)
@@ -195,6 +195,6 @@ def readable(storage: Storage, fd: int, size: int, at: int) -> bytes:
         return b"".join(parts)
 
 
-def size_at(data: bytes, at: int) -> int:
+def frame_size_at(data: bytes, at: int) -> int:
     """Return the size of the frame whose header begins at `at`, bytes."""
     return HEADER_SIZE + padded(progress_length_at(data, at)) + padded(decode_header(data, at).body_length)

@@ -11,14 +11,14 @@ from tutti.data.frames.bodies import TickBody
 from tutti.data.frames.frame import HEADER_DTYPE, HEADER_SIZE, Frame, Kind
 from tutti.data.log_state import LogState
 from tutti.errors import InvariantViolated
-from tutti.log.files.disk_space import Room
-from tutti.log.files.layout import FRAMES_AT, index_path, positions_named
+from tutti.log.files.disk_space import DiskSpace
+from tutti.log.files.layout import FRAMES_AT, index_path, list_positions
 from tutti.log.files.options import LogOptions
 from tutti.log.files.storage import Storage
 from tutti.log.format.index import LONG_AGO, IndexWriter, build_rows, encode_row, index_sealed
 from tutti.log.format.snapshot import Snapshot, read_snapshot, remove_snapshot, write_snapshot
 from tutti_gateway.log.write.mark_tracker import End
-from tutti_gateway.log.write.recovery import Found
+from tutti_gateway.log.write.recovery import RecoveredLog
 from tutti_gateway.log.write.segment import Segment
 
 _MANY = 24  # above this count one vectorised call is cheaper than a loop
@@ -33,7 +33,7 @@ class Indexer:
     """
 
     def __init__(
-        self, directory: str, options: LogOptions, storage: Storage, room: Room, found: Found, segments: list[Segment]
+        self, directory: str, options: LogOptions, storage: Storage, room: DiskSpace, found: RecoveredLog, segments: list[Segment]
     ) -> None:
         """Continue from the decided end that recovery found. The indexer removes decided segments from the front of `segments`."""
         self._directory = directory
@@ -59,7 +59,7 @@ class Indexer:
         """Return the last position that has an index row."""
         return self.state.position if self._unwritten is None else self._segments[0].next_undecided - 1
 
-    def complete(self, found: Found) -> None:
+    def complete(self, found: RecoveredLog) -> None:
         """Finish the work of an interrupted run: seal indexes, write boundary snapshots, and remove leftover snapshots."""
         for first, rows in found.finished:
             path = index_path(self._directory, first)
@@ -70,8 +70,8 @@ class Indexer:
         for snapshot in found.boundaries:
             if read_snapshot(self._directory, snapshot.position) is None:
                 write_snapshot(self._directory, snapshot, self._storage, durable=True)
-        firsts = positions_named(self._directory, "seg")
-        for position in positions_named(self._directory, "snap"):
+        firsts = list_positions(self._directory, "seg")
+        for position in list_positions(self._directory, "snap"):
             if position not in {*firsts, self._within}:
                 remove_snapshot(self._directory, position, self._storage)
 

@@ -18,26 +18,26 @@ import os
 
 from tutti.data.log_state import LogState
 from tutti.errors import Damaged
-from tutti.log.files.layout import FRAMES_AT, LOG, SegmentHeader, index_path, positions_named, remove_before, snapshot_path
-from tutti.log.files.log_start import Start, read_start, write_start
+from tutti.log.files.layout import FRAMES_AT, LOG, SegmentHeader, index_path, list_positions, remove_before, snapshot_path
+from tutti.log.files.log_start import LogStart, read_start, write_start
 from tutti.log.files.options import LogOptions
 from tutti.log.files.storage import Storage
-from tutti.log.format.hard_state import ScalarsFile, read_scalars
+from tutti.log.format.hard_state import HardStateFile, read_hard_state
 from tutti.log.format.snapshot import Snapshot, read_snapshot, write_snapshot
-from tutti.log.format.vote_mark import Mark, segment_marks
+from tutti.log.format.vote_mark import VoteMark, segment_marks
 from tutti_gateway.log.write.mark_tracker import now_us
 from tutti_gateway.log.write.segment import Segment, begin_segment, new_segment, size_of_next
-from tutti_gateway.log.write.truncate import state_mark
+from tutti_gateway.log.write.truncate import write_mark_to_hard_state
 
 
-def mark_of(state: LogState, sequence: int) -> Mark:
+def mark_of(state: LogState, sequence: int) -> VoteMark:
     """Return the mark of a log whose last frame is the last one that `state` covers; all of it is decided."""
-    return Mark(sequence, state.position, state.view, state.chain, state.position, state.next_offset, now_us())
+    return VoteMark(sequence, state.position, state.view, state.chain, state.position, state.next_offset, now_us())
 
 
 def replace_log(
-    directory: str, storage: Storage, options: LogOptions, scalars: ScalarsFile, state: LogState, sequence: int
-) -> tuple[Segment, Mark]:
+    directory: str, storage: Storage, options: LogOptions, scalars: HardStateFile, state: LogState, sequence: int
+) -> tuple[Segment, VoteMark]:
     """Replace the log on disk, and return the first segment of the new log and its mark. The call can be repeated safely.
 
     Args:
@@ -46,12 +46,12 @@ def replace_log(
     """
     first = state.position + 1
     write_snapshot(directory, Snapshot(state, first, FRAMES_AT, 0), storage, durable=True)
-    write_start(directory, Start(first, state.next_offset, replacing=True), storage)
+    write_start(directory, LogStart(first, state.next_offset, replacing=True), storage)
     fd, mark = _finish(directory, storage, options, scalars, state, sequence)
     return new_segment(directory, storage, first, fd, size_of_next(options, 0, None)), mark
 
 
-def finish_replacing(directory: str, storage: Storage, options: LogOptions) -> None:
+def finish_replacement(directory: str, storage: Storage, options: LogOptions) -> None:
     """Finish a replacement that an earlier run left incomplete. A start calls this function before it reads anything else.
 
     Raises:
@@ -65,19 +65,19 @@ def finish_replacing(directory: str, storage: Storage, options: LogOptions) -> N
     if snapshot is None:
         path = snapshot_path(directory, start.first)
         raise Damaged(f"{path}, which replaces the log, is missing or corrupt: start the gateway with a new data directory")
-    stored = read_scalars(directory)
+    stored = read_hard_state(directory)
     marks = [stored.mark] if stored is not None else []
-    for first in positions_named(directory, "seg", all_there=True):
+    for first in list_positions(directory, "seg", all_there=True):
         marks += [mark for mark in segment_marks(directory, first) if mark is not None]
     sequence = max((mark.sequence for mark in marks), default=0) + 1
-    with contextlib.closing(ScalarsFile(directory, storage, stored)) as scalars:
+    with contextlib.closing(HardStateFile(directory, storage, stored)) as scalars:
         fd, _ = _finish(directory, storage, options, scalars, snapshot.state, sequence)
         storage.close(fd)
 
 
 def _finish(
-    directory: str, storage: Storage, options: LogOptions, scalars: ScalarsFile, state: LogState, sequence: int
-) -> tuple[int, Mark]:
+    directory: str, storage: Storage, options: LogOptions, scalars: HardStateFile, state: LogState, sequence: int
+) -> tuple[int, VoteMark]:
     first = state.position + 1
     mark = mark_of(state, sequence)
     with contextlib.suppress(FileNotFoundError):
@@ -86,13 +86,13 @@ def _finish(
     # The mark in the new segment has a higher sequence than all old marks, so the old log no longer counts.
     fd = begin_segment(directory, storage, header, mark, None)
     try:
-        state_mark(scalars, mark, first)
+        write_mark_to_hard_state(scalars, mark, first)
         for kind in ("seg", "idx", "snap"):
-            for position in reversed(positions_named(directory, kind)):
+            for position in reversed(list_positions(directory, kind)):
                 if position > first:
                     storage.remove(os.path.join(directory, LOG, f"{position:020d}.{kind}"))
         storage.make_names_durable(os.path.join(directory, LOG))
-        write_start(directory, Start(first, state.next_offset), storage)
+        write_start(directory, LogStart(first, state.next_offset), storage)
         remove_before(directory, storage, first)
     except BaseException:
         storage.close(fd)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from tutti.data.frames.frame import Frame
-from tutti.log.format.vote_mark import Mark
+from tutti.log.format.vote_mark import VoteMark
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.messages import Damage
 
@@ -15,7 +15,7 @@ _US = 1_000_000
 End = tuple[int, int, int]  # the end of a log: position, view and chain value of its last frame
 
 
-class Marking:
+class MarkTracker:
     """Follows the syncs of a log.
 
     Attributes:
@@ -26,12 +26,12 @@ class Marking:
         damage: a corrupt range that marks continue to name until it is rewritten or given up.
     """
 
-    def __init__(self, durable: End, frontier: tuple[int, int], newest: Mark, damage: Damage | None) -> None:
+    def __init__(self, durable: End, frontier: tuple[int, int], newest: VoteMark, damage: Damage | None) -> None:
         """Start from the state that recovery found."""
         self.durable = durable
         self.frontier = frontier
         self.newest = newest
-        self.written: Mark | None = None
+        self.written: VoteMark | None = None
         self.damage = damage
         self._sequence = newest.sequence
         self._since = 0.0  # when the first sync ended that the newest mark does not cover
@@ -61,10 +61,10 @@ class Marking:
             return False
         return self.behind
 
-    def next(self, end: End | None = None) -> Mark:
+    def next(self, end: End | None = None) -> VoteMark:
         """Return the next mark, which names `end` if it is given."""
         self._sequence += 1
-        return Mark(self._sequence, *(end or self.held), *self.frontier, now_us())
+        return VoteMark(self._sequence, *(end or self.held), *self.frontier, now_us())
 
     def contradicted(self, frames: Sequence[Frame]) -> bool:
         """True if one of these frames, which are written next, differs from the frame at the corrupt end."""
@@ -78,7 +78,7 @@ class Marking:
         self._sequence += 1
         return self._sequence
 
-    def replaced(self, end: End, frontier: tuple[int, int], mark: Mark) -> None:
+    def replaced(self, end: End, frontier: tuple[int, int], mark: VoteMark) -> None:
         """Record that a snapshot replaced the log, and that `mark` is durable."""
         self.frontier = frontier
         self.cut(end, mark)
@@ -101,11 +101,11 @@ class Marking:
         self.newest, self.written = self.written, None
         return True
 
-    def set(self, mark: Mark) -> None:
+    def set(self, mark: VoteMark) -> None:
         """Record a durable mark as the newest; no mark is pending in a slot."""
         self.newest, self.written = mark, None
 
-    def cut(self, end: End, mark: Mark) -> None:
+    def cut(self, end: End, mark: VoteMark) -> None:
         """Record that the log was truncated to `end`, and that `mark` is durable."""
         self.durable = end
         self.damage = None

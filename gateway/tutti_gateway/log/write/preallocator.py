@@ -14,17 +14,17 @@ import time
 from tutti.log.files.layout import LOG, PREPARED
 from tutti.log.files.options import LogOptions
 from tutti.log.files.storage import Storage
-from tutti.runtime.reserved_fds import patiently
+from tutti.runtime.reserved_fds import with_descriptor_wait
 from tutti_gateway.log.write.segment import prepared_paths
 
 STEP_BYTES = 1 << 20
 PIECE_BYTES = 64 << 10  # small, because a later small write walks through the whole page-cache piece that one write created
 QUIET_S = 0.02  # the log is idle after this time without a write, s
-LOOK_S = 0.05
+POLL_S = 0.05
 _NICE = 19
 
 
-class Preparer:
+class SegmentPreallocator:
     """Preallocates segments in its own thread. The writer's thread calls `wrote` and `used`."""
 
     def __init__(self, directory: str, options: LogOptions, storage: Storage) -> None:
@@ -61,7 +61,7 @@ class Preparer:
     def clear(self) -> None:
         """Remove prepared segments of an earlier run that are incomplete or have another size."""
         folder = os.path.join(self._directory, LOG)
-        for name in patiently(lambda: os.listdir(folder)):
+        for name in with_descriptor_wait(lambda: os.listdir(folder)):
             path = os.path.join(folder, name)
             if name.startswith(PREPARED) and (name.endswith(".tmp") or os.path.getsize(path) != self._options.segment_bytes):
                 self._storage.remove(path)
@@ -110,7 +110,7 @@ class Preparer:
             quiet = time.monotonic() - self._wrote_at
             if quiet >= QUIET_S:
                 return True
-            self._stop.wait(LOOK_S)
+            self._stop.wait(POLL_S)
         return False
 
     def _run(self) -> None:

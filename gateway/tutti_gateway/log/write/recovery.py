@@ -22,7 +22,7 @@ import numpy as np
 
 from tutti.data.frames.bodies import RosterBody, Voter, decode_body
 from tutti.data.frames.frame import HEADER_SIZE, TERMINATOR, Kind
-from tutti.data.hard_state import Scalars
+from tutti.data.hard_state import HardState
 from tutti.data.log_state import LogState
 from tutti.errors import Damaged, InvariantViolated, WrongDirectory
 from tutti.log.files.layout import (
@@ -31,26 +31,26 @@ from tutti.log.files.layout import (
     MARK_SLOTS,
     SegmentHeader,
     check_begin,
-    positions_named,
+    list_positions,
     read_header,
     remove_before,
     segment_path,
     snapshot_path,
 )
-from tutti.log.files.log_directory import Home
+from tutti.log.files.log_directory import LogDirectory
 from tutti.log.files.log_start import read_start
 from tutti.log.files.options import LogOptions
 from tutti.log.files.storage import Storage
-from tutti.log.format.frame_iterator import SegmentMap, Walk, voided, walk
-from tutti.log.format.hard_state import Stored, check_kept, read_scalars
-from tutti.log.format.header_repair import mend_headers
+from tutti.log.format.frame_iterator import FrameScan, SegmentMap, void_positions, walk
+from tutti.log.format.hard_state import HardStateSlot, check_hard_state, read_hard_state
+from tutti.log.format.header_repair import repair_headers
 from tutti.log.format.index import Rows, no_rows
-from tutti.log.format.snapshot import Snapshot, beginning, newest_snapshot, rows_before
-from tutti.log.format.vote_mark import Mark, check_end, newest_mark, or_repair, segment_marks
+from tutti.log.format.snapshot import Snapshot, empty_snapshot, newest_snapshot, rows_before
+from tutti.log.format.vote_mark import VoteMark, check_end, newest_mark, repair_advice, segment_marks
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.events import Recovered
 from tutti_gateway.core.protocol.messages import Damage
-from tutti_gateway.log.write.durable_tail import moved_on
+from tutti_gateway.log.write.durable_tail import extended_mark
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class FoundSegment:
 
 
 @dataclass(slots=True)
-class Found:
+class RecoveredLog:
     """The complete state from which the writer starts.
 
     Attributes:
@@ -90,8 +90,8 @@ class Found:
     """
 
     recovered: Recovered
-    stored: Stored | None
-    mark: Mark
+    stored: HardStateSlot | None
+    mark: VoteMark
     state: LogState
     base: Snapshot
     end: tuple[int, int, int]
@@ -109,13 +109,15 @@ class _ScanResult:
     it.
     """
 
-    walks: list[Walk]
+    walks: list[FrameScan]
     position: int
     chain: int
     later: list[int]
 
 
-def recover(directory: str, storage: Storage, options: LogOptions, *, log: bytes, live: tuple[int, int], failed: bool) -> Found:
+def recover(
+    directory: str, storage: Storage, options: LogOptions, *, log: bytes, live: tuple[int, int], failed: bool
+) -> RecoveredLog:
     """Find the end of the log, truncate a torn tail, and make the rest durable. If the group may repair a corrupt end, change
     nothing there.
 
@@ -130,9 +132,9 @@ def recover(directory: str, storage: Storage, options: LogOptions, *, log: bytes
         WrongDirectory: the segments belong to another log, or a newer release wrote the directory.
     """
     remove_before(directory, storage, read_start(directory).first)  # files that an interrupted trim left over
-    stored = read_scalars(directory)
-    firsts = positions_named(directory, "seg")
-    check_kept(directory, stored, firsts, log.hex())
+    stored = read_hard_state(directory)
+    firsts = list_positions(directory, "seg")
+    check_hard_state(directory, stored, firsts, log.hex())
     # `check_kept` has already excluded a begun log that lost these files.
     if stored is None or not firsts:
         return _empty_log(stored)
@@ -142,7 +144,9 @@ def recover(directory: str, storage: Storage, options: LogOptions, *, log: bytes
     frontier = max(mark.frontier_position, live[0])
     base = _base_snapshot(directory, firsts[-1], frontier)
     if options.lane or _has_several_voters(base.state.roster.values()):
-        mend_headers(directory, storage, [first for first in firsts if first >= base.segment], base, options.lane or base.state.log)
+        repair_headers(
+            directory, storage, [first for first in firsts if first >= base.segment], base, options.lane or base.state.log
+        )
     short = check_end(directory, firsts, stored.segment, heals=True)
     if base.segment < firsts[0]:
         raise Damaged(f"{snapshot_path(directory, firsts[0])}, with which the log begins, is missing or corrupt: restore the file")
@@ -157,7 +161,7 @@ def recover(directory: str, storage: Storage, options: LogOptions, *, log: bytes
     damage = _check_durable(directory, base, ending, mark, max(frontier, 1 if log else 0), options.heals, short)
     if damage is not None:
         # Whole frames after the mark may have received a vote, so they belong to the lost range too.
-        mark = moved_on(directory, firsts[-1], mark)
+        mark = extended_mark(directory, firsts[-1], mark)
         damage = Damage(damage.first, mark.position, mark.view, mark.chain)
     elif short is None:
         _check_later(directory, ending, mark)
@@ -185,9 +189,9 @@ def recover(directory: str, storage: Storage, options: LogOptions, *, log: bytes
     return found
 
 
-def _empty_log(stored: Stored | None) -> Found:
-    scalars, mark = (stored.scalars, stored.mark) if stored is not None else (Scalars(), Mark())
-    return Found(Recovered(b"", scalars, LogState(), ()), stored, mark, LogState(), beginning(), (0, 0, 0))
+def _empty_log(stored: HardStateSlot | None) -> RecoveredLog:
+    scalars, mark = (stored.scalars, stored.mark) if stored is not None else (HardState(), VoteMark())
+    return RecoveredLog(Recovered(b"", scalars, LogState(), ()), stored, mark, LogState(), empty_snapshot(), (0, 0, 0))
 
 
 def _base_snapshot(directory: str, last: int, frontier: int) -> Snapshot:
@@ -205,7 +209,7 @@ def _base_snapshot(directory: str, last: int, frontier: int) -> Snapshot:
 def _check_segments(directory: str, firsts: list[int], base: Snapshot, log: bytes) -> SegmentHeader:
     if base.segment not in firsts:
         path = segment_path(directory, base.segment)
-        raise Damaged(f"segment {path} is missing: restore the file, {or_repair(directory)}")
+        raise Damaged(f"segment {path} is missing: restore the file, {repair_advice(directory)}")
     header = read_header(directory, firsts[-1])
     if log and header.log != log:
         raise WrongDirectory(
@@ -218,7 +222,7 @@ def _check_segments(directory: str, firsts: list[int], base: Snapshot, log: byte
 _ScanStart = tuple[int, Snapshot, _ScanResult]  # a frontier, the snapshot to start from, and the end of the log after it
 
 
-def _step_back(directory: str, firsts: list[int], stored: Mark, begin: _ScanStart) -> _ScanStart:
+def _step_back(directory: str, firsts: list[int], stored: VoteMark, begin: _ScanStart) -> _ScanStart:
     """Choose an earlier watermark that lies before the corrupt range, and return the scan from there.
 
     A position without a watermark does not qualify, because a later ABORT may void a batch before it. Return the input unchanged
@@ -234,14 +238,14 @@ def _step_back(directory: str, firsts: list[int], stored: Mark, begin: _ScanStar
         base = _base_snapshot(directory, firsts[-1], stop)
         if base.segment < firsts[0]:
             break
-        frontier, ending = stop, _scan_segments(directory, firsts, base, stop, stop + limits.REQUEST_ROOM_FRAMES)
+        frontier, ending = stop, _scan_segments(directory, firsts, base, stop, stop + limits.REQUEST_UNDECIDED_FRAMES_MAX)
         if ending.position >= frontier:
             return frontier, base, ending
     return begin
 
 
 def _scan_segments(directory: str, firsts: list[int], base: Snapshot, frontier: int, last: int | None = None) -> _ScanResult:
-    walks: list[Walk] = []
+    walks: list[FrameScan] = []
     position, chain, place = base.position, base.state.chain, base.place
     firsts = [first for first in firsts if first >= base.segment]
     for at, first in enumerate(firsts):
@@ -257,7 +261,7 @@ def _scan_segments(directory: str, firsts: list[int], base: Snapshot, frontier: 
 
 
 def _check_durable(
-    directory: str, base: Snapshot, ending: _ScanResult, mark: Mark, decided: int, heals: bool, short: Damaged | None
+    directory: str, base: Snapshot, ending: _ScanResult, mark: VoteMark, decided: int, heals: bool, short: Damaged | None
 ) -> Damage | None:
     """Check that the log reaches `decided` and the mark, and that it holds the frame that the mark names.
 
@@ -297,7 +301,7 @@ def _others_vote(base: Snapshot, ending: _ScanResult, decided: int) -> bool:
     return any(map(_has_several_voters, rosters))
 
 
-def forgot(recovered: Recovered, directory: Home) -> bool:
+def lost_promises(recovered: Recovered, directory: LogDirectory) -> bool:
     """True if other gateways may rely on promises that this directory no longer holds.
 
     The directory is then a copy, or its hard state is older than a view of this disk in the log. A single gateway has no others.
@@ -337,11 +341,11 @@ def _corruption_error(directory: str, base: Snapshot, ending: _ScanResult, durab
         path, place, why = segment_path(directory, base.segment), 0, "a different chain value in its header"
     return Damaged(
         f"the log is corrupt at position {position} (offset {offset}): {path} has {why} at byte {place}, but everything up to "
-        f"position {durable} was durable. Recovery changed nothing. Restore the file, {or_repair(directory)}"
+        f"position {durable} was durable. Recovery changed nothing. Restore the file, {repair_advice(directory)}"
     )
 
 
-def _check_later(directory: str, ending: _ScanResult, mark: Mark) -> None:
+def _check_later(directory: str, ending: _ScanResult, mark: VoteMark) -> None:
     """Check that a segment that does not continue from the end is a leftover of an interrupted repair.
 
     A leftover segment has only marks older than the lowered one. Otherwise the log is corrupt before the segment, because a segment
@@ -352,7 +356,7 @@ def _check_later(directory: str, ending: _ScanResult, mark: Mark) -> None:
         if newest is None or newest >= mark.sequence:
             raise Damaged(
                 f"the log ends at position {ending.position}, but segment {segment_path(directory, first)} "
-                f"does not continue there: restore the missing segments, {or_repair(directory)}"
+                f"does not continue there: restore the missing segments, {repair_advice(directory)}"
             )
 
 
@@ -409,7 +413,7 @@ def _remove(directory: str, storage: Storage, above: int, also: Sequence[int] = 
     """Remove segments, indexes and snapshots that begin above a position, and those of the segments `also`."""
     removed = False
     for kind in ("snap", "idx", "seg"):
-        for position in reversed(positions_named(directory, kind)):
+        for position in reversed(list_positions(directory, kind)):
             if position > above or position in also:
                 storage.remove(os.path.join(directory, LOG, f"{position:020d}.{kind}"))
                 removed = True
@@ -417,7 +421,9 @@ def _remove(directory: str, storage: Storage, above: int, also: Sequence[int] = 
         storage.make_names_durable(os.path.join(directory, LOG))
 
 
-def _result(directory: str, stored: Stored, mark: Mark, base: Snapshot, ending: _ScanResult, frontier: int, log: bytes) -> Found:
+def _result(
+    directory: str, stored: HardStateSlot, mark: VoteMark, base: Snapshot, ending: _ScanResult, frontier: int, log: bytes
+) -> RecoveredLog:
     state = base.state.copy()
     rows = rows_before(directory, base)
     if rows is None:
@@ -437,7 +443,7 @@ def _result(directory: str, stored: Stored, mark: Mark, base: Snapshot, ending: 
         if found.first == found.segment.first == state.position + 1 != base.position:
             boundaries.append(Snapshot(state.copy(), found.first, FRAMES_AT, 0))
         rows = np.append(rows, found.rows(some[:decided], aborts, state.next_offset, state.tick))
-        void = voided(some[:decided], aborts)
+        void = void_positions(some[:decided], aborts)
         for position in range(found.first, found.first + decided):
             state.apply(found.frame(position), position in void)
         tail += [found.frame(position) for position in range(found.first + decided, found.position)]
@@ -452,8 +458,8 @@ def _result(directory: str, stored: Stored, mark: Mark, base: Snapshot, ending: 
             decided_view = int(some["view"][decided - 1])
     recovered = Recovered(log, stored.scalars, state, tuple(tail))
     end = (ending.position, view, ending.chain)
-    return Found(recovered, stored, mark, state.copy(), base, end, decided_view, segments, finished, boundaries)
+    return RecoveredLog(recovered, stored, mark, state.copy(), base, end, decided_view, segments, finished, boundaries)
 
 
-def _decided(found: Walk, frontier: int) -> int:
+def _decided(found: FrameScan, frontier: int) -> int:
     return min(max(frontier - found.first + 1, 0), len(found.places))

@@ -15,8 +15,8 @@ from tutti.log.files.layout import FRAMES_AT, LOG, PREPARED, SegmentHeader, inde
 from tutti.log.files.options import LogOptions
 from tutti.log.files.storage import Storage
 from tutti.log.format.index import IndexWriter, no_rows
-from tutti.log.format.vote_mark import Mark, segment_marks
-from tutti.runtime.reserved_fds import patiently
+from tutti.log.format.vote_mark import VoteMark, segment_marks
+from tutti.runtime.reserved_fds import with_descriptor_wait
 from tutti_gateway.log.write.mark_tracker import End
 from tutti_gateway.log.write.recovery import FoundSegment
 
@@ -134,7 +134,7 @@ class Segment:
 def prepared_paths(directory: str) -> list[str]:
     """Return the paths of zero-filled segments that are ready for use."""
     folder = os.path.join(directory, LOG)
-    names = patiently(lambda: os.listdir(folder))
+    names = with_descriptor_wait(lambda: os.listdir(folder))
     return sorted(os.path.join(folder, name) for name in names if name.startswith(PREPARED) and name.endswith(".seg"))
 
 
@@ -151,7 +151,7 @@ def size_of_next(options: LogOptions, before: int, frame: Frame | None) -> int:
     return min(max(wanted, needed), options.segment_bytes)
 
 
-def begin_segment(directory: str, storage: Storage, header: SegmentHeader, mark: Mark, source: str | None) -> int:
+def begin_segment(directory: str, storage: Storage, header: SegmentHeader, mark: VoteMark, source: str | None) -> int:
     """Create a segment durably and return its file descriptor. A crash leaves the segment complete or absent.
 
     Everything before its first position must be durable, because its mark states that.
@@ -179,7 +179,7 @@ def begin_segment(directory: str, storage: Storage, header: SegmentHeader, mark:
     return fd
 
 
-def older_slot(marks: list[Mark | None]) -> int:
+def older_slot(marks: list[VoteMark | None]) -> int:
     """Return the mark slot to write next: the one that does not hold the newest mark."""
     return min(range(len(marks)), key=lambda slot: -1 if (mark := marks[slot]) is None else mark.sequence)
 
@@ -190,7 +190,7 @@ def new_segment(directory: str, storage: Storage, first: int, fd: int, size: int
     return Segment(first, fd, size, FRAMES_AT, index, 1)
 
 
-def reopen(directory: str, found: FoundSegment, storage: Storage) -> Segment:
+def reopen_segment(directory: str, found: FoundSegment, storage: Storage) -> Segment:
     """Reopen a segment that recovery found."""
     path = segment_path(directory, found.first)
     size = read_header(directory, found.first).size
@@ -201,13 +201,13 @@ def reopen(directory: str, found: FoundSegment, storage: Storage) -> Segment:
     return segment
 
 
-def begun_by(frame: Frame) -> bytes:
+def log_uuid_of(frame: Frame) -> bytes:
     """Return the uuid of the log that begins with a ROSTER frame."""
     invariant(frame.kind == Kind.ROSTER, f"a log must begin with a ROSTER frame, but got {frame!r}")
     return decode_body(RosterBody, frame.body).log
 
 
-def unwritten(frames: Sequence[Frame], end: End) -> Sequence[Frame]:
+def not_yet_written(frames: Sequence[Frame], end: End) -> Sequence[Frame]:
     """Return the frames that a log with this end does not hold yet.
 
     Raises:

@@ -23,8 +23,8 @@ from tutti.errors import Damaged
 from tutti.log.files.layout import FRAMES_AT, LOG, MARK_SLOTS, index_path, read_header, segment_path
 from tutti.log.files.storage import WRITE_BYTES, Storage
 from tutti.log.format.frame_iterator import SegmentMap, walk
-from tutti.log.format.hard_state import SLOTS, ScalarsFile
-from tutti.log.format.vote_mark import Mark
+from tutti.log.format.hard_state import SLOTS, HardStateFile
+from tutti.log.format.vote_mark import VoteMark
 from tutti_gateway.log.write.mark_tracker import End
 from tutti_gateway.log.write.segment import Segment
 
@@ -55,11 +55,11 @@ def end_at(directory: str, segments: Sequence[Segment], decided: End, position: 
     return position, found.frame(position).view, found.chain
 
 
-def take_off(
+def truncate_files(
     directory: str,
     storage: Storage,
-    scalars: ScalarsFile,
-    mark: Mark,
+    scalars: HardStateFile,
+    mark: VoteMark,
     kept: Segment | None,
     places: Sequence[int],
     gone: Sequence[Segment],
@@ -72,10 +72,10 @@ def take_off(
         places: file positions of the removed frames in that segment.
         gone: the segments after it, which are removed.
     """
-    state_mark(scalars, mark, kept.first if kept is not None else 0)
+    write_mark_to_hard_state(scalars, mark, kept.first if kept is not None else 0)
     if kept is not None:
         # Without frames to remove, the header at the end is erased, so that bytes of an older frame are never found there.
-        erase(storage, kept, mark, [(place, HEADER_SIZE) for place in places or [kept.place]])
+        erase_extents(storage, kept, mark, [(place, HEADER_SIZE) for place in places or [kept.place]])
     # The last segment goes first, so that a crash leaves consecutive segments.
     for segment in reversed(gone):
         for path in (segment_path(directory, segment.first), index_path(directory, segment.first)):
@@ -84,13 +84,13 @@ def take_off(
     storage.make_names_durable(os.path.join(directory, LOG))
 
 
-def state_mark(scalars: ScalarsFile, mark: Mark, segment: int) -> None:
+def write_mark_to_hard_state(scalars: HardStateFile, mark: VoteMark, segment: int) -> None:
     """Write the mark and the first position of the last segment into both slots of the hard state."""
     for _ in SLOTS:
         scalars.write(scalars.scalars, mark, segment)
 
 
-def erase(storage: Storage, segment: Segment, mark: Mark, extents: Iterable[tuple[int, int]]) -> None:
+def erase_extents(storage: Storage, segment: Segment, mark: VoteMark, extents: Iterable[tuple[int, int]]) -> None:
     """Overwrite extents of a segment with zeros, and write the mark into both of its slots, durably.
 
     Args:

@@ -29,7 +29,7 @@ from tutti.data.client_protocol import (
 from tutti.data.frames.frame import Frame
 from tutti.data.names import is_nameless, nameless_name
 from tutti.errors import NotAllowed
-from tutti.security.tokens import WHAT, WHO, Access, Tokens, gateway_access
+from tutti.security.tokens import NO_RIGHT, UNAUTHENTICATED, Access, Tokens, gateway_access
 from tutti.zmtp import z85
 from tutti_gateway.node.clients.sessions import Session
 
@@ -50,8 +50,8 @@ _ADMIN: dict[type, str] = {
 }
 
 
-class KnowsKeys(Protocol):
-    """The part of `tutti_gateway.transport.keys.Keyring` that `Admission` uses."""
+class KeyLookup(Protocol):
+    """The part of `tutti_gateway.transport.keys.Keyring` that `Authorizer` uses."""
 
     def name_of(self, public: str) -> str:
         """Return the name of the gateway with this public key, or an empty string if no gateway has it."""
@@ -66,13 +66,13 @@ class Named(Protocol):
     name: str
 
 
-class Admission:
+class Authorizer:
     """Authenticates clients and authorizes their requests and batches. Owned by the driver's thread."""
 
     def __init__(
         self,
         tokens: Tokens,
-        keys: KnowsKeys,
+        keys: KeyLookup,
         peer: Callable[[bytes], bytes | None],
         topics: Callable[[], Mapping[int, Named]],
     ) -> None:
@@ -98,7 +98,7 @@ class Admission:
         key = self._peer(routing)
         if key is None:
             self._tokens.count("clear")
-            raise NotAllowed(IN_THE_CLEAR, WHO)
+            raise NotAllowed(IN_THE_CLEAR, UNAUTHENTICATED)
         gateway = self._keys.name_of(z85.encode(key))
         return gateway_access(gateway) if gateway else self._tokens.who(hello.token)
 
@@ -123,7 +123,7 @@ class Admission:
                 if is_nameless(name) and name != nameless_name(instance) and not access.admin:
                     raise NotAllowed(
                         f"producer {name} is unnamed and belongs to another client: open a named producer, or a new unnamed one",
-                        WHAT,
+                        NO_RIGHT,
                     )
             case SaveOffset():
                 access.require_reader()
@@ -150,10 +150,10 @@ class Admission:
                 good.append(frame)
                 continue
             else:
-                code = WHAT if frame.topic in self._topics() else "topic"
+                code = NO_RIGHT if frame.topic in self._topics() else "topic"
             refused.append(RefusedAnswer(frame.producer, frame.epoch, frame.first_sequence, code, reason, retry=False))
-        if denied := sum(answer.code == WHAT for answer in refused):
-            self._tokens.count(WHAT, denied)
+        if denied := sum(answer.code == NO_RIGHT for answer in refused):
+            self._tokens.count(NO_RIGHT, denied)
         return good, refused
 
     def _topic_refusal(self, session: Session, number: int) -> str:

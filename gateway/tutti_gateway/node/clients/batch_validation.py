@@ -27,7 +27,7 @@ from tutti_gateway.core import limits
 SEQUENCE_MAX = 2**63 - 1  # readers get sequences as int64
 
 
-class Gate:
+class BatchValidator:
     """Validates the batches that clients submit."""
 
     def __init__(self) -> None:

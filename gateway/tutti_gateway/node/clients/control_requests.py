@@ -41,7 +41,7 @@ OFFSET_MAX = 2**63 - 1
 Asked = OpenProducer | OpenTopic | SaveOffset | Forget | Fence | Status | Producers | Members | ChangeRoster | ForceRoster | Leave
 
 
-class Books(Protocol):
+class StatusDocuments(Protocol):
     """The part of the gateway's status documents that answers client requests."""
 
     def welcome(self) -> Welcome:
@@ -72,7 +72,7 @@ class Books(Protocol):
         """The gateway's name."""
 
 
-class Turn:
+class TurnDocuments:
     """The documents sent to clients in one turn, each made once however many clients ask for it.
 
     Attributes:
@@ -84,7 +84,7 @@ class Turn:
         self._pages: dict[type, bytes] = {}
         self.tables = 0
 
-    def page(self, asked: Status | Producers | Members, books: Books) -> bytes:
+    def page(self, asked: Status | Producers | Members, books: StatusDocuments) -> bytes:
         """Return the requested document as JSON."""
         kind = type(asked)
         if kind not in self._pages:
@@ -93,7 +93,7 @@ class Turn:
         return self._pages[kind]
 
 
-class Fences:
+class PendingFences:
     """Fences that wait for their epoch. A fence begins a new epoch of a producer for an instance that no client has."""
 
     def __init__(self, entropy: bytes) -> None:
@@ -133,7 +133,7 @@ class Fences:
         return EpochAsked(session, answer.request, name, self._instance, answer.epoch + 1)
 
 
-def take(asked: Asked, session: int, books: Books, fences: Fences, turn: Turn) -> Event | msgspec.Struct:
+def take(asked: Asked, session: int, books: StatusDocuments, fences: PendingFences, turn: TurnDocuments) -> Event | msgspec.Struct:
     """Return the event for the stack that a request becomes, or its answer.
 
     Raises:
@@ -152,9 +152,9 @@ def take(asked: Asked, session: int, books: Books, fences: Fences, turn: Turn) -
             _check_range("offset", offset, 0, OFFSET_MAX)
             return OffsetsAsked(session, request, check_name("reader", reader), offset, back)
         case Forget(request, names):
-            if not 1 <= len(names) <= common_limits.FORGET_PRODUCERS_MAX:
+            if not 1 <= len(names) <= common_limits.DELETE_PRODUCERS_MAX:
                 raise UsageError(
-                    f"the state of {len(names)} producers cannot be deleted at once: name 1 to {common_limits.FORGET_PRODUCERS_MAX}"
+                    f"the state of {len(names)} producers cannot be deleted at once: name 1 to {common_limits.DELETE_PRODUCERS_MAX}"
                 )
             return ForgetAsked(session, request, tuple(check_producer(name) for name in names))
         case Fence(request, name):
@@ -183,7 +183,7 @@ def _roster_asked(asked: ChangeRoster, session: int) -> RosterAsked:
     return RosterAsked(session, asked.request, asked.change, name, asked.address, asked.incarnation)
 
 
-def _leave_asked(request: int, name: str, books: Books) -> Done | Denied:
+def _leave_asked(request: int, name: str, books: StatusDocuments) -> Done | Denied:
     if name == books.gateway:
         return Done(request)
     return Denied(

@@ -15,36 +15,36 @@ from structlog.typing import FilteringBoundLogger
 
 from tutti import limits as common_limits
 from tutti.data.client_protocol import OFFSET_UNKNOWN, Committed, Duplicate
-from tutti.log.read.sequence_lookup import Run
+from tutti.log.read.sequence_lookup import SequenceRun
 from tutti_gateway.core import limits
 from tutti_gateway.node.common.mailbox import Mailbox
-from tutti_gateway.node.common.thread_join import ended
+from tutti_gateway.node.common.thread_join import join_bounded
 
 
 class Index(Protocol):
     """The part of `tutti.log.read.reader.LogReader` that the lookup uses."""
 
-    def find_all(self, runs: Sequence[Run]) -> list[int | None]:
+    def find_all(self, runs: Sequence[SequenceRun]) -> list[int | None]:
         """Return the first offset of each run of committed records; None if the run was trimmed or is not contiguous."""
 
     def close(self) -> None:
         """Close the files of the index."""
 
 
-class Located(NamedTuple):
+class LocatedDuplicates(NamedTuple):
     """Answers to duplicates of one session."""
 
     session: int
     answers: tuple[Committed, ...]
 
 
-class Lookups:
-    """Looks up the offsets of duplicates and reports each session's answers as `Located`."""
+class DuplicateLookup:
+    """Looks up the offsets of duplicates and reports each session's answers as `LocatedDuplicates`."""
 
     def __init__(
         self,
         open_index: Callable[[], Index],
-        report: Callable[[Located], None],
+        report: Callable[[LocatedDuplicates], None],
         log: FilteringBoundLogger,
         *,
         by_epoch: bool = False,
@@ -84,7 +84,7 @@ class Lookups:
     def stop(self, hurried: Callable[[], bool] = lambda: False) -> None:
         """Answer the queued duplicates and end the thread; abandon a thread that a hanging disk blocks, at once if `hurried`."""
         self._queue.put(None)
-        if not ended(self._thread, hurried):
+        if not join_bounded(self._thread, hurried):
             return
         self._queue.close()
         if self._index is not None:
@@ -115,7 +115,7 @@ class Lookups:
                 for one, offset in zip(duplicates, itertools.islice(offsets, len(duplicates)), strict=True)
             )
             self._answered_count += len(duplicates)
-            self._report(Located(session, answers))
+            self._report(LocatedDuplicates(session, answers))
 
     def _find(self, duplicates: list[Duplicate], *, alone: bool) -> list[int] | None:
         try:
@@ -123,7 +123,7 @@ class Lookups:
                 self._index = self._open_index()
             # A duplicate may have other batch boundaries than its first copy, so its records need not be contiguous.
             found = self._index.find_all(
-                [Run(one.producer, one.first_sequence, one.count, one.epoch if self._by_epoch else 0) for one in duplicates]
+                [SequenceRun(one.producer, one.first_sequence, one.count, one.epoch if self._by_epoch else 0) for one in duplicates]
             )
         except Exception as error:  # noqa: BLE001 - a client that waits gets an answer whatever the index raises
             if not alone:

@@ -9,7 +9,7 @@ from tutti.data.client_protocol import Answer, Committed, Duplicate
 from tutti.data.frames.frame import Frame, Kind
 from tutti_gateway.core import limits
 
-Landed = list[tuple[int, int]]  # (arrival time in us, frames) of batches that have become durable or decided
+ArrivalTimes = list[tuple[int, int]]  # (arrival time in us, frames) of batches that have become durable or decided
 
 
 class _Flight:
@@ -25,7 +25,7 @@ class _Flight:
         self.voted_us = 0  # 0 until the frames are durable here
 
 
-class UnderWay:
+class OrderedInFlight:
     """The undecided frames of the ordered log, in order.
 
     Attributes:
@@ -58,7 +58,7 @@ class UnderWay:
             self._flights.append(flight)
             self._unvoted.append(flight)
 
-    def voted(self, token: int, now_us: int) -> Landed:
+    def voted(self, token: int, now_us: int) -> ArrivalTimes:
         """Mark everything up to a token as durable and voted for; return the arrival times."""
         voted, unvoted = [], self._unvoted
         while unvoted and unvoted[0].token <= token:
@@ -82,7 +82,7 @@ class UnderWay:
         self._unvoted.clear()
         self.bytes, self.decided = 0, position
 
-    def landed(self, frames: Sequence[Frame]) -> tuple[Landed, Landed]:
+    def landed(self, frames: Sequence[Frame]) -> tuple[ArrivalTimes, ArrivalTimes]:
         """Remove the next frames, which are decided; return their arrival times and the times of this gateway's votes."""
         for _ in frames:
             self.bytes -= self._sizes.popleft()
@@ -96,7 +96,7 @@ class UnderWay:
         return landed, voted
 
 
-class Awaited:
+class UnorderedInFlight:
     """The arrival time of the first copy of each unordered batch whose client waits for an answer."""
 
     def __init__(self) -> None:
@@ -118,7 +118,7 @@ class Awaited:
         while len(since) > limits.LANE_FRAMES_MAX:
             del since[next(iter(since))]
 
-    def answered(self, answers: Iterable[Answer]) -> Landed:
+    def answered(self, answers: Iterable[Answer]) -> ArrivalTimes:
         """Remove the batches that these answers cover; return the arrival times of those that are committed."""
         landed = []
         for answer in answers:

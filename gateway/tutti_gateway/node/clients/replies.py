@@ -27,22 +27,22 @@ from tutti.data.client_protocol import (
 )
 from tutti_gateway.node.clients.port import Sent
 from tutti_gateway.node.clients.sessions import Session, Sessions
-from tutti_gateway.node.common.counters import Meters
-from tutti_gateway.node.common.interfaces import Clients, LookUp
+from tutti_gateway.node.common.counters import GatewayCounters
+from tutti_gateway.node.common.interfaces import DuplicateQueue, ReplySender
 
 REQUEST_ANSWERS = (EpochOpened, EpochFenced, TopicOpened, Done, Denied, StatusAnswer)
 
 
-class Answers:
+class Replies:
     """Gathers the replies of a turn for each session, and sends them at its end."""
 
     def __init__(
         self,
         sessions: Sessions,
-        clients: Clients,
-        lookups: LookUp,
-        lane_lookups: LookUp,
-        meters: Meters,
+        clients: ReplySender,
+        lookups: DuplicateQueue,
+        lane_lookups: DuplicateQueue,
+        meters: GatewayCounters,
         gone: Callable[[Session], None],
     ) -> None:
         """Begin without replies.

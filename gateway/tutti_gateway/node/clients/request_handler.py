@@ -28,18 +28,18 @@ from tutti.data.client_protocol import (
 )
 from tutti.data.frames.frame import Frame
 from tutti.errors import FormatError, NotAllowed, UsageError
-from tutti.security.tokens import ANYBODY, WHO
+from tutti.security.tokens import FULL_ACCESS, UNAUTHENTICATED
 from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.events import Event, SessionClosed, Submitted, SubmittedUnordered, at_once
+from tutti_gateway.core.protocol.events import Event, SessionClosed, Submitted, SubmittedUnordered, group_events
 from tutti_gateway.node.clients import control_requests
-from tutti_gateway.node.clients.batch_validation import Gate
+from tutti_gateway.node.clients.batch_validation import BatchValidator
 from tutti_gateway.node.clients.port import PARTS_MAX, Message
-from tutti_gateway.node.clients.replies import Answers
+from tutti_gateway.node.clients.replies import Replies
 from tutti_gateway.node.clients.sessions import Session, Sessions
-from tutti_gateway.node.common.counters import Meters
+from tutti_gateway.node.common.counters import GatewayCounters
 
 if TYPE_CHECKING:  # only a gateway with tokens loads this module
-    from tutti_gateway.node.clients.authorization import Admission
+    from tutti_gateway.node.clients.authorization import Authorizer
 
 CLIENT_NAME_CHARACTERS_MAX = 100
 _SUBMITS = (SUBMIT, SUBMIT_UNORDERED)
@@ -47,7 +47,7 @@ SESSION_BYTES = 16
 _NO_SESSION = "the connection has no session at this gateway: send Hello first"
 
 
-class Reception:
+class RequestHandler:
     """Handles the messages of clients. Owned by the driver's thread."""
 
     def __init__(
@@ -55,12 +55,12 @@ class Reception:
         step: Callable[[Event], None],
         confirm: Callable[[Callable[[bool], Event | None]], None],
         sessions: Sessions,
-        answers: Answers,
-        fences: control_requests.Fences,
-        books: control_requests.Books,
-        meters: Meters,
+        answers: Replies,
+        fences: control_requests.PendingFences,
+        books: control_requests.StatusDocuments,
+        meters: GatewayCounters,
         log: FilteringBoundLogger,
-        admission: Admission | None = None,
+        admission: Authorizer | None = None,
     ) -> None:
         """Begin without messages.
 
@@ -79,15 +79,15 @@ class Reception:
         self._books = books
         self._meters = meters
         self._log = log
-        self._validator = Gate()
-        self._turn = control_requests.Turn()
+        self._validator = BatchValidator()
+        self._turn = control_requests.TurnDocuments()
         self._unconfirmed: set[tuple[int, int]] = set()  # (session, request) of each fence that waits for `confirm`
         self.leave_asked = False  # True once a client with admin rights has asked this gateway to leave the group
 
     def take(self, messages: Iterable[Message], now_us: int) -> None:
         """Handle messages, in the order in which each client sent them; `now_us` is monotonic."""
         self._validator.begin_turn()
-        self._turn = control_requests.Turn()
+        self._turn = control_requests.TurnDocuments()
         submitted: dict[int, tuple[Session, list[Frame]]] = {}
         for message in messages:
             parts = message.parts
@@ -110,7 +110,7 @@ class Reception:
             except FormatError as error:
                 self._meters.messages_malformed += 1
                 self._deny(message.routing, "malformed", str(error))
-        for event in at_once([_submitted(session, good) for session, good in submitted.values() if good]):
+        for event in group_events([_submitted(session, good) for session, good in submitted.values() if good]):
             self._step(event)
 
     def _check(self, session: Session, frames: list[Frame]) -> list[Frame]:
@@ -206,7 +206,7 @@ class Reception:
             reason = f"a session token must have {SESSION_BYTES} random bytes, and this one has {len(hello.session)}"
             self._deny(routing, "malformed", reason)
             return
-        access = ANYBODY
+        access = FULL_ACCESS
         if self._admission is not None:
             try:
                 access = self._admission.access(routing, hello)
@@ -235,7 +235,9 @@ class Reception:
         if self._admission is not None:
             for session in self._admission.over(self._sessions.everyone()):
                 self._log.info("a session ends: its token is no longer valid", token=session.access.name, client=session.client)
-                self._deny(session.routing, WHO, "the token was revoked or has expired: ask the operator for a new token")
+                self._deny(
+                    session.routing, UNAUTHENTICATED, "the token was revoked or has expired: ask the operator for a new token"
+                )
                 self.close(session)
 
     def _deny(self, routing: bytes, code: str, reason: str, request: int = 0, *, retry: bool = False) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tutti.security.tokens import ANYBODY, Access
+from tutti.security.tokens import FULL_ACCESS, Access
 from tutti_gateway.core import limits
 
 _US = 1_000_000
@@ -39,7 +39,7 @@ class Session:
     heard_us: int
     requests: set[int] = field(default_factory=set)
     form: bytes = b""
-    access: Access = ANYBODY
+    access: Access = FULL_ACCESS
     topics: set[int] = field(default_factory=set)
     producers: set[int] = field(default_factory=set)
     _tables: float = 0.0  # bytes of producer tables sent, less the allowance that has accrued until `_tables_us`

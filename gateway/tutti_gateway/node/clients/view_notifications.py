@@ -10,16 +10,16 @@ from collections.abc import Callable
 
 from tutti.data.client_protocol import Welcome, encode_control
 from tutti.data.gateway_states import CUT_OFF
-from tutti_gateway.node.clients.replies import Answers
+from tutti_gateway.node.clients.replies import Replies
 from tutti_gateway.node.clients.sessions import Sessions
 
 _Facts = tuple[dict[str, str], tuple[str, ...], bool, str]
 
 
-class News:
+class ViewNotifications:
     """Sends a Welcome to every client when the facts in it have changed. Owned by the driver's thread."""
 
-    def __init__(self, welcome: Callable[[], Welcome], sessions: Sessions, answers: Answers) -> None:
+    def __init__(self, welcome: Callable[[], Welcome], sessions: Sessions, answers: Replies) -> None:
         """Begin without a last notification; `welcome` makes a current Welcome."""
         self._welcome = welcome
         self._sessions = sessions

@@ -10,7 +10,7 @@ from tutti.data.histograms import LATENCY_BOUNDS_US, Histogram
 FRAMES_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16_384)
 
 
-class Meters:
+class GatewayCounters:
     """Counters of the socket thread. Only that thread writes them; another thread may read a slightly older value."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Meters:
         }
 
 
-class DiskMeters:
+class DiskCounters:
     """Counters of a thread that writes to the disk. Only that thread writes them."""
 
     def __init__(self) -> None:

@@ -7,27 +7,27 @@ from typing import Protocol
 
 from tutti.data.client_protocol import Duplicate
 from tutti.data.frames.frame import Frame
-from tutti.data.hard_state import Scalars
-from tutti.log.files.options import Space
+from tutti.data.hard_state import HardState
+from tutti.log.files.options import FreeSpace
 from tutti.zmtp.server import Sent
 from tutti_gateway.core.protocol.actions import (
     Action,
     Deliver,
     DeliverUnordered,
     LaneHeld,
-    Mend,
-    MendLane,
     Persist,
     PersistLane,
     ReadLane,
     ReadLog,
     ReadSnapshot,
+    RepairLane,
+    RepairLog,
 )
 from tutti_gateway.core.protocol.events import Event, LaneLog, Now, TrimProposed
-from tutti_gateway.log.upkeep.retention import Held
+from tutti_gateway.log.upkeep.retention import HeldSegments
 
 
-class Lost(Protocol):
+class UnreadableRange(Protocol):
     """A range of positions that cannot be read."""
 
     @property
@@ -39,14 +39,14 @@ class Lost(Protocol):
         """The last unreadable position."""
 
 
-class Snapshots(Protocol):
+class SnapshotScrubber(Protocol):
     """The part of `tutti_gateway.log.upkeep.snapshot_scrubber.Snapshots` that the disk thread uses."""
 
     def news(self) -> list[str]:
         """Return the findings since the last call, one sentence each."""
 
 
-class Mender(Protocol):
+class Scrubber(Protocol):
     """The part of `tutti_gateway.log.upkeep.scrubber.Mender` that the disk thread uses."""
 
     told: str
@@ -55,11 +55,11 @@ class Mender(Protocol):
     rounds: int
 
     @property
-    def snapshots(self) -> Snapshots:
+    def snapshots(self) -> SnapshotScrubber:
         """The scrubber of snapshots, which runs as part of this scrubber."""
 
     @property
-    def lost(self) -> Lost | None:
+    def lost(self) -> UnreadableRange | None:
         """The range to fetch from another gateway, None if every frame is readable."""
 
     @property
@@ -92,7 +92,7 @@ class DiskQueue(Protocol):
     def read(self, action: ReadLog | ReadSnapshot) -> None:
         """Queue a read of the log or of a snapshot."""
 
-    def mend(self, action: Mend) -> None:
+    def mend(self, action: RepairLog) -> None:
         """Queue frames that replace lost ones."""
 
     def deliver(self, action: Deliver) -> None:
@@ -114,7 +114,7 @@ class LaneQueue(Protocol):
     def held(self, action: LaneHeld) -> None:
         """Queue the position up to which every gateway has a lane."""
 
-    def mend(self, action: MendLane) -> None:
+    def mend(self, action: RepairLane) -> None:
         """Queue frames that replace lost ones of a lane."""
 
     def show(self, run: DeliverUnordered) -> None:
@@ -127,7 +127,7 @@ class LaneQueue(Protocol):
         """Queue the numbers of producers whose state the ordered log has deleted."""
 
 
-class Ticking(Protocol):
+class TimeSource(Protocol):
     """The clock of the driver."""
 
     def now(self) -> Now:
@@ -137,14 +137,14 @@ class Ticking(Protocol):
         """Return the monotonic time, us."""
 
 
-class Clients(Protocol):
+class ReplySender(Protocol):
     """The sending side of the client port."""
 
     def send(self, routing: bytes, data: bytes) -> Sent:
         """Send one message, or drop it; never waits."""
 
 
-class LookUp(Protocol):
+class DuplicateQueue(Protocol):
     """Looks up the offsets of duplicates."""
 
     @property
@@ -155,14 +155,14 @@ class LookUp(Protocol):
         """Queue duplicates of a session."""
 
 
-class Trimming(Protocol):
+class TrimPolicy(Protocol):
     """The part of `tutti_gateway.log.upkeep.retention.Trimming` that the disk thread uses."""
 
     def propose(self, now_us: int) -> TrimProposed | None:
         """Return the trim that retention allows at a time (us, UTC), or None."""
 
     @property
-    def held(self) -> Held | None:
+    def held(self) -> HeldSegments | None:
         """The data that retention would trim but a named reader holds back, None if there is none."""
 
     def piece(self, position: int, at: int) -> tuple[int, int, bytes]:
@@ -173,7 +173,7 @@ class Log(Protocol):
     """The part of `tutti_gateway.log.writer.LogWriter` that the disk thread uses. After `DiskFull` every call may be repeated."""
 
     @property
-    def mender(self) -> Mender:
+    def mender(self) -> Scrubber:
         """The scrubber of the decided log."""
 
     def append(self, frames: Sequence[Frame], *, must: bool = False) -> None:
@@ -182,7 +182,7 @@ class Log(Protocol):
     def sync(self) -> None:
         """Make all appended frames durable."""
 
-    def write_scalars(self, scalars: Scalars) -> None:
+    def write_scalars(self, scalars: HardState) -> None:
         """Make the hard state durable."""
 
     def cut(self, position: int) -> None:
@@ -197,11 +197,11 @@ class Log(Protocol):
     def idle(self) -> bool:
         """Do background work while nothing is queued; return True to be called again soon."""
 
-    def space(self) -> Space:
+    def space(self) -> FreeSpace:
         """Return the free disk space."""
 
     @property
-    def trimming(self) -> Trimming:
+    def trimming(self) -> TrimPolicy:
         """Retention of the log."""
 
     def replace(self, snapshot: bytes) -> None:

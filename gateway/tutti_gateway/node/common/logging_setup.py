@@ -9,12 +9,12 @@ from typing import Literal
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor
 
-from tutti.runtime.lossy_log_file import Unfailing
+from tutti.runtime.lossy_log_file import LossyLogFile
 
 
 def set_up(gateway: str, level: Literal["info", "debug"] = "info") -> FilteringBoundLogger:
     """Configure structlog for this process; return a logger that adds the gateway's name and drops lines below `level`."""
-    terminal, file = sys.stderr.isatty(), Unfailing(sys.stderr)
+    terminal, file = sys.stderr.isatty(), LossyLogFile(sys.stderr)
 
     def count(_logger: object, _method: str, event: EventDict) -> EventDict:
         """Add the number of log lines that were lost before this line, if any."""

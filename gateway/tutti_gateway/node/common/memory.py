@@ -12,14 +12,14 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _STATM = "/proc/self/statm"
 _STATM_BYTES_MAX = 200
 
-trim = malloc.give_back
-collapse = malloc.collapse
+trim = malloc.release_free_memory
+collapse = malloc.use_huge_pages
 
 
 def tune() -> bool:
     """Keep messages on the heap; call before other threads start. Return False if the C library lacks mallopt."""
     resident_bytes()
-    return malloc.tune(
+    return malloc.configure_allocator(
         mmap=limits.MALLOC_MMAP_BYTES,
         trim=limits.MALLOC_TRIM_BYTES,
         top_pad=limits.MALLOC_TOP_PAD_BYTES,

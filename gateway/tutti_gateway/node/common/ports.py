@@ -44,7 +44,7 @@ def wait_free(wanted: Mapping[str, Address]) -> None:
             except PortInUse:
                 if time.monotonic() >= deadline:
                     raise
-                time.sleep(limits.PORT_LOOK_US / US)
+                time.sleep(limits.PORT_CHECK_US / US)
 
 
 def _check_free(whose: str, address: Address) -> None:

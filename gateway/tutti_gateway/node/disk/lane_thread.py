@@ -24,14 +24,14 @@ from structlog.typing import FilteringBoundLogger
 from tutti.data.frames.frame import Frame
 from tutti.data.lane_name import LaneName
 from tutti.errors import DiskFull
-from tutti.log.read.lane_reader import End
+from tutti.log.read.lane_reader import LaneEnd
 from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.actions import DeliverUnordered, LaneHeld, MendLane, PersistLane, ReadLane
-from tutti_gateway.core.protocol.events import Event, LaneLog, LanePersisted, LaneRead, LaneRotted
+from tutti_gateway.core.protocol.actions import DeliverUnordered, LaneHeld, PersistLane, ReadLane, RepairLane
+from tutti_gateway.core.protocol.events import Event, LaneCorrupt, LaneLog, LanePersisted, LaneRead
 from tutti_gateway.core.protocol.messages import LaneBegin
-from tutti_gateway.node.common.counters import DiskMeters
-from tutti_gateway.node.disk.scrub_schedule import LATE_S, Sparing
-from tutti_gateway.node.disk.worker_thread import Working
+from tutti_gateway.node.common.counters import DiskCounters
+from tutti_gateway.node.disk.scrub_schedule import LATE_S, ScrubGuard
+from tutti_gateway.node.disk.worker_thread import DiskWorker
 
 US = 1_000_000
 NS_PER_US = 1000
@@ -61,13 +61,13 @@ class LaneLogs(Protocol):
     def hurried(self) -> bool:
         """True if a suspected lane is to be checked soon."""
 
-    def look(self) -> LaneRotted | None:
+    def look(self) -> LaneCorrupt | None:
         """Scrub the next piece; return the lost range of its lane if that has changed."""
 
     def news(self) -> list[str]:
         """Return the new findings about snapshots and lanes that cannot be opened, one sentence each."""
 
-    def mend(self, action: MendLane) -> LaneRotted:
+    def mend(self, action: RepairLane) -> LaneCorrupt:
         """Write frames that replace lost ones; return the range that is still lost."""
 
     def persist(self, action: PersistLane) -> None:
@@ -112,7 +112,7 @@ class LaneFacts(NamedTuple):
 NO_FACTS = LaneFacts()
 
 
-class LaneDisk(Working[PersistLane | ReadLane | MendLane | LaneHeld | DeliverUnordered | tuple[int, ...] | bytes]):
+class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | DeliverUnordered | tuple[int, ...] | bytes]):
     """Carries out PersistLane, ReadLane and DeliverUnordered, in a thread of its own or, in tests, by `run_once`.
 
     Attributes:
@@ -126,7 +126,7 @@ class LaneDisk(Working[PersistLane | ReadLane | MendLane | LaneHeld | DeliverUno
         report: Callable[[Event], None],
         indexed: Callable[[], None],
         log: FilteringBoundLogger,
-        ends: Mapping[LaneName, End],
+        ends: Mapping[LaneName, LaneEnd],
     ) -> None:
         """Prepare the thread; `start` starts it.
 
@@ -144,12 +144,12 @@ class LaneDisk(Working[PersistLane | ReadLane | MendLane | LaneHeld | DeliverUno
         self._waiting: deque[PersistLane] = deque()  # actions taken from the queue whose frames are not durable yet
         self._decided: deque[DeliverUnordered] = deque()
         self._reads: deque[ReadLane] = deque()
-        self._repairs: deque[MendLane] = deque()
-        self._scrub_guard = Sparing(log)
+        self._repairs: deque[RepairLane] = deque()
+        self._scrub_guard = ScrubGuard(log)
         self._next_scrub_at = 0.0
         self._rounds = 0
         self._full_at = 0.0
-        self.meters = DiskMeters()
+        self.meters = DiskCounters()
         self.facts: dict[LaneName, LaneFacts] = {}
 
     # For the socket thread
@@ -158,7 +158,7 @@ class LaneDisk(Working[PersistLane | ReadLane | MendLane | LaneHeld | DeliverUno
         """Set the recovered state of each lane."""
         for log in lanes:
             lane = LaneName(log.origin, log.incarnation)
-            end = self._ends.get(lane) if log.halted else End(log.position, log.offset)
+            end = self._ends.get(lane) if log.halted else LaneEnd(log.position, log.offset)
             self.facts[lane] = LaneFacts(end.position, end.offset, log.halted) if end else LaneFacts(None, None, log.halted)
 
     def persist(self, action: PersistLane) -> None:
@@ -175,7 +175,7 @@ class LaneDisk(Working[PersistLane | ReadLane | MendLane | LaneHeld | DeliverUno
         """Queue the position up to which every gateway has a lane."""
         self._queue.put(action)
 
-    def mend(self, action: MendLane) -> None:
+    def mend(self, action: RepairLane) -> None:
         """Queue frames that replace lost ones."""
         self._queue.put(action)
 
@@ -229,7 +229,7 @@ class LaneDisk(Working[PersistLane | ReadLane | MendLane | LaneHeld | DeliverUno
                 self._waiting.append(item)
             elif isinstance(item, ReadLane):
                 self._reads.append(item)
-            elif isinstance(item, MendLane):
+            elif isinstance(item, RepairLane):
                 self._repairs.append(item)
             elif isinstance(item, LaneHeld):
                 self._logs.held(item)
@@ -344,7 +344,7 @@ class LaneDisk(Working[PersistLane | ReadLane | MendLane | LaneHeld | DeliverUno
         for finding in logs.news():
             self._log.warning(_FINDING, told=finding)
         round_done, self._rounds = logs.rounds > self._rounds, logs.rounds
-        self._next_scrub_at = time.monotonic() + (limits.SCRUB_REST_US if round_done else limits.SCRUB_WAIT_US) / US
+        self._next_scrub_at = time.monotonic() + (limits.SCRUB_PAUSE_US if round_done else limits.SCRUB_WAIT_US) / US
         return logs.hurried
 
     def _repair(self) -> bool:
@@ -360,7 +360,7 @@ class LaneDisk(Working[PersistLane | ReadLane | MendLane | LaneHeld | DeliverUno
         except DiskFull:
             left = None
         if left is None:  # the repair failed, so the same range is still lost and is requested again after a while
-            self._report(LaneRotted(*lane, action.frames[0].position, action.frames[-1].position))
+            self._report(LaneCorrupt(*lane, action.frames[0].position, action.frames[-1].position))
         else:
             self._report(left)
             if not left.first and lane not in self._logs.damaged:

@@ -20,24 +20,24 @@ import msgspec
 from structlog.typing import FilteringBoundLogger
 
 from tutti.data.frames.frame import Frame, Kind
-from tutti.data.hard_state import Scalars
+from tutti.data.hard_state import HardState
 from tutti.errors import DiskFull, invariant
-from tutti.log.files.options import Space
+from tutti.log.files.options import FreeSpace
 from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.actions import Deliver, Mend, Persist, ReadLog, ReadSnapshot
+from tutti_gateway.core.protocol.actions import Deliver, Persist, ReadLog, ReadSnapshot, RepairLog
 from tutti_gateway.core.protocol.events import Event, LogRead, Persisted, SnapshotRead, SpaceChanged
-from tutti_gateway.log.upkeep.retention import Held
-from tutti_gateway.node.common.counters import DiskMeters
+from tutti_gateway.log.upkeep.retention import HeldSegments
+from tutti_gateway.node.common.counters import DiskCounters
 from tutti_gateway.node.common.interfaces import Log
-from tutti_gateway.node.disk.scrub_schedule import LATE_S, Scrubbing
-from tutti_gateway.node.disk.worker_thread import Working
+from tutti_gateway.node.disk.scrub_schedule import LATE_S, ScrubSchedule
+from tutti_gateway.node.disk.worker_thread import DiskWorker
 
 US = 1_000_000
 NS_PER_US = 1000
 _URGENT = frozenset({Kind.ABORT, Kind.VIEW, Kind.ROSTER})
 
 
-class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
+class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLog | int]):
     """Carries out Persist, ReadLog and Deliver, in a thread of its own or, in tests, by `run_once`."""
 
     def __init__(
@@ -61,7 +61,7 @@ class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
         self._waiting: deque[Persist] = deque()  # actions taken from the queue whose frames are not durable yet
         self._decided: deque[Deliver] = deque()
         self._reads: deque[ReadLog | ReadSnapshot] = deque()
-        self.scrubbing = Scrubbing(writer.mender, report, log)
+        self.scrubbing = ScrubSchedule(writer.mender, report, log)
         self._rows_wait = False  # True while index rows wait for free disk space
         self._decided_at = 0.0  # time at which the oldest waiting run was taken from the queue
         self._now = self._space_checked_at = self._retention_checked_at = 0.0
@@ -70,16 +70,16 @@ class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
             Deliver: self._decided.append,
             ReadLog: self._reads.append,
             ReadSnapshot: self._reads.append,
-            Mend: self.scrubbing.put,
+            RepairLog: self.scrubbing.put,
             int: self.scrubbing.suspect,
             type(None): self._stop_asked,
         }
-        self.space = Space(0, False, "")
+        self.space = FreeSpace(0, False, "")
         self.beside: Callable[[], str] = str  # returns why another writer to this disk has no free space, or an empty string
         self.group_time_us: Callable[[], int] = int  # returns the time that the voters' clocks agree on, 0 while it is unknown
         self._full_at = 0.0
         self._reported_low = False
-        self.meters = DiskMeters()
+        self.meters = DiskCounters()
 
     # For the socket thread
 
@@ -92,7 +92,7 @@ class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
         """Queue a read of the log, or of its first snapshot."""
         self._queue.put(action)
 
-    def mend(self, action: Mend) -> None:
+    def mend(self, action: RepairLog) -> None:
         """Queue frames that replace lost ones."""
         self._queue.put(action)
 
@@ -106,7 +106,7 @@ class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
         self._on_new_records()
 
     @property
-    def held(self) -> Held | None:
+    def held(self) -> HeldSegments | None:
         """The data that retention would trim but a named reader holds back, None if there is none."""
         return self._writer.trimming.held
 
@@ -188,7 +188,7 @@ class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
             return False  # a later scrub round writes the missing file
 
     def _round(self) -> bool:
-        if self._now - self._space_checked_at >= limits.SPACE_LOOK_US / US:
+        if self._now - self._space_checked_at >= limits.SPACE_CHECK_US / US:
             self._check_space()
             self._check_retention()
         waited = self._rows_wait and self._index()
@@ -253,7 +253,7 @@ class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
         frames: list[Frame] = []
         token = size = 0
         done = 0
-        scalars: Scalars | None = None
+        scalars: HardState | None = None
         for action in waiting:
             if (
                 (action.scalars is not None and frames)
@@ -351,7 +351,7 @@ class Disk(Working[Persist | ReadLog | ReadSnapshot | Deliver | Mend | int]):
     def _check_retention(self) -> None:
         """Report the trim that retention allows to the stack, again at each interval until the trim is done."""
         now = self._now
-        if now - self._retention_checked_at >= limits.RETENTION_LOOK_US / US:
+        if now - self._retention_checked_at >= limits.RETENTION_CHECK_US / US:
             self._retention_checked_at = now
             proposed = self._writer.trimming.propose(self.group_time_us())
             if proposed is not None:

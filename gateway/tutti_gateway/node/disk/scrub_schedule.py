@@ -16,9 +16,9 @@ from structlog.typing import FilteringBoundLogger
 
 from tutti.errors import DiskFailed, DiskFull
 from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.actions import Mend
-from tutti_gateway.core.protocol.events import Event, Rotted
-from tutti_gateway.node.common.interfaces import Mender
+from tutti_gateway.core.protocol.actions import RepairLog
+from tutti_gateway.core.protocol.events import Event, LogCorrupt
+from tutti_gateway.node.common.interfaces import Scrubber
 
 US = 1_000_000
 _LOST = "a part of the log cannot be read; another gateway that has it sends a copy; without one, run `tutti log repair`"
@@ -28,7 +28,7 @@ LATE_S = 2.0  # a disk that is never idle scrubs when a scrub is overdue by this
 Result = TypeVar("Result")
 
 
-class Sparing:
+class ScrubGuard:
     """Runs scrub steps so that a failure in them does not stop the disk thread.
 
     Attributes:
@@ -64,10 +64,10 @@ class Sparing:
         return None
 
 
-class Scrubbing(Sparing):
+class ScrubSchedule(ScrubGuard):
     """Scrub and repair of the ordered log. Owned by the disk thread, except for `to_dict`."""
 
-    def __init__(self, mender: Mender, report: Callable[[Event], None], log: FilteringBoundLogger) -> None:
+    def __init__(self, mender: Scrubber, report: Callable[[Event], None], log: FilteringBoundLogger) -> None:
         """Begin without repairs.
 
         Args:
@@ -78,7 +78,7 @@ class Scrubbing(Sparing):
         super().__init__(log)
         self._scrubber = mender
         self._report = report
-        self._repairs: deque[Mend] = deque()
+        self._repairs: deque[RepairLog] = deque()
         self._next_scrub_at = 0.0
         self._rounds = 0
 
@@ -87,7 +87,7 @@ class Scrubbing(Sparing):
         """The number of repairs that wait to be written."""
         return len(self._repairs)
 
-    def put(self, action: Mend) -> None:
+    def put(self, action: RepairLog) -> None:
         """Queue frames that replace lost ones."""
         if not self.over:
             self._repairs.append(action)
@@ -140,12 +140,12 @@ class Scrubbing(Sparing):
         for finding in mender.snapshots.news():
             self._log.warning(SNAPSHOT, told=finding)
         round_done, self._rounds = mender.rounds > self._rounds, mender.rounds
-        self._next_scrub_at = time.monotonic() + (limits.SCRUB_REST_US if round_done else limits.SCRUB_WAIT_US) / US
+        self._next_scrub_at = time.monotonic() + (limits.SCRUB_PAUSE_US if round_done else limits.SCRUB_WAIT_US) / US
         return mender.hurried
 
     def _report_lost(self) -> None:
         lost = self._scrubber.lost
-        self._report(Rotted(lost.first, lost.last) if lost is not None else Rotted(0, 0))
+        self._report(LogCorrupt(lost.first, lost.last) if lost is not None else LogCorrupt(0, 0))
 
     def to_dict(self) -> dict[str, object]:
         """Return the figures for the status: the lost range, losses found, frames repaired and completed scrub rounds."""

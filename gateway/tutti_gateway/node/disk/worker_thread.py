@@ -13,14 +13,14 @@ from tutti.errors import DiskFull, TuttiError
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.events import Event, WriteFailed
 from tutti_gateway.node.common.mailbox import Mailbox
-from tutti_gateway.node.common.thread_join import ended
+from tutti_gateway.node.common.thread_join import join_bounded
 
 US_PER_MS = 1000
 
 Item = TypeVar("Item")
 
 
-class Working(ABC, Generic[Item]):
+class DiskWorker(ABC, Generic[Item]):
     """The common part of the disk thread and the lane thread.
 
     Attributes:
@@ -80,7 +80,7 @@ class Working(ABC, Generic[Item]):
         """
         self._on_end = last or _nothing
         self._queue.put(None)
-        if not ended(self._thread, hurried):
+        if not join_bounded(self._thread, hurried):
             self._log.error(
                 "the disk hangs: the gateway exits without waiting for it, as in a crash; no acknowledged record is lost",
                 thread=self._name,
@@ -111,7 +111,7 @@ class Working(ABC, Generic[Item]):
             # Idle work may free disk space, so a full disk does not stop it.
             soon = (busy and not timed_out) or (not self.failed and self._guarded(self._idle_unless_full)) or bool(self.full)
             nap_us = limits.MARK_IDLE_US - limits.MARK_LATE_US
-            timed_out = self._queue.wait((nap_us if soon else limits.SPACE_LOOK_US) // US_PER_MS, nap=soon)
+            timed_out = self._queue.wait((nap_us if soon else limits.SPACE_CHECK_US) // US_PER_MS, nap=soon)
 
     def _idle_unless_full(self) -> bool:
         try:

@@ -11,8 +11,8 @@ from tutti_gateway.core.protocol.actions import Dropped, Peers, Send
 from tutti_gateway.transport.interface import Transport
 
 
-class Known(Protocol):
-    """The part of the stack that `Network` uses."""
+class StackIdentity(Protocol):
+    """The part of the stack that `PeerNetwork` uses."""
 
     @property
     def me(self) -> int:
@@ -23,10 +23,10 @@ class Known(Protocol):
         """Uuid of the group's log."""
 
 
-class Network:
+class PeerNetwork:
     """One transport and the peers that it reaches. Owned by the driver's thread."""
 
-    def __init__(self, transport: Transport, known: Known, log: FilteringBoundLogger) -> None:
+    def __init__(self, transport: Transport, known: StackIdentity, log: FilteringBoundLogger) -> None:
         """Use a transport.
 
         Args:

@@ -25,7 +25,7 @@ from tutti_gateway.core.protocol.actions import Action
 from tutti_gateway.core.protocol.codec import encode_lean_actions, encode_lean_event
 from tutti_gateway.core.protocol.events import Event, Now, StackConfig
 from tutti_gateway.node.common.interfaces import Stack
-from tutti_gateway.node.common.thread_join import ended
+from tutti_gateway.node.common.thread_join import join_bounded
 from tutti_gateway.node.replay.recording_format import (
     SUFFIX,
     Closed,
@@ -116,7 +116,7 @@ class Recorder:
         """Write the remaining items; waits for a bounded time."""
         self._ending = True
         self._wake.set()
-        ended(self._thread, lambda: False)
+        join_bounded(self._thread, lambda: False)
 
     # The thread
 

@@ -42,7 +42,7 @@ class Difference(msgspec.Struct, frozen=True):
     again: tuple[str, ...]
 
 
-class Rerun(msgspec.Struct, frozen=True):
+class ReplayResult(msgspec.Struct, frozen=True):
     """The result of a replay.
 
     Attributes:
@@ -65,7 +65,7 @@ class Rerun(msgspec.Struct, frozen=True):
     difference: Difference | None
 
 
-def rerun(path: Path | str, reach: Callable[[int, int], None] = lambda done, size: None) -> Rerun:
+def replay_run(path: Path | str, reach: Callable[[int, int], None] = lambda done, size: None) -> ReplayResult:
     """Replay a recording.
 
     Args:
@@ -84,7 +84,7 @@ def rerun(path: Path | str, reach: Callable[[int, int], None] = lambda done, siz
         recording.close()
 
 
-def _rerun(recording: Recording, reach: Callable[[int, int], None]) -> Rerun:
+def _rerun(recording: Recording, reach: Callable[[int, int], None]) -> ReplayResult:
     stack = Stack(Random, recording.header.config)
     events = first_us = last_us = 0
     raised = ""
@@ -97,7 +97,7 @@ def _rerun(recording: Recording, reach: Callable[[int, int], None]) -> Rerun:
             break
         raised = step.error if isinstance(step, Raised) else ""
         events += 1
-    return Rerun(recording.header, events, first_us, last_us, recording.closed, recording.torn, raised, difference)
+    return ReplayResult(recording.header, events, first_us, last_us, recording.closed, recording.torn, raised, difference)
 
 
 def _step(stack: Stack, step: Stepped | Raised, number: int) -> Difference | None:

@@ -166,7 +166,7 @@ class Supervisor:
                     if self._on_ready is not None:
                         self._on_ready()
                 now = time.monotonic()
-                if now - probed_at >= limits.READS_LOOK_US / US:
+                if now - probed_at >= limits.READS_CHECK_US / US:
                     probed_at = now
                     if all(_responds(host, port, self._probe) for host, port in self._ports):
                         answered_at = time.monotonic()

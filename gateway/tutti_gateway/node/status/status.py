@@ -14,22 +14,22 @@ from typing import Protocol
 import orjson
 
 from tutti import limits as common_limits
-from tutti.data.addresses import client_part
+from tutti.data.addresses import client_address
 from tutti.data.client_protocol import PROTOCOL, Welcome
 from tutti.data.lane_name import LaneName
 from tutti.data.log_state import LogState, Producer
 from tutti.data.view_id import view_text
-from tutti.log.files.options import Space
+from tutti.log.files.options import FreeSpace
 from tutti_gateway.config import Address, Config
 from tutti_gateway.core import limits
 from tutti_gateway.core.view.group_status import SILENT, Member
-from tutti_gateway.log.upkeep.retention import Held
+from tutti_gateway.log.upkeep.retention import HeldSegments
 from tutti_gateway.node.common import memory
-from tutti_gateway.node.common.counters import DiskMeters, Meters
+from tutti_gateway.node.common.counters import DiskCounters, GatewayCounters
 from tutti_gateway.node.disk.lane_thread import NO_FACTS, LaneFacts
 
 
-class Decided(Protocol):
+class StackFacts(Protocol):
     """The part of the stack that the status documents use."""
 
     @property
@@ -45,10 +45,10 @@ class Decided(Protocol):
         """The state of the log up to the frontier; read-only."""
 
 
-class Standing(Protocol):
+class DriverFacts(Protocol):
     """The part of the driver that the status documents use."""
 
-    meters: Meters
+    meters: GatewayCounters
     position: int
     offset: int
     halted: str
@@ -107,17 +107,17 @@ class GroupFacts(Protocol):
 class DiskFacts(Protocol):
     """The part of the disk thread that the status documents use."""
 
-    space: Space
+    space: FreeSpace
     failed: str
     full: str
-    meters: DiskMeters
+    meters: DiskCounters
 
     @property
     def depth(self) -> int:
         """The number of queued items."""
 
     @property
-    def held(self) -> Held | None:
+    def held(self) -> HeldSegments | None:
         """The data that retention would trim but a named reader holds back, None if there is none."""
 
     def damage(self) -> dict[str, object]:
@@ -130,7 +130,7 @@ class LanesFacts(Protocol):
     facts: dict[LaneName, LaneFacts]
     failed: str
     full: str
-    meters: DiskMeters
+    meters: DiskCounters
 
     @property
     def starts(self) -> dict[LaneName, int]:
@@ -160,14 +160,14 @@ class LookupFacts(Protocol):
         """The number of duplicates that wait for their offset."""
 
 
-class Books:
+class StatusDocuments:
     """Makes the status documents. Used by the socket thread; a status takes a tenth of a millisecond."""
 
     def __init__(
         self,
         config: Config,
-        stack: Decided,
-        driver: Standing,
+        stack: StackFacts,
+        driver: DriverFacts,
         disk: DiskFacts,
         lookups: LookupFacts,
         reads: ReadsFacts,
@@ -275,7 +275,7 @@ class Books:
 
     def _gateways(self, members: list[Member]) -> dict[str, str]:
         """Return the client url of each gateway; for this gateway from its configuration, even if the log has another address."""
-        found = {member.name: f"tutti://{client_part(member.address)}" for member in members if member.address}
+        found = {member.name: f"tutti://{client_address(member.address)}" for member in members if member.address}
         return found | {self._config.name: self._url}
 
     def members(self) -> bytes:
@@ -435,7 +435,7 @@ def _differing(transport: dict[str, object]) -> dict[str, str]:
 
 
 def _member_document(member: Member) -> dict[str, object]:
-    return {**member._asdict(), "incarnation": member.incarnation.hex(), "address": client_part(member.address)}
+    return {**member._asdict(), "incarnation": member.incarnation.hex(), "address": client_address(member.address)}
 
 
 def _producer_document(number: int, producer: Producer) -> dict[str, object]:

@@ -31,19 +31,19 @@ from tutti.data.status_socket import (
 from tutti_gateway.core import limits
 
 
-class StatusAsked(NamedTuple):
+class StatusRequest(NamedTuple):
     """A request for the status; the socket thread calls `answer` with the JSON."""
 
     answer: Callable[[bytes], None]
 
 
-class IndexAsked(NamedTuple):
+class ReadIndexRequest(NamedTuple):
     """A request to confirm the frontier; the socket thread calls `answer` with True if it is confirmed."""
 
     answer: Callable[[bool], None]
 
 
-class Desk:
+class StatusSocketServer:
     """Receives requests of the reads process in a separate thread and passes them to the socket thread."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Desk:
 
     def open(
         self,
-        ask: Callable[[StatusAsked | IndexAsked], None],
+        ask: Callable[[StatusRequest | ReadIndexRequest], None],
         damaged: Callable[[int], None],
         lane_damaged: Callable[[bytes], None] = lambda incarnation: None,
         refused: Callable[[str, int], None] = lambda reason, times: None,
@@ -85,7 +85,7 @@ class Desk:
 
     def _run(
         self,
-        ask: Callable[[StatusAsked | IndexAsked], None],
+        ask: Callable[[StatusRequest | ReadIndexRequest], None],
         damaged: Callable[[int], None],
         lane_damaged: Callable[[bytes], None],
         refused: Callable[[str, int], None],
@@ -101,9 +101,9 @@ class Desk:
                 lane_damaged(token[TOKEN_BYTES:])
                 continue
             if token.startswith(READ_INDEX) and len(token) == 2 * TOKEN_BYTES:
-                ask(IndexAsked(partial(self._answer_index, token[TOKEN_BYTES:])))
+                ask(ReadIndexRequest(partial(self._answer_index, token[TOKEN_BYTES:])))
                 continue
-            ask(StatusAsked(lambda status, token=token: self._answer(token + _packed(status))))  # type: ignore[misc]  # bound at once
+            ask(StatusRequest(lambda status, token=token: self._answer(token + _packed(status))))  # type: ignore[misc]  # bound at once
 
     def _answer_index(self, token: bytes, confirmed: bool) -> None:
         self._answer(token + (CONFIRMED if confirmed else UNCONFIRMED))

@@ -73,8 +73,10 @@ class Tracer:
         self._decided = decided
         self._own_lane = own
         self._log = log
-        self._writing: deque[tuple[int, Mapping[str, object]]] = deque(maxlen=limits.BATCH_ROOM_FRAMES)  # token, fields to log
-        self._writing_lanes: deque[tuple[int, Mapping[str, object]]] = deque(maxlen=limits.BATCH_ROOM_FRAMES)
+        self._writing: deque[tuple[int, Mapping[str, object]]] = deque(
+            maxlen=limits.BATCH_UNDECIDED_FRAMES_MAX
+        )  # token, fields to log
+        self._writing_lanes: deque[tuple[int, Mapping[str, object]]] = deque(maxlen=limits.BATCH_UNDECIDED_FRAMES_MAX)
 
     def step(self, event: Event, now: Now) -> Sequence[Action]:
         """Step the stack, and log the event and the actions."""

@@ -7,7 +7,7 @@ from functools import partial
 from http import HTTPStatus
 from importlib import resources
 
-from tutti_gateway.reads.admin.http import Answer, Asked, Page
+from tutti_gateway.reads.admin.http import Page, PageResponse, QueryParameters
 
 FOLDER = resources.files("tutti_gateway.reads.admin") / "console"
 _TYPES = {
@@ -24,9 +24,9 @@ def table() -> Mapping[str, Page]:
     return {"/" if name == "index.html" else f"/console/{name}": partial(_file, name) for name in names}
 
 
-def _file(name: str, _asked: Asked) -> Answer:
+def _file(name: str, _asked: QueryParameters) -> PageResponse:
     """Return one file, read at each request; only people open the console, so a cache would save nothing."""
-    return Answer(HTTPStatus.OK, _type(name), (FOLDER / name).read_bytes(), {"cache-control": "no-cache"})
+    return PageResponse(HTTPStatus.OK, _type(name), (FOLDER / name).read_bytes(), {"cache-control": "no-cache"})
 
 
 def _type(name: str) -> str:

@@ -25,10 +25,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tutti.errors import NotAllowed
-from tutti.runtime.http_server import PLAIN, BoundedProtocol, Server, problem
-from tutti.security.tokens import WHO, Access
+from tutti.runtime.http_server import UVICORN_SETTINGS, BoundedProtocol, Server, problem
+from tutti.security.tokens import UNAUTHENTICATED, Access
 from tutti_gateway.core import limits
-from tutti_gateway.reads.common.authorization import Guard
+from tutti_gateway.reads.common.authorization import ReadsAuthorizer
 
 US = 1_000_000
 METHODS = ("GET", "HEAD")
@@ -46,7 +46,7 @@ _HEADERS = {
 }
 
 
-class Answer(NamedTuple):
+class PageResponse(NamedTuple):
     """The response of a page."""
 
     status: int
@@ -55,10 +55,10 @@ class Answer(NamedTuple):
     headers: Mapping[str, str] = MappingProxyType({})
 
 
-Asked = Mapping[str, str]
+QueryParameters = Mapping[str, str]
 """The query parameters of a request; of a repeated parameter the last one counts."""
 
-Page = Callable[[Asked], Answer]
+Page = Callable[[QueryParameters], PageResponse]
 """Makes the response of a page; runs in a worker thread, so it may wait a moment."""
 
 
@@ -72,12 +72,12 @@ class AdminProtocol(BoundedProtocol):
         return limits.HTTP_REQUEST_US_MAX / US
 
 
-def refusal(status: int, message: str) -> Answer:
+def error_response(status: int, message: str) -> PageResponse:
     """Return an error response."""
-    return Answer(status, "application/json", problem(status, message[: limits.ERROR_TEXT_BYTES_MAX]))
+    return PageResponse(status, "application/json", problem(status, message[: limits.ERROR_TEXT_BYTES_MAX]))
 
 
-class NoBodies:
+class BodyRejection:
     """Middleware that refuses a request with a body before reading the body."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -122,7 +122,7 @@ def check_page(access: Access, path: str, topic: str | None) -> None:
         access.require_admin(f"see {path}")
 
 
-def application(pages: Mapping[str, Page], guard: Guard | None = None, *, open_metrics: bool = False) -> ASGIApp:
+def application(pages: Mapping[str, Page], guard: ReadsAuthorizer | None = None, *, open_metrics: bool = False) -> ASGIApp:
     """Return the application that serves `pages` by path to the callers that `guard` authorizes."""
     open_pages = _OPEN | {METRICS} if open_metrics else _OPEN
 
@@ -138,7 +138,7 @@ def application(pages: Mapping[str, Page], guard: Guard | None = None, *, open_m
             topic = request.query_params.get("topic") or None
             guard.checked(lambda: check_page(access, path, topic if path == "/v1/records" else None))
         except NotAllowed as error:
-            known = error.code != WHO
+            known = error.code != UNAUTHENTICATED
             status = HTTPStatus.FORBIDDEN if known else HTTPStatus.UNAUTHORIZED
             headers = {} if known else {"www-authenticate": "Bearer"}
             return Response(problem(status, str(error)), status, headers, "application/json")
@@ -163,7 +163,7 @@ def application(pages: Mapping[str, Page], guard: Guard | None = None, *, open_m
         return Response(problem(status, message), status, {**_HEADERS, **headers}, "application/json")
 
     routes = [Route(path, handler(path, page), methods=list(METHODS)) for path, page in pages.items()]
-    return NoBodies(Starlette(routes=routes, exception_handlers={HTTPException: refused, Exception: refused}))
+    return BodyRejection(Starlette(routes=routes, exception_handlers={HTTPException: refused, Exception: refused}))
 
 
 class AdminServer:
@@ -173,7 +173,7 @@ class AdminServer:
         self,
         listener: socket.socket,
         pages: Mapping[str, Page],
-        guard: Guard | None = None,
+        guard: ReadsAuthorizer | None = None,
         tls: tuple[str, str] | None = None,
         *,
         open_metrics: bool = False,
@@ -194,7 +194,7 @@ class AdminServer:
             ssl_certfile=certificate,
             ssl_keyfile=key,
             http=AdminProtocol,
-            **PLAIN,
+            **UVICORN_SETTINGS,
             backlog=limits.HTTP_CONNECTIONS_MAX,
             timeout_keep_alive=limits.HTTP_REQUEST_US_MAX // US // 2,
             timeout_graceful_shutdown=1,

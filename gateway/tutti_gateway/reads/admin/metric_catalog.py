@@ -12,7 +12,7 @@ GAUGE, COUNTER, HISTOGRAM = "gauge", "counter", "histogram"
 MS, US = 1000, 1_000_000
 
 
-class Figure(NamedTuple):
+class MetricSpec(NamedTuple):
     """One metric.
 
     Attributes:
@@ -37,43 +37,45 @@ class Figure(NamedTuple):
         return f"{self.name}_total" if self.kind == COUNTER else self.name
 
 
-GROUPS: dict[str, tuple[Figure, ...]] = {
+METRIC_GROUPS: dict[str, tuple[MetricSpec, ...]] = {
     "The gateway": (
-        Figure("up", "tutti_up", GAUGE, "1 when the gateway answers the reads process"),
-        Figure(
+        MetricSpec("up", "tutti_up", GAUGE, "1 when the gateway answers the reads process"),
+        MetricSpec(
             "made.info",
             "tutti_info",
             GAUGE,
             "1, with the gateway's name, group, log and version as labels",
             ("gateway", "group", "log", "version"),
         ),
-        Figure("made.state", "tutti_state", GAUGE, "1 for the gateway's state, 0 for the others", ("state",)),
-        Figure("made.ready", "tutti_ready", GAUGE, "1 while the gateway accepts records, as /readyz reports"),
-        Figure("started_us", "tutti_start_time_seconds", GAUGE, "Start time of the gateway, seconds since 1970", divisor=US),
-        Figure("memory.resident_bytes", "tutti_memory_resident_bytes", GAUGE, "Resident memory of the gateway's process"),
-        Figure("reads_process.starts", "tutti_reads_starts", COUNTER, "Starts of the reads process"),
-        Figure("queues", "tutti_queue_length", GAUGE, "Items that wait in a queue, by queue", ("queue",)),
+        MetricSpec("made.state", "tutti_state", GAUGE, "1 for the gateway's state, 0 for the others", ("state",)),
+        MetricSpec("made.ready", "tutti_ready", GAUGE, "1 while the gateway accepts records, as /readyz reports"),
+        MetricSpec("started_us", "tutti_start_time_seconds", GAUGE, "Start time of the gateway, seconds since 1970", divisor=US),
+        MetricSpec("memory.resident_bytes", "tutti_memory_resident_bytes", GAUGE, "Resident memory of the gateway's process"),
+        MetricSpec("reads_process.starts", "tutti_reads_starts", COUNTER, "Starts of the reads process"),
+        MetricSpec("queues", "tutti_queue_length", GAUGE, "Items that wait in a queue, by queue", ("queue",)),
     ),
     "View and members": (
-        Figure(
+        MetricSpec(
             "made.view_number",
             "tutti_view_number",
             GAUGE,
             "Counter of the installed view, without the number of the coordinator that began the view",
         ),
-        Figure("made.view_members", "tutti_view_members", GAUGE, "Members of the view"),
-        Figure("made.coordinator", "tutti_coordinator", GAUGE, "1 while this gateway coordinates the view"),
-        Figure("views", "tutti_view_changes", COUNTER, "Views installed since the start"),
-        Figure("made.voters", "tutti_voters", GAUGE, "Gateways with a vote"),
-        Figure("made.silent", "tutti_members_silent", GAUGE, "Gateways of the group from which this gateway receives no messages"),
-        Figure(
+        MetricSpec("made.view_members", "tutti_view_members", GAUGE, "Members of the view"),
+        MetricSpec("made.coordinator", "tutti_coordinator", GAUGE, "1 while this gateway coordinates the view"),
+        MetricSpec("views", "tutti_view_changes", COUNTER, "Views installed since the start"),
+        MetricSpec("made.voters", "tutti_voters", GAUGE, "Gateways with a vote"),
+        MetricSpec(
+            "made.silent", "tutti_members_silent", GAUGE, "Gateways of the group from which this gateway receives no messages"
+        ),
+        MetricSpec(
             "lag",
             "tutti_member_lag_positions",
             GAUGE,
             "Decided positions that a member lacks, as last reported to this gateway",
             ("member",),
         ),
-        Figure(
+        MetricSpec(
             "made.round_trip",
             "tutti_member_round_trip_seconds",
             GAUGE,
@@ -83,48 +85,54 @@ GROUPS: dict[str, tuple[Figure, ...]] = {
         ),
     ),
     "Ingest": (
-        Figure("sessions", "tutti_sessions", GAUGE, "Client sessions"),
-        Figure("ingest.frames", "tutti_ingest_frames", COUNTER, "Frames accepted from clients"),
-        Figure("ingest.records", "tutti_ingest_records", COUNTER, "Records accepted from clients"),
-        Figure("ingest.bytes", "tutti_ingest_bytes", COUNTER, "Bytes of messages with batches received from clients"),
-        Figure("duplicates", "tutti_duplicates", COUNTER, "Duplicate frames, answered with the offset of the committed frame"),
-        Figure("requests", "tutti_requests", COUNTER, "Control requests of clients"),
-        Figure("messages_malformed", "tutti_malformed_messages", COUNTER, "Messages of clients that violate the protocol"),
-        Figure("sends_dropped", "tutti_dropped_sends", COUNTER, "Replies dropped because the client's queue was full"),
-        Figure(
+        MetricSpec("sessions", "tutti_sessions", GAUGE, "Client sessions"),
+        MetricSpec("ingest.frames", "tutti_ingest_frames", COUNTER, "Frames accepted from clients"),
+        MetricSpec("ingest.records", "tutti_ingest_records", COUNTER, "Records accepted from clients"),
+        MetricSpec("ingest.bytes", "tutti_ingest_bytes", COUNTER, "Bytes of messages with batches received from clients"),
+        MetricSpec("duplicates", "tutti_duplicates", COUNTER, "Duplicate frames, answered with the offset of the committed frame"),
+        MetricSpec("requests", "tutti_requests", COUNTER, "Control requests of clients"),
+        MetricSpec("messages_malformed", "tutti_malformed_messages", COUNTER, "Messages of clients that violate the protocol"),
+        MetricSpec("sends_dropped", "tutti_dropped_sends", COUNTER, "Replies dropped because the client's queue was full"),
+        MetricSpec(
             "connections_refused",
             "tutti_refused_connections",
             COUNTER,
             "Client connections refused at the connection limit, or for lack of file descriptors",
         ),
-        Figure("tokens.refused", "tutti_tokens_refused", COUNTER, "Requests refused because of their token, by reason", ("code",)),
-        Figure("tokens.trouble", "tutti_tokens_trouble", GAUGE, "1 while the token file cannot be read"),
-        Figure("refused", "tutti_refused", COUNTER, "Frames refused, by reason", ("code",)),
+        MetricSpec(
+            "tokens.refused", "tutti_tokens_refused", COUNTER, "Requests refused because of their token, by reason", ("code",)
+        ),
+        MetricSpec("tokens.trouble", "tutti_tokens_trouble", GAUGE, "1 while the token file cannot be read"),
+        MetricSpec("refused", "tutti_refused", COUNTER, "Frames refused, by reason", ("code",)),
     ),
     "Order, votes and decisions": (
-        Figure("frontier", "tutti_frontier_offset", GAUGE, "Offset of the next committed record"),
-        Figure("position", "tutti_frontier_position", GAUGE, "Last decided position of the ordered stream"),
-        Figure("start", "tutti_log_start_offset", GAUGE, "First available offset of the log"),
-        Figure("tick.number", "tutti_tick_number", GAUGE, "Number of the last tick"),
-        Figure("tick.time_us", "tutti_tick_timestamp_seconds", GAUGE, "Time of the last tick, seconds since 1970", divisor=US),
-        Figure("clock.ahead_us", "tutti_clock_ahead_seconds", GAUGE, "Lead of the host's clock over the group's clock", divisor=US),
-        Figure("producers", "tutti_producers", GAUGE, "Producers with state in the log"),
-        Figure("topics", "tutti_topics", GAUGE, "Topics of the log"),
-        Figure("readers", "tutti_readers", GAUGE, "Named readers with a committed offset"),
-        Figure("undecided.frames", "tutti_undecided_frames", GAUGE, "Frames that are not decided yet"),
-        Figure("undecided.bytes", "tutti_undecided_bytes", GAUGE, "Bytes of the frames that are not decided yet"),
-        Figure("committed.frames", "tutti_committed_frames", COUNTER, "Frames of clients committed in the ordered log"),
-        Figure("committed.records", "tutti_committed_records", COUNTER, "Records of clients committed in the ordered log"),
-        Figure("steps", "tutti_steps", COUNTER, "Steps of the protocol stack"),
-        Figure("commit_us", "tutti_commit_duration_seconds", HISTOGRAM, "Time from a frame's arrival to its receipt", divisor=US),
-        Figure(
+        MetricSpec("frontier", "tutti_frontier_offset", GAUGE, "Offset of the next committed record"),
+        MetricSpec("position", "tutti_frontier_position", GAUGE, "Last decided position of the ordered stream"),
+        MetricSpec("start", "tutti_log_start_offset", GAUGE, "First available offset of the log"),
+        MetricSpec("tick.number", "tutti_tick_number", GAUGE, "Number of the last tick"),
+        MetricSpec("tick.time_us", "tutti_tick_timestamp_seconds", GAUGE, "Time of the last tick, seconds since 1970", divisor=US),
+        MetricSpec(
+            "clock.ahead_us", "tutti_clock_ahead_seconds", GAUGE, "Lead of the host's clock over the group's clock", divisor=US
+        ),
+        MetricSpec("producers", "tutti_producers", GAUGE, "Producers with state in the log"),
+        MetricSpec("topics", "tutti_topics", GAUGE, "Topics of the log"),
+        MetricSpec("readers", "tutti_readers", GAUGE, "Named readers with a committed offset"),
+        MetricSpec("undecided.frames", "tutti_undecided_frames", GAUGE, "Frames that are not decided yet"),
+        MetricSpec("undecided.bytes", "tutti_undecided_bytes", GAUGE, "Bytes of the frames that are not decided yet"),
+        MetricSpec("committed.frames", "tutti_committed_frames", COUNTER, "Frames of clients committed in the ordered log"),
+        MetricSpec("committed.records", "tutti_committed_records", COUNTER, "Records of clients committed in the ordered log"),
+        MetricSpec("steps", "tutti_steps", COUNTER, "Steps of the protocol stack"),
+        MetricSpec(
+            "commit_us", "tutti_commit_duration_seconds", HISTOGRAM, "Time from a frame's arrival to its receipt", divisor=US
+        ),
+        MetricSpec(
             "vote_us",
             "tutti_vote_duration_seconds",
             HISTOGRAM,
             "Time from queueing a frame for this gateway's disk to the gateway's vote, which needs the frame durable",
             divisor=US,
         ),
-        Figure(
+        MetricSpec(
             "decide_us",
             "tutti_decide_duration_seconds",
             HISTOGRAM,
@@ -133,47 +141,49 @@ GROUPS: dict[str, tuple[Figure, ...]] = {
         ),
     ),
     "Disk": (
-        Figure("disk.free_bytes", "tutti_disk_free_bytes", GAUGE, "Free space of the log's file system"),
-        Figure("disk.low", "tutti_disk_low", GAUGE, "1 while the gateway refuses records because free disk space is low"),
-        Figure("disk.syncs", "tutti_disk_syncs", COUNTER, "fdatasync calls of the log"),
-        Figure("disk.bytes", "tutti_disk_written_bytes", COUNTER, "Bytes written to the log"),
-        Figure(
+        MetricSpec("disk.free_bytes", "tutti_disk_free_bytes", GAUGE, "Free space of the log's file system"),
+        MetricSpec("disk.low", "tutti_disk_low", GAUGE, "1 while the gateway refuses records because free disk space is low"),
+        MetricSpec("disk.syncs", "tutti_disk_syncs", COUNTER, "fdatasync calls of the log"),
+        MetricSpec("disk.bytes", "tutti_disk_written_bytes", COUNTER, "Bytes written to the log"),
+        MetricSpec(
             "disk.damage.found", "tutti_disk_damage_found", COUNTER, "Number of times that an unreadable part of the log was found"
         ),
-        Figure(
+        MetricSpec(
             "disk.damage.mended_frames",
             "tutti_disk_mended_frames",
             COUNTER,
             "Corrupt frames repaired with copies from other gateways",
         ),
-        Figure("disk.sync_us", "tutti_disk_sync_duration_seconds", HISTOGRAM, "Duration of one fdatasync", divisor=US),
-        Figure("disk.frames_per_sync", "tutti_disk_sync_frames", HISTOGRAM, "Frames made durable by one fdatasync"),
-        Figure(
+        MetricSpec("disk.sync_us", "tutti_disk_sync_duration_seconds", HISTOGRAM, "Duration of one fdatasync", divisor=US),
+        MetricSpec("disk.frames_per_sync", "tutti_disk_sync_frames", HISTOGRAM, "Frames made durable by one fdatasync"),
+        MetricSpec(
             "retention.held_bytes",
             "tutti_retention_held_bytes",
             GAUGE,
             "Bytes that retention would remove but a named reader has not read",
         ),
-        Figure("made.disk_failed", "tutti_disk_failed", GAUGE, "1 after a write or sync failed"),
-        Figure("made.lost_positions", "tutti_disk_lost_positions", GAUGE, "Positions of the log that cannot be read here now"),
+        MetricSpec("made.disk_failed", "tutti_disk_failed", GAUGE, "1 after a write or sync failed"),
+        MetricSpec("made.lost_positions", "tutti_disk_lost_positions", GAUGE, "Positions of the log that cannot be read here now"),
     ),
     "Repair": (
-        Figure("repair.requests", "tutti_repair_requests", COUNTER, "Requests to other gateways for missing ordered frames"),
-        Figure("repair.repairs", "tutti_repairs", COUNTER, "Messages to other gateways with ordered frames that they missed"),
-        Figure(
+        MetricSpec("repair.requests", "tutti_repair_requests", COUNTER, "Requests to other gateways for missing ordered frames"),
+        MetricSpec("repair.repairs", "tutti_repairs", COUNTER, "Messages to other gateways with ordered frames that they missed"),
+        MetricSpec(
             "repair.repaired_frames",
             "tutti_repaired_frames",
             COUNTER,
             "Frames sent to other gateways that missed them, counted once per receiver",
         ),
-        Figure("repair.refused", "tutti_repair_refusals", COUNTER, "Repair requests and repairs not sent because of their limit"),
-        Figure(
+        MetricSpec(
+            "repair.refused", "tutti_repair_refusals", COUNTER, "Repair requests and repairs not sent because of their limit"
+        ),
+        MetricSpec(
             "repair.discarded_frames",
             "tutti_group_discarded_frames",
             COUNTER,
             "Ordered frames discarded because they are corrupt, not contiguous, or above the limit",
         ),
-        Figure(
+        MetricSpec(
             "repair.dropped_messages",
             "tutti_group_dropped_messages",
             COUNTER,
@@ -181,47 +191,47 @@ GROUPS: dict[str, tuple[Figure, ...]] = {
         ),
     ),
     "Connections to other gateways": (
-        Figure(
+        MetricSpec(
             "transport.malformed",
             "tutti_group_malformed_messages",
             COUNTER,
             "Messages at the group port that violate the protocol",
         ),
-        Figure(
+        MetricSpec(
             "transport.not_taken",
             "tutti_group_untaken_messages",
             COUNTER,
             "Messages at the group port from unauthenticated senders",
         ),
-        Figure(
+        MetricSpec(
             "transport.door.turned_away", "tutti_group_turned_away", COUNTER, "Connections to the group port with an unknown key"
         ),
-        Figure("links.up", "tutti_link_up", GAUGE, "1 while the connection to another gateway is open", ("peer",)),
-        Figure("links.connects", "tutti_link_connects", COUNTER, "Connections made to another gateway", ("peer",)),
-        Figure("links.sent", "tutti_link_sent_messages", COUNTER, "Messages sent to another gateway", ("peer",)),
-        Figure("links.sent_bytes", "tutti_link_sent_bytes", COUNTER, "Bytes sent to another gateway", ("peer",)),
-        Figure(
+        MetricSpec("links.up", "tutti_link_up", GAUGE, "1 while the connection to another gateway is open", ("peer",)),
+        MetricSpec("links.connects", "tutti_link_connects", COUNTER, "Connections made to another gateway", ("peer",)),
+        MetricSpec("links.sent", "tutti_link_sent_messages", COUNTER, "Messages sent to another gateway", ("peer",)),
+        MetricSpec("links.sent_bytes", "tutti_link_sent_bytes", COUNTER, "Bytes sent to another gateway", ("peer",)),
+        MetricSpec(
             "links.lost",
             "tutti_link_lost_messages",
             COUNTER,
             "Messages to another gateway dropped because there was no connection, or the queue was full",
             ("peer",),
         ),
-        Figure(
+        MetricSpec(
             "links.received",
             "tutti_link_received_messages",
             COUNTER,
             "Messages received from another gateway over the mesh",
             ("peer",),
         ),
-        Figure(
+        MetricSpec(
             "links.received_bytes",
             "tutti_link_received_bytes",
             COUNTER,
             "Bytes received from another gateway over the mesh",
             ("peer",),
         ),
-        Figure(
+        MetricSpec(
             "made.multicast_lost",
             "tutti_multicast_lost_messages",
             COUNTER,
@@ -230,69 +240,71 @@ GROUPS: dict[str, tuple[Figure, ...]] = {
         ),
     ),
     "Lanes of unordered sends": (
-        Figure("unordered.frames", "tutti_unordered_committed_frames", COUNTER, "Frames of clients committed in the lanes"),
-        Figure("unordered.records", "tutti_unordered_committed_records", COUNTER, "Records of clients committed in the lanes"),
-        Figure("disk.lanes.syncs", "tutti_disk_lanes_syncs", COUNTER, "Syncs of lanes; the parallel syncs of one round count once"),
-        Figure("disk.lanes.bytes", "tutti_disk_lanes_written_bytes", COUNTER, "Bytes written to the lanes"),
-        Figure(
+        MetricSpec("unordered.frames", "tutti_unordered_committed_frames", COUNTER, "Frames of clients committed in the lanes"),
+        MetricSpec("unordered.records", "tutti_unordered_committed_records", COUNTER, "Records of clients committed in the lanes"),
+        MetricSpec(
+            "disk.lanes.syncs", "tutti_disk_lanes_syncs", COUNTER, "Syncs of lanes; the parallel syncs of one round count once"
+        ),
+        MetricSpec("disk.lanes.bytes", "tutti_disk_lanes_written_bytes", COUNTER, "Bytes written to the lanes"),
+        MetricSpec(
             "unordered.commit_us",
             "tutti_unordered_commit_duration_seconds",
             HISTOGRAM,
             "Time from an unordered frame's arrival at the gateway that owns the lane to its receipt",
             divisor=US,
         ),
-        Figure(
+        MetricSpec(
             "disk.lanes.sync_us",
             "tutti_disk_lanes_sync_duration_seconds",
             HISTOGRAM,
             "Duration of the parallel syncs of one round",
             divisor=US,
         ),
-        Figure("made.lanes_damaged", "tutti_lanes_damaged", GAUGE, "Lanes with unreadable data here"),
-        Figure("made.lanes_halted", "tutti_lanes_halted", GAUGE, "Lanes that accept no more records here"),
+        MetricSpec("made.lanes_damaged", "tutti_lanes_damaged", GAUGE, "Lanes with unreadable data here"),
+        MetricSpec("made.lanes_halted", "tutti_lanes_halted", GAUGE, "Lanes that accept no more records here"),
     ),
     "Reads": (
-        Figure("reads.calls", "tutti_reads_calls", GAUGE, "Calls in progress at the reads port", ("kind",)),
-        Figure(
+        MetricSpec("reads.calls", "tutti_reads_calls", GAUGE, "Calls in progress at the reads port", ("kind",)),
+        MetricSpec(
             "reads.busy",
             "tutti_reads_busy",
             COUNTER,
             "Calls refused at their concurrency limit, and batches refused at the memory budget (`room`)",
             ("kind",),
         ),
-        Figure("reads.streams.opened", "tutti_reads_opened", COUNTER, "Streams opened"),
-        Figure("reads.streams.failed", "tutti_reads_failed", COUNTER, "Streams that ended with an error"),
-        Figure("reads.streams.records", "tutti_reads_records", COUNTER, "Records read"),
-        Figure("reads.streams.bytes", "tutti_reads_bytes", COUNTER, "Bytes of record batches read"),
-        Figure("reads.streams.batches", "tutti_reads_batches", COUNTER, "Record batches read"),
-        Figure(
+        MetricSpec("reads.streams.opened", "tutti_reads_opened", COUNTER, "Streams opened"),
+        MetricSpec("reads.streams.failed", "tutti_reads_failed", COUNTER, "Streams that ended with an error"),
+        MetricSpec("reads.streams.records", "tutti_reads_records", COUNTER, "Records read"),
+        MetricSpec("reads.streams.bytes", "tutti_reads_bytes", COUNTER, "Bytes of record batches read"),
+        MetricSpec("reads.streams.batches", "tutti_reads_batches", COUNTER, "Record batches read"),
+        MetricSpec(
             "reads.streams.batch_us",
             "tutti_reads_batch_duration_seconds",
             HISTOGRAM,
             "Time to make one record batch of a stream, from the files to the batch to send",
             divisor=US,
         ),
-        Figure(
+        MetricSpec(
             "reads.actions.act_us",
             "tutti_reads_action_duration_seconds",
             HISTOGRAM,
             "Duration of an action of the reads port that does not wait: plan, topics, offset_for_time, ...",
             divisor=US,
         ),
-        Figure(
+        MetricSpec(
             "reads.admin.turned_away",
             "tutti_admin_turned_away",
             COUNTER,
             "Connections to the admin port closed without a page, by the HTTP status of the refusal, or `crowded`",
             ("why",),
         ),
-        Figure(
+        MetricSpec(
             "reads.memory.private_bytes",
             "tutti_reads_memory_private_bytes",
             GAUGE,
             "Anonymous memory of the reads process",
         ),
-        Figure(
+        MetricSpec(
             "reads.memory.batches_bytes",
             "tutti_reads_memory_batches_bytes",
             GAUGE,
@@ -300,17 +312,21 @@ GROUPS: dict[str, tuple[Figure, ...]] = {
         ),
     ),
     "Topics, readers and Spark": (
-        Figure("topics_held.records", "tutti_topic_records", COUNTER, "Committed records by topic", ("topic",)),
-        Figure("topics_held.bytes", "tutti_topic_bytes", COUNTER, "Bytes of committed batches on the wire, by topic", ("topic",)),
-        Figure("reader_lags", "tutti_reader_lag_records", GAUGE, "Committed records after a named reader's offset", ("reader",)),
-        Figure(
+        MetricSpec("topics_held.records", "tutti_topic_records", COUNTER, "Committed records by topic", ("topic",)),
+        MetricSpec(
+            "topics_held.bytes", "tutti_topic_bytes", COUNTER, "Bytes of committed batches on the wire, by topic", ("topic",)
+        ),
+        MetricSpec(
+            "reader_lags", "tutti_reader_lag_records", GAUGE, "Committed records after a named reader's offset", ("reader",)
+        ),
+        MetricSpec(
             "query_lags.records",
             "tutti_query_lag_records",
             GAUGE,
             "Committed records that a Spark query has not processed, for queries that report to this gateway",
             ("query",),
         ),
-        Figure(
+        MetricSpec(
             "query_lags.ms",
             "tutti_query_lag_seconds",
             GAUGE,
@@ -320,4 +336,4 @@ GROUPS: dict[str, tuple[Figure, ...]] = {
         ),
     ),
 }
-FIGURES = tuple(figure for group in GROUPS.values() for figure in group)
+METRICS = tuple(figure for group in METRIC_GROUPS.values() for figure in group)

@@ -16,7 +16,7 @@ from prometheus_client.metrics_core import Metric
 
 from tutti.data.view_id import counter_of
 from tutti_gateway.core import limits
-from tutti_gateway.reads.admin.metric_catalog import COUNTER, FIGURES, HISTOGRAM, Figure
+from tutti_gateway.reads.admin.metric_catalog import COUNTER, HISTOGRAM, METRICS, MetricSpec
 
 STATES = ("primary", "minority", "joining", "leaving", "halted")
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -25,7 +25,7 @@ _INFO = ("gateway", "group", "log", "version")
 Status = Mapping[str, Any]
 
 
-class Known(NamedTuple):
+class LogFigures(NamedTuple):
     """Figures from the log and from the reports of Spark queries.
 
     Attributes:
@@ -39,7 +39,7 @@ class Known(NamedTuple):
     queries: Mapping[str, tuple[int, int]] = {}
 
 
-def exposition(status: Status | None, reads: Status, known: Known) -> bytes:
+def exposition(status: Status | None, reads: Status, known: LogFigures) -> bytes:
     """Return the text of a scrape.
 
     Args:
@@ -52,7 +52,7 @@ def exposition(status: Status | None, reads: Status, known: Known) -> bytes:
     return generate_latest(registry)
 
 
-def document(status: Status | None, reads: Status, known: Known) -> Status:
+def document(status: Status | None, reads: Status, known: LogFigures) -> Status:
     """Return the document that the metric paths refer to: the status, values derived from it, and other figures."""
     return {
         **(status or {}),
@@ -125,7 +125,7 @@ class _Scrape:
         self._document = document
 
     def collect(self) -> Iterator[Metric]:
-        for figure in FIGURES:
+        for figure in METRICS:
             value = find(self._document, figure.path)
             if value is not None and (figure.kind != HISTOGRAM or isinstance(value, Mapping)):
                 yield _histogram(figure, value) if figure.kind == HISTOGRAM else _metric(figure, value)
@@ -141,7 +141,7 @@ def find(status: Status, path: str) -> Any:
     return value
 
 
-def _metric(figure: Figure, value: Any) -> Metric:
+def _metric(figure: MetricSpec, value: Any) -> Metric:
     """Return a gauge or counter; with labels, it has a series for each key of `value`."""
     made = (CounterMetricFamily if figure.kind == COUNTER else GaugeMetricFamily)(figure.name, figure.help, labels=figure.labels)
     table = value if figure.labels else {(): value}
@@ -150,7 +150,7 @@ def _metric(figure: Figure, value: Any) -> Metric:
     return made
 
 
-def _histogram(figure: Figure, value: Status) -> Metric:
+def _histogram(figure: MetricSpec, value: Status) -> Metric:
     """Return a histogram from `{"bounds", "counts", "sum"}`, which has one count more than bounds."""
     reached, buckets = 0, []
     bounds = [str(bound / figure.divisor) for bound in value["bounds"]]

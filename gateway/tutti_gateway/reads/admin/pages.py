@@ -16,15 +16,15 @@ from tutti.log.read.reader import Frontier, LogReader
 from tutti_gateway.core import limits
 from tutti_gateway.reads.admin import assets
 from tutti_gateway.reads.admin.history import History
-from tutti_gateway.reads.admin.http import AdminProtocol, Answer, Asked, Page, refusal
-from tutti_gateway.reads.admin.record_pages import Browser, number
+from tutti_gateway.reads.admin.http import AdminProtocol, Page, PageResponse, QueryParameters, error_response
+from tutti_gateway.reads.admin.record_pages import RecordBrowser, number
 from tutti_gateway.reads.common import memory
-from tutti_gateway.reads.common.concurrency import Slots
+from tutti_gateway.reads.common.concurrency import ConcurrencyLimit
 from tutti_gateway.reads.common.gateway_link import GatewayLink
 from tutti_gateway.reads.flight.streams import Streams
 from tutti_gateway.reads.logs.frontier_watch import FrontierWatch
-from tutti_gateway.reads.logs.peer_endpoints import Others
-from tutti_gateway.reads.logs.query_reports import Queries
+from tutti_gateway.reads.logs.peer_endpoints import PeerCache
+from tutti_gateway.reads.logs.query_reports import QueryReports
 from tutti_gateway.reads.logs.served_logs import topic_line
 
 LOG = logging.getLogger("tutti.reads")
@@ -40,11 +40,11 @@ class Pages:
         reader: LogReader,
         watch: FrontierWatch[Frontier],
         streams: Streams,
-        calls: Slots,
+        calls: ConcurrencyLimit,
         gateway: GatewayLink,
-        queries: Queries,
-        others: Others,
-        browser: Browser,
+        queries: QueryReports,
+        others: PeerCache,
+        browser: RecordBrowser,
         past: History,
         act_us: Histogram,
         security: Callable[[], dict[str, object]] = dict,
@@ -91,21 +91,21 @@ class Pages:
             "/v1/records": self._browser.records,
         }
 
-    def health(self, _asked: Asked) -> Answer:
+    def health(self, _asked: QueryParameters) -> PageResponse:
         """Return 200 if the gateway answers this process, otherwise 503."""
         status = self._gateway.status()
         if status is None:
             return _json({"status": "unavailable", "reason": self._gateway.reason}, HTTPStatus.SERVICE_UNAVAILABLE)
         return _json({"status": "ok"})
 
-    def ready(self, _asked: Asked) -> Answer:
+    def ready(self, _asked: QueryParameters) -> PageResponse:
         """Return 200 if the gateway accepts records; 503 if it has a reason not to, such as a full or hanging disk."""
         status = self._gateway.status() or {"state": "unknown", "reason": self._gateway.reason}
         answer = {"state": status.get("state"), "reason": status.get("reason", "")}
         ready = answer["state"] == "primary" and not answer["reason"]
         return _json(answer, HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE)
 
-    def status(self, _asked: Asked) -> Answer:
+    def status(self, _asked: QueryParameters) -> PageResponse:
         """Return the status of the gateway and the counters of this process."""
         status = self._gateway.status()
         if status is None:
@@ -122,7 +122,7 @@ class Pages:
         queries = self._queries.lines(self._watch.now().offset, _now_us())
         return _json({**status, "queries": queries, "reads_served": self.reads()})
 
-    def history(self, asked: Asked) -> Answer:
+    def history(self, asked: QueryParameters) -> PageResponse:
         """Return the history: points of one second (`since`, `seconds`) with the changes, or points of one minute (`minutes`)."""
         try:
             if "minutes" in asked:
@@ -130,48 +130,48 @@ class Pages:
             since_us = number(asked, "since", 0, 0, MOMENT_MAX)
             seconds = number(asked, "seconds", limits.HISTORY_SECONDS, 0, limits.HISTORY_SECONDS)
         except UsageError as error:
-            return refusal(HTTPStatus.BAD_REQUEST, str(error))
+            return error_response(HTTPStatus.BAD_REQUEST, str(error))
         return _json({"now_us": _now_us(), **self._history.told(since_us, seconds)})
 
-    def gateways(self, _asked: Asked) -> Answer:
+    def gateways(self, _asked: QueryParameters) -> PageResponse:
         """Return the admin urls of the other gateways that answer."""
         return _json(self._others.consoles())
 
-    def topics(self, _asked: Asked) -> Answer:
+    def topics(self, _asked: QueryParameters) -> PageResponse:
         """Return the topics with their records and bytes, by name, up to a limit."""
         try:
             found = sorted(self._reader.topics(), key=lambda topic: topic.name)
         except TuttiError as error:
-            return refusal(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+            return error_response(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
         lines = [topic_line(topic) for topic in found[: limits.TOPICS_SHOWN_MAX]]
         return _json({"total": len(found), "topics": lines, "state": self._gateway.state()})
 
-    def readers(self, _asked: Asked) -> Answer:
+    def readers(self, _asked: QueryParameters) -> PageResponse:
         """Return the named readers with their committed offsets and their lag, by name, up to a limit."""
         try:
             saved, frontier = self._reader.state().readers, self._watch.now().offset
         except TuttiError as error:
-            return refusal(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+            return error_response(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
         names = sorted(saved)[: limits.TOPICS_SHOWN_MAX]
         lines = [{"name": name, "offset": saved[name], "lag_records": max(0, frontier - saved[name])} for name in names]
         return _json({"total": len(saved), "readers": lines, "state": self._gateway.state()})
 
-    def metrics(self, _asked: Asked) -> Answer:
+    def metrics(self, _asked: QueryParameters) -> PageResponse:
         """Return the metrics in the Prometheus text format."""
-        from tutti_gateway.reads.admin.metrics import CONTENT_TYPE, Known, exposition  # noqa: PLC0415 - saves 2 MB without scrapes
+        from tutti_gateway.reads.admin.metrics import CONTENT_TYPE, LogFigures, exposition  # noqa: PLC0415 - saves 2 MB without scrapes
 
-        known = Known()
+        known = LogFigures()
         try:
             state, frontier = self._reader.state(), self._watch.now().offset
             queries = self._queries.lines(frontier, _now_us())
-            known = Known(
+            known = LogFigures(
                 {topic.name: (topic.records, topic.bytes) for topic in state.topics.values()},
                 {reader: max(0, frontier - offset) for reader, offset in state.readers.items()},
                 {query.name or query.label or query.run: (query.lag_records, query.lag_ms) for query in queries},
             )
         except TuttiError as error:  # the other metrics must still be served
             LOG.error("the log's state cannot be read", extra={"fields": {"error": str(error)}})
-        return Answer(HTTPStatus.OK, CONTENT_TYPE, exposition(self._gateway.status(), self.reads(), known))
+        return PageResponse(HTTPStatus.OK, CONTENT_TYPE, exposition(self._gateway.status(), self.reads(), known))
 
     def reads(self) -> dict[str, object]:
         """Return the counters of this process."""
@@ -197,8 +197,8 @@ class Pages:
         }
 
 
-def _json(value: object, status: int = HTTPStatus.OK) -> Answer:
-    return Answer(status, JSON, msgspec.json.encode(value))
+def _json(value: object, status: int = HTTPStatus.OK) -> PageResponse:
+    return PageResponse(status, JSON, msgspec.json.encode(value))
 
 
 def _now_us() -> int:

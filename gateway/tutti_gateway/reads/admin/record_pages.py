@@ -21,13 +21,13 @@ from tutti.data.frames.columns import SCHEMA
 from tutti.errors import Damaged, OffsetOutOfRange, TuttiError, UsageError
 from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
-from tutti.reading.json_lines import cut_lines
+from tutti.reading.json_lines import truncated_json_lines
 from tutti.reading.positions import parse_time
 from tutti.sources.source import time_us_of
 from tutti_gateway.core import limits
-from tutti_gateway.reads.admin.http import Answer, Asked, refusal
-from tutti_gateway.reads.common.concurrency import Slots
-from tutti_gateway.reads.protocol.flight_errors import Fault
+from tutti_gateway.reads.admin.http import PageResponse, QueryParameters, error_response
+from tutti_gateway.reads.common.concurrency import ConcurrencyLimit
+from tutti_gateway.reads.protocol.flight_errors import ReadError
 
 Rows = npt.NDArray[np.void]
 LINES = "application/x-ndjson"
@@ -36,7 +36,7 @@ _SHRINK = 8  # divides a search step that was too large
 _DIGITS = 20
 
 
-class Wanted(NamedTuple):
+class PageQuery(NamedTuple):
     """The parameters of a page: records from `start` on, or the last ones below `before`, of a topic and with a key if given."""
 
     start: int | None
@@ -47,7 +47,7 @@ class Wanted(NamedTuple):
     cut: int
 
 
-class Piece(NamedTuple):
+class SearchRange(NamedTuple):
     """A range of offsets [low, high), and the bytes of the batches to search in it."""
 
     low: int
@@ -55,7 +55,7 @@ class Piece(NamedTuple):
     bytes: int
 
 
-class Looked:
+class SearchBudget:
     """The records found for a page, and its remaining search budget.
 
     Attributes:
@@ -78,7 +78,7 @@ class Looked:
         """Deduct searched index rows from the budget."""
         self._rows -= count
 
-    def may(self, piece: Piece) -> bool:
+    def may(self, piece: SearchRange) -> bool:
         """True if the budget allows to search a piece; the first piece with batches is always allowed."""
         return self.need > 0 and (piece.bytes <= self._bytes or self._bytes == limits.BROWSE_BYTES_MAX)
 
@@ -87,23 +87,23 @@ class Looked:
         """True if more records are wanted and the budget is not used up."""
         return self.need > 0 and self._rows > 0
 
-    def add(self, piece: Piece, batch: pa.RecordBatch) -> None:
+    def add(self, piece: SearchRange, batch: pa.RecordBatch) -> None:
         """Add the records found in a piece, and deduct its bytes from the budget."""
         self._bytes -= piece.bytes
         self.need -= batch.num_rows
         self.records.append(batch)
 
 
-class Browser:
+class RecordBrowser:
     """Makes pages of records. Thread-safe."""
 
     def __init__(self, reader: LogReader, elsewhere: Callable[[str, int], bool] = lambda lane, position: False) -> None:
         """Browse the log of `reader`; `elsewhere` reports an unreadable position and returns True if other gateways are up."""
         self._reader = reader
         self._elsewhere = elsewhere
-        self.places = Slots("pages of records", limits.BROWSERS_MAX, limits.BROWSE_WAIT_US_MAX)
+        self.places = ConcurrencyLimit("pages of records", limits.BROWSERS_MAX, limits.BROWSE_WAIT_US_MAX)
 
-    def records(self, asked: Asked) -> Answer:
+    def records(self, asked: QueryParameters) -> PageResponse:
         """Return a page: one line of JSON a record in offset order, as `tutti tail` prints records."""
         try:
             lease = self.places.take()
@@ -111,34 +111,34 @@ class Browser:
                 return self._page(asked)
             finally:
                 lease.release()
-        except Fault as busy:
-            return refusal(HTTPStatus.SERVICE_UNAVAILABLE, str(busy))
+        except ReadError as busy:
+            return error_response(HTTPStatus.SERVICE_UNAVAILABLE, str(busy))
         except Damaged as error:
             there = self._elsewhere("", error.position)
             more = "; another gateway sends a copy: try again in a moment, or use another gateway" if there else ""
-            return refusal(HTTPStatus.INTERNAL_SERVER_ERROR, f"{error}{more}")
+            return error_response(HTTPStatus.INTERNAL_SERVER_ERROR, f"{error}{more}")
         except OffsetOutOfRange as error:
-            return refusal(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, str(error))
+            return error_response(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, str(error))
         except UsageError as error:
-            return refusal(HTTPStatus.BAD_REQUEST, str(error))
+            return error_response(HTTPStatus.BAD_REQUEST, str(error))
         except TuttiError as error:
-            return refusal(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+            return error_response(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
 
-    def _page(self, asked: Asked) -> Answer:
+    def _page(self, asked: QueryParameters) -> PageResponse:
         frontier, begin = self._reader.frontier().offset, self._reader.start
         wanted = wanted_of(asked, begin, frontier, self._reader.offset_for_time)
-        looked = Looked(wanted.limit)
+        looked = SearchBudget(wanted.limit)
         if wanted.start is not None:
             first = wanted.start
             following = self._search_forward(wanted, first, frontier, looked)
         else:
             following = frontier if wanted.before is None else wanted.before
             first = self._search_back(wanted, begin, following, looked)
-        lines = [line + b"\n" for batch in looked.records for line in cut_lines(batch, wanted.cut)]
+        lines = [line + b"\n" for batch in looked.records for line in truncated_json_lines(batch, wanted.cut)]
         about = {"first": first, "next": following, "start": begin, "frontier": frontier}
-        return Answer(HTTPStatus.OK, LINES, b"".join(lines), {f"tutti-{name}": str(offset) for name, offset in about.items()})
+        return PageResponse(HTTPStatus.OK, LINES, b"".join(lines), {f"tutti-{name}": str(offset) for name, offset in about.items()})
 
-    def _search_forward(self, wanted: Wanted, start: int, end: int, looked: Looked) -> int:
+    def _search_forward(self, wanted: PageQuery, start: int, end: int, looked: SearchBudget) -> int:
         """Find the first records of [start, end); return the offset at which the search stopped."""
         at = start
         for pieces in self._pieces(start, end, wanted, looked):
@@ -152,7 +152,7 @@ class Browser:
                 break
         return at
 
-    def _search_back(self, wanted: Wanted, begin: int, end: int, looked: Looked) -> int:
+    def _search_back(self, wanted: PageQuery, begin: int, end: int, looked: SearchBudget) -> int:
         """Find the last records of [begin, end); return the first offset searched."""
         at, step = end, limits.BROWSE_STEP_OFFSETS
         while at > begin and looked.goes_on:
@@ -173,7 +173,7 @@ class Browser:
         looked.records.reverse()
         return at
 
-    def _pieces(self, start: int, end: int, wanted: Wanted, looked: Looked) -> Iterator[list[Piece]]:
+    def _pieces(self, start: int, end: int, wanted: PageQuery, looked: SearchBudget) -> Iterator[list[SearchRange]]:
         """Iterate over [start, end) in pieces of bounded bytes, one segment at a time; pieces begin at batches of the topic."""
         pick = self._reader.picking(None if wanted.topic is None else [wanted.topic])
         for _, rows in self._reader.batches(start, end):
@@ -183,7 +183,7 @@ class Browser:
             low, high = max(start, int(rows["offset"][0])), min(end, int(rows["offset"][-1]) + int(rows["count"][-1]))
             yield _split(pick(rows), low, high)
 
-    def _found(self, piece: Piece, wanted: Wanted) -> pa.RecordBatch:
+    def _found(self, piece: SearchRange, wanted: PageQuery) -> pa.RecordBatch:
         """Return the matching records of a piece as one batch."""
         found: list[pa.RecordBatch] = []
         topics = None if wanted.topic is None else [wanted.topic]
@@ -196,7 +196,7 @@ class Browser:
         return table.combine_chunks().to_batches()[0] if table.num_rows else pa.RecordBatch.from_pylist([], SCHEMA)
 
 
-def wanted_of(asked: Asked, begin: int, frontier: int, offset_for_time: Callable[[int], int]) -> Wanted:
+def wanted_of(asked: QueryParameters, begin: int, frontier: int, offset_for_time: Callable[[int], int]) -> PageQuery:
     """Parse the query parameters of a page.
 
     Args:
@@ -234,10 +234,10 @@ def wanted_of(asked: Asked, begin: int, frontier: int, offset_for_time: Callable
         before = number(asked, "before", 0, begin, frontier)
     elif asked.get("start", "latest") != "latest":
         start = begin if asked["start"] == "earliest" else number(asked, "start", 0, begin, frontier)
-    return Wanted(start, before, topic, key, limit, cut)
+    return PageQuery(start, before, topic, key, limit, cut)
 
 
-def number(asked: Asked, name: str, default: int, low: int, high: int) -> int:
+def number(asked: QueryParameters, name: str, default: int, low: int, high: int) -> int:
     """Return a query parameter that is a whole number, or its default.
 
     Raises:
@@ -253,9 +253,9 @@ def number(asked: Asked, name: str, default: int, low: int, high: int) -> int:
     return int(text)
 
 
-def _within_budget(found: Iterator[list[Piece]], looked: Looked) -> list[list[Piece]] | None:
+def _within_budget(found: Iterator[list[SearchRange]], looked: SearchBudget) -> list[list[SearchRange]] | None:
     """Return all pieces, or None if they have more index rows than one step may search."""
-    least, taken = looked.rows_left - limits.BROWSE_STEP_ROWS_MAX, list[list[Piece]]()
+    least, taken = looked.rows_left - limits.BROWSE_STEP_ROWS_MAX, list[list[SearchRange]]()
     for pieces in found:
         taken.append(pieces)
         if looked.rows_left < least:
@@ -263,14 +263,17 @@ def _within_budget(found: Iterator[list[Piece]], looked: Looked) -> list[list[Pi
     return taken
 
 
-def _split(rows: Rows, low: int, high: int) -> list[Piece]:
+def _split(rows: Rows, low: int, high: int) -> list[SearchRange]:
     """Split the range [low, high) of these batches at the starts of batches."""
     if not len(rows):
-        return [Piece(low, high, 0)]
+        return [SearchRange(low, high, 0)]
     sizes = rows["size"].astype(np.int64)
     firsts = np.flatnonzero(np.diff((np.cumsum(sizes) - sizes) // limits.BROWSE_PIECE_BYTES, prepend=-1))
     borders = [low, *rows["offset"][firsts[1:]].tolist(), high]
-    return [Piece(*between, size) for between, size in zip(pairwise(borders), np.add.reduceat(sizes, firsts).tolist(), strict=True)]
+    return [
+        SearchRange(*between, size)
+        for between, size in zip(pairwise(borders), np.add.reduceat(sizes, firsts).tolist(), strict=True)
+    ]
 
 
 def _offset(batch: pa.RecordBatch, place: int) -> int:

@@ -11,16 +11,16 @@ from pyarrow import flight
 
 from tutti.common.credentials import Credentials
 from tutti.errors import NotAllowed
-from tutti.security.key_files import check_certificate, stamp
-from tutti.security.tokens import ANYBODY, Access, Tokens
-from tutti_gateway.reads.protocol.flight_errors import Fault
-from tutti_gateway.reads.protocol.tickets import BytesEndAsk, Command, ReportAsk, decode
+from tutti.security.key_files import check_certificate, file_stamp
+from tutti.security.tokens import FULL_ACCESS, Access, Tokens
+from tutti_gateway.reads.protocol.flight_errors import ReadError
+from tutti_gateway.reads.protocol.tickets import BytesEndRequest, Command, ReportRequest, decode
 
 MIDDLEWARE = "token"
 _BEARER = "bearer "
 
 
-class Files(NamedTuple):
+class SecurityFiles(NamedTuple):
     """Paths of the security files of a gateway; an empty path means that it has no such file."""
 
     secret_key: str = ""
@@ -30,14 +30,14 @@ class Files(NamedTuple):
     tls_key: str = ""
 
 
-class Guard:
+class ReadsAuthorizer:
     """Holds the tokens, keys and certificate of the gateway. Thread-safe.
 
     Attributes:
         tokens: the tokens of clients; None if every caller may read everything.
     """
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: SecurityFiles) -> None:
         """Read the files.
 
         Raises:
@@ -77,7 +77,7 @@ class Guard:
         return True
 
     def _certificate_stamp(self) -> object:
-        return stamp(self._files.tls_certificate), stamp(self._files.tls_key)
+        return file_stamp(self._files.tls_certificate), file_stamp(self._files.tls_key)
 
     def who(self, authorization: str) -> Access:
         """Return the permissions of the token in a header `authorization`.
@@ -86,7 +86,7 @@ class Guard:
             NotAllowed: the token is missing or unknown.
         """
         if self.tokens is None:
-            return ANYBODY
+            return FULL_ACCESS
         token = authorization[len(_BEARER) :].strip() if authorization.lower().startswith(_BEARER) else ""
         return self.tokens.who(token)
 
@@ -97,9 +97,9 @@ class Guard:
             NotAllowed: the token is missing or unknown.
         """
         if self.tokens is None:
-            return ANYBODY
+            return FULL_ACCESS
         shown = context.get_middleware(MIDDLEWARE)
-        return self.who(shown.authorization if isinstance(shown, Shown) else "")
+        return self.who(shown.authorization if isinstance(shown, AuthorizationHeader) else "")
 
     def checked(self, check: Callable[[], None]) -> None:
         """Run an authorization check, and count its refusal.
@@ -116,7 +116,7 @@ class Guard:
 
     def middleware(self) -> dict[str, flight.ServerMiddlewareFactory] | None:
         """Return the Flight middleware that stores the token of a call; None if callers need no token."""
-        return None if self.tokens is None else {MIDDLEWARE: Noting()}
+        return None if self.tokens is None else {MIDDLEWARE: AuthorizationMiddleware()}
 
     def facts(self) -> dict[str, object]:
         """Return the figures for the status: trouble with the token file, and refusals by reason."""
@@ -135,13 +135,13 @@ def hints_for(access: Access) -> Iterator[None]:
     """
     try:
         yield
-    except Fault as fault:
+    except ReadError as fault:
         if fault.hint and not access.may_read_all:
             raise fault.without_hint() from None
         raise
 
 
-class Shown(flight.ServerMiddleware):
+class AuthorizationHeader(flight.ServerMiddleware):
     """Middleware that holds the header `authorization` of a call."""
 
     def __init__(self, authorization: str) -> None:
@@ -149,14 +149,14 @@ class Shown(flight.ServerMiddleware):
         self.authorization = authorization
 
 
-class Noting(flight.ServerMiddlewareFactory):
+class AuthorizationMiddleware(flight.ServerMiddlewareFactory):
     """Stores the header `authorization` of each call. It never refuses, because its errors reach the caller without their code."""
 
-    def start_call(self, info: flight.CallInfo, headers: dict[str, list[str] | list[bytes]]) -> Shown:
+    def start_call(self, info: flight.CallInfo, headers: dict[str, list[str] | list[bytes]]) -> AuthorizationHeader:
         """Return the middleware of a new call."""
         del info
         value = next((values[0] for name, values in headers.items() if name.lower() == "authorization" and values), "")
-        return Shown(value.decode(errors="replace") if isinstance(value, bytes) else value)
+        return AuthorizationHeader(value.decode(errors="replace") if isinstance(value, bytes) else value)
 
 
 #: Actions that every authenticated caller may use, because they return no records.
@@ -175,11 +175,11 @@ def check_action(access: Access, kind: str, body: bytes) -> None:
     if kind == "plan":
         access.require_read(decode(Command, body, "the body of plan").topics)
     elif kind == "bytes_end":
-        access.require_read(decode(BytesEndAsk, body, "the body of bytes_end").topics)
+        access.require_read(decode(BytesEndRequest, body, "the body of bytes_end").topics)
     elif kind == "save_offset":
         access.require_reader()
     elif kind == "report":  # a report also saves an offset
         access.require_reader()
-        access.require_read(decode(ReportAsk, body, "the body of report").topics)
+        access.require_read(decode(ReportRequest, body, "the body of report").topics)
     else:
         access.require_admin("list all producers" if kind == "producers" else f"ask for {kind[:100]!r}")

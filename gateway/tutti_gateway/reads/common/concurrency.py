@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from tutti_gateway.reads.protocol.flight_errors import Fault
+from tutti_gateway.reads.protocol.flight_errors import ReadError
 
 US = 1_000_000
 _POLL_S = 0.25  # interval at which a waiting call checks that its caller is still connected
@@ -19,8 +19,8 @@ class Lease:
     generator that was never started does not run its `finally`.
     """
 
-    def __init__(self, slots: Slots) -> None:
-        self._slots: Slots | None = slots
+    def __init__(self, slots: ConcurrencyLimit) -> None:
+        self._slots: ConcurrencyLimit | None = slots
 
     def release(self) -> None:
         """Release the slot."""
@@ -32,7 +32,7 @@ class Lease:
         self.release()
 
 
-class Slots:
+class ConcurrencyLimit:
     """A semaphore with leases: at most `most` are in use at a time."""
 
     def __init__(self, what: str, most: int, wait_us: int = 0) -> None:
@@ -65,7 +65,7 @@ class Slots:
                 left = deadline - time.monotonic()
                 if left <= 0 or self._waiting >= self.most or given_up():
                     self.refused += 1
-                    raise Fault(
+                    raise ReadError(
                         "busy", f"this gateway has reached its limit of {self.most} {self.what}: try later, or another gateway"
                     )
                 self._waiting += 1

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from urllib.parse import unquote
 
-from tutti.runtime.reserved_fds import spared
+from tutti.runtime.reserved_fds import with_reserved_descriptor
 
 LOG = logging.getLogger("tutti.reads")
 _DESCRIPTORS = "/proc/self/fd"
@@ -68,11 +68,11 @@ class Connections:
 
     def _connected(self) -> Iterator[tuple[socket.socket, Peer]]:
         """Iterate over the connections, each with a duplicated descriptor that is closed after its iteration."""
-        for name in spared(lambda: os.listdir(_DESCRIPTORS)):
+        for name in with_reserved_descriptor(lambda: os.listdir(_DESCRIPTORS)):
             with contextlib.suppress(OSError):  # the descriptor is not a connected socket, or was closed in the meantime
                 if not os.readlink(f"{_DESCRIPTORS}/{name}").startswith("socket:"):
                     continue
-                descriptor = spared(lambda number=int(name): os.dup(number))  # type: ignore[misc]  # bound at once
+                descriptor = with_reserved_descriptor(lambda number=int(name): os.dup(number))  # type: ignore[misc]  # bound at once
                 with _socket_of(descriptor) as connection:
                     if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.getsockname()[1] == self.port:
                         host, port = connection.getpeername()[:2]
@@ -97,7 +97,7 @@ def _plain(host: str) -> str:
     return host.partition("%")[0].removeprefix(_MAPPED)
 
 
-class Crowd:
+class DescriptorGuard:
     """Closes idle connections when the process has no file descriptor left."""
 
     def __init__(self, connections: Connections) -> None:

@@ -19,7 +19,7 @@ from tutti.common.credentials import Credentials
 from tutti.data.lane_name import LaneName
 from tutti.data.status_socket import CONFIRMED, DAMAGED, LANE_DAMAGED, PACKED, READ_INDEX, REFUSED, TOKEN_BYTES
 from tutti.errors import Unavailable
-from tutti.io.admin import Control
+from tutti.io.admin import AdminClient
 from tutti_gateway.core import limits
 
 US = 1_000_000
@@ -128,7 +128,7 @@ class GatewayLink:
         """
         self._refused = refused
         self._reported: Counter[str] = Counter()
-        self._control = Control(url, timeout=limits.STATUS_WAIT_US_MAX / US, credentials=credentials)
+        self._control = AdminClient(url, timeout=limits.STATUS_WAIT_US_MAX / US, credentials=credentials)
         self._socket = None if status_fd is None else StatusSocket(status_fd)
         self._status_lock = threading.Lock()
         self._status: dict[str, Any] | None = None

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from tutti import limits
 
-_CHECKS = limits.FLIGHT_SILENT_MS_MAX // 1000
+_CHECKS = limits.FLIGHT_SILENCE_MS_MAX // 1000
 
 
-class Pulse:
+class Liveness:
     """Checks the heartbeat once a second, and counts checks instead of time.
 
     The clock may be set, and time during which this process is stopped must not count as silence of the gateway.

@@ -11,13 +11,13 @@ import sys
 
 import msgspec
 
-from tutti.runtime.lossy_log_file import Unfailing
+from tutti.runtime.lossy_log_file import LossyLogFile
 
 
 class JsonLines(logging.Formatter):
     """One JSON object a record: event, level, timestamp, process, the record's `fields`, and the number of lines lost before."""
 
-    def __init__(self, file: Unfailing) -> None:
+    def __init__(self, file: LossyLogFile) -> None:
         """Format lines for `file`, which counts lost lines."""
         super().__init__()
         self._file = file
@@ -50,7 +50,7 @@ class PlainLines(logging.Formatter):
 
 def set_up() -> None:
     """Write this process's logs to stderr."""
-    terminal, file = sys.stderr.isatty(), Unfailing(sys.stderr)  # a blocked write would hold the lock that all threads log with
+    terminal, file = sys.stderr.isatty(), LossyLogFile(sys.stderr)  # a blocked write would hold the lock that all threads log with
     handler = logging.StreamHandler(file)
     handler.setFormatter(PlainLines() if terminal else JsonLines(file))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)

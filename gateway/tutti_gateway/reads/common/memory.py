@@ -22,13 +22,13 @@ _STATUS_BYTES_MAX = 8192
 def tune() -> bool:
     """Limit the allocator's arenas; call before other threads start. Return False if the C library lacks mallopt."""
     private_bytes()
-    return malloc.tune(arenas=limits.MALLOC_ARENAS_MAX)
+    return malloc.configure_allocator(arenas=limits.MALLOC_ARENAS_MAX)
 
 
 def trim() -> None:
     """Release free memory to the system."""
     pa.default_memory_pool().release_unused()
-    malloc.give_back()
+    malloc.release_free_memory()
 
 
 def private_bytes() -> int:

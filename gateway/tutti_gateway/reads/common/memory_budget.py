@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 
 from tutti_gateway.core import limits
-from tutti_gateway.reads.protocol.flight_errors import Fault
+from tutti_gateway.reads.protocol.flight_errors import ReadError
 
 US = 1_000_000
 _POLL_S = 0.02  # polling interval of the first waiting stream, because gRPC does not report when it frees a batch
 
 
-class Room:
+class MemoryBudget:
     """Grants memory for a batch while the budget has space for the largest one, first come, first served."""
 
     def __init__(self, held: Callable[[], int] = pa.total_allocated_bytes) -> None:
@@ -60,7 +60,7 @@ class Room:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     self.refused += 1
-                    raise Fault(
+                    raise ReadError(
                         "busy",
                         f"unsent batches of slow readers hold {self.held()} bytes of memory at this gateway: "
                         "continue later, or at another gateway, from the offset reached",

@@ -13,33 +13,33 @@ from tutti.data.histograms import LATENCY_BOUNDS_US, Histogram
 from tutti.errors import Refused, Unavailable
 from tutti.log.read.batch_limits import bytes_end, tick_end
 from tutti.log.read.reader import Frontier
-from tutti.security.tokens import ANYBODY, Access
+from tutti.security.tokens import FULL_ACCESS, Access
 from tutti_gateway.core import limits
 from tutti_gateway.reads.common.gateway_link import GatewayLink
-from tutti_gateway.reads.flight.plans import Plans
-from tutti_gateway.reads.flight.streams import not_silent
+from tutti_gateway.reads.flight.plans import RangeSplitter
+from tutti_gateway.reads.flight.streams import refuse_if_stalled
 from tutti_gateway.reads.logs.frontier_watch import FrontierWatch
-from tutti_gateway.reads.logs.query_reports import Queries
-from tutti_gateway.reads.logs.reader_positions import Positions
-from tutti_gateway.reads.logs.served_logs import Shelf, topic_line
-from tutti_gateway.reads.protocol.flight_errors import Fault, sent_on
+from tutti_gateway.reads.logs.query_reports import QueryReports
+from tutti_gateway.reads.logs.reader_positions import ReaderPositions
+from tutti_gateway.reads.logs.served_logs import ServedLogs, topic_line
+from tutti_gateway.reads.protocol.flight_errors import ReadError, converting_corruption
 from tutti_gateway.reads.protocol.tickets import (
-    BytesEndAsk,
+    BytesEndRequest,
     Command,
-    FrontierAsk,
-    NothingAsked,
-    PassedAsk,
-    ReportAsk,
-    SaveAsk,
-    TickEndAsk,
-    TicksAsk,
-    TimeAsk,
+    EmptyRequest,
+    FrontierRequest,
+    OffsetForTimeRequest,
+    PassedRequest,
+    ReportRequest,
+    SaveOffsetRequest,
+    TickEndRequest,
+    TicksRequest,
     decode,
     encode,
 )
 
 GivenUp = Callable[[], bool]
-Linearizable = TypeVar("Linearizable", FrontierAsk, TimeAsk)
+Linearizable = TypeVar("Linearizable", FrontierRequest, OffsetForTimeRequest)
 
 
 class Action(NamedTuple):
@@ -78,11 +78,11 @@ class Actions:
 
     def __init__(
         self,
-        shelf: Shelf,
-        plans: Plans,
+        shelf: ServedLogs,
+        plans: RangeSplitter,
         gateway: GatewayLink,
         watch: FrontierWatch[Frontier],
-        queries: Queries,
+        queries: QueryReports,
     ) -> None:
         """Create the answering service.
 
@@ -100,11 +100,11 @@ class Actions:
         self._plans = plans
         self._gateway = gateway
         self._watch = watch
-        self._positions = Positions(ordered.reader)
+        self._positions = ReaderPositions(ordered.reader)
         self._queries = queries
         self.act_us = Histogram(LATENCY_BOUNDS_US)
 
-    def act(self, kind: str, body: bytes, given_up: GivenUp, access: Access = ANYBODY) -> bytes:
+    def act(self, kind: str, body: bytes, given_up: GivenUp, access: Access = FULL_ACCESS) -> bytes:
         """Return the answer to one action, with only the topics that the caller may read.
 
         Raises:
@@ -112,11 +112,11 @@ class Actions:
         """
         action = ACTIONS.get(kind)
         if action is None:
-            raise Fault(
+            raise ReadError(
                 "unknown_action", f"there is no action {kind[:100]!r}; the actions are {', '.join(ACTIONS)}", name=kind[:100]
             )
         began = time.monotonic_ns()
-        with sent_on(self._gateway.elsewhere, ""):
+        with converting_corruption(self._gateway.elsewhere, ""):
             answer = getattr(self, action.method)(body, given_up)
         if kind not in _MAY_WAIT:
             self.act_us.add((time.monotonic_ns() - began) // 1000)
@@ -126,7 +126,7 @@ class Actions:
 
     def frontier(self, body: bytes, given_up: GivenUp) -> object:
         """Return the frontier of a log."""
-        asked = decode(FrontierAsk, body, "the body of frontier")
+        asked = decode(FrontierRequest, body, "the body of frontier")
         served = self._shelf.of(asked.lane)
         confirmed = {}
         if asked.linearizable:
@@ -136,7 +136,7 @@ class Actions:
         if asked.beyond is not None and frontier.offset <= asked.beyond:
             frontier = served.watch.wait(asked.beyond, asked.timeout_ms * 1000, given_up)
             if frontier.offset <= asked.beyond:
-                not_silent(served)
+                refuse_if_stalled(served)
         gateways, silent = self._gateway.gateways()
         return {
             "log": served.reader.log,
@@ -154,10 +154,10 @@ class Actions:
 
     def offset_for_time(self, body: bytes, given_up: GivenUp) -> object:
         """Return the offset of the first record at or after a time."""
-        asked = decode(TimeAsk, body, "the body of offset_for_time")
+        asked = decode(OffsetForTimeRequest, body, "the body of offset_for_time")
         served = self._shelf.of(asked.lane)
         frontier = served.ranges.frontier(_without_linearizable(asked), given_up)
-        with sent_on(self._gateway.elsewhere, asked.lane):
+        with converting_corruption(self._gateway.elsewhere, asked.lane):
             found = served.reader.offset_for_time(asked.time_us)
             if asked.linearizable and found >= frontier.offset:  # a record that exists is the first one on any gateway
                 served.ranges.frontier(asked, given_up)
@@ -166,7 +166,7 @@ class Actions:
 
     def ticks(self, body: bytes, given_up: GivenUp) -> object:
         """Return the ticks of a range."""
-        asked = decode(TicksAsk, body, "the body of ticks")
+        asked = decode(TicksRequest, body, "the body of ticks")
         frontier = self._ranges.frontier(asked, given_up)
         start, end = self._ranges.offsets(asked.start, asked.end, frontier)
         found = [tick for tick in self._reader.ticks(start, end) if tick[0] >= asked.from_tick]
@@ -174,14 +174,14 @@ class Actions:
 
     def tick_end(self, body: bytes, given_up: GivenUp) -> object:
         """Return the end offset of a micro-batch that ends at a tick."""
-        asked = decode(TickEndAsk, body, "the body of tick_end")
+        asked = decode(TickEndRequest, body, "the body of tick_end")
         frontier = self._ranges.frontier(asked, given_up)
         start, end = self._ranges.offsets(asked.start, asked.end, frontier)
         return {"offset": tick_end(self._reader.ticks, start, min(asked.limit, end), end, asked.every)}
 
     def bytes_end(self, body: bytes, given_up: GivenUp) -> object:
         """Return the end offset of a micro-batch of a given size."""
-        asked = decode(BytesEndAsk, body, "the body of bytes_end")
+        asked = decode(BytesEndRequest, body, "the body of bytes_end")
         frontier = self._ranges.frontier(asked, given_up)
         start, end = self._ranges.offsets(asked.start, asked.end, frontier)
         return {"offset": bytes_end(self._reader.rows(start, end, asked.topics), start, end, asked.bytes)}
@@ -192,18 +192,18 @@ class Actions:
 
     def lanes(self, body: bytes, given_up: GivenUp) -> object:
         """Return the lanes of unordered records and their frontiers."""
-        self._ranges.frontier(decode(NothingAsked, body, "the body of lanes"), given_up)
-        not_silent(self._shelf.of(""))  # a follower repeats this request, so it must notice a stalled gateway
+        self._ranges.frontier(decode(EmptyRequest, body, "the body of lanes"), given_up)
+        refuse_if_stalled(self._shelf.of(""))  # a follower repeats this request, so it must notice a stalled gateway
         return self._shelf.lanes()
 
     def topics(self, body: bytes, given_up: GivenUp) -> object:
         """Return the topics with their counts."""
-        self._ranges.frontier(decode(NothingAsked, body, "the body of topics"), given_up)
+        self._ranges.frontier(decode(EmptyRequest, body, "the body of topics"), given_up)
         return [topic_line(topic) for topic in self._reader.topics()]
 
     def producers(self, body: bytes, given_up: GivenUp) -> object:
         """Return the producers with epoch, sequence and progress."""
-        self._ranges.frontier(decode(NothingAsked, body, "the body of producers"), given_up)
+        self._ranges.frontier(decode(EmptyRequest, body, "the body of producers"), given_up)
         return [
             {
                 "name": producer.name,
@@ -218,12 +218,12 @@ class Actions:
 
     def readers(self, body: bytes, given_up: GivenUp) -> object:
         """Return the committed offsets of named readers."""
-        self._ranges.frontier(decode(NothingAsked, body, "the body of readers"), given_up)
+        self._ranges.frontier(decode(EmptyRequest, body, "the body of readers"), given_up)
         return self._reader.state().readers
 
     def save_offset(self, body: bytes, given_up: GivenUp) -> object:
         """Commit the offset of a named reader, through the gateway."""
-        asked = decode(SaveAsk, body, "the body of save_offset")
+        asked = decode(SaveOffsetRequest, body, "the body of save_offset")
         frontier = self._ranges.frontier(asked, given_up)
         self._ranges.check_not_beyond(f"reader {asked.reader!r} cannot commit offset {asked.offset}", asked.offset, frontier)
         self._gateway.save_offset(asked.reader, asked.offset, asked.back, given_up)
@@ -233,14 +233,14 @@ class Actions:
         """Return the committed offset of a named reader (None if it has none), once it is at least `offset`, or the timeout
         ends.
         """
-        asked = decode(PassedAsk, body, "the body of passed")
+        asked = decode(PassedRequest, body, "the body of passed")
         served = self._shelf.of("")
         self._ranges.frontier(asked, given_up)
         found = self._positions.of(asked.reader).offset
         if found < asked.offset and asked.timeout_ms:
-            not_silent(served)
+            refuse_if_stalled(served)
             if served.state() in _CUT_OFF and self._gateway.others():
-                raise Fault("unavailable", f"this gateway is {served.state()} and receives no new records: ask another gateway")
+                raise ReadError("unavailable", f"this gateway is {served.state()} and receives no new records: ask another gateway")
             wait_us = asked.timeout_ms * 1000
             found = self._watch.wait_beside(lambda: self._positions.of(asked.reader), asked.offset - 1, wait_us, given_up).offset
         return {"reader": asked.reader, "offset": None if found < 0 else found}
@@ -250,7 +250,7 @@ class Actions:
 
         A failed commit is not an error of the action. The answer and the action `queries` contain it as `trouble`.
         """
-        asked = decode(ReportAsk, body, "the body of report")
+        asked = decode(ReportRequest, body, "the body of report")
         frontier = self._ranges.frontier(asked, given_up)
         who = f"query {asked.name or asked.label!r}"
         self._ranges.check_not_beyond(f"{who} reports offset {asked.offset} as processed", asked.offset, frontier)
@@ -266,7 +266,7 @@ class Actions:
 
     def queries(self, body: bytes, given_up: GivenUp) -> object:
         """Return the queries that report to this gateway."""
-        frontier = self._ranges.frontier(decode(NothingAsked, body, "the body of queries"), given_up)
+        frontier = self._ranges.frontier(decode(EmptyRequest, body, "the body of queries"), given_up)
         return self._queries.lines(frontier.offset, time.time_ns() // 1000)
 
 

@@ -11,9 +11,9 @@ from tutti import limits as common_limits
 from tutti.data.frames.columns import check_columns, schema_of
 from tutti_gateway.core import limits
 from tutti_gateway.reads.flight.streams import metadata
-from tutti_gateway.reads.logs.ranges import Range
-from tutti_gateway.reads.logs.served_logs import Served, Shelf
-from tutti_gateway.reads.protocol.flight_errors import Fault, sent_on
+from tutti_gateway.reads.logs.ranges import ResolvedRange
+from tutti_gateway.reads.logs.served_logs import ServedLog, ServedLogs
+from tutti_gateway.reads.protocol.flight_errors import ReadError, converting_corruption
 from tutti_gateway.reads.protocol.tickets import Command, Ticket, encode
 
 
@@ -37,12 +37,12 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     lane: str = ""
 
 
-class Plans:
+class RangeSplitter:
     """Splits ranges."""
 
     def __init__(
         self,
-        shelf: Shelf,
+        shelf: ServedLogs,
         locations: Callable[[Callable[[], bool]], Sequence[str]],
         elsewhere: Callable[[str, int], bool],
     ) -> None:
@@ -60,7 +60,7 @@ class Plans:
     def plan(self, command: Command, given_up: Callable[[], bool]) -> Plan:
         """Answer the action `plan`."""
         served = self._shelf.of(command.lane)
-        with sent_on(self._elsewhere, command.lane):
+        with converting_corruption(self._elsewhere, command.lane):
             wanted = served.ranges.of(command, given_up)
             end = wanted.frontier.offset if wanted.end is None else wanted.end
             parts = _parts(served, command, wanted.start, end)
@@ -69,7 +69,7 @@ class Plans:
     def info(self, command: Command, descriptor: flight.FlightDescriptor, given_up: Callable[[], bool]) -> flight.FlightInfo:
         """Answer `get_flight_info`."""
         served = self._shelf.of(command.lane)
-        with sent_on(self._elsewhere, command.lane):
+        with converting_corruption(self._elsewhere, command.lane):
             wanted = served.ranges.of(command, given_up)
             if wanted.end is None or command.follow:
                 parts = [Part(wanted.start, -1, -1, -1)]
@@ -97,14 +97,14 @@ def _check_tickets(command: Command, parts: int) -> None:
     """
     size = parts * len(encode(command.topics))
     if size > limits.TICKETS_BYTES_MAX:
-        raise Fault(
+        raise ReadError(
             "malformed",
             f"the range has {parts} parts, whose tickets with {len(command.topics or ())} topics each need {size} bytes; "
             f"at most {limits.TICKETS_BYTES_MAX} are permitted: ask for fewer `splits`, or use the action `plan`",
         )
 
 
-def _parts(served: Served, command: Command, start: int, end: int) -> list[Part]:
+def _parts(served: ServedLog, command: Command, start: int, end: int) -> list[Part]:
     split_bytes = command.split_bytes
     if command.splits is None and split_bytes is None:
         split_bytes = common_limits.SPLIT_BYTES
@@ -113,7 +113,7 @@ def _parts(served: Served, command: Command, start: int, end: int) -> list[Part]
 
 
 def _endpoint(
-    served: Served, command: Command, wanted: Range, part: Part, locations: list[str | flight.Location]
+    served: ServedLog, command: Command, wanted: ResolvedRange, part: Part, locations: list[str | flight.Location]
 ) -> flight.FlightEndpoint:
     ticket = Ticket(
         start=part.start,

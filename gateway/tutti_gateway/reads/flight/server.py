@@ -7,21 +7,21 @@ from collections.abc import Iterator
 from pyarrow import flight
 
 from tutti.data.frames.columns import check_columns, schema_of
-from tutti.security.tokens import ANYBODY
+from tutti.security.tokens import FULL_ACCESS
 from tutti_gateway.core import limits
-from tutti_gateway.reads.common.authorization import Guard, check_action, hints_for
-from tutti_gateway.reads.common.concurrency import Lease, Slots
+from tutti_gateway.reads.common.authorization import ReadsAuthorizer, check_action, hints_for
+from tutti_gateway.reads.common.concurrency import ConcurrencyLimit, Lease
 from tutti_gateway.reads.common.connections import Call, Connections
 from tutti_gateway.reads.flight.actions import ACTIONS, Actions
-from tutti_gateway.reads.flight.plans import Plans
+from tutti_gateway.reads.flight.plans import RangeSplitter
 from tutti_gateway.reads.flight.streams import Streams
-from tutti_gateway.reads.protocol.flight_errors import Fault, schema_told, told
+from tutti_gateway.reads.protocol.flight_errors import ReadError, raises_flight_errors, raises_schema_errors
 from tutti_gateway.reads.protocol.tickets import Command, Ticket, decode, encode
 
 WRITES_REFUSED = "the reads port accepts no records: send them with a Producer to the gateway's client port"
 
 
-class Answer:
+class ActionAnswer:
     """The answer of an action. It holds the lease of its call until the answer is sent or the caller is gone."""
 
     def __init__(self, answer: bytes, lease: Lease, call: Call) -> None:
@@ -29,7 +29,7 @@ class Answer:
         self._lease = lease
         self._call = call
 
-    def __iter__(self) -> Answer:
+    def __iter__(self) -> ActionAnswer:
         """Return itself, as the Flight library requires."""
         return self
 
@@ -45,7 +45,13 @@ class ReadsServer(flight.FlightServerBase):
     """Serves one log. It listens from its construction on; its calls run in threads of the library."""
 
     def __init__(
-        self, location: str, streams: Streams, plans: Plans, actions: Actions, connections: Connections, guard: Guard
+        self,
+        location: str,
+        streams: Streams,
+        plans: RangeSplitter,
+        actions: Actions,
+        connections: Connections,
+        guard: ReadsAuthorizer,
     ) -> None:
         """Listen at a location.
 
@@ -59,14 +65,14 @@ class ReadsServer(flight.FlightServerBase):
         self._plans = plans
         self._actions = actions
         self._connections = connections
-        self.calls = Slots("calls", limits.CALLS_MAX)
+        self.calls = ConcurrencyLimit("calls", limits.CALLS_MAX)
         self._guard = guard
         certificate = guard.certificate
         certificates = None if certificate is None else [certificate]
         super().__init__(location, tls_certificates=certificates, middleware=guard.middleware())
         connections.port = self.port
 
-    @told
+    @raises_flight_errors
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
         """Return a stream of records."""
         access, call = self._guard.caller(context), self._connections.call(context.peer())
@@ -75,7 +81,7 @@ class ReadsServer(flight.FlightServerBase):
         with hints_for(access):
             return self._streams.open(asked, call, context.is_cancelled)
 
-    @told
+    @raises_flight_errors
     def get_flight_info(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.FlightInfo:
         """Return the endpoints of a range, one for each split."""
         access = self._guard.caller(context)
@@ -91,7 +97,7 @@ class ReadsServer(flight.FlightServerBase):
         finally:
             lease.release()
 
-    @schema_told
+    @raises_schema_errors
     def get_schema(  # type: ignore[override]  # the stubs have the type of the client's side
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
     ) -> flight.SchemaResult:
@@ -99,7 +105,7 @@ class ReadsServer(flight.FlightServerBase):
         self._guard.caller(context)
         return flight.SchemaResult(schema_of(check_columns(_command(descriptor).columns)))
 
-    @told
+    @raises_flight_errors
     def list_flights(  # type: ignore[override]  # the stubs have text, the library gives bytes
         self, context: flight.ServerCallContext, criteria: bytes
     ) -> Iterator[flight.FlightInfo]:
@@ -110,7 +116,7 @@ class ReadsServer(flight.FlightServerBase):
         descriptor = flight.FlightDescriptor.for_command(encode(command))
         return iter([self._plans.info(command, descriptor, context.is_cancelled)])
 
-    @told
+    @raises_flight_errors
     def list_actions(  # type: ignore[override]  # the stubs have an action where the library wants its type
         self, context: flight.ServerCallContext
     ) -> list[tuple[str, str]]:
@@ -118,32 +124,32 @@ class ReadsServer(flight.FlightServerBase):
         self._guard.caller(context)
         return [(name, action.sentence) for name, action in ACTIONS.items()]
 
-    @told
+    @raises_flight_errors
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[bytes]:
         """Run one action, with JSON as body and answer."""
         access, body = self._guard.caller(context), action.body.to_pybytes()
-        if access is not ANYBODY and action.type in ACTIONS:
+        if access is not FULL_ACCESS and action.type in ACTIONS:
             self._guard.checked(lambda: check_action(access, action.type, body))
         call, lease = self._connections.call(context.peer()), self.calls.take()
         try:
             with hints_for(access):
-                return Answer(self._actions.act(action.type, body, context.is_cancelled, access), lease, call)
+                return ActionAnswer(self._actions.act(action.type, body, context.is_cancelled, access), lease, call)
         except BaseException:
             lease.release()
             raise
 
-    @told
+    @raises_flight_errors
     def do_put(self, *_args: object) -> None:
         """Refuse the call: producers send records to the client port."""
-        raise Fault("read_only", WRITES_REFUSED)
+        raise ReadError("read_only", WRITES_REFUSED)
 
-    @told
+    @raises_flight_errors
     def do_exchange(self, *_args: object) -> None:
         """Refuse the call: producers send records to the client port."""
-        raise Fault("read_only", WRITES_REFUSED)
+        raise ReadError("read_only", WRITES_REFUSED)
 
 
 def _command(descriptor: flight.FlightDescriptor) -> Command:
     if descriptor.descriptor_type != flight.DescriptorType.CMD:
-        raise Fault("malformed", "the descriptor is a path; use a command: the JSON of a ticket (docs/reference/reads.md)")
+        raise ReadError("malformed", "the descriptor is a path; use a command: the JSON of a ticket (docs/reference/reads.md)")
     return decode(Command, descriptor.command or b"", "the command")

@@ -20,12 +20,12 @@ from tutti.errors import Behind, Damaged
 from tutti.log.read.reader import Frontier
 from tutti.log.read.scan import scan
 from tutti_gateway.core import limits
-from tutti_gateway.reads.common.concurrency import Lease, Slots
+from tutti_gateway.reads.common.concurrency import ConcurrencyLimit, Lease
 from tutti_gateway.reads.common.connections import Call
-from tutti_gateway.reads.common.memory_budget import Room
-from tutti_gateway.reads.logs.ranges import Range
-from tutti_gateway.reads.logs.served_logs import Served, Shelf
-from tutti_gateway.reads.protocol.flight_errors import Fault, flight_error, of_damage, sent_on
+from tutti_gateway.reads.common.memory_budget import MemoryBudget
+from tutti_gateway.reads.logs.ranges import ResolvedRange
+from tutti_gateway.reads.logs.served_logs import ServedLog, ServedLogs
+from tutti_gateway.reads.protocol.flight_errors import ReadError, converting_corruption, corruption_error, flight_error
 from tutti_gateway.reads.protocol.tickets import Ticket
 
 US = 1_000_000
@@ -87,7 +87,7 @@ class Streams:
 
     def __init__(
         self,
-        shelf: Shelf,
+        shelf: ServedLogs,
         elsewhere: Callable[[str, int], bool] = lambda lane, position: False,
     ) -> None:
         """Create the service.
@@ -98,10 +98,10 @@ class Streams:
         """
         self._elsewhere = elsewhere
         self._shelf = shelf
-        self.scans = Slots("streams", limits.STREAMS_MAX, limits.BUSY_WAIT_US_MAX)
-        self.followers = Slots("follow streams", limits.FOLLOWERS_MAX, limits.BUSY_WAIT_US_MAX)
+        self.scans = ConcurrencyLimit("streams", limits.STREAMS_MAX, limits.BUSY_WAIT_US_MAX)
+        self.followers = ConcurrencyLimit("follow streams", limits.FOLLOWERS_MAX, limits.BUSY_WAIT_US_MAX)
         self.meters = StreamMeters()
-        self.room = Room()
+        self.room = MemoryBudget()
 
     def open(self, ticket: Ticket, call: Call, given_up: Callable[[], bool]) -> flight.FlightDataStream:
         """Open the stream that a ticket names.
@@ -117,8 +117,8 @@ class Streams:
         lease = (self.followers if ticket.follow else self.scans).take(given_up)
         served = self._shelf.of(ticket.lane)
         if ticket.follow:
-            not_silent(served)
-        with sent_on(self._elsewhere, ticket.lane):
+            refuse_if_stalled(served)
+        with converting_corruption(self._elsewhere, ticket.lane):
             wanted = served.ranges.of(ticket, given_up)
         schema = schema_of(check_columns(ticket.columns)).with_metadata({METADATA_KEY: metadata(served, wanted)})
         if ticket.follow or wanted.end is None:
@@ -138,7 +138,7 @@ class Streams:
         share = limits.READ_BUFFERS_BYTES // (limits.READ_BATCHES_A_STREAM * streams)
         return min(max(share, common_limits.READ_BATCH_BYTES_MIN), common_limits.READ_BATCH_BYTES_MAX)
 
-    def _scan(self, served: Served, ticket: Ticket, start: int, end: int, *, goes_on: bool = False) -> Iterator[pa.RecordBatch]:
+    def _scan(self, served: ServedLog, ticket: Ticket, start: int, end: int, *, goes_on: bool = False) -> Iterator[pa.RecordBatch]:
         """Yield the batches of a committed range.
 
         Args:
@@ -164,7 +164,7 @@ class Streams:
                 del batch  # frees this batch before the next one is built
         except Damaged as error:
             where = {"offset": reached} if ticket.topics is None else {}
-            raise of_damage(error, self._elsewhere, served.lane, **where) from error
+            raise corruption_error(error, self._elsewhere, served.lane, **where) from error
 
     def _next_batch(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
         with self.room.for_a_batch():
@@ -174,7 +174,7 @@ class Streams:
                 self.meters.batch_us.add((time.monotonic_ns() - began) // 1000)
             return batch
 
-    def _follow(self, served: Served, ticket: Ticket, wanted: Range, given_up: Callable[[], bool]) -> Iterator[Batch]:
+    def _follow(self, served: ServedLog, ticket: Ticket, wanted: ResolvedRange, given_up: Callable[[], bool]) -> Iterator[Batch]:
         """Yield committed records from the start of the range on, as they arrive. The last batch of each run carries the
         position.
         """
@@ -191,7 +191,7 @@ class Streams:
                 if given_up():
                     return
                 if frontier.offset <= at:
-                    not_silent(served)
+                    refuse_if_stalled(served)
                     yield empty, _progress(at, frontier)
                 continue
             began = time.monotonic()
@@ -201,7 +201,7 @@ class Streams:
                     if last is not empty:
                         yield last
                     last = batch
-            except (Fault, Behind):
+            except (ReadError, Behind):
                 if last is not empty:
                     yield last  # this batch is valid, whatever follows it
                 raise
@@ -211,7 +211,7 @@ class Streams:
             time.sleep(max(0.0, limits.FOLLOW_GAP_US / US - (time.monotonic() - began)))
 
 
-def metadata(served: Served, wanted: Range) -> bytes:
+def metadata(served: ServedLog, wanted: ResolvedRange) -> bytes:
     """Return the metadata of a stream's schema."""
     return msgspec.json.encode(
         {
@@ -224,18 +224,18 @@ def metadata(served: Served, wanted: Range) -> bytes:
     )
 
 
-def not_silent(served: Served) -> None:
+def refuse_if_stalled(served: ServedLog) -> None:
     """Refuse to wait for new records at a stalled gateway.
 
     Raises:
         Fault: `unavailable`.
     """
     if served.watch.silent:
-        raise Fault("unavailable", "this gateway has stalled: continue at another gateway, from the offset reached")
+        raise ReadError("unavailable", "this gateway has stalled: continue at another gateway, from the offset reached")
 
 
-def _stopping() -> Fault:
-    return Fault("stopping", "this gateway is stopping: continue at another gateway, from the offset reached")
+def _stopping() -> ReadError:
+    return ReadError("stopping", "this gateway is stopping: continue at another gateway, from the offset reached")
 
 
 def _progress(at: int, frontier: Frontier) -> pa.Buffer:

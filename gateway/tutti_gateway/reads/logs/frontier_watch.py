@@ -37,7 +37,7 @@ Other = TypeVar("Other", bound=HasOffset)
 Seen_co = TypeVar("Seen_co", bound=HasOffset, covariant=True)
 
 
-class Watching(Protocol[Seen_co]):
+class FrontierWaiter(Protocol[Seen_co]):
     """Waits for the frontier of one log."""
 
     @property

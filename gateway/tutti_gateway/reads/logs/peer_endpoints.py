@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from tutti.common.credentials import Credentials
 from tutti.errors import TuttiError
-from tutti.io.request import Talk
+from tutti.io.request import RequestClient
 from tutti_gateway.core import limits
 
 US = 1_000_000
@@ -36,7 +36,7 @@ class KnowsGateways(Protocol):
         """Return the urls of the other live gateways."""
 
 
-class Found(NamedTuple):
+class PeerEndpoints(NamedTuple):
     """The endpoints of a gateway: its name, and the URIs of its reads port and its admin pages."""
 
     gateway: str
@@ -44,7 +44,7 @@ class Found(NamedTuple):
     admin: str
 
 
-class Others:
+class PeerCache:
     """Caches the endpoints of the other gateways. Thread-safe.
 
     Attributes:
@@ -59,7 +59,7 @@ class Others:
         self._reader = reader
         self._gateway = gateway
         self.own = ""
-        self._found: list[Found] = []
+        self._found: list[PeerEndpoints] = []
         self._asked_at = -1e9
         self._changed = threading.Condition()
         self._asking = False
@@ -73,7 +73,7 @@ class Others:
         """Return the URI of each other gateway's admin pages, by name. The first call waits briefly for the answers."""
         return {one.gateway: one.admin for one in self._known()}
 
-    def _known(self, given_up: Callable[[], bool] = bool) -> list[Found]:
+    def _known(self, given_up: Callable[[], bool] = bool) -> list[PeerEndpoints]:
         with self._changed:
             first = not self._found and self._asked_at < 0
             if time.monotonic() - self._asked_at > limits.LOCATIONS_FRESH_US / US and not self._asking and not self._stopping:
@@ -105,12 +105,12 @@ class Others:
                 self._asking = False
                 self._changed.notify_all()
 
-    def _endpoints_of(self, url: str) -> Found | None:
+    def _endpoints_of(self, url: str) -> PeerEndpoints | None:
         """Return the endpoints of the gateway at `url`; None if it does not answer, or has another log."""
         try:
             credentials = self._credentials()
-            with Talk(url, limits.STATUS_WAIT_US_MAX / US, rounds=1, learn=False, credentials=credentials) as talk:
+            with RequestClient(url, limits.STATUS_WAIT_US_MAX / US, rounds=1, learn=False, credentials=credentials) as talk:
                 welcome = talk.welcome()
         except TuttiError:
             return None
-        return Found(welcome.gateway, welcome.reads, welcome.admin) if welcome.log == self._reader.log else None
+        return PeerEndpoints(welcome.gateway, welcome.reads, welcome.admin) if welcome.log == self._reader.log else None

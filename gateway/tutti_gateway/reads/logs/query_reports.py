@@ -14,19 +14,19 @@ import msgspec
 from tutti import limits as common_limits
 from tutti.data.query_info import RUNNING, SILENT, QueryInfo, without_ended
 from tutti_gateway.core import limits
-from tutti_gateway.reads.protocol.tickets import ReportAsk
+from tutti_gateway.reads.protocol.tickets import ReportRequest
 
 _ALIVE_US = 5 * common_limits.SPARK_ALIVE_US
 
 
 class _Run(msgspec.Struct):
-    report: ReportAsk
+    report: ReportRequest
     since_us: int
     seen_us: int
     trouble: str = ""
 
 
-class Queries:
+class QueryReports:
     """The latest report of each query run. Thread-safe and bounded: the run with the oldest report is dropped first, or after a
     day.
     """
@@ -36,7 +36,7 @@ class Queries:
         self._lock = threading.Lock()
         self._runs: OrderedDict[str, _Run] = OrderedDict()  # in order of the last report
 
-    def note(self, report: ReportAsk, now_us: int) -> None:
+    def note(self, report: ReportRequest, now_us: int) -> None:
         """Record a report that arrived at `now_us` (us since 1970)."""
         with self._lock:
             before = self._runs.pop(report.run, None)

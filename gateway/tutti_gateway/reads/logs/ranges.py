@@ -9,12 +9,12 @@ from typing import NamedTuple
 from tutti import limits
 from tutti.data.gateway_states import CUT_OFF
 from tutti.log.read.reader import Frontier, LogReader
-from tutti_gateway.reads.logs.frontier_watch import Watching
-from tutti_gateway.reads.protocol.flight_errors import Fault
-from tutti_gateway.reads.protocol.tickets import AtTime, Known, Place, Ticket
+from tutti_gateway.reads.logs.frontier_watch import FrontierWaiter
+from tutti_gateway.reads.protocol.flight_errors import ReadError
+from tutti_gateway.reads.protocol.tickets import AtTime, Place, Request, Ticket
 
 
-class Range(NamedTuple):
+class ResolvedRange(NamedTuple):
     """Offsets [start, end) to read; an `end` of None has no limit. `frontier` is the frontier that was reported to the reader."""
 
     start: int
@@ -22,13 +22,13 @@ class Range(NamedTuple):
     frontier: Frontier
 
 
-class Ranges:
+class RangeResolver:
     """Resolves ranges of one log."""
 
     def __init__(
         self,
         reader: LogReader,
-        watch: Watching[Frontier],
+        watch: FrontierWaiter[Frontier],
         state: Callable[[], str],
         confirm: Callable[[], bool] | None = None,
     ) -> None:
@@ -45,7 +45,7 @@ class Ranges:
         self._watch = watch
         self._state = state
 
-    def frontier(self, caller: Known, given_up: Callable[[], bool]) -> Frontier:
+    def frontier(self, caller: Request, given_up: Callable[[], bool]) -> Frontier:
         """Return the frontier of the log, which is at least what the caller has seen (C7).
 
         The call waits briefly for a lower frontier to catch up, unless the gateway is cut off from the group. A linearizable answer
@@ -62,7 +62,7 @@ class Ranges:
         if frontier.offset < seen and self._state() not in CUT_OFF:
             frontier = self._watch.wait(seen - 1, limits.BEHIND_WAIT_US_MAX, given_up)
         if frontier.offset < seen:
-            raise Fault(
+            raise ReadError(
                 "behind",
                 f"this gateway's frontier is {frontier.offset}, but the reader has seen {seen}: "
                 "ask another gateway of the group, or try again later",
@@ -78,7 +78,7 @@ class Ranges:
             Fault: `malformed`, for a lane.
         """
         if self._confirm is None:
-            raise Fault("malformed", "a lane has no linearizable reads, because no majority decides it: omit `linearizable`")
+            raise ReadError("malformed", "a lane has no linearizable reads, because no majority decides it: omit `linearizable`")
         return self._confirm()
 
     def require_confirmed(self, seen: int = 0, why: str = "") -> None:
@@ -93,7 +93,7 @@ class Ranges:
         """
         if not self.confirmed():
             frontier = self._watch.now().offset
-            raise Fault(
+            raise ReadError(
                 "behind",
                 f"{why}{'; but ' if why else ''}this gateway ({self._state()}) cannot confirm its frontier {frontier} with a "
                 "majority of the group, so other gateways may have more: ask another gateway, or try again later",
@@ -101,7 +101,7 @@ class Ranges:
                 seen=seen,
             )
 
-    def check_log(self, caller: Known) -> None:
+    def check_log(self, caller: Request) -> None:
         """Refuse a caller that reads another log, because its offsets are meaningless here.
 
         Raises:
@@ -109,14 +109,14 @@ class Ranges:
         """
         log = self._reader.log
         if caller.log and log and caller.log != log:
-            raise Fault(
+            raise ReadError(
                 "other_log",
                 f"this gateway serves log {log}, but the reader asks for log {caller.log}: "
                 "the url names gateways of different groups, or the log was replaced",
                 log=log,
             )
 
-    def of(self, ticket: Ticket, given_up: Callable[[], bool]) -> Range:
+    def of(self, ticket: Ticket, given_up: Callable[[], bool]) -> ResolvedRange:
         """Return the range that a ticket names.
 
         Raises:
@@ -125,13 +125,13 @@ class Ranges:
         frontier = self.frontier(ticket, given_up)
         self.check_topics(ticket)
         if not ticket.follow:
-            return Range(*self.offsets(ticket.start, ticket.end, frontier), frontier)
+            return ResolvedRange(*self.offsets(ticket.start, ticket.end, frontier), frontier)
         start = self.offset(ticket.start, frontier)
         self._check("start", start, frontier)
         end = None if ticket.end is None else self.offset(ticket.end, frontier)
         if end is not None and end < start:
             raise _reversed_range(start, end)
-        return Range(start, end, frontier)
+        return ResolvedRange(start, end, frontier)
 
     def offsets(self, start: Place, end: Place | None, frontier: Frontier) -> tuple[int, int]:
         """Return the offsets of a committed range. Without an end, the range ends at the frontier.
@@ -160,7 +160,7 @@ class Ranges:
     def _check(self, which: str, offset: int, frontier: Frontier) -> None:
         start = self._reader.start
         if offset < start:
-            raise Fault(
+            raise ReadError(
                 "below_start",
                 f"the range's {which} is offset {offset}, but this log begins at {start}: earlier records were removed; "
                 f'use {start} or "earliest"',
@@ -182,7 +182,7 @@ class Ranges:
             self.require_confirmed(0, f"{what}, but the log is committed up to {frontier.offset} here")
             frontier = self._watch.now()
         if offset > frontier.offset:
-            raise Fault(
+            raise ReadError(
                 "beyond_frontier",
                 f'{what}, but the log is committed up to {frontier.offset}: use at most {frontier.offset}, or "latest"{hint}',
                 start=self._reader.start,
@@ -209,14 +209,14 @@ class Ranges:
             if name not in known:
                 near = get_close_matches(name, known, 1)
                 hint = f"did you mean {near[0]!r}?" if near else _topic_list(sorted(known))
-                raise Fault("unknown_topic", f"there is no topic {name!r} in this log", hint, name=name)
+                raise ReadError("unknown_topic", f"there is no topic {name!r} in this log", hint, name=name)
 
     def _has_topics(self, names: tuple[str, ...]) -> bool:
         return len(self._reader.topic_numbers(names)) == len(set(names))
 
 
-def _reversed_range(start: int, end: int) -> Fault:
-    return Fault("malformed", f"the range [{start}, {end}) ends before it begins")
+def _reversed_range(start: int, end: int) -> ReadError:
+    return ReadError("malformed", f"the range [{start}, {end}) ends before it begins")
 
 
 def _topic_list(names: list[str]) -> str:

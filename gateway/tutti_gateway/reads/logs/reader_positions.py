@@ -13,13 +13,13 @@ from tutti.log.read.reader import LogReader
 _SKIP_FRAMES = 100_000  # beyond this distance the state of the log, which uses snapshots, is faster
 
 
-class Position(NamedTuple):
+class CommittedOffset(NamedTuple):
     """The committed offset of a named reader: all records below it are processed; -1 if the log has no commit of that name."""
 
     offset: int
 
 
-class Positions:
+class ReaderPositions:
     """The committed offsets of named readers at the frontier. Thread-safe, and cheap to call repeatedly."""
 
     def __init__(self, reader: LogReader) -> None:
@@ -29,7 +29,7 @@ class Positions:
         self._saved: dict[str, int] = {}
         self._upto = 0
 
-    def of(self, name: str) -> Position:
+    def of(self, name: str) -> CommittedOffset:
         """Return the position of one reader.
 
         Raises:
@@ -37,7 +37,7 @@ class Positions:
         """
         with self._lock:
             self._follow(self._reader.frontier().position)
-            return Position(self._saved.get(name, -1))
+            return CommittedOffset(self._saved.get(name, -1))
 
     def _follow(self, last: int) -> None:
         if last <= self._upto:

@@ -15,27 +15,27 @@ from tutti.data.lane_name import LaneName
 from tutti.data.log_state import Topic
 from tutti.data.names import forgotten_name
 from tutti.errors import Damaged, OffsetOutOfRange, TuttiError
-from tutti.log.files.lane_paths import is_begun, lane_path, lanes_there, noted_lane
+from tutti.log.files.lane_paths import lane_has_log, lane_path, list_lanes, recorded_own_lane
 from tutti.log.read.lane_reader import LaneReader
-from tutti.log.read.name_registry import Forgotten
+from tutti.log.read.name_registry import NameForgotten
 from tutti.log.read.reader import Frontier, LogReader
 from tutti_gateway.core import limits
-from tutti_gateway.reads.logs.frontier_watch import FrontierWatch, LaneWatch, Watching
-from tutti_gateway.reads.logs.ranges import Ranges
-from tutti_gateway.reads.protocol.flight_errors import Fault
+from tutti_gateway.reads.logs.frontier_watch import FrontierWaiter, FrontierWatch, LaneWatch
+from tutti_gateway.reads.logs.ranges import RangeResolver
+from tutti_gateway.reads.protocol.flight_errors import ReadError
 
 IDENTITY = "identity.json"
 
 
-class Served(NamedTuple):
+class ServedLog(NamedTuple):
     """One served log: the ordered one (`lane` is empty), or a lane. `state` returns the gateway's state, or `halted` for a
     halted lane.
     """
 
     lane: str
     reader: LogReader
-    watch: Watching[Frontier]
-    ranges: Ranges
+    watch: FrontierWaiter[Frontier]
+    ranges: RangeResolver
     state: Callable[[], str]
 
     @property
@@ -61,7 +61,7 @@ class LaneLine(msgspec.Struct, frozen=True):
     lost: str
 
 
-class Shelf:
+class ServedLogs:
     """Finds served logs by name. Thread-safe. Readers of recently used lanes stay open, up to a limit."""
 
     def __init__(
@@ -85,12 +85,12 @@ class Shelf:
         self._watch = watch
         self._state = state
         self._halted = halted
-        self._ordered = Served("", reader, watch, Ranges(reader, watch, state, confirm), state)
+        self._ordered = ServedLog("", reader, watch, RangeResolver(reader, watch, state, confirm), state)
         self._known_lanes: set[LaneName] = set()  # lanes that have begun here; if one of them cannot be read, that is an error
-        self._lanes: OrderedDict[LaneName, Served] = OrderedDict()
+        self._lanes: OrderedDict[LaneName, ServedLog] = OrderedDict()
         self._lock = threading.Lock()
 
-    def of(self, text: str) -> Served:
+    def of(self, text: str) -> ServedLog:
         """Return the log that a caller names: the ordered log, the newest lane of a gateway, or exactly one lane.
 
         Raises:
@@ -105,13 +105,13 @@ class Shelf:
         if lane is None or lane not in known:
             names = sorted({self._name(one.origin) for one in known})
             there = f"it has lanes of {', '.join(names)}" if names else "it has no lanes yet"
-            raise Fault("unknown_lane", f"this gateway has no lane {text!r}: {there}", name=text)
+            raise ReadError("unknown_lane", f"this gateway has no lane {text!r}: {there}", name=text)
         try:
             return self._served_lane(lane)
         except TuttiError as error:
             why = self._lost_reason(lane, error)
             told = f"this gateway cannot read lane {text!r}: {why}" if why else f"this gateway has no lane {text!r} yet"
-            raise Fault("unknown_lane", told, name=text) from error
+            raise ReadError("unknown_lane", told, name=text) from error
 
     def lanes(self) -> list[LaneLine]:
         """Return all lanes that this gateway has or had, by number, oldest first."""
@@ -148,21 +148,21 @@ class Shelf:
     def _known(self, halted: dict[str, str]) -> list[LaneName]:
         """Return the existing lanes, and those that have begun and are missing now."""
         began = {lane for text in halted if (lane := LaneName.parse(text)) is not None}
-        own = noted_lane(self._reader.path)
+        own = recorded_own_lane(self._reader.path)
         if own is not None:
             began.add(own)
         with self._lock:
             self._known_lanes |= began
-            return sorted({*lanes_there(self._reader.path), *self._known_lanes})
+            return sorted({*list_lanes(self._reader.path), *self._known_lanes})
 
     def _lost_reason(self, lane: LaneName, error: TuttiError) -> str:
         """Return why a lane cannot be read, from the error of the attempt; empty while the lane is being created."""
         path = lane_path(self._reader.path, lane)
         if not os.path.isdir(path):
             return f"{path} is missing" if lane in self._known_lanes else ""
-        return str(error) if lane in self._known_lanes or is_begun(self._reader.path, lane) else ""
+        return str(error) if lane in self._known_lanes or lane_has_log(self._reader.path, lane) else ""
 
-    def _served_lane(self, lane: LaneName) -> Served:
+    def _served_lane(self, lane: LaneName) -> ServedLog:
         """Return a lane that can be read now. Files are opened outside of the lock, so a slow disk delays no other lane."""
         with self._lock:
             kept = self._lanes.get(lane)
@@ -183,13 +183,13 @@ class Shelf:
             found.reader.close()  # another thread opened the lane first
         return served
 
-    def _open_lane(self, lane: LaneName) -> Served:
+    def _open_lane(self, lane: LaneName) -> ServedLog:
         def state() -> str:
             return "halted" if self._halted().get(lane.text) else self._state()
 
         reader = LaneReader(self._reader, lane)
         watch = LaneWatch(reader.frontier, self._watch)
-        return Served(lane.text, reader, watch, Ranges(reader, watch, state), state)
+        return ServedLog(lane.text, reader, watch, RangeResolver(reader, watch, state), state)
 
     def _newest(self, there: list[LaneName]) -> dict[int, LaneName]:
         """Return the current lane of each gateway number: that of the disk in the roster, or else the one that began last."""
@@ -216,7 +216,7 @@ class Shelf:
         """Return the name of a gateway; empty if the log does not contain it yet, `#NUMBER` if the name was deleted."""
         try:
             return self._reader.name_of(Kind.ROSTER, number)
-        except Forgotten:
+        except NameForgotten:
             return forgotten_name(number)
         except (Damaged, OffsetOutOfRange):
             return ""

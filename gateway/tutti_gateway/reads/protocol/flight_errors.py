@@ -60,7 +60,7 @@ _CODES: tuple[tuple[type[TuttiError], str], ...] = (
 )
 
 
-class Fault(TuttiError):
+class ReadError(TuttiError):
     """A request that cannot be served.
 
     Attributes:
@@ -76,12 +76,12 @@ class Fault(TuttiError):
         self.hint = hint
         self._message = message
 
-    def without_hint(self) -> Fault:
+    def without_hint(self) -> ReadError:
         """Return the same error without the hint, for a caller that may not read everything."""
-        return Fault(self.code, self._message, **self.fields)
+        return ReadError(self.code, self._message, **self.fields)
 
 
-def of_damage(error: Damaged, elsewhere: Callable[[str, int], bool], lane: str, **fields: object) -> Fault:
+def corruption_error(error: Damaged, elsewhere: Callable[[str, int], bool], lane: str, **fields: object) -> ReadError:
     """Return the error for a corrupt frame: `unavailable` if other gateways hold it, else `damaged`.
 
     Args:
@@ -92,12 +92,12 @@ def of_damage(error: Damaged, elsewhere: Callable[[str, int], bool], lane: str, 
         fields: further fields of the error's JSON.
     """
     if elsewhere(lane, error.position):
-        return Fault("unavailable", f"{error}; this gateway fetches it from another one: read there meanwhile", **fields)
-    return Fault("damaged", str(error), **fields)
+        return ReadError("unavailable", f"{error}; this gateway fetches it from another one: read there meanwhile", **fields)
+    return ReadError("damaged", str(error), **fields)
 
 
 @contextlib.contextmanager
-def sent_on(elsewhere: Callable[[str, int], bool], lane: str) -> Iterator[None]:
+def converting_corruption(elsewhere: Callable[[str, int], bool], lane: str) -> Iterator[None]:
     """Convert corruption errors of a block as `of_damage` does.
 
     Raises:
@@ -106,7 +106,7 @@ def sent_on(elsewhere: Callable[[str, int], bool], lane: str) -> Iterator[None]:
     try:
         yield
     except Damaged as error:
-        raise of_damage(error, elsewhere, lane) from error
+        raise corruption_error(error, elsewhere, lane) from error
 
 
 def flight_error(error: BaseException) -> flight.FlightError:
@@ -114,7 +114,7 @@ def flight_error(error: BaseException) -> flight.FlightError:
     if isinstance(error, flight.FlightError):
         return error
     fields: dict[str, object] = {}
-    if isinstance(error, Fault):
+    if isinstance(error, ReadError):
         code, message, fields = error.code, str(error), error.fields
     elif isinstance(error, TuttiError):
         code = next((code for kind, code in _CODES if isinstance(error, kind)), "internal")
@@ -146,7 +146,7 @@ class SchemaError(Exception):
         raise TypeError("a SchemaError has no printable traceback")
 
 
-def schema_told(call: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
+def raises_schema_errors(call: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
     """Do the same as `told` for `get_schema`, which cannot send Flight errors."""
 
     @functools.wraps(call)
@@ -165,7 +165,7 @@ def _message_of(error: flight.FlightError) -> str:
     return str(msgspec.json.decode(error.extra_info)["message"]) if error.extra_info else str(error)
 
 
-def told(call: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
+def raises_flight_errors(call: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
     """Wrap a method of the server so that it raises only Flight errors."""
 
     @functools.wraps(call)

@@ -15,7 +15,7 @@ from tutti.data.frames.columns import check_columns
 from tutti.data.names import NAME_BYTES_MAX, check_name
 from tutti.errors import UsageError
 from tutti_gateway.core import limits
-from tutti_gateway.reads.protocol.flight_errors import Fault
+from tutti_gateway.reads.protocol.flight_errors import ReadError
 
 INT64_MAX = 2**63 - 1
 Natural = Annotated[int, msgspec.Meta(ge=0, le=INT64_MAX)]
@@ -31,7 +31,7 @@ class AtTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 Place = Natural | Literal["earliest", "latest"] | AtTime
 
 
-class Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """Fields of every request.
 
     Attributes:
@@ -45,13 +45,13 @@ class Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     linearizable: bool = False
 
 
-class OfLane(Known, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+class LaneRequest(Request, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """Requests that may name a lane instead of the ordered log: a gateway's name for its newest lane, or NUMBER-INCARNATIONHEX."""
 
     lane: Annotated[str, msgspec.Meta(max_length=NAME_BYTES_MAX)] = ""
 
 
-class Ticket(OfLane, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+class Ticket(LaneRequest, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """The ticket of `do_get`: a range, with topics and columns."""
 
     start: Place = "earliest"
@@ -69,20 +69,20 @@ class Command(Ticket, frozen=True, forbid_unknown_fields=True, kw_only=True, omi
     split_bytes: Annotated[int, msgspec.Meta(ge=1, le=INT64_MAX)] | None = None
 
 
-class FrontierAsk(OfLane, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class FrontierRequest(LaneRequest, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The body of the action `frontier`; with `beyond` the action waits."""
 
     beyond: Annotated[int, msgspec.Meta(ge=-1, le=INT64_MAX)] | None = None
     timeout_ms: Annotated[int, msgspec.Meta(ge=0, le=common_limits.LONG_POLL_US_MAX // 1000)] = 0
 
 
-class TimeAsk(OfLane, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class OffsetForTimeRequest(LaneRequest, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The body of the action `offset_for_time`."""
 
     time_us: Time
 
 
-class TicksAsk(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class TicksRequest(Request, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The body of the action `ticks`."""
 
     start: Place = "earliest"
@@ -90,7 +90,7 @@ class TicksAsk(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
     from_tick: Natural = 0
 
 
-class TickEndAsk(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class TickEndRequest(Request, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The body of the action `tick_end`."""
 
     start: Natural
@@ -99,7 +99,7 @@ class TickEndAsk(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
     every: Annotated[int, msgspec.Meta(ge=1, le=INT64_MAX)] = 1
 
 
-class BytesEndAsk(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class BytesEndRequest(Request, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The body of the action `bytes_end`."""
 
     start: Natural
@@ -108,7 +108,7 @@ class BytesEndAsk(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
     topics: tuple[str, ...] | None = None
 
 
-class SaveAsk(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class SaveOffsetRequest(Request, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The body of the action `save_offset`."""
 
     reader: str
@@ -116,7 +116,7 @@ class SaveAsk(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
     back: bool = False
 
 
-class PassedAsk(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class PassedRequest(Request, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The body of the action `passed`, which waits."""
 
     reader: str
@@ -124,7 +124,7 @@ class PassedAsk(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
     timeout_ms: Annotated[int, msgspec.Meta(ge=0, le=common_limits.LONG_POLL_US_MAX // 1000)] = 0
 
 
-class ReportAsk(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ReportRequest(Request, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The body of the action `report`: the progress of one run of a query.
 
     Attributes:
@@ -146,30 +146,30 @@ class ReportAsk(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
     back: bool = False
 
 
-class NothingAsked(Known, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class EmptyRequest(Request, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The body of an action without fields of its own."""
 
 
-Asked = TypeVar(
-    "Asked",
+AnyRequest = TypeVar(
+    "AnyRequest",
     Ticket,
     Command,
-    FrontierAsk,
-    TimeAsk,
-    TicksAsk,
-    TickEndAsk,
-    BytesEndAsk,
-    SaveAsk,
-    PassedAsk,
-    ReportAsk,
-    NothingAsked,
+    FrontierRequest,
+    OffsetForTimeRequest,
+    TicksRequest,
+    TickEndRequest,
+    BytesEndRequest,
+    SaveOffsetRequest,
+    PassedRequest,
+    ReportRequest,
+    EmptyRequest,
 )
 
-_DECODERS: dict[type, msgspec.json.Decoder[object]] = {kind: msgspec.json.Decoder(kind) for kind in Asked.__constraints__}
+_DECODERS: dict[type, msgspec.json.Decoder[object]] = {kind: msgspec.json.Decoder(kind) for kind in AnyRequest.__constraints__}
 _ENCODER = msgspec.json.Encoder()
 
 
-def decode(kind: type[Asked], data: bytes, what: str) -> Asked:
+def decode(kind: type[AnyRequest], data: bytes, what: str) -> AnyRequest:
     """Decode a request; empty data gives all defaults.
 
     Args:
@@ -181,21 +181,21 @@ def decode(kind: type[Asked], data: bytes, what: str) -> Asked:
         Fault: `malformed`, `unknown_column`.
     """
     if len(data) > common_limits.TICKET_BYTES_MAX:
-        raise Fault("malformed", f"{what} has {len(data)} bytes; at most {common_limits.TICKET_BYTES_MAX} are permitted")
+        raise ReadError("malformed", f"{what} has {len(data)} bytes; at most {common_limits.TICKET_BYTES_MAX} are permitted")
     try:
         asked = _DECODERS[kind].decode(data or b"{}")
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
         fields = ", ".join(kind.__struct_fields__)
-        raise Fault(
+        raise ReadError(
             "malformed", f"{what} cannot be decoded: {error}. It must be a JSON object with the fields: {fields}"
         ) from error
     if not isinstance(asked, kind):  # pragma: no cover - the decoder is typed
-        raise Fault("malformed", f"{what} is a {type(asked).__name__}")
+        raise ReadError("malformed", f"{what} is a {type(asked).__name__}")
     if isinstance(asked, Ticket):
         _check_ticket(asked, what)
-    if isinstance(asked, SaveAsk | PassedAsk):
+    if isinstance(asked, SaveOffsetRequest | PassedRequest):
         _check_name("reader", asked.reader, what)
-    if isinstance(asked, ReportAsk):
+    if isinstance(asked, ReportRequest):
         _check_query(asked, what)
     return asked
 
@@ -203,20 +203,20 @@ def decode(kind: type[Asked], data: bytes, what: str) -> Asked:
 def _check_ticket(ticket: Ticket, what: str) -> None:
     if ticket.topics is not None:
         if not ticket.topics:
-            raise Fault("malformed", f"{what} has an empty list of topics: name some topics, or omit `topics` for all")
+            raise ReadError("malformed", f"{what} has an empty list of topics: name some topics, or omit `topics` for all")
         if len(ticket.topics) > limits.TOPICS_A_READ_MAX:
-            raise Fault("malformed", f"{what} names {len(ticket.topics)} topics; at most {limits.TOPICS_A_READ_MAX}")
+            raise ReadError("malformed", f"{what} names {len(ticket.topics)} topics; at most {limits.TOPICS_A_READ_MAX}")
         for name in ticket.topics:
             _check_name("topic", name, what)
     try:
         check_columns(ticket.columns)
     except UsageError as error:
-        raise Fault("unknown_column", f"{what}: {error}") from error
+        raise ReadError("unknown_column", f"{what}: {error}") from error
     if isinstance(ticket, Command) and ticket.splits is not None and ticket.split_bytes is not None:
-        raise Fault("malformed", f"{what} has both `splits` and `split_bytes`: give one of them")
+        raise ReadError("malformed", f"{what} has both `splits` and `split_bytes`: give one of them")
 
 
-def _check_query(report: ReportAsk, what: str) -> None:
+def _check_query(report: ReportRequest, what: str) -> None:
     if report.name:
         _check_name("query", report.name, what)
 
@@ -225,7 +225,7 @@ def _check_name(kind: str, name: str, what: str) -> None:
     try:
         check_name(kind, name)
     except UsageError as error:
-        raise Fault("malformed", f"{what}: {error}") from error
+        raise ReadError("malformed", f"{what}: {error}") from error
 
 
 def encode(answer: object) -> bytes:

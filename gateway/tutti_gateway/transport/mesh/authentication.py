@@ -69,7 +69,7 @@ class Door:
     def refresh(self) -> bool:
         """Look at the file of public keys, once in a while; whether other keys are listed now."""
         now_us = self._clock_us()
-        if now_us - self._looked_us < limits.KEYS_LOOK_US:
+        if now_us - self._looked_us < limits.KEYS_CHECK_US:
             return False
         self._looked_us = now_us
         return self._keyring.refresh()

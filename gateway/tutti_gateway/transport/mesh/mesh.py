@@ -15,7 +15,7 @@ import msgspec
 from tutti.data.addresses import Address, parse_member
 from tutti.data.frames.frame import Buffer
 from tutti.errors import FormatError, TuttiError
-from tutti.runtime.dns import Names
+from tutti.runtime.dns import Resolver
 from tutti.zmtp.framing import Formed, form
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.events import LinkChanged, Received
@@ -67,7 +67,7 @@ class Mesh:
         self._links_made = 0
         self._malformed = self._untaken = 0
         self._sockets = Sockets(listen, clock_us, self._guests.known, keyring)
-        self._names = Names()
+        self._names = Resolver()
 
     # Who is who
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # the crypto, for those alone who have keys
     from tutti.zmtp.curve_stream import Opening
 
 _US_PER_MS = 1000
-_WINDOW = 2 * limits.REFUSALS_A_LOOK_MAX  # bytes: a refusal has two at least, so that one look finds no more of them
+_WINDOW = 2 * limits.REFUSALS_A_CHECK_MAX  # bytes: a refusal has two at least, so that one look finds no more of them
 _NOT_NOW = (errno.ECONNREFUSED, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL, errno.EAGAIN, errno.ETIMEDOUT)
 _READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
 

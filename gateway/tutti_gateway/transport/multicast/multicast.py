@@ -290,7 +290,7 @@ class Multicast:
 
     def _found(self, process: bytes, now_us: int) -> _Ear | None:
         """Somebody new is heard; whoever the mesh has not let in stays unheard."""
-        if now_us - self._looked_us > limits.MULTICAST_LOOK_US:
+        if now_us - self._looked_us > limits.MULTICAST_CHECK_US:
             self._look(now_us)
         return self._ears.get(process)
 

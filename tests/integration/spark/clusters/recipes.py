@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from tests import shared_classes
-from tutti.runtime.child_processes import ending_with_this
+from tutti.runtime.child_processes import end_with_this_process
 from tutti_spark.launch import spark_home
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -85,7 +85,7 @@ def start(script: str, cwd: Path, **variables: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        preexec_fn=ending_with_this(signal.SIGKILL),  # noqa: PLW1509 - it calls prctl(2) alone
+        preexec_fn=end_with_this_process(signal.SIGKILL),  # noqa: PLW1509 - it calls prctl(2) alone
     )
 
 

@@ -14,7 +14,7 @@ from tests import shared_classes
 from tests.integration.spark.clusters import recipes
 from tests.ports import free_ports
 from tests.processes import expect_end
-from tutti.runtime.child_processes import ending_with_this
+from tutti.runtime.child_processes import end_with_this_process
 
 _WAIT_S = 60
 
@@ -47,7 +47,7 @@ class Standalone:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            preexec_fn=ending_with_this(signal.SIGKILL),  # noqa: PLW1509 - it calls prctl(2) alone
+            preexec_fn=end_with_this_process(signal.SIGKILL),  # noqa: PLW1509 - it calls prctl(2) alone
         )
         log.close()
 

@@ -19,7 +19,7 @@ from tests.integration.spark.clusters.kubernetes import ApiServer
 from tests.integration.spark.clusters.standalone import Standalone
 from tests.integration.spark.rows import until
 from tests.ports import free_base, free_port
-from tutti.sources.flight import Reads
+from tutti.sources.flight import FlightSource
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 GATEWAYS = "tutti://g1:7400,g2:7400,g3:7400"
@@ -33,7 +33,7 @@ def names(group: Three, shared: Path, **more: str) -> dict[str, str]:
 
 def all_of(group: Three) -> str:
     """How many records the log has by now."""
-    return str(Reads(group.url).frontier().offset)
+    return str(FlightSource(group.url).frontier().offset)
 
 
 def read_batches(group: Three) -> list[float]:

@@ -20,7 +20,7 @@ from tutti_connect.files import limits
 from tutti_connect.files import session as session_module
 from tutti_connect.files.config import load_inflow
 from tutti_connect.files.discovery.directory import Directory
-from tutti_connect.files.formats.file_reader import Source
+from tutti_connect.files.formats.file_reader import FileReader
 
 
 def quarantined(rig: Rig) -> list[Any]:
@@ -299,7 +299,7 @@ def test_a_file_that_cannot_be_opened_is_tried_again(tmp_path: Path, monkeypatch
     rig = Rig(tmp_path)
     rig.write("a", b"1")
     rig.write("b", b"2")
-    real = Source
+    real = FileReader
 
     def refused(path: str, config: Any) -> Any:
         if path.endswith("a"):
@@ -307,7 +307,7 @@ def test_a_file_that_cannot_be_opened_is_tried_again(tmp_path: Path, monkeypatch
         return real(path, config)
 
     with monkeypatch.context() as patch:
-        patch.setattr(session_module, "Source", refused)
+        patch.setattr(session_module, "FileReader", refused)
         assert rig.turns().failures == 1
     rig.turns()
     assert rig.log.values() == [b"2", b"1"]

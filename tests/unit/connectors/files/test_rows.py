@@ -19,17 +19,17 @@ from tutti_connect.files import limits
 from tutti_connect.files.config import Columns
 from tutti_connect.files.formats.file_reader import text_rows
 from tutti_connect.files.formats.parquet import parquet_rows
-from tutti_connect.files.formats.rows import BadRow, CsvRows, Form, JsonLines, Picker, PlainLines, Unreadable, header
+from tutti_connect.files.formats.rows import BadRow, CsvRows, FieldExtractor, JsonLines, PlainLines, RowParser, Unreadable, header
 from tutti_connect.files.formats.times import time_us
 
-FORMS: list[Form] = [
+FORMS: list[RowParser] = [
     PlainLines(),
-    JsonLines(Picker(Columns()), "utf-8"),
-    CsvRows(Picker(Columns(key="a")), "utf-8", ",", ["a", "b"]),
+    JsonLines(FieldExtractor(Columns()), "utf-8"),
+    CsvRows(FieldExtractor(Columns(key="a")), "utf-8", ",", ["a", "b"]),
 ]
 
 
-def read(form: Form, data: bytes, block: int = 0, *, complete: bool = True) -> tuple[list[Any], list[BadRow], int, int]:
+def read(form: RowParser, data: bytes, block: int = 0, *, complete: bool = True) -> tuple[list[Any], list[BadRow], int, int]:
     """All records as (key, value, end, number), all bad rows, and where it ended."""
     stream = io.BytesIO(data)
     records: list[Any] = []
@@ -50,14 +50,14 @@ TEXTS = st.lists(
 
 @settings(max_examples=300, deadline=None)
 @given(TEXTS, st.integers(1, 7), st.sampled_from(FORMS))
-def test_blocks_change_nothing(data: bytes, block: int, form: Form) -> None:
+def test_blocks_change_nothing(data: bytes, block: int, form: RowParser) -> None:
     """Proves that the same bytes give the same rows at the same places, in whatever pieces they are read."""
     assert read(form, data, block) == read(form, data)
 
 
 @settings(max_examples=300, deadline=None)
 @given(TEXTS, st.data(), st.sampled_from(FORMS))
-def test_it_goes_on_behind_any_record(data: bytes, draw: Any, form: Form) -> None:
+def test_it_goes_on_behind_any_record(data: bytes, draw: Any, form: RowParser) -> None:
     """Proves that reading from the place of any record gives what comes behind it, and nothing else."""
     records, bad, _, _ = read(form, data)
     if not records:
@@ -75,7 +75,7 @@ def test_it_goes_on_behind_any_record(data: bytes, draw: Any, form: Form) -> Non
 
 @settings(max_examples=200, deadline=None)
 @given(TEXTS, st.sampled_from(FORMS))
-def test_each_byte_is_in_one_row(data: bytes, form: Form) -> None:
+def test_each_byte_is_in_one_row(data: bytes, form: RowParser) -> None:
     """Proves that nothing is passed by in silence: what is in no record and no bad row is blank."""
     records, bad, at, _ = read(form, data)
     assert at == len(data)
@@ -123,7 +123,9 @@ def test_bad_rows_are_named_with_line_and_reason() -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("block", [0, 100])
-def test_a_row_that_does_not_end_is_passed_with_bounded_memory(form: Form, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_that_does_not_end_is_passed_with_bounded_memory(
+    form: RowParser, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Proves that a row which is longer than any may be is one bad row, and what follows is read."""
     monkeypatch.setattr(limits, "ROW_BYTES_MAX", 1000)
     monkeypatch.setattr(limits, "RECORD_BYTES_MAX", 500)
@@ -135,7 +137,7 @@ def test_a_row_that_does_not_end_is_passed_with_bounded_memory(form: Form, block
 
 
 def test_json_fields_become_what_is_asked_for() -> None:
-    picker = Picker(Columns(key="k", value="v", timestamp="t", time="ms"))
+    picker = FieldExtractor(Columns(key="k", value="v", timestamp="t", time="ms"))
     data = b'{"k":1,"v":{"x":[1]},"t":1700000000123}\n{"k":null,"v":null,"t":"5"}\n{"k":"a","t":1}\n{"k":"a","v":"x"}\n[]\n'
     form = JsonLines(picker, "utf-8")
     rows = form.parse(data, 0, 0, final=True)
@@ -185,7 +187,7 @@ def test_what_is_no_time_is_told(value: object, form: Any, told: str) -> None:
 
 def test_a_json_line_without_a_time_is_told_from_one_with_null() -> None:
     data = b'{"t":null}\n{"u":1}\n{"t":""}\n{"t":"2026-01-31"}\n'
-    rows = JsonLines(Picker(Columns(timestamp="t")), "utf-8").parse(data, 0, 0, final=True)
+    rows = JsonLines(FieldExtractor(Columns(timestamp="t")), "utf-8").parse(data, 0, 0, final=True)
     assert [bad.reason.partition(" (")[0] for bad in rows.bad] == [
         "t is null, but must be a time",
         "t is missing, the field that record.timestamp names",
@@ -209,7 +211,7 @@ def test_a_field_that_is_nested_too_deeply_is_a_bad_row() -> None:
     deep = b'{"v":' + b"[" * 600 + b"]" * 600 + b"}"
     fits = b"[" * 300 + b"]" * 300
     data = b'{"v":1}\n' + deep + b'\n{"v":%s}\n' % fits
-    rows = JsonLines(Picker(Columns(value="v")), "utf-8").parse(data, 0, 0, final=True)
+    rows = JsonLines(FieldExtractor(Columns(value="v")), "utf-8").parse(data, 0, 0, final=True)
     assert rows.values == [b"1", fits]
     [bad] = rows.bad
     assert (bad.row, bad.data) == (2, deep)
@@ -255,7 +257,7 @@ _LATE_DAY = "it is outside the years 1 to 9999 (2932897 (date32[day]))"
 )
 def test_a_row_of_parquet_with_a_value_without_a_form_is_in_quarantine_as_json(column: Any, reason: str, shown: bytes) -> None:
     batch = pa.record_batch([column, pa.array([1, 2])], names=["a", "b"])
-    rows = parquet_rows(batch, 10, Picker(Columns(value="b")))
+    rows = parquet_rows(batch, 10, FieldExtractor(Columns(value="b")))
     assert (rows.values, rows.ends, rows.at) == ([b"2"], [12], 12)
     data = b'{"a":%s,"b":1}' % shown
     assert rows.bad == [BadRow(11, 10, data, f"column 'a': {reason}", len(data))]
@@ -263,7 +265,7 @@ def test_a_row_of_parquet_with_a_value_without_a_form_is_in_quarantine_as_json(c
 
 def test_a_row_of_parquet_without_a_time_is_in_quarantine_as_json() -> None:
     batch = pa.record_batch([pa.array([None], pa.timestamp("us")), pa.array([b"\xff"])], names=["t", "b"])
-    [bad] = parquet_rows(batch, 0, Picker(Columns(timestamp="t"))).bad
+    [bad] = parquet_rows(batch, 0, FieldExtractor(Columns(timestamp="t"))).bad
     assert bad.data == b'{"t":null,"b":"/w=="}'
     assert bad.reason.startswith("t is null")
 
@@ -271,6 +273,6 @@ def test_a_row_of_parquet_without_a_time_is_in_quarantine_as_json() -> None:
 def test_decimals_have_all_their_digits() -> None:
     """Python writes seven digits behind the point as 1E-7."""
     amounts = [Decimal("0.0000001"), Decimal("0.0000000"), Decimal("-123.4560000"), None]
-    rows = parquet_rows(pa.record_batch({"v": pa.array(amounts, pa.decimal128(10, 7))}), 0, Picker(Columns(key="v")))
+    rows = parquet_rows(pa.record_batch({"v": pa.array(amounts, pa.decimal128(10, 7))}), 0, FieldExtractor(Columns(key="v")))
     assert rows.keys == [b'"0.0000001"', b'"0.0000000"', b'"-123.4560000"', None]
     assert rows.values[0] == b'{"v":"0.0000001"}'

@@ -24,14 +24,14 @@ from tutti.data.frames.schema import TIME_US_MAX, TIME_US_MIN
 from tutti_connect.files.config import Columns
 from tutti_connect.files.formats.file_reader import text_rows
 from tutti_connect.files.formats.parquet import ParquetFile, parquet_rows
-from tutti_connect.files.formats.rows import BadRow, CsvRows, Form, JsonLines, Picker, PlainLines, Rows
+from tutti_connect.files.formats.rows import BadRow, CsvRows, FieldExtractor, JsonLines, PlainLines, RowParser, Rows
 from tutti_connect.files.formats.times import time_us
 
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - times without a zone, as Parquet has them
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 
 
-def read(form: Form, data: bytes) -> Rows:
+def read(form: RowParser, data: bytes) -> Rows:
     [rows] = text_rows(io.BytesIO(data).read, form, 0, 0, None, complete=True) if data else [Rows([], [], [], [], [], [], 0, 0)]
     return rows
 
@@ -53,7 +53,7 @@ FIELDS = st.one_of(
 def test_csv_is_its_text(written: list[list[str]], end: str) -> None:
     text = io.StringIO()
     csv.writer(text, lineterminator=end, quoting=csv.QUOTE_ALL).writerows(written)
-    rows = read(CsvRows(Picker(Columns(key="k")), "utf-8", ",", ["k", "v"]), text.getvalue().encode())
+    rows = read(CsvRows(FieldExtractor(Columns(key="k")), "utf-8", ",", ["k", "v"]), text.getvalue().encode())
     assert not rows.bad
     assert [json.loads(value) for value in rows.values if value] == [{"k": key, "v": value} for key, value in written]
     assert rows.keys == [key.encode() for key, _ in written]
@@ -68,9 +68,9 @@ NUMBERS = st.from_regex(r"-?(0|[1-9][0-9]{0,40})(\.[0-9]{1,40})?([eE][+-]?[0-9]{
 @example([("1e400", "-0")], "\n", "utf-8")
 def test_numbers_of_json_are_their_bytes(written: list[tuple[str, str]], end: str, encoding: str) -> None:
     data = "".join(f'{{"k":{key},"é":{value}}}{end}' for key, value in written).encode(encoding)
-    rows = read(JsonLines(Picker(Columns(key="k", value="é")), encoding), data)
+    rows = read(JsonLines(FieldExtractor(Columns(key="k", value="é")), encoding), data)
     assert (rows.keys, rows.values) == ([key.encode() for key, _ in written], [value.encode() for _, value in written])
-    rows = read(JsonLines(Picker(Columns()), encoding), data)
+    rows = read(JsonLines(FieldExtractor(Columns()), encoding), data)
     assert rows.values == [f'{{"k":{key},"é":{value}}}'.encode() for key, value in written]
 
 
@@ -91,7 +91,7 @@ def test_numbers_of_json_are_their_bytes(written: list[tuple[str, str]], end: st
     ],
 )
 def test_what_is_no_field_of_json_is_a_bad_row(line: bytes, told: str) -> None:
-    rows = read(JsonLines(Picker(Columns(key="k")), "utf-8"), b'{"k":1}\n' + line + b'\n{"k":"\\u0000","k2":2}\n')
+    rows = read(JsonLines(FieldExtractor(Columns(key="k")), "utf-8"), b'{"k":1}\n' + line + b'\n{"k":"\\u0000","k2":2}\n')
     assert rows.keys == [b"1", b"\0"]
     [bad] = rows.bad
     assert told in bad.reason
@@ -108,7 +108,7 @@ def test_a_number_is_its_microsecond_in_every_year(time: int, unit: tuple[str, i
     number = str(Decimal(time).scaleb(-unit[1]))
     assert time_us(number, form, "t") == time
     line = f'{{"t":{json.dumps(number) if quoted else number}}}\n'.encode()
-    assert read(JsonLines(Picker(Columns(timestamp="t", time=form)), "utf-8"), line).times == [time]
+    assert read(JsonLines(FieldExtractor(Columns(timestamp="t", time=form)), "utf-8"), line).times == [time]
 
 
 @given(st.integers(TIME_US_MIN, TIME_US_MAX), st.integers(0, 999))
@@ -257,7 +257,7 @@ def column_of(kind: Kind, values: list[Any]) -> Any:
     return column
 
 
-def through_a_file(table: pa.Table, picker: Picker, **options: Any) -> tuple[list[Any], list[BadRow]]:
+def through_a_file(table: pa.Table, picker: FieldExtractor, **options: Any) -> tuple[list[Any], list[BadRow]]:
     """(row of the file, value) of the good rows, and the bad ones."""
     file = io.BytesIO()
     pq.write_table(table, file, row_group_size=3, **options)
@@ -294,7 +294,7 @@ def test_a_column_of_parquet(kind: Kind, data: st.DataObject) -> None:
     values = data.draw(st.lists(st.one_of(st.none(), kind.values), max_size=8))
     good, bad = expected(kind, values)
     table = pa.table({"v": column_of(kind, values)})
-    found, refused = through_a_file(table, Picker(Columns()))
+    found, refused = through_a_file(table, FieldExtractor(Columns()))
     assert exactly([(row, json.loads(value)["v"]) for row, value in found]) == exactly(good)
     assert [one.row for one in refused] == bad
     assert all(one.reason.startswith("column 'v': ") for one in refused)
@@ -318,7 +318,7 @@ def test_a_nested_column_of_parquet_has_the_same_forms(kind: Kind, data: st.Data
             "d": pa.ListArray.from_arrays(ends, pa.StructArray.from_arrays([pa.ListArray.from_arrays(ends, column)], ["y"])),
         }
     )
-    found, refused = through_a_file(table, Picker(Columns()))
+    found, refused = through_a_file(table, FieldExtractor(Columns()))
     assert exactly([(row, json.loads(value)) for row, value in found]) == exactly(
         [(row, {"l": [form], "s": {"x": form}, "m": [["k", form]], "d": [{"y": [form]}]}) for row, form in good]
     )
@@ -343,7 +343,7 @@ def test_int96_over_its_whole_range(days: list[int | None], draw: st.DataObject)
     Day 0 is not among them: Arrow gives it as 1970-01-01.
     """
     nanos = [draw.draw(st.integers(0, 86_399_999_999_999)) for _ in days]
-    rows = int96_rows(days, nanos, Picker(Columns(timestamp="v", time="s")))
+    rows = int96_rows(days, nanos, FieldExtractor(Columns(timestamp="v", time="s")))
     good: list[Any] = []
     bad = []
     for number, (one, part) in enumerate(zip(days, nanos, strict=True), 1):
@@ -362,7 +362,7 @@ def test_int96_over_its_whole_range(days: list[int | None], draw: st.DataObject)
             assert json.loads(refused.data) == {"v": f"{shown:f} s since 1970"}
 
 
-def int96_rows(days: list[int | None], nanos: list[int], picker: Picker) -> tuple[list[Any], list[BadRow]]:
+def int96_rows(days: list[int | None], nanos: list[int], picker: FieldExtractor) -> tuple[list[Any], list[BadRow]]:
     """Rows of a file with these values: Arrow writes no INT96 outside of its own range, so they are put in place of others."""
     marks = [None if one is None else 1_000_000 + number for number, one in enumerate(days)]  # microseconds
     file = io.BytesIO()
@@ -393,7 +393,7 @@ def test_int96_is_read_on_from_any_row() -> None:
     file = io.BytesIO()
     pq.write_table(table, file, row_group_size=5000, use_deprecated_int96_timestamps=True)
     for at in (0, 1, 4095, 4096, 4999, 5000, 8999, 9000):
-        rows = list(ParquetFile(file, Picker(Columns(timestamp="v"))).rows(at))
+        rows = list(ParquetFile(file, FieldExtractor(Columns(timestamp="v"))).rows(at))
         assert [stamp for one in rows for stamp in one.times] == list(range(at, 9000))
 
 
@@ -402,7 +402,7 @@ def test_int96_is_read_on_from_any_row() -> None:
 def test_a_time_in_a_zone_is_the_same_moment(zone: str, times: list[int]) -> None:
     """Proves it also where the zone was no whole minutes from UTC, as Amsterdam before 1937."""
     column = pa.array(times, pa.int64()).cast(pa.timestamp("us", zone))
-    rows = parquet_rows(pa.record_batch([column], ["v"]), 0, Picker(Columns(value="v")))
+    rows = parquet_rows(pa.record_batch([column], ["v"]), 0, FieldExtractor(Columns(value="v")))
     assert len(rows.values) + len(rows.bad) == len(times)
     for number, value in zip(rows.numbers, rows.values, strict=True):
         stamp = datetime.fromisoformat(json.loads(value or b""))
@@ -415,7 +415,7 @@ def test_a_time_in_a_zone_is_the_same_moment(zone: str, times: list[int]) -> Non
 @given(st.lists(integers(64), max_size=5))
 def test_nanoseconds_in_a_zone_are_the_same_moment_or_a_bad_row(zone: str, times: list[int]) -> None:
     column = pa.array(times, pa.int64()).cast(pa.timestamp("ns", zone))
-    rows = parquet_rows(pa.record_batch([column], ["v"]), 0, Picker(Columns(value="v", timestamp="v", time="ms")))
+    rows = parquet_rows(pa.record_batch([column], ["v"]), 0, FieldExtractor(Columns(value="v", timestamp="v", time="ms")))
     assert len(rows.values) + len(rows.bad) == len(times)
     assert rows.times == [times[number - 1] // 1000 for number in rows.numbers]
     for number, value in zip(rows.numbers, rows.values, strict=True):
@@ -426,7 +426,7 @@ def test_nanoseconds_in_a_zone_are_the_same_moment_or_a_bad_row(zone: str, times
 
 def test_a_day_in_milliseconds_is_a_whole_one() -> None:
     column = column_of(Kind(pa.date64(), st.none(), same, pa.int64()), [86_400_000, 86_400_001, None, -1])
-    rows = parquet_rows(pa.record_batch([column, pa.array([1, 2, 3, 4])], ["d", "n"]), 0, Picker(Columns()))
+    rows = parquet_rows(pa.record_batch([column, pa.array([1, 2, 3, 4])], ["d", "n"]), 0, FieldExtractor(Columns()))
     assert rows.values == [b'{"d":"1970-01-02","n":1}', b'{"d":null,"n":3}']
     assert [one.reason for one in rows.bad] == [
         "column 'd': it is not a whole day (86400001 (date64[ms]))",
@@ -443,7 +443,7 @@ def test_a_dictionary_has_the_forms_of_its_values() -> None:
         ],
         ["d", "f", "s"],
     )
-    rows = parquet_rows(batch, 0, Picker(Columns(key="f")))
+    rows = parquet_rows(batch, 0, FieldExtractor(Columns(key="f")))
     assert [json.loads(value or b"") for value in rows.values] == [
         {"d": 1, "f": "NaN", "s": "a"},
         {"d": 2, "f": 1.5, "s": "b"},
@@ -455,10 +455,10 @@ def test_a_dictionary_has_the_forms_of_its_values() -> None:
 
 @pytest.mark.parametrize("seconds", [1700000000.123, 253402300799.5, Decimal("253402300799.999999"), 17])
 def test_a_time_of_parquet_as_a_number(seconds: Any) -> None:
-    rows = parquet_rows(pa.record_batch([pa.array([seconds])], ["t"]), 0, Picker(Columns(timestamp="t", time="s")))
+    rows = parquet_rows(pa.record_batch([pa.array([seconds])], ["t"]), 0, FieldExtractor(Columns(timestamp="t", time="s")))
     assert rows.times == [int(Decimal(str(seconds)) * 1_000_000)]
 
 
 def test_a_time_of_day_keeps_its_form() -> None:
-    rows = parquet_rows(pa.record_batch([pa.array([time(1, 2, 3, 4)])], ["t"]), 0, Picker(Columns(value="t")))
+    rows = parquet_rows(pa.record_batch([pa.array([time(1, 2, 3, 4)])], ["t"]), 0, FieldExtractor(Columns(value="t")))
     assert rows.values == [b'"01:02:03.000004"']

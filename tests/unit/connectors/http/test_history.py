@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tutti.errors import FormatError
-from tutti_connect.http.produce.post_history import OFFSET_UNKNOWN, POSTS_TOLD, History, Verdict
+from tutti_connect.http.produce.post_history import OFFSET_UNKNOWN, POSTS_ENCODED_MAX, History, Verdict
 
 A, B, C = b"a" * 8, b"b" * 8, b"c" * 8
 
@@ -70,7 +70,7 @@ def test_progress_has_its_bound_and_what_is_older_is_said() -> None:
         assert len(progress) <= 256
         history.committed(2, A, number * 2)
     told = History.decode(100, progress, "p")
-    assert len(told.posts) == POSTS_TOLD
+    assert len(told.posts) == POSTS_ENCODED_MAX
     oldest = told.posts[0].first
     assert told.judge(oldest, 2, A)[0] is Verdict.REPEAT
     assert told.judge(oldest - 2, 2, A)[0] is Verdict.OLD

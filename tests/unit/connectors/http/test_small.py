@@ -29,7 +29,7 @@ from tutti_connect.http.config import load_http
 from tutti_connect.http.interface.operations import OPERATIONS
 from tutti_connect.http.interface.problems import Problem, problem_of
 from tutti_connect.http.interface.requests import bound, query_of
-from tutti_connect.http.produce.body_intake import Held, Intake
+from tutti_connect.http.produce.body_intake import BodyReader, BodyReservation
 from tutti_connect.http.produce.receipts import Receipts
 from tutti_connect.http.service import Service
 
@@ -135,8 +135,8 @@ def test_receipts_of_a_spool_are_pending_as_long_as_it_holds_the_post(monkeypatc
 
 def test_room_for_bodies_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "BODIES_BYTES_MAX", 100)
-    intake = Intake()
-    one, other = Held(intake), Held(intake)
+    intake = BodyReader()
+    one, other = BodyReservation(intake), BodyReservation(intake)
     one.grow(60)
     one.grow(40)
     other.grow(40)

@@ -11,14 +11,14 @@ import pytest
 from tests.unit.log.history import sample
 from tutti.data.log_state import LogState
 from tutti_gateway.core.context import Context
-from tutti_gateway.core.flush.install_snapshot import Relearning
-from tutti_gateway.core.flush.log_adoption import Adopting
+from tutti_gateway.core.flush.install_snapshot import SnapshotInstall
+from tutti_gateway.core.flush.log_adoption import LogAdoption
 from tutti_gateway.core.flush.log_compare import Extent
 from tutti_gateway.core.outbox import Outbox
 from tutti_gateway.core.protocol.actions import Persist, Send
 from tutti_gateway.core.protocol.events import Identity, Now, StackConfig
 from tutti_gateway.core.protocol.messages import Damage, Fetch, FetchedSnapshot
-from tutti_gateway.core.view.view_state import Standing
+from tutti_gateway.core.view.view_state import ViewState
 from tutti_gateway.core.window import Window
 
 VIEW = 7 << 16 | 2
@@ -32,7 +32,7 @@ class Bench:
     """
 
     def __init__(self, last: int) -> None:
-        standing = Standing()
+        standing = ViewState()
         standing.me = 1
         self.outbox = Outbox(standing)
         self.outbox.now = Now(0, 0)
@@ -40,9 +40,9 @@ class Bench:
         self.window.restore(tuple(HISTORY.frames[DECIDED:WHOLE]))
         identity = Identity("g1", bytes(16), "test", {})
         context = Context(StackConfig(), standing, self.outbox, self.window, identity, Random(bytes(16)))
-        self.relearning = Relearning(context, lambda position: None, lambda: None)
+        self.relearning = SnapshotInstall(context, lambda position: None, lambda: None)
         peers = cast("Any", [SimpleNamespace(number=2, beat=None)])
-        self.adopting = Adopting(context, cast("Any", SimpleNamespace(cut=lambda to: None)), peers, self.relearning)
+        self.adopting = LogAdoption(context, cast("Any", SimpleNamespace(cut=lambda to: None)), peers, self.relearning)
         if last > WHOLE:
             self.adopting.damage = Damage(WHOLE + 1, last, VIEW, 12345)
         self.adopting.begin(VIEW, 2, Extent(BEGIN, (), END), None)

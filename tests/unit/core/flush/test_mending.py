@@ -9,12 +9,12 @@ import pytest
 
 from tutti.data.frames.frame import Frame, Kind
 from tutti_gateway.core import limits
-from tutti_gateway.core.flush.disk_repair import LogMending
+from tutti_gateway.core.flush.disk_repair import LogRepair
 from tutti_gateway.core.outbox import Outbox
-from tutti_gateway.core.protocol.actions import Mend, Send
-from tutti_gateway.core.protocol.events import Rotted
+from tutti_gateway.core.protocol.actions import RepairLog, Send
+from tutti_gateway.core.protocol.events import LogCorrupt
 from tutti_gateway.core.protocol.messages import Fetch, Fetched
-from tutti_gateway.core.view.view_state import Standing
+from tutti_gateway.core.view.view_state import ViewState
 
 SILENCE = limits.RESEND_HEARTBEATS
 
@@ -56,14 +56,14 @@ class Bench:
     """The part alone, and what it wants done."""
 
     def __init__(self) -> None:
-        standing = Standing()
+        standing = ViewState()
         standing.me = 1
         self.outbox = Outbox(standing)
         self.others = Others()
-        self.mending = LogMending(cast("Any", SimpleNamespace(outbox=self.outbox)), cast("Any", self.others))
+        self.mending = LogRepair(cast("Any", SimpleNamespace(outbox=self.outbox)), cast("Any", self.others))
 
     def rotted(self, first: int, last: int) -> list[object]:
-        self.mending.on_rotted(Rotted(first, last))
+        self.mending.on_rotted(LogCorrupt(first, last))
         return self.wanted()
 
     def gets(self, sender: int, frames: list[Frame], first: int = 0) -> list[object]:
@@ -80,7 +80,7 @@ class Bench:
         return [
             (action.to, action.message) if isinstance(action, Send) else [frame.position for frame in action.frames]
             for action in self.outbox.take(None)
-            if isinstance(action, Send | Mend)
+            if isinstance(action, Send | RepairLog)
         ]
 
 
@@ -120,7 +120,7 @@ def test_who_cannot_read_it_either_is_not_asked_again_before_all_others_were() -
     bench.rotted(5, 9)
     assert bench.gets(2, [], first=5) == [(3, Fetch(0, 5, 9))]
     assert bench.gets(3, [], first=5) == []
-    assert bench.beats(limits.MEND_WAIT_HEARTBEATS - 1) == []
+    assert bench.beats(limits.REPAIR_WAIT_HEARTBEATS - 1) == []
     assert bench.beats(1) == [(2, Fetch(0, 5, 9))]
 
 
@@ -138,7 +138,7 @@ def test_who_is_silent_or_gone_is_replaced() -> None:
     assert bench.beats(1) == [(3, Fetch(0, 5, 9))]
     bench.others.gone.add(3)
     assert bench.beats(1) == []
-    assert bench.beats(limits.MEND_WAIT_HEARTBEATS) == [(2, Fetch(0, 5, 9))]
+    assert bench.beats(limits.REPAIR_WAIT_HEARTBEATS) == [(2, Fetch(0, 5, 9))]
 
 
 def test_who_is_in_no_view_or_has_not_decided_it_is_not_asked() -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from tutti.data.frames.bodies import AttemptBody, decode_body
+from tutti.data.frames.bodies import LaneViewBody, decode_body
 from tutti.data.frames.frame import Frame, Kind
 from tutti_gateway.core.protocol.actions import PersistLane
 from tutti_gateway.core.protocol.events import LaneLog, Lines, LostEnd
@@ -37,7 +37,7 @@ class LaneDisk:
         """Everything from a position on is gone, and a mark names a later one."""
         at, before = self.frames[marked - 1], self.frames[: first - 1]
         view = next(frame for frame in reversed(before) if frame.kind == Kind.VIEW)
-        body = decode_body(AttemptBody, view.body)
+        body = decode_body(LaneViewBody, view.body)
         self.had = len(self.frames)
         self.attempt = self.heals = max(self.attempt, self.frames[-1].view)
         self.lost = LostEnd(first, marked, at.view, at.header_crc, self.attempt, body.members, disks=body.disks)
@@ -50,7 +50,7 @@ class LaneDisk:
             return None
         last = self.frames[-1]
         view = next(frame for frame in reversed(self.frames) if frame.kind == Kind.VIEW)
-        body = decode_body(AttemptBody, view.body)
+        body = decode_body(LaneViewBody, view.body)
         if self.lost is not None and self.lost.last > last.position:
             return msgspec.structs.replace(self.lost, first=last.position + 1, members=body.members, disks=body.disks)
         where = last.position + 1, last.position, last.view, last.header_crc

@@ -21,16 +21,16 @@ from tutti_gateway.core.protocol.actions import (
     DeliverUnordered,
     Dropped,
     LaneHeld,
-    MendLane,
     PersistLane,
     ReadLane,
+    RepairLane,
     Reply,
     Send,
     Suspect,
 )
 from tutti_gateway.core.protocol.events import Identity, LaneRead, StackConfig
 from tutti_gateway.core.protocol.messages import LaneBegin, LaneMessage, Post, Posted
-from tutti_gateway.core.view.view_state import Standing
+from tutti_gateway.core.view.view_state import ViewState
 from tutti_gateway.core.window import Window
 
 PRODUCERS = 3
@@ -76,7 +76,7 @@ class Gateway:
     outbox: Outbox | None = None
     queue: list[PersistLane] = field(default_factory=list)
     reads: list[ReadLane] = field(default_factory=list)
-    mends: list[MendLane] = field(default_factory=list)  # all that there were
+    mends: list[RepairLane] = field(default_factory=list)  # all that there were
     held: list[LaneHeld] = field(default_factory=list)  # likewise
     part: tuple[int, ...] = ()
     seen: dict[Key, int] = field(default_factory=dict)  # last position delivered in this run
@@ -99,7 +99,7 @@ class Group:
         self.state = LogState(
             producers={number: Producer(f"p{number}", b"", 1, 0, b"") for number in range(1, 10)}, topics={1: Topic("t")}
         )
-        self.standings: dict[int, Standing] = {}
+        self.standings: dict[int, ViewState] = {}
         self.decided: dict[tuple[Key, int], Frame] = {}
         self.offsets: dict[tuple[Key, int], int] = {}
         self.members: dict[tuple[Key, int], tuple[int, ...]] = {}  # (lane, attempt) -> members
@@ -120,7 +120,7 @@ class Group:
     def start(self, number: int) -> None:
         """Start it from its disk."""
         gateway = self[number]
-        standing = self.standings[number] = Standing()
+        standing = self.standings[number] = ViewState()
         standing.me, standing.primary = number, True
         config = StackConfig()
         gateway.outbox = Outbox(standing)
@@ -295,7 +295,7 @@ class Group:
                         assert self.members.setdefault(((action.origin, action.incarnation), frame.view), members) == members
             elif isinstance(action, ReadLane):
                 gateway.reads.append(action)
-            elif isinstance(action, MendLane):
+            elif isinstance(action, RepairLane):
                 gateway.mends.append(action)
             elif isinstance(action, LaneHeld):
                 gateway.held.append(action)

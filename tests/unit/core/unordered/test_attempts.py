@@ -148,7 +148,7 @@ def test_an_attempt_waits_to_hear_of_all_its_members_and_leaves_out_who_says_not
 
 
 def test_who_is_far_behind_catches_up_before_an_attempt_takes_it_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "LANE_BEHIND_MAX", 5)
+    monkeypatch.setattr(limits, "LANE_LAG_FRAMES_MAX", 5)
     made = group()
     made.crash(3)
     made.settle()

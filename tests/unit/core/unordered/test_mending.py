@@ -7,8 +7,8 @@ import pytest
 from tests.unit.core.unordered.rig import Group, group, under_way
 from tutti.data.frames.frame import Frame
 from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.actions import MendLane
-from tutti_gateway.core.protocol.events import LaneRotted
+from tutti_gateway.core.protocol.actions import RepairLane
+from tutti_gateway.core.protocol.events import LaneCorrupt
 from tutti_gateway.core.protocol.messages import LaneFetch, LaneFetched
 
 
@@ -26,7 +26,7 @@ def lose(made: Group, number: int, first: int, last: int) -> None:
     """The disk of a gateway says what it lost of the first one's lane."""
     layer = made[number].layer
     assert layer is not None
-    layer.rotted(LaneRotted(*made[1].key, first, last))
+    layer.rotted(LaneCorrupt(*made[1].key, first, last))
     made.carry_out(number)
 
 
@@ -43,7 +43,7 @@ def test_what_is_lost_is_fetched_and_written_in_place(number: int) -> None:
     assert bodies(mend.frames)[0] == b"1"
     assert len(mend.frames) <= 2  # and no more than is lost, whatever the source gives
     lose(made, number, 0, 0)
-    made.settle(2 * limits.MEND_WAIT_HEARTBEATS)
+    made.settle(2 * limits.REPAIR_WAIT_HEARTBEATS)
     assert len(made[number].mends) == 1
 
 
@@ -56,7 +56,7 @@ def test_who_gives_nothing_or_something_else_is_passed_over() -> None:
     lose(made, 3, 2, 4)  # what came was not what stood there
     asked = len(under_way(made, LaneFetch))
     assert asked == 0  # nobody else is left
-    made.settle(limits.MEND_WAIT_HEARTBEATS + 2 * limits.RESEND_HEARTBEATS)
+    made.settle(limits.REPAIR_WAIT_HEARTBEATS + 2 * limits.RESEND_HEARTBEATS)
     assert len(made[3].mends) > 1
 
 
@@ -66,7 +66,7 @@ def test_a_gateway_alone_asks_nobody() -> None:
         made.crash(number)
     made.settle()
     lose(made, 1, 2, 2)
-    made.settle(2 * limits.MEND_WAIT_HEARTBEATS)
+    made.settle(2 * limits.REPAIR_WAIT_HEARTBEATS)
     assert not under_way(made, LaneFetch)
     made.start(2)
     made.settle(limits.LANE_ENDS_HEARTBEATS + limits.RESEND_HEARTBEATS)
@@ -81,15 +81,15 @@ def test_frames_that_do_not_continue_each_other_are_not_written() -> None:
     (asked,) = {to for _, to, message in made.network if isinstance(message, LaneFetch)}
     layer.on_message(asked, LaneFetched(*made[1].key, (frames[1], frames[3])))
     made.carry_out(3)
-    assert made[3].mends == [MendLane(*made[1].key, (frames[1],))]
+    assert made[3].mends == [RepairLane(*made[1].key, (frames[1],))]
 
 
-@pytest.mark.parametrize("late", [1, 4, 8, 3 * limits.MEND_WAIT_HEARTBEATS])
+@pytest.mark.parametrize("late", [1, 4, 8, 3 * limits.REPAIR_WAIT_HEARTBEATS])
 def test_an_answer_is_taken_however_many_heartbeats_it_takes(late: int) -> None:
     made = sent()
     lose(made, 3, 2, 3)
     asked: list[tuple[int, int]] = []  # when, and whom
-    for now in range(8 * limits.MEND_WAIT_HEARTBEATS):
+    for now in range(8 * limits.REPAIR_WAIT_HEARTBEATS):
         asked += [(now, to) for sender, to, message in made.network if sender == 3 and isinstance(message, LaneFetch)]
         made.network.clear()
         if made[3].mends:

@@ -15,12 +15,12 @@ from tutti_gateway.core.outbox import Outbox
 from tutti_gateway.core.protocol.actions import DeliverUnordered, Send
 from tutti_gateway.core.protocol.events import Identity, LaneLog, StackConfig, SubmittedUnordered
 from tutti_gateway.core.protocol.messages import LaneEnds
-from tutti_gateway.core.view.view_state import Standing
+from tutti_gateway.core.view.view_state import ViewState
 from tutti_gateway.core.window import Window
 
 
 def test_its_lane_is_over_and_it_goes_on_with_those_of_the_others() -> None:
-    standing, state = Standing(), LogState()
+    standing, state = ViewState(), LogState()
     standing.me = 1
     voter = Voter(1, "g1", incarnation(1), "h:1/2")
     state.roster = {1: voter}
@@ -51,7 +51,7 @@ def test_its_lane_is_over_and_it_goes_on_with_those_of_the_others() -> None:
 
 def test_what_it_said_yes_to_under_its_old_number_is_decided_after_a_start() -> None:
     """Its write came last and is the decision. Nobody else may have heard of it, and its lane's origin is nobody any more."""
-    standing, state = Standing(), LogState()
+    standing, state = ViewState(), LogState()
     standing.me = 4
     state.roster = {4: Voter(4, "g1", incarnation(1), "h:1/2")}
     outbox = Outbox(standing)

@@ -9,7 +9,7 @@ from tests.unit.core.unordered.rig import Group, answers, group, incarnation, un
 from tests.unit.core.unordered.test_healing import halted
 from tests.unit.core.unordered.test_resumed import beats, ended, resumed
 from tutti.data.client_protocol import Committed, Duplicate
-from tutti.data.frames.bodies import AttemptBody, Voter, decode_body
+from tutti.data.frames.bodies import LaneViewBody, Voter, decode_body
 from tutti.data.frames.frame import Kind
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.messages import LaneEnds, LaneFetch, LaneMessage, Post
@@ -21,7 +21,7 @@ RECORDS = [b"1", b"2", b"3"]
 def disks(made: Group, key: Key, number: int) -> dict[int, bytes]:
     """The members of the last attempt of a lane and their disks, as a gateway has it."""
     views = [frame for frame in made[number].disks[key].frames if frame.kind == Kind.VIEW]
-    return decode_body(AttemptBody, views[-1].body).by_number
+    return decode_body(LaneViewBody, views[-1].body).by_number
 
 
 def sent_in_a_part() -> Group:
