@@ -35,8 +35,21 @@ from tutti.data.frames.schema import (
 from tutti.errors import UsageError
 
 __all__ = [
-    "BODY_OVERHEAD_BYTES", "RECORD_OVERHEAD_BYTES", "TIME_US_MAX", "TIME_US_MIN", "Compression", "ValidatedBatch", "check_progress",
-    "check_record", "conform", "cut", "encode_open", "encode_whole", "largest_record", "seal", "to_us",
+    "BODY_OVERHEAD_BYTES",
+    "RECORD_OVERHEAD_BYTES",
+    "TIME_US_MAX",
+    "TIME_US_MIN",
+    "Compression",
+    "ValidatedBatch",
+    "check_progress",
+    "check_record",
+    "drop_committed",
+    "encode_open",
+    "encode_whole",
+    "largest_record",
+    "seal",
+    "to_us",
+    "validated_batch",
 ]  # fmt: skip
 
 #: Bytes of one record in a body besides key and value: offsets, timestamp, its share of the bitmaps.

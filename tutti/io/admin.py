@@ -13,7 +13,7 @@ from tutti.io.request import RequestClient
 
 
 class AdminClient(RequestClient):
-    """Status requests and administrative commands. `RequestClient` documents how a gateway is found, and which errors are raised."""
+    """Status requests and administrative commands. `RequestClient` documents how a gateway is found, and the errors."""
 
     def status(self) -> dict[str, Any]:
         """Return the gateway's status, as `tutti status --json` prints it."""

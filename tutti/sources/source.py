@@ -33,7 +33,7 @@ __all__ = [
     "Topic",
     "begun",
     "check_topics",
-    "place_of",
+    "resolve_bound",
     "time_us_of",
 ]
 

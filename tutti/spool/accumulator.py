@@ -416,7 +416,7 @@ class SpooledAccumulator(Accumulator):
             self.work.notify()
 
     def seize(self, stop: TuttiError | None, ended: bool = False) -> list[Batch]:
-        """See `Accumulator.seize`, at the end of the producer. The disk thread still writes closed batches, which stay in the spool."""
+        """See `Accumulator.seize`, at the end of the producer. The disk thread still writes closed batches."""
         with self.lock:
             self.stopped, self.ended = self.stopped if self.ended else stop, ended
             self.close_open()

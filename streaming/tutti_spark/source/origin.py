@@ -154,7 +154,8 @@ def _pieces_with_context(source: Source, options: ReadOptions, partition: Record
         where = f"gateway {source.addresses[0]}" if source.addresses else options.origin
         advice = next((f"; {text}" for kind, text in _ADVICE.items() if isinstance(error, kind)), "")
         error.args = (
-            f"records {position} to {partition.end - 1} of {topics_text(partition.topics)} could not be read from {where} (the partition "
+            f"records {position} to {partition.end - 1} of {topics_text(partition.topics)} could not be read from "
+            f"{where} (the partition "
             f"begins at {partition.start}, its log is {partition.log}): {error}{advice}",
             *error.args[1:],
         )

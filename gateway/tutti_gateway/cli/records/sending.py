@@ -214,7 +214,8 @@ class Sending:
         """
         if self._hash.count < self._committed:
             raise InputChanged(
-                f"the input has {count_text(self._hash.count, 'record')}, but {self._committed:,} {_were(self._committed)} committed "
+                f"the input has {count_text(self._hash.count, 'record')}, but {self._committed:,} {_were(self._committed)} "
+                f"committed "
                 f"earlier by producer {self._name!r}: send the same input again, or choose another --producer"
             )
         while self._in_flight:

@@ -294,7 +294,7 @@ class LaneRead(msgspec.Struct, frozen=True, tag="LaneRead"):
 
 
 class LaneCorrupt(msgspec.Struct, frozen=True, tag="LaneCorrupt"):
-    """A lane lost its decided positions `first` to `last`, as in `LogCorrupt`. `first` 0 means that nothing of this lane is lost."""
+    """A lane lost its decided positions `first` to `last`, as in `LogCorrupt`. `first` 0: nothing of this lane is lost."""
 
     origin: int
     incarnation: bytes
