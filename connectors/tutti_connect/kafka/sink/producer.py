@@ -1,7 +1,7 @@
 """Kafka side of kafka-out: a transactional producer, and the position that it commits with the records.
 
-The error type gives the reaction: `RetryTransaction` (call `open` again, which returns the state in Kafka), `RecordRejected` (the same,
-because Kafka rejects a record), `Fenced` (another instance has taken over), `ConfigError`.
+The error type gives the reaction: `RetryTransaction` (call `open` again, which returns the state in Kafka), `RecordRejected` (the
+same, because Kafka rejects a record), `Fenced` (another instance has taken over), `ConfigError`.
 """
 
 from __future__ import annotations
