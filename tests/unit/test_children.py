@@ -14,7 +14,7 @@ import pytest
 # Starts a child that asks to end with it, says who that is, and waits; the child is stopped before it says a word.
 PARENT = """
 import os, signal, subprocess, sys, time
-from tutti.runtime.child_processes import ending_with_this
+from tutti.runtime.child_processes import end_with_this_process as ending_with_this
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], preexec_fn=ending_with_this(int(sys.argv[1])))
 os.kill(child.pid, signal.SIGSTOP)
 print(child.pid, flush=True)

@@ -22,7 +22,7 @@ SEEDS = range(12)
 
 def test_what_stands_in_the_identity_is_always_true_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tutti_gateway.core.limits.IDENTITY_FRESH_US", 0)
-    monkeypatch.setattr("tutti_gateway.core.limits.IDENTITY_REST_US", 0)
+    monkeypatch.setattr("tutti_gateway.core.limits.IDENTITY_IDLE_US", 0)
     recorder, history, begun = Recorder(), sample(4), 0
     for start in range(3):
         writer, _, close = opened(tmp_path, SMALL, recorder)

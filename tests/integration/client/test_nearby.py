@@ -25,7 +25,7 @@ from tutti.sources.source import ScanBatch
 COUNT = 600
 _AS_NOBODY = """
 import os, sys
-from tutti.sources.local_files import _status, files_of
+from tutti.sources.local_files import _status, local_files_of as files_of
 from tutti.common.address import parse_url
 _status(parse_url(sys.argv[1])[0])  # all modules are loaded
 if os.getuid() == 0:

@@ -52,7 +52,7 @@ class Talk:
 
 @pytest.fixture
 def house(monkeypatch: pytest.MonkeyPatch) -> House:
-    monkeypatch.setattr(others, "Talk", Talk)
+    monkeypatch.setattr(others, "RequestClient", Talk)
     monkeypatch.setattr(limits, "LOCATIONS_FRESH_US", 0)
     return House()
 

@@ -247,7 +247,7 @@ def test_a_closed_stream_is_said_and_nothing_is_written_elsewhere(line: str, cod
 
 
 def test_the_numbers_of_closed_streams_are_nobodys_file() -> None:
-    told = "import os, sys; from tutti_gateway.cli.common.standard_streams import fill; "
+    told = "import os, sys; from tutti_gateway.cli.common.standard_streams import replace_closed_streams as fill; "
     told += "fill(); os.write(int(sys.argv[1]), b'x'); print(os.open('/', 0) > 2)"
     command = f'{sys.executable} -c "{told}" 3 3>&1 <&- 2>&-'
     assert subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False).stdout == "xTrue\n"

@@ -347,7 +347,7 @@ def test_what_is_waited_for_is_told_once_for_each_reason(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One gateway after another is asked, and so their reasons take turns."""
-    monkeypatch.setattr("tutti_gateway.cli.common.waiting.LOOK_S", 0.001)
+    monkeypatch.setattr("tutti_gateway.cli.common.waiting.POLL_S", 0.001)
     reasons = ["", "no view", "silent"] * 4
     over = threading.Event()
 

@@ -63,8 +63,8 @@ def test_it_is_told_what_is_missing(
     address = founding.url.removeprefix("tutti://")
     assert capsys.readouterr() == (
         "",
-        f"error: no log has begun at {address} within 1.2 s: the group is founded when all of its gateways are there, and "
-        "`tutti members` says who is missing\n",
+        f"error: there is no log at {address} after 1.2 s: the group is founded once all its gateways run; "
+        "`tutti members` lists the missing ones\n",
     )
     assert list(tmp_path.iterdir()) == []
 
@@ -117,7 +117,7 @@ def test_a_directory_without_a_log_is_no_empty_one(tmp_path: Path, capsys: pytes
     assert main(["replay", "--path", str(data), "--out", str(tmp_path / "out.jsonl"), "--json"]) == 3
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("error: no log has begun in the directory: ")
+    assert err.startswith("error: the directory holds no log yet, because its gateway has not joined a founded group")
     assert not (tmp_path / "out.jsonl").exists()
 
 

@@ -58,7 +58,7 @@ def test_a_token_that_is_removed_is_nobodys(path: Path, capsys: pytest.CaptureFi
         (["new", "feed"], "feed would have no rights"),
         (["new", "two words", "--admin"], "contains ' '"),
         (["new", "feed", "--produce", "a b"], "--produce has 'a b'"),
-        (["new", "feed", "--admin", "--expires", "soon"], "'soon' is no time"),
+        (["new", "feed", "--admin", "--expires", "soon"], "'soon' is not a duration"),
         (["new", "taken", "--admin"], "already has a token 'taken'"),
     ],
 )

@@ -259,8 +259,8 @@ def test_the_largest_record() -> None:
 def test_sending_does_not_import_pandas() -> None:
     program = (
         "import sys\n"
-        "from tutti.batching.accumulator import Feed\n"
-        "from tutti.batching.options import FeedOptions\n"
+        "from tutti.batching.accumulator import Accumulator as Feed\n"
+        "from tutti.batching.options import BatchingOptions as FeedOptions\n"
         "from tutti.batching.encoder import check_record\n"
         "feed = Feed(FeedOptions())\n"
         "feed.add('t', check_record(b'v', b'k', None, [('h', b'v')]), b'p', None)\n"

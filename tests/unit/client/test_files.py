@@ -71,7 +71,7 @@ def test_waiting_with_the_gateway_down_looks_at_the_files_now_and_then(tmp_path:
         looks.append(directory)
         return read_hard_state(directory)
 
-    monkeypatch.setattr("tutti.log.read.reader.read_scalars", counted)
+    monkeypatch.setattr("tutti.log.read.reader.read_hard_state", counted)
     with FileSource(stopped(tmp_path / "one", history)) as files:
         assert files.frontier(beyond=len(history.records), timeout=0.55).offset == len(history.records)
     assert 3 <= len(looks) <= 21  # three times a look: which directory is furthest, the answer, and where the log begins

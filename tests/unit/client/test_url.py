@@ -44,7 +44,7 @@ def test_good_urls(url: str, addresses: list[tuple[str, int]]) -> None:
         ("tutti://a:1/topic", "'1/topic'"),
         ("tutti://a b:1", "is not a host"),
         ("tutti://user@a:1", "is not a host"),
-        ("tutti://::1:7400", "brackets"),
+        ("tutti://::1:7400", "for IPv6"),
         ("tutti://]x[:1", "is not a host"),
         ("tutti://*:7400", "no client can connect"),
         ("tutti://" + ",".join(f"a:{port}" for port in range(1, limits.ADDRESSES_MAX + 2)), "at most 64"),

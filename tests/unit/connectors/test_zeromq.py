@@ -460,7 +460,7 @@ class FakeProgress:
 def test_a_start_at_latest_is_saved_before_it_is_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: dict[str, int], logs: list[tuple[str, int]], after: dict[str, int]
 ) -> None:
-    monkeypatch.setattr(sink, "Progress", lambda _: FakeProgress(before, logs))
+    monkeypatch.setattr(sink, "QueryProgress", lambda _: FakeProgress(before, logs))
     monkeypatch.setattr(limits, "START_POLL_S", 0.001)
     (tmp_path / "out.toml").write_text(OUT.replace("topics", 'start = "latest"\ntopics'))
     publisher = Publisher(load_outflow(str(tmp_path / "out.toml")))

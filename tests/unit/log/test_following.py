@@ -21,7 +21,7 @@ from tutti.sources.files import FileSource
 
 FOLLOW = """
 import sys, json
-from tutti.sources.files import Files
+from tutti.sources.files import FileSource as Files
 files = Files(sys.argv[1])
 at, end = 0, int(sys.argv[2])
 values = []

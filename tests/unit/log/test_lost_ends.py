@@ -142,7 +142,7 @@ def test_a_reader_of_a_gateway_that_begins_meanwhile_sees_no_damage(tmp_path: Pa
         return None
 
     other_boot(tmp_path / "blank")
-    monkeypatch.setattr("tutti.log.read.reader.read_scalars", begin_meanwhile)
+    monkeypatch.setattr("tutti.log.read.reader.read_hard_state", begin_meanwhile)
     assert reader.frontier().offset == len(HISTORY.records)
 
 

@@ -410,7 +410,7 @@ def test_where_nothing_but_the_number_is_told_the_original_stays_it(tmp_path: Pa
 
 
 def test_where_the_number_is_made_of_the_path_none_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tutti.log.files.data_directory.birth_of", lambda path: FileIdentity(zlib.crc32(path.encode()) + 1))
+    monkeypatch.setattr("tutti.log.files.data_directory.file_identity_of", lambda path: FileIdentity(zlib.crc32(path.encode()) + 1))
     write_log(tmp_path, HISTORY)
     assert identity_of(tmp_path).file is None
     assert start(tmp_path) == ""

@@ -63,7 +63,7 @@ def test_a_wide_range_is_cut_without_a_look_at_its_batches(reader: LogReader, mo
         raise AssertionError(f"{path} is looked at")
 
     monkeypatch.setattr(segment_view, "map_rows", mapped)
-    monkeypatch.setattr(catalog, "View", mapped)
+    monkeypatch.setattr(catalog, "SegmentView", mapped)
     for splits in (1, 4, 7):
         plan = reader.plan(0, RECORDS, splits=splits)
         sizes = [part.bytes for part in plan]

@@ -117,7 +117,7 @@ for connection, _ in iter(socket.create_server(("127.0.0.1", int(sys.argv[1]))).
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, microseconds in (
         ("READS_RESTART_US_MIN", 1000),
-        ("READS_LOOK_US", 20_000),
+        ("READS_CHECK_US", 20_000),
         ("READS_ANSWER_US_MAX", 100_000),
         ("READS_SILENT_US_MAX", 1_500_000),
         ("READS_END_US_MAX", 100_000),

@@ -168,7 +168,7 @@ class Log:
         self.shown: list[bytes] = []
         self.closed = 0
         monkeypatch.setattr(sink, "Transactor", lambda url, producer, connect_timeout, credentials: self._of(producer))
-        monkeypatch.setattr(sink, "Control", lambda url, patience, credentials: self)
+        monkeypatch.setattr(sink, "AdminClient", lambda url, patience, credentials: self)
 
     def _of(self, name: str | None) -> Log:
         self.opened.append(name)
@@ -355,7 +355,7 @@ class FakeStaging:
 def staging(log: Log, monkeypatch: pytest.MonkeyPatch) -> list[FakeStaging]:
     FakeStaging.made, FakeStaging.log = [], log
     for module in (sink, transactions):
-        monkeypatch.setattr(module, "Staging", FakeStaging)
+        monkeypatch.setattr(module, "StagingProducer", FakeStaging)
     monkeypatch.setattr(transactions, "Producer", lambda url, producer, connect_timeout, credentials: log._of(producer))
     return FakeStaging.made
 

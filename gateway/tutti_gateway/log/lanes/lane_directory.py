@@ -22,7 +22,7 @@ from tutti.log.files.storage import Storage
 
 
 class GatewayDirectory(Protocol):
-    """The locked data directory of the gateway: `tutti.log.files.data_directory.Directory`."""
+    """The locked data directory of the gateway: `tutti.log.files.data_directory.DataDirectory`."""
 
     path: str
 

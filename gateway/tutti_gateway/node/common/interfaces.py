@@ -40,14 +40,14 @@ class UnreadableRange(Protocol):
 
 
 class SnapshotScrubber(Protocol):
-    """The part of `tutti_gateway.log.upkeep.snapshot_scrubber.Snapshots` that the disk thread uses."""
+    """The part of `tutti_gateway.log.upkeep.snapshot_scrubber.SnapshotScrubber` that the disk thread uses."""
 
     def news(self) -> list[str]:
         """Return the findings since the last call, one sentence each."""
 
 
 class Scrubber(Protocol):
-    """The part of `tutti_gateway.log.upkeep.scrubber.Mender` that the disk thread uses."""
+    """The part of `tutti_gateway.log.upkeep.scrubber.LogScrubber` that the disk thread uses."""
 
     told: str
     found: int
@@ -156,7 +156,7 @@ class DuplicateQueue(Protocol):
 
 
 class TrimPolicy(Protocol):
-    """The part of `tutti_gateway.log.upkeep.retention.Trimming` that the disk thread uses."""
+    """The part of `tutti_gateway.log.upkeep.retention.LogRetention` that the disk thread uses."""
 
     def propose(self, now_us: int) -> TrimProposed | None:
         """Return the trim that retention allows at a time (us, UTC), or None."""

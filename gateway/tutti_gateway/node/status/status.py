@@ -78,7 +78,7 @@ class DriverFacts(Protocol):
 
 
 class GroupFacts(Protocol):
-    """The part of `tutti_gateway.core.view.group_status.Survey` that the status documents use."""
+    """The part of `tutti_gateway.core.view.group_status.GroupStatus` that the status documents use."""
 
     @property
     def state(self) -> str:
