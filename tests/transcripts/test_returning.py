@@ -1,9 +1,12 @@
 """Proves that a majority goes on when one member dies for good just as another one comes back, whenever that is."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.transcripts.whole_script import WholeScript
 from tutti_gateway.core.protocol.events import Received
+from tutti_gateway.core.view.group_status import Survey
 
 START = (
     "quiet\ngateways g1 g2 g3\nuntil primary g1 g2 g3\nclient g1 s1 ewr\nkill g3\nuntil primary g1 g2\n"
@@ -20,6 +23,16 @@ def test_whoever_comes_back_is_taken_in_though_a_member_is_dead(dead: str, beats
     assert "NOT REACHED" not in told
     assert script.world.members["g3"].frontier == script.world.members[left].frontier
     assert not script.problems
+
+
+def test_one_whose_log_has_no_number_that_is_in_use_reports_that_it_learns() -> None:
+    script = WholeScript()
+    text = (Path(__file__).parent / "group_all_renumbered.txt").read_text("utf-8")
+    script.run(text[: text.index("# g3 starts")])
+    script.run("hold FETCHED g2>g3\nstart g3\nbeats 10\n----\n")
+    assert Survey(script.world.members["g3"].running).waits == "learns from the view that decides"
+    script.run("kill g2\nbeats 20\n----\n")
+    assert Survey(script.world.members["g3"].running).waits.startswith("not heard of g1 and g2")
 
 
 def test_a_gateway_of_the_same_log_is_heard_though_this_log_does_not_name_it() -> None:

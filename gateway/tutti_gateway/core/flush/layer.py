@@ -247,6 +247,10 @@ class Flush:
             self._reject(sender, message.view, "a coordinator is heard")
         elif message.forced and peers.hears_majority():
             self._reject(sender, message.view, "a majority of the roster is heard here: nothing is to be forced")
+        elif message.forced and peers.later().difference(message.members):
+            self._reject(
+                sender, message.view, "a gateway is heard here that a later roster names: nothing is to be forced without it"
+            )
         else:
             self.candidate.attempt = None
             self._install = None

@@ -127,6 +127,11 @@ class Force:
             return f"view {view_text(standing.view)} decides: members are changed with `tutti members`, nothing is to be forced"
         if self._peers.hears_majority():
             return "a majority of the roster is heard: the group goes on of its own accord, nothing is to be forced"
+        if self._peers.later():
+            return (
+                "a gateway is heard that a later roster names, and the log here does not have that roster: ask that gateway, whose "
+                "`tutti members` lists the voters"
+            )
         return ""
 
     def _lost(self, names: frozenset[str]) -> str:

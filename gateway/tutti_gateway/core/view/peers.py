@@ -139,7 +139,7 @@ class Peers:
         context.outbox.peers(tuple(others))
 
     def admit(self, number: int) -> None:
-        """A gateway that this log does not name says that it has the same log: a later roster, not here yet, may name it.
+        """A gateway whose number this log does not name says that it has the same log: a later roster may name it.
 
         It is heard and learned from like all others, and counts for nothing here.
         """
@@ -212,6 +212,11 @@ class Peers:
     def hears_majority(self) -> bool:
         """Whether this gateway and those that it hears are a majority of the roster."""
         return self.rosters.majority(self.incarnations([self._context.standing.me, *self.hears()]))
+
+    def later(self) -> set[int]:
+        """Return the gateways that this one hears and whose numbers its log has not given yet: the log is older than theirs."""
+        given = self._context.window.state.next_gateway
+        return {number for number, peer in self._guests.items() if number >= given and peer.fresh(self._heartbeat_us)}
 
     def part(self) -> list[int]:
         """This gateway and the members that it hears and that hear it, if it is a member itself; nobody otherwise. Who leaves, was
