@@ -349,9 +349,18 @@ class Flush:
         done = self.adopting.done()
         if done is False:
             self.lost()  # the source did not hold what the candidate said of it: another attempt
+        elif done and not self._is_member():
+            self.lost()
         elif done:
             self.life.on(Step.ADOPTED)
             self.accept()
+
+    def _is_member(self) -> bool:
+        """True if the adopted log gives this gateway the number of a member. A blank disk takes its number from its configuration,
+        and that may be the number of another gateway in the log.
+        """
+        self._peers.refresh()
+        return self._install is not None and self._standing.me in self._install.members
 
     def accept(self) -> None:
         """The log is that of the promised view, all of it handed to the disk before this: accept the view."""
