@@ -8,7 +8,7 @@ import tokenize
 from collections.abc import Iterator
 
 LINES_MAX = 700
-FUNCTION_LINES_MAX = 70
+FUNCTION_LINES_MAX = 80  # comments beside the lines and the docstring count too
 
 # A note to come back later, a warning silenced without a word why, a test that proves nothing.
 LATER = re.compile(r"#.*\b(TODO|FIXME|XXX|HACK)\b")

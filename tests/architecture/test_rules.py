@@ -16,8 +16,8 @@ IGNORE, NOQA, HOLLOW = "# type: ig" + "nore", "# no" + "qa", "assert " + "True"
     ("rule", "planted", "clean"),
     [
         (rules.length, "x = 1\n" * 701, "x = 1\n" * 700),
-        (rules.function_length, "def f():\n" + "    x = 1\n" * 70, "def f():\n" + "    x = 1\n" * 69),
-        (rules.function_length, "async def f():\n" + "    x = 1\n" * 70, "async def f():\n    x = 1\n"),
+        (rules.function_length, "def f():\n" + "    x = 1\n" * 80, "def f():\n" + "    x = 1\n" * 79),
+        (rules.function_length, "async def f():\n" + "    x = 1\n" * 80, "async def f():\n    x = 1\n"),
         (rules.swallowed_errors, "try:\n    f()\nexcept:\n    g()\n", "try:\n    f()\nexcept OSError:\n    g()\n"),
         (rules.swallowed_errors, "try:\n    f()\nexcept Exception:\n    pass\n", "def f():\n    pass\n"),
         (rules.swallowed_errors, "try:\n    f()\nexcept BaseException:\n    ...\n", "x = ...\n"),

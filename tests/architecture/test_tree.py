@@ -94,7 +94,7 @@ def test_no_path_of_one_machine() -> None:
     [
         ("tutti", ["archive", "gateway", "otel"]),
         ("gateway", ["gateway"]),
-        ("gateway/tutti_gateway/cli", ["demo"]),
+        ("gateway/tutti_gateway/cli", ["gateway", "demo"]),
         ("streaming", ["spark"]),
         ("benchmarks", ["spark", "kafka", "zeromq", "demo", "dev"]),
     ],

@@ -49,6 +49,7 @@ from tutti_gateway.core.protocol.events import (
 )
 from tutti_gateway.core.protocol.messages import Confirm, Install, Installed, Message, Propose, State, Vote
 from tutti_gateway.core.stack import Stack
+from tutti_gateway.transport.inbound_peers import number_of
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -184,6 +185,7 @@ class Process:
         self._gathered: list[Event] = []
         self.names = dict(enumerate(sorted(gateway.members), 1))
         self.numbers = {name: number for number, name in self.names.items()}
+        self._said: dict[str, int] = {}  # the numbers that others say they have in the log of this one
 
     @property
     def me(self) -> int:
@@ -285,17 +287,19 @@ class Process:
 
     def receive(self, sender: str, message: Message, incarnation: bytes) -> None:
         """A message of another gateway."""
-        number = self.numbers.get(sender) or self._introduced(sender)
+        number = self._number(sender)
         if number:
             self.step(Received(number, message, incarnation))
 
-    def _introduced(self, sender: str) -> int:
-        """The number that a gateway which nobody told of here says it has, as at a handshake; 0 if taken, or of another log."""
+    def _number(self, sender: str) -> int:
+        """The number of a gateway, 0 if it has none here. A handshake makes it known; a gateway that is down said it before."""
         other = self.world.gateways[sender].process
-        number = other.me if other is not None and self.stack.log and other.stack.log == self.stack.log else 0
-        if not number or number in self.names or number == self.me:
-            return 0
-        self.names[number], self.numbers[sender] = sender, number
+        if other is not None:
+            self._said[sender] = other.stack.me if self.stack.log and other.stack.log == self.stack.log else 0
+        number = number_of(sender, self._said.get(sender, 0), self.numbers, self.me)
+        if number and self.names.get(number) != sender:
+            self.names.pop(self.numbers.get(sender, 0), None)  # nobody answers by an older number
+            self.names[number] = sender
         return number
 
     # Actions

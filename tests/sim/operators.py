@@ -69,12 +69,9 @@ class Operator:
             self._come_again(chance, [chance.choice(named)])
 
     def shrink(self, chance: Random) -> None:
-        """Wish that a small group becomes one of a single gateway, and is what it was again. All have to vote: one that was added
-        and has not caught up knows the others by numbers of its old log, and finds nobody when all have others.
-        """
+        """Wish that a small group becomes one of a single gateway, and is what it was again."""
         named = self._able()
-        voting = [voter.name for voter in self._world.log.state.roster.values() if voter.voting]
-        if 2 <= len(named) <= SMALL and sorted(named) == sorted(voting) and len(named) == len(self._world.log.numbers):
+        if 2 <= len(named) <= SMALL and len(named) == len(self._world.log.numbers):
             self._come_again(chance, chance.sample(named, len(named) - 1))
 
     def hasten(self, chance: Random) -> None:
@@ -82,7 +79,7 @@ class Operator:
         for that first, and may not know that it was removed.
         """
         named = self._able()
-        if len(named) >= 2 and all(voter.voting for voter in self._world.log.state.roster.values()):
+        if len(named) >= 2:
             self._hasty = chance.choice(named)
             self.wishes += [("remove", self._hasty), ("add", self._hasty)]
             self._adds_at = 0

@@ -105,9 +105,9 @@ class World:
         """The connection between two breaks, or is there again, and both are told."""
         for name, peer in ((one, other), (other, one)):
             process = self.gateways[name].process
-            number = process.numbers.get(peer) if process is not None else None
-            if process is not None and number is not None and one != other:
-                process.step(LinkChanged(number, up))
+            if process is not None and one != other:
+                for number in [number for number, known in process.names.items() if known == peer]:
+                    process.step(LinkChanged(number, up))
 
     def replaced(self, name: str) -> None:
         """An operator hears that the gateway has a new disk."""

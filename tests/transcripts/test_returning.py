@@ -1,9 +1,12 @@
 """Proves that a majority goes on when one member dies for good just as another one comes back, whenever that is."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.transcripts.whole_script import WholeScript
-from tutti_gateway.core.protocol.events import Received
+from tutti_gateway.core.protocol.events import Received, TimeAdvanced
+from tutti_gateway.core.view.group_status import GroupStatus
 
 START = (
     "quiet\ngateways g1 g2 g3\nuntil primary g1 g2 g3\nclient g1 s1 ewr\nkill g3\nuntil primary g1 g2\n"
@@ -17,9 +20,19 @@ def test_whoever_comes_back_is_taken_in_though_a_member_is_dead(dead: str, beats
     left = "g1" if dead == "g2" else "g2"
     script = WholeScript()
     told = script.run(f"{START}kill {dead}\nbeats {beats}\nstart g3\nuntil primary {left} g3\n----\n")
-    assert "NOT REACHED" not in told
+    assert "WRONG" not in told
     assert script.world.members["g3"].frontier == script.world.members[left].frontier
     assert not script.problems
+
+
+def test_one_whose_log_has_no_number_that_is_in_use_reports_that_it_learns() -> None:
+    script = WholeScript()
+    text = (Path(__file__).parent / "group_all_renumbered.txt").read_text("utf-8")
+    script.run(text[: text.index("# g3 starts")])
+    script.run("hold FETCHED g2>g3\nstart g3\nbeats 10\n----\n")
+    assert GroupStatus(script.world.members["g3"].running).waits == "copies the log from the view that decides"
+    script.run("kill g2\nbeats 20\n----\n")
+    assert GroupStatus(script.world.members["g3"].running).waits.startswith("not heard of g1 and g2")
 
 
 def test_a_gateway_of_the_same_log_is_heard_though_this_log_does_not_name_it() -> None:
@@ -37,3 +50,22 @@ def test_a_gateway_of_the_same_log_is_heard_though_this_log_does_not_name_it() -
     assert {peer.number for peer in peers} == before | {9}
     assert not peers.member(9)
     assert not peers.counts(9)
+
+
+def test_a_blank_disk_accepts_no_view_of_which_another_gateway_is_a_member_by_its_configured_number() -> None:
+    """The configuration of b gives it number 2, which is the number of c in the log."""
+    script = WholeScript()
+    script.run(
+        "quiet\ngateways a c d\nuntil primary a c d\ngateway b a c d\nroster a s1 #1 add b b:7400\nuntil votes b\nbeats 5\n----\n"
+    )
+    assert script.world.members["b"].me == 4
+    script.run("kill b\nwipe b\nhold HEARTBEAT b>*\nstart b\nsettle\n----\n")
+    assert script.world.members["b"].me == 2
+    candidate = script.world.members["a"]
+    candidate.running.layers.flush.campaign((1, 2, 3, 4))
+    script.world.step(candidate, TimeAdvanced())
+    told = script.run("loud\nsettle\nquiet\nheal\nbeats 5\n----\n")
+    assert "a>b INSTALL" in told
+    assert "b accepts" not in told
+    assert "WRONG" not in script.run("until primary a c d\nroster a s1 #2 replace b\nuntil votes b\nuntil same-log a b c d\n----\n")
+    assert not script.problems

@@ -41,6 +41,7 @@ from tutti_gateway.core.protocol.events import (
     TimeAdvanced,
 )
 from tutti_gateway.core.stack import Stack
+from tutti_gateway.transport.inbound_peers import number_of
 
 WALL_US = 1_600_000_000_000_000
 MS = 1_000
@@ -250,18 +251,20 @@ class Whole:
 
     def _arrives(self, letter: Letter) -> None:
         gateway = self.members[letter.to]
-        number = gateway.numbers.get(letter.sender) or self._introduced(gateway, letter.sender)
-        if gateway.stack is not None and number is not None:
+        number = self._number_of(gateway, letter.sender)
+        if gateway.stack is not None and number:
             self.tell(letter.to, f"{letter.sender}>{letter.to} {letter.text}")
             self.step(gateway, Received(number, letter.message, letter.incarnation))
 
-    def _introduced(self, gateway: Gateway, sender: str) -> int | None:
-        """The number that a gateway which nobody told of here says it has, as at a handshake; None if it is taken."""
-        other = self.members[sender]
-        number = other.me if other.stack is not None and gateway.stack is not None else 0
-        if not number or number in gateway.names or number == gateway.me:
-            return None
-        gateway.names[number], gateway.numbers[sender] = sender, number
+    def _number_of(self, gateway: Gateway, sender: str) -> int:
+        """The number of a gateway, 0 if it has none here. A handshake makes it known."""
+        if gateway.stack is None:
+            return 0
+        other, log = self.members[sender].stack, gateway.stack.log
+        said = other.me if other is not None and log and other.log == log else 0
+        number = number_of(sender, said, gateway.numbers, gateway.me)
+        if number:
+            gateway.names[number] = sender
         return number
 
     def let(self, wanted: Rule, count: int | None) -> int:

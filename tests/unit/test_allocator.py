@@ -16,7 +16,7 @@ FAULTS = """
 import resource, sys
 from tutti.runtime import malloc as allocator
 if sys.argv[1] == "tuned":
-    assert allocator.tune(mmap=8 << 20, trim=64 << 20)
+    assert allocator.configure_allocator(mmap=8 << 20, trim=64 << 20)
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(2):  # the first round makes the heap
@@ -54,7 +54,7 @@ def test_what_is_full_of_data_goes_into_huge_pages_and_stays_what_it_was() -> No
     script = """
 from tutti.runtime import malloc as allocator
 data = bytearray(range(256)) * (1 << 18)
-told = allocator.collapse()
+told = allocator.use_huge_pages()
 assert data == bytearray(range(256)) * (1 << 18)
 huge = sum(int(line.split()[1]) for line in open("/proc/self/smaps") if line.startswith("AnonHugePages"))
 print(told, huge * 1024)
@@ -74,7 +74,7 @@ for thread in threads:
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * 4096
 before = resident()
-allocator.collapse()
+allocator.use_huge_pages()
 print(resident() - before)
 over.set()
 """

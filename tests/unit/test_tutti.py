@@ -24,7 +24,7 @@ pickle.dump([(type(error) is getattr(tutti, name), str(error), error) for name, 
 def test_a_traceback_names_an_error_as_it_is_imported() -> None:
     code = "from tutti import Reader\nReader('tutti://127.0.0.1:1', connect_timeout=0.1)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stderr.splitlines()[-1].startswith("tutti.Unavailable: no gateway could be read from")
+    assert done.stderr.splitlines()[-1].startswith("tutti.Unavailable: no gateway answered a read within")
 
 
 @pytest.mark.parametrize("name", ERRORS)

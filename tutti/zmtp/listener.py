@@ -152,8 +152,8 @@ class Door:
             if crowded and not self._crowded:
                 self._crowded = True
                 self._tell(
-                    f"no descriptor is left for the {self._name}: connections that said nothing make room, and where none is "
-                    f"there new connections are refused; {RAISE}"
+                    f"no file descriptor is left for the {self._name}: a new connection replaces a silent one, or is "
+                    f"refused; {RAISE}"
                 )
             if (crowded or taken() >= self._places) and not make_room():
                 connection.close()

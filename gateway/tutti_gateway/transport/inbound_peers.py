@@ -1,7 +1,7 @@
 """Who is at the other end of each connection that came in: as which gateway it is known here, and who is refused.
 
 Names are numbers in the log, and the log of the other end may be ahead of this one's, or blank. The number is the one that this
-gateway was told for the name; of one that this log does not name, the number that it says itself, if both have the same log.
+log has for the name, or the one that the gateway says itself, if both have the same log and that number is higher.
 """
 
 from __future__ import annotations
@@ -14,9 +14,26 @@ from tutti_gateway.transport.handshake import copied, differences, refusal
 from tutti_gateway.transport.interface import Introduction
 
 
+def number_of(name: str, said: int, numbers: Mapping[str, int], me: int) -> int:
+    """Return the number of a gateway, 0 if it has none here.
+
+    A log gives each number once, and later numbers are higher. A gateway that says a higher number than this log has for its name
+    was removed and added again in frames that are not here yet. One that says a lower number has not read that itself.
+
+    Args:
+        name: of the gateway.
+        said: the number that it says it has in the log of this gateway, 0 if it has another log or none.
+        numbers: of the gateways that this log names; a number in it belongs to no other gateway.
+        me: the number of this gateway.
+    """
+    named = numbers.get(name, 0)
+    return said if said > named and said != me and said not in numbers.values() else named
+
+
 class Verdict(NamedTuple):
-    """What becomes of an introduction: `number` as which it is known; `connect` when nobody told of it here; what an operator must
-    know all the same (`reason`); or without a number why it is refused, for this gateway's log and for the other one's (`told`).
+    """What becomes of an introduction: `number` as which it is known; `connect` if this log does not have that number; what an
+    operator must know all the same (`reason`); or without a number why it is refused, for the log here and for the one
+    there (`told`).
     """
 
     number: int = 0
@@ -71,9 +88,9 @@ class Guests:
             guest.number = self._number(guest.introduction) if self._rejected(guest.introduction) is None else 0
 
     def unnamed(self) -> dict[int, tuple[str, str]]:
-        """Who is taken though nobody told of it here, and talks: number -> (name, address)."""
+        """Who is taken by a number that this log does not name, and talks: number -> (name, address)."""
         since = self._clock_us() - limits.GUEST_SILENT_US
-        guests = [guest for guest in self._guests.values() if guest.number and guest.name not in self._numbers]
+        guests = [guest for guest in self._guests.values() if guest.number and not self._is_named(guest.number)]
         return {guest.number: (guest.name, guest.introduction.address) for guest in guests if guest.heard_us > since}
 
     def differing(self) -> dict[str, str]:
@@ -120,7 +137,7 @@ class Guests:
             del self._guests[min(self._guests, key=lambda one: self._guests[one].heard_us)]
         self._guests[routing] = Guest(introduction, number, now)
         if number:
-            return Verdict(number, introduction.gateway not in self._numbers, differences(self.me, introduction))
+            return Verdict(number, not self._is_named(number), differences(self.me, introduction))
         reason = f"is no member of group {self.me.group!r}: `tutti members add {introduction.gateway} HOST:PORT` takes it in"
         # In full for both: the other gateway tells it of this one, by whose name "it" would be taken for this one.
         return Verdict(reason=f"{introduction.gateway} at {introduction.address} {reason}", told=f"{introduction.gateway} {reason}")
@@ -132,12 +149,11 @@ class Guests:
 
     def _number(self, introduction: Introduction) -> int:
         """The number of a gateway, 0 if it has none here."""
-        number = self._numbers.get(introduction.gateway, 0)
-        if number:
-            return number
-        said = introduction.number
         same_log = bool(self.me.log) and introduction.log == self.me.log
-        return said if same_log and said and said != self.me.number and said not in self._numbers.values() else 0
+        return number_of(introduction.gateway, introduction.number if same_log else 0, self._numbers, self.me.number)
+
+    def _is_named(self, number: int) -> bool:
+        return number in self._numbers.values()
 
     def _twin(self, routing: bytes, introduction: Introduction, broke_us: int, stands: Callable[[bytes], bool]) -> Guest | None:
         """Another process that speaks for the same gateway, and did a moment ago."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import zmq
 
-from tests.integration.transport.meshes import Node, Town, exchange, rest, run, town, with_keys
+from tests.integration.transport.meshes import LOG, Node, Town, exchange, rest, run, town, with_keys
 from tests.ports import free_ports
 from tutti.data.frames.frame import Frame, Kind
 from tutti_gateway.core.protocol.messages import Order, Probe
@@ -96,6 +96,23 @@ def test_one_that_only_the_other_side_knows_is_taken_and_answered() -> None:
         b = place.add("b", 2, f"127.0.0.1:{ports[2]}/{ports[3]}")
         b.transport.peers([(1, "a", f"127.0.0.1:{ports[0]}/{ports[1]}")])
         run([a, b], lambda: b.up(1))
+        exchange(b, a, [a, b])
+        exchange(a, b, [a, b])
+
+
+def test_one_that_was_removed_and_added_again_is_taken_and_answered_by_its_later_number() -> None:
+    with town() as place:
+        a, b, ports = pair(place)
+        exchange(a, b, [a, b])
+        exchange(b, a, [a, b])
+        b.number = 5
+        b.transport.introduce(5, LOG)
+        exchange(b, a, [a, b])
+        exchange(a, b, [a, b])
+        assert a.received[-1].sender == 5
+        peers: Any = a.transport.facts()["peers"]
+        assert [peer["name"] for peer in peers] == ["b"]
+        a.transport.peers([(5, "b", f"127.0.0.1:{ports[2]}/{ports[3]}")])
         exchange(b, a, [a, b])
         exchange(a, b, [a, b])
 

@@ -27,6 +27,20 @@ FORCE = (
         proof=f"{_UNIT}test_one_who_hears_a_majority_does_not_promise_a_forced_view",
     ),
     Mutant(
+        "forced-by-an-old-log",
+        "5",
+        "nothing is forced while a gateway is heard that a later roster names",
+        [Edit(ForcedRoster, "_forbidden", "    if self._peers.later():", "    if False:")],
+        proof=f"{_UNIT}test_nothing_is_forced_by_an_old_log_while_a_gateway_with_a_later_one_is_heard",
+    ),
+    Mutant(
+        "forced-view-promised-beside-a-later-log",
+        "5",
+        "a member that hears a gateway of a later roster does not promise a forced view without it",
+        [Edit(Flush, "on_propose", "message.forced and peers.later().difference(message.members)", "False")],
+        proof=f"{_UNIT}test_one_who_hears_a_gateway_with_a_later_log_does_not_promise_a_forced_view_without_it",
+    ),
+    Mutant(
         "forced-roster-counts-beside-the-old",
         "5",
         "from a forced roster on none before it counts",

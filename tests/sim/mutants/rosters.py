@@ -9,6 +9,7 @@ from tutti_gateway.core.inbound import Inbound
 from tutti_gateway.core.membership.coordinator_duties import CoordinatorDuties
 from tutti_gateway.core.membership.roster_change import RosterChanges
 from tutti_gateway.core.view import quorum
+from tutti_gateway.transport import inbound_peers
 
 _VOTES = "tests/unit/core/test_roster_votes.py::"
 _OUTCOMES = "tests/unit/core/test_outcomes.py::"
@@ -88,6 +89,20 @@ ROSTERS = (
         "a removed voter is added again when a majority knows durably that it was removed",
         [Edit(RosterChanges, "order", " and self._is_counted(ask.name)", " and False")],
         proof="tests/unit/core/test_roster_done.py::test_a_removed_voter_is_added_again_when_a_majority_knows_that_it_was_removed",
+    ),
+    Mutant(
+        "own-log-names-all",
+        "5.7",
+        "a gateway that says a higher number than this log has for it is taken by that number",
+        [Edit(inbound_peers, "number_of", "said > named", "said and not named")],
+        proof="tests/transcripts/test_transcripts.py::test_the_transcript_holds[group_all_renumbered]",
+    ),
+    Mutant(
+        "number-of-another",
+        "5.7",
+        "no gateway is taken by a number that this log has for another one",
+        [Edit(inbound_peers, "number_of", " and said not in numbers.values()", "")],
+        proof="tests/unit/transport/test_guests.py::test_no_gateway_is_taken_by_the_number_of_another_one_or_by_one_of_another_log",
     ),
     Mutant(
         "draining-coordinator-changes-the-roster",

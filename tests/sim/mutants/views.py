@@ -33,6 +33,14 @@ _MOST = "2 * len(attempt.states) > len(peers.configured)"
 
 VIEWS = (
     Mutant(
+        "accepted-by-configured-number",
+        "5.4",
+        "a member accepts a view if the adopted log gives it the number of a member",
+        [Edit(Flush, "_adopted", "elif done and not self._is_member():", "elif False:")],
+        proof="tests/transcripts/test_returning.py::"
+        "test_a_blank_disk_accepts_no_view_of_which_another_gateway_is_a_member_by_its_configured_number",
+    ),
+    Mutant(
         "proposed-before-own-promise",
         "5.1",
         "a candidate promises its view durably before it asks others",

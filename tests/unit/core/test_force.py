@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -15,6 +17,7 @@ from tutti_gateway.core.protocol.events import Now, Received, RosterForced
 from tutti_gateway.core.protocol.messages import Heartbeat, Propose, Reject
 from tutti_gateway.core.view.group_status import GroupStatus
 
+TRANSCRIPTS = Path(__file__).parents[2] / "transcripts"
 ALONE = "quiet\ngateways g1 g2 g3 g4 g5\nuntil primary g1 g2 g3 g4 g5\nkill g3\nkill g4\nkill g5\n"
 
 
@@ -123,6 +126,37 @@ def test_one_who_hears_a_majority_does_not_promise_a_forced_view() -> None:
     assert refused
     assert "majority" in refused[0].reason
     assert member.disk.scalars.promised == promised
+
+
+def renumbered() -> WholeScript:
+    """A voter whose log is old hears one of four others. All of these were removed and added again while it was down."""
+    script = WholeScript()
+    text = (TRANSCRIPTS / "group_renumbered_voters.txt").read_text("utf-8")
+    script.run(text[: text.index("# All stop")])
+    script.run("kill g1\nkill g2\nkill g3\nkill g4\nstart g1\nstart g5\n----\n")  # a restarted gateway is in no view
+    script.run(f"beats {limits.FORCE_HEARTBEATS + 20}\n----\n")
+    assert script.world.members["g5"].running.layers.peers.later() == {6}
+    return script
+
+
+def test_nothing_is_forced_by_an_old_log_while_a_gateway_with_a_later_one_is_heard() -> None:
+    script = renumbered()
+    (denied,) = asked(script, "g5", gateway="g5")
+    assert isinstance(denied, Denied)
+    assert "a later roster names" in denied.reason
+    script.run("kill g1\nbeats 10\n----\n")
+    assert asked(script, "g5", gateway="g5") == []
+    script.run("until answer g5 s1 #1 Done\n----\n")
+
+
+@pytest.mark.parametrize(("members", "refused"), [((4, 5), True), ((4, 5, 6), False)])
+def test_one_who_hears_a_gateway_with_a_later_log_does_not_promise_a_forced_view_without_it(
+    members: tuple[int, ...], refused: bool
+) -> None:
+    script = renumbered()
+    member = script.world.members["g5"]
+    script.world.step(member, Received(4, Propose(view_of(99, 4), members, True), b"g4/1".ljust(16, b"-")))
+    assert (member.running.layers.flush.scalars.promised != view_of(99, 4)) == refused
 
 
 def test_one_who_did_not_answer_makes_the_operator_hear_why() -> None:

@@ -108,7 +108,7 @@ def test_a_frame_that_cannot_stand_where_the_chain_puts_it_changes_nothing(kind:
 def test_a_body_that_is_none_changes_nothing(kind: Kind) -> None:
     group = ready()
     frame = next_frame(group, kind, b"\xc1", producer=1, epoch=2)
-    assert "is no " in told(group.step(group.members["g2"], Received(1, Order(VIEW, (frame,)))))[0]
+    assert "is not a valid " in told(group.step(group.members["g2"], Received(1, Order(VIEW, (frame,)))))[0]
     assert not group.members["g2"].stack.layers.order.received.lines
 
 

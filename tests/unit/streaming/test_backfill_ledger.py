@@ -116,7 +116,8 @@ def test_a_run_that_begins_while_the_table_is_exchanged_lives(tmp_path: Path) ->
 def test_what_a_killed_run_left_is_settled_by_the_next(tmp_path: Path) -> None:
     """Proves that a claim is known for a dead run's after SIGKILL, not before, and that the dead cannot finish it any more."""
     code = (
-        "import sys, time; from pathlib import Path; from tutti_spark.backfill.ledger import LOCK, RUNS, TableSource as About, Ledger; "
+        "import sys, time; from pathlib import Path; from tutti_spark.backfill.ledger import LOCK, RUNS, TableSource as About; "
+        "from tutti_spark.backfill.ledger import Ledger; "
         "ledger = Ledger(Path(sys.argv[1]), About('aa', 'delta', '')); ledger.step(0, 10); "
         "print('claimed', flush=True); time.sleep(600)"
     )

@@ -342,7 +342,7 @@ def test_a_batch_read(log: FakeLog) -> None:
 
 def test_a_batch_read_of_a_log_that_has_not_begun_is_no_empty_one(log: FakeLog) -> None:
     log.set(offset=0, log="")
-    with pytest.raises(Unavailable, match="there is no log at"):
+    with pytest.raises(Unavailable, match="holds no log yet"):
         BatchReader(ReadOptions(gateways="tutti://h:1")).partitions()
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
 from tutti_gateway.core import limits
 from tutti_gateway.transport.inbound_peers import Guests
@@ -42,13 +43,33 @@ class Hall:
         return guest.number if guest is not None else -1
 
 
-def test_a_name_has_the_number_that_this_gateway_was_told_whatever_the_other_says() -> None:
+def test_a_name_has_the_number_that_this_gateway_was_told_where_the_other_says_a_lower_one() -> None:
     hall = Hall(lga=5)
     verdict = hall.guests.met(b"r", other(number=2), 0)
     assert (verdict.number, verdict.connect, verdict.reason) == (5, False, "")
     assert hall.number(b"r") == 5
     hall.guests.named({"lga": 6})
     assert hall.number(b"r") == 6
+
+
+def test_a_gateway_that_says_a_higher_number_is_taken_by_it_until_this_log_names_one_that_is_not_lower() -> None:
+    hall = Hall(lga=2)
+    verdict = hall.guests.met(b"r", other(number=5), 0)
+    assert (verdict.number, verdict.connect) == (5, True)
+    assert hall.guests.unnamed() == {5: ("lga", "h:7410")}
+    hall.guests.named({"lga": 5})
+    assert hall.number(b"r") == 5
+    assert hall.guests.unnamed() == {}
+    hall.guests.named({"lga": 6})
+    assert hall.number(b"r") == 6
+
+
+@pytest.mark.parametrize("said", [{"number": 1}, {"number": 7}, {"number": 5, "log": b""}, {"number": 0}])
+def test_no_gateway_is_taken_by_the_number_of_another_one_or_by_one_of_another_log(said: dict[str, Any]) -> None:
+    hall = Hall(lga=2, ewr=7)
+    verdict = hall.guests.met(b"r", other(**said), 0)
+    assert (verdict.number, verdict.connect) == (2, False)
+    assert hall.guests.unnamed() == {}
 
 
 def test_who_nobody_told_of_is_taken_by_its_own_number_if_it_has_the_same_log_and_talks() -> None:

@@ -255,6 +255,9 @@ class Flush:
             self._reject(sender, message.view, "a coordinator is heard")
         elif message.forced and peers.hears_majority():
             self._reject(sender, message.view, "a majority of the roster is heard here: a forced roster is not allowed")
+        elif message.forced and peers.later().difference(message.members):
+            reason = "a gateway is heard here that a later roster names: a forced roster without it is not allowed"
+            self._reject(sender, message.view, reason)
         else:
             self.candidate.attempt = None
             self._install = None
@@ -359,9 +362,18 @@ class Flush:
         done = self.adopting.done()
         if done is False:
             self.lost()  # the source lacks frames that the candidate announced, so another attempt is needed
+        elif done and not self._is_member():
+            self.lost()
         elif done:
             self.life.on(Step.ADOPTED)
             self.accept()
+
+    def _is_member(self) -> bool:
+        """True if the adopted log gives this gateway the number of a member. A blank disk takes its number from its configuration,
+        and that may be the number of another gateway in the log.
+        """
+        self._peers.refresh()
+        return self._install is not None and self._standing.me in self._install.members
 
     def accept(self) -> None:
         """Accept the promised view. Every frame of its log was given to the disk before this write."""

@@ -127,6 +127,11 @@ class ForcedRoster:
             return f"view {view_text(standing.view)} decides: change members with `tutti members`; a forced roster is not allowed"
         if self._peers.hears_majority():
             return "a majority of the roster is heard: the group continues by itself, a forced roster is not allowed"
+        if self._peers.later():
+            return (
+                "a gateway is heard that a later roster names, and the log here does not have that roster: ask that gateway, whose "
+                "`tutti members` lists the voters"
+            )
         return ""
 
     def _lost(self, names: frozenset[str]) -> str:

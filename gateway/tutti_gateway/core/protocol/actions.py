@@ -60,7 +60,7 @@ class ReadSnapshot(msgspec.Struct, frozen=True, tag="ReadSnapshot"):
     at: int
 
 
-class RepairLog(msgspec.Struct, frozen=True, tag="RepairLog"):
+class RepairLog(msgspec.Struct, frozen=True, tag="Mend"):
     """Write decided frames of another gateway's log where this disk lost them, in order from the position that `Rotted` named.
 
     The disk writes them durably if they continue the frames before them, and reports with another `Rotted` which positions are
@@ -95,7 +95,7 @@ class LaneHeld(msgspec.Struct, frozen=True, tag="LaneHeld"):
     position: int
 
 
-class RepairLane(msgspec.Struct, frozen=True, tag="RepairLane"):
+class RepairLane(msgspec.Struct, frozen=True, tag="MendLane"):
     """Write decided frames of a lane where this disk lost them, in order from the position that `LaneRotted`
     named, as with `RepairLog`.
     """
@@ -138,7 +138,7 @@ class Deliver(msgspec.Struct, frozen=True, tag="Deliver"):
     next_offset: int
 
 
-class LogReplaced(msgspec.Struct, frozen=True, tag="LogReplaced"):
+class LogReplaced(msgspec.Struct, frozen=True, tag="Relearned"):
     """Report that a snapshot durably replaced the log: the frontier moves to `position`, and `next_offset` follows.
 
     Frames that were decided up to there and not delivered are never delivered here.

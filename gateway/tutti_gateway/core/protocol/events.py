@@ -260,7 +260,7 @@ class SnapshotRead(msgspec.Struct, frozen=True, tag="SnapshotRead"):
     data: bytes
 
 
-class LogCorrupt(msgspec.Struct, frozen=True, tag="LogCorrupt"):
+class LogCorrupt(msgspec.Struct, frozen=True, tag="Rotted"):
     """The log lost the decided positions `first` to `last`: they cannot be read and must be fetched from another gateway.
 
     This report replaces the previous one, and each `Mend` is followed by a new one. `first` 0 means that nothing is lost.
@@ -293,7 +293,7 @@ class LaneRead(msgspec.Struct, frozen=True, tag="LaneRead"):
     begin: LaneBegin | None = None
 
 
-class LaneCorrupt(msgspec.Struct, frozen=True, tag="LaneCorrupt"):
+class LaneCorrupt(msgspec.Struct, frozen=True, tag="LaneRotted"):
     """A lane lost its decided positions `first` to `last`, as in `LogCorrupt`. `first` 0: nothing of this lane is lost."""
 
     origin: int

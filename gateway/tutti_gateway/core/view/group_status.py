@@ -170,11 +170,12 @@ def _waits(layers: Layers) -> str:
     peers, standing = layers.peers, layers.context.standing
     if peers.rosters.blank:
         return _founding(peers)
-    if not peers.hears_majority():
+    if not peers.hears_majority() and (layers.membership.misses or not peers.later()):
         return _lacking(peers, standing.me)
     if layers.membership.misses:
         return "a majority is heard, and a view change is in progress"
-    leader = next((peer.name for peer in peers if peer.beat and peer.beat.view and _leads(peer.number, peer.beat.view)), "")
+    heard = [peer for peer in peers if peer.beat is not None and peers.fresh(peer.number)]
+    leader = next((peer.name for peer in heard if peer.beat and peer.beat.view and _leads(peer.number, peer.beat.view)), "")
     view = f"the view that {leader} coordinates" if leader else "the view that decides"
     furthest = max((peer.beat.frontier for peer in peers if peer.beat is not None), default=0)
     voter = peers.rosters.named.get(standing.me)

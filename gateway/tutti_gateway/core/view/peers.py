@@ -218,6 +218,11 @@ class Peers:
         """True if this gateway and those that it hears are a majority of the roster."""
         return self.rosters.majority(self.incarnations([self._context.standing.me, *self.hears()]))
 
+    def later(self) -> set[int]:
+        """Return the gateways that this one hears and whose numbers its log has not given yet: the log is older than theirs."""
+        given = self._context.window.state.next_gateway
+        return {number for number, peer in self._guests.items() if number >= given and peer.fresh(self._heartbeat_us)}
+
     def part(self) -> list[int]:
         """Return this gateway and the members that it hears and that hear it; an empty list if it is not a member itself.
 

@@ -87,8 +87,10 @@ class Mesh:
         self._reach()
 
     def _reach(self) -> None:
-        """Have a link to each peer, and to each guest that nobody told of."""
-        wanted = self._guests.unnamed() | self._peers
+        """Have a link to each peer, and to each guest by a number that nobody told of. By an older number no gateway answers."""
+        wanted = self._guests.unnamed()
+        later = {name for name, _ in wanted.values()}
+        wanted |= {number: peer for number, peer in self._peers.items() if peer[0] not in later}
         for number, link in list(self._links.items()):
             if wanted.get(number) != (link.name, link.address) or link.key != self._sockets.key_of(link.name):
                 del self._links[number]
