@@ -164,7 +164,7 @@ def test_places_ticks_and_plans_are_those_of_the_whole_log(filled: tuple[Gateway
 def test_an_archive_of_another_log_is_refused(filled: tuple[GatewayProcess, Path, pa.Table], tmp_path: Path) -> None:
     gateway, _, _ = filled
     Archive(tmp_path / "other", "ab" * 16, make=True)
-    with pytest.raises(WrongDirectory, match=f"is the archive of log {'ab' * 16}, and log "):
+    with pytest.raises(WrongDirectory, match=f"is the archive of log {'ab' * 16}, but the source is log "):
         Reader(gateway.url, archive=tmp_path / "other")
     archiver = ArchiverProcess(tmp_path / "a.toml", gateway.url, str(tmp_path / "other"))
     assert archiver.start(wait=False).end() == 2

@@ -156,7 +156,7 @@ def test_a_config_is_checked(tmp_path: Path) -> None:
     file.write_text('name = "jfk"\ndata = "d"\nlisten = "127.0.0.1:7400"\n')
     good = tutti("config", "check", str(file))
     assert (good.code, good.err) == (0, "")
-    assert good.out.startswith(f"{file}: good: gateway jfk of group ingest, clients at 127.0.0.1:7400, reads at 127.0.0.1:7402")
+    assert good.out.startswith(f"{file}: valid: gateway jfk of group ingest, clients at 127.0.0.1:7400, reads at 127.0.0.1:7402")
     file.write_text('nam = "jfk"\ndata = 3\nlisten = "127.0.0.1:7400"\n')
     bad = tutti("config", "check", str(file))
     assert (bad.code, len(bad.lines)) == (2, 3)

@@ -237,7 +237,7 @@ def test_one_that_may_end_well_is_not_missed_and_one_that_fails_is(tmp_path: Pat
         feeder.expect_running()
         failing = house.start("failing", ["false"])
         failing.may_end = True
-        with pytest.raises(Failed, match=r"failing ended with 1 before its time"):
+        with pytest.raises(Failed, match=r"failing ended with 1 too early"):
             wait_until(lambda: False, 10, "the moon", [failing])
 
 

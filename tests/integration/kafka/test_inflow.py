@@ -161,10 +161,10 @@ def test_what_kafka_removed_before_it_came_is_told(kafka: str, group: Three, tmp
     assert inflow.process is not None
     assert inflow.process.wait(WAIT_S) == 2
     inflow.end()
-    assert "the log goes on at offset 2 of Kafka, which has 4 to 5" in inflow.told()
+    assert "the log continues at offset 2 of Kafka, which has 4 to 5" in inflow.told()
     with Inflow(tmp_path, kafka, group.url, topic, kafka='lost = "skip"') as inflow:
         assert [row["value"] for row in until_there(group.url, topic, 3, inflow)] == [b"0", b"1", b"4"]
-        assert "goes on at 4" in inflow.told()
+        assert "continues at 4" in inflow.told()
 
 
 def test_a_topic_that_was_made_anew_is_refused(kafka: str, group: Three, tmp_path: Path) -> None:

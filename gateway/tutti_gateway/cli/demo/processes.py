@@ -54,7 +54,7 @@ class Running:
     def expect_running(self) -> None:
         """Raise `Failed` if the process has ended, unless it may end early and ended with 0."""
         if self.code is not None and not (self.may_end and self.code == 0):
-            raise Failed(f"{self.name} ended with {self.code} too early; its last output:  {self.last_output()}")
+            raise Failed(f"{self.name} ended with {self.code} too early; its last output: {self.last_output()}")
 
     def finish(self, limit_s: float) -> None:
         """Wait for the process to end.
@@ -65,9 +65,9 @@ class Running:
         try:
             code = self._process.wait(limit_s)
         except subprocess.TimeoutExpired:
-            raise Failed(f"{self.name} did not end within {limit_s:.0f} s; its last output:  {self.last_output()}") from None
+            raise Failed(f"{self.name} did not end within {limit_s:.0f} s; its last output: {self.last_output()}") from None
         if code:
-            raise Failed(f"{self.name} ended with {code}; its last output:  {self.last_output()}")
+            raise Failed(f"{self.name} ended with {code}; its last output: {self.last_output()}")
 
     def kill(self) -> None:
         """Send SIGKILL to the process and its descendants."""
