@@ -18,8 +18,8 @@ def test_a_gateway_that_was_removed_is_not_started_again(tmp_path: Path) -> None
         assert removed.code == 0, removed.err
         os.kill(dev.told["gateways"][2]["pid"], signal.SIGKILL)
         said = (
-            f"g3 was removed from the group and is not started; to bring it back: `tutti serve --config {directory / 'g3.toml'}` and "
-            f"`tutti members add g3 127.0.0.1:{port + 20}`\n"
+            "g3 was removed from the group and is not started; to bring it back: "
+            f"`tutti serve --config {directory / 'g3.toml'}` and `tutti members add g3 127.0.0.1:{port + 20}`\n"
         )
         until(lambda: said in dev.log.read_text())
     finally:
