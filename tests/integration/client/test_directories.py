@@ -115,7 +115,7 @@ def test_wrong_ranges(stopped: Path) -> None:
         assert list(files.scan(0, 5, topics=["c"], absent_ok=True)) == []
     with pytest.raises(UsageError, match="no topic 'c'"):
         Reader(path=stopped, topics=["c"], start="latest")
-    with pytest.raises(UsageError, match="no data directory"):
+    with pytest.raises(UsageError, match="give at least one data directory"):
         FileSource([])
 
 

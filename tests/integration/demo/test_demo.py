@@ -41,7 +41,7 @@ def test_a_part_of_the_year_with_both_kills_holds_every_promise(tmp_path: Path) 
     assert query == "the query"
     assert outcome.speed.records == DEPARTURES
     assert (len(outcome.digest), len(outcome.log)) == (64, 32)
-    assert "was killed by SIGKILL; it is started again" in (directory / "logs" / "gateways.log").read_text()
+    assert "was killed by SIGKILL; it restarts" in (directory / "logs" / "gateways.log").read_text()
     assert (directory / PICTURE).read_text().count("<svg") == 3
     assert any(f"{coordinator} was killed with SIGKILL" in line for line in said)
     assert json.loads(json.dumps(outcome.fields()))["held"] is True

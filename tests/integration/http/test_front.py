@@ -86,7 +86,7 @@ def test_posts_that_do_not_wait_have_receipts(fronts: Fronts) -> None:
     assert front.get(f"/v1/records?start={told['offset']}&end={told['offset'] + 2}").lines[1]["value"] == "b"
     missing = other.get(place)
     assert missing.status == 404
-    assert "may be repeated" in missing.json["message"]
+    assert "repeat a post" in missing.json["message"]
     assert front.post_once("later", "later", 5, ["c"], "?wait=false").status == 409
 
 
@@ -153,7 +153,7 @@ def test_a_client_that_reconnects_before_the_first_record_misses_none(fronts: Fr
         ("POST", "/v1/topics/t/records", {"content-type": "text/html"}, b"x", 415, "text/html"),
         ("POST", "/v1/topics/t/records", {"content-type": JSON, "content-encoding": "gzip"}, b"x", 415, "gzip"),
         ("POST", "/v1/topics/t%20t/records", {"content-type": JSON}, b"{}", 400, "topic name 't t'"),
-        ("POST", "/v1/topics/t/records?whait=false", {"content-type": JSON}, b"{}", 400, "'whait' is not known"),
+        ("POST", "/v1/topics/t/records?whait=false", {"content-type": JSON}, b"{}", 400, "'whait' is unknown"),
         ("POST", "/v1/topics/t/records?wait=no", {"content-type": JSON}, b"{}", 400, "true or false"),
         ("POST", "/v1/topics/t/records?plain=true", {"content-type": JSON}, b"{}", 400, NDJSON),
         ("POST", "/v1/topics/t/records", {"content-type": JSON, "tutti-producer": "p"}, b"{}", 400, "belong together"),
@@ -180,14 +180,14 @@ def test_a_client_that_reconnects_before_the_first_record_misses_none(fronts: Fr
             {"content-type": JSON, "tutti-producer": "p", "Tutti-Producer": "q", "tutti-sequence": "1"},
             b"{}",
             400,
-            "Tutti-Producer comes 2 times",
+            "Tutti-Producer is given 2 times",
         ),
         ("POST", "/v1/topics/t/records", {"content-type": JSON}, b"{}", 400, "record 1, field 'value'"),
         ("POST", "/v1/topics/t/records", {"content-type": JSON}, b'{"value":"' + b"x" * (5 << 20) + b'"}', 413, "4194304"),
         ("POST", "/v1/topics/t/records", {"content-type": JSON}, b" " * ((16 << 20) + 1), 413, "16777216"),
         ("GET", "/v1/records?start=1e3", {}, b"", 400, "start"),
         ("GET", "/v1/records?start=99999999", {}, b"", 416, "above the frontier"),
-        ("GET", "/v1/records?start=99999999999999999999", {}, b"", 400, "exceeds the largest offset"),
+        ("GET", "/v1/records?start=99999999999999999999", {}, b"", 400, "the largest offset is"),
         ("GET", "/v1/records?limit=0", {}, b"", 400, "from 1 to 10000"),
         ("GET", "/v1/records?key=%FF", {}, b"", 400, "key is not UTF-8"),
         ("GET", "/v1/records?topic=never-there", {}, b"", 400, "never-there"),
@@ -258,7 +258,7 @@ def test_who_is_slow_is_cut(group: Three, tmp_path: Path) -> None:
             b"POST /v1/topics/t/records HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n[",
         )
         assert b" 408 " in body
-        assert b"1 bytes were" in body
+        assert b"(1 bytes did)" in body
         assert said(front.port, b"") == b""
         front.post("much", ["x" * 500_000] * 12)
 

@@ -288,19 +288,19 @@ BATCHES: dict[str, tuple[str, Job, Job, str]] = {
         "GlobalLimit 3",
         lambda df: df.orderBy("name").limit(3),
         lambda df: df.groupBy("name", f.to_date("timestamp").alias("day")).count().orderBy("day", f.desc("name")).limit(3),
-        "equal in the order",
+        "equal in the preceding order",
     ),
     "limit of a join": (
         "GlobalLimit 3",
         lambda df: df.join(df.select("name", f.col("offset").alias("o")), "name").orderBy("offset").limit(3),
         lambda df: df.join(df.select("name", f.col("offset").alias("o")), "name").orderBy("o", "offset").limit(3),
-        "equal in the order",
+        "equal in the preceding order",
     ),
     "limit of distinct rows": (
         "GlobalLimit 3",
         lambda df: df.select("name", "key").distinct().orderBy("name").limit(3),
         lambda df: df.select("name", "key").distinct().orderBy("key", "name").limit(3),
-        "equal in the order",
+        "equal in the preceding order",
     ),
     "offset": ("Offset 3", lambda df: df.offset(3), lambda df: df.agg(f.count("*")).offset(3), "without a preceding order"),
     "dropDuplicates": (

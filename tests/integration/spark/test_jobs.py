@@ -99,7 +99,7 @@ def test_counters_have_each_departure_once(lived: Lived, spark: SparkSession) ->
     again = _running.parser("counters", "").parse_args(
         ["replay", "--path", str(lived.data), "--out", str(lived.out / "counters"), "--checkpoint", str(lived.out / "anew")]
     )
-    with pytest.raises(ValueError, match="are of topic 'flights', and topic 'other' is read"):
+    with pytest.raises(ValueError, match="are of topic 'flights', and this job reads 'other'"):
         counters.check_topic(again.out, "other")
     before = counters.lines(None, again.out)
     assert _running.run(spark, again, counters.columns, counters.start, counters.lines)["findings"] == []

@@ -96,7 +96,7 @@ def test_a_record_is_processed_when_its_batch_has_ended(spark: SparkSession, gat
         held = producer.send("reply", b"held")
         with query:
             until(lambda: query.begun > begun, "the batch to begin", query.running)
-            with pytest.raises(TimeoutError, match=f"'replies' has not processed .* below {held.result()}"):
+            with pytest.raises(TimeoutError, match=f"'replies' has not processed .* offset {held.result()}"):
                 held.processed_by("replies", timeout=0.3)
         with pytest.raises(PySparkException, match="told to fail"):
             query.running.awaitTermination(WAIT_S)
