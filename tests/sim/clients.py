@@ -380,7 +380,7 @@ class Reader(Connection):
             self._open.remove(asked)
             found = self.world.log.state.readers.get(self.name)
             if found != asked and found not in self._open:
-                raise Violation(f"reader {self.name} was told that it committed {asked}, and the log says {found}")
+                raise Violation(f"reader {self.name} got Done for offset {asked}, but the log has {found}")
             self._went_on(asked)
         elif not answer.retry:
             self._open.remove(asked)

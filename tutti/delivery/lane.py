@@ -246,7 +246,7 @@ class Lane(Sender):
     def _fail_topic(self, topic: str, error: TuttiError) -> None:
         self._ledger.topic_refused(topic, error)
 
-    def epoch_began(self, opened: client_protocol.EpochOpened, *, anew: bool) -> None:
+    def epoch_began(self, opened: client_protocol.EpochOpened, *, renumbered: bool) -> None:
         """Never called, as a lane opens no epochs."""
         invariant(False, f"a lane must not get {opened!r}")
 

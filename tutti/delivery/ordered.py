@@ -217,9 +217,9 @@ class OrderedDelivery(Sender):
 
     # -- epochs
 
-    def epoch_began(self, opened: client_protocol.EpochOpened, *, anew: bool) -> None:
+    def epoch_began(self, opened: client_protocol.EpochOpened, *, renumbered: bool) -> None:
         """Settle the batches of the previous epoch, according to the sequence at which the new epoch begins."""
-        if len(self.window) and (anew or self._epoch_failure is None):
+        if len(self.window) and (renumbered or self._epoch_failure is None):
             text = (
                 f"the log deleted the state of producer {self.identity.name!r}, which has a new number now: whether records in "
                 "flight committed is not known"

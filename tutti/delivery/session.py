@@ -136,10 +136,10 @@ class Session(abc.ABC):
         """Mark all sent batches as not sent."""
 
     @abc.abstractmethod
-    def epoch_began(self, opened: client_protocol.EpochOpened, *, anew: bool) -> None:
+    def epoch_began(self, opened: client_protocol.EpochOpened, *, renumbered: bool) -> None:
         """Handle the begin of a new epoch.
 
-        With `anew`, the producer has a new number, because the log had deleted its state.
+        With `renumbered`, the producer has a new number, because the log had deleted its state.
         """
 
     @abc.abstractmethod
@@ -271,12 +271,12 @@ class Session(abc.ABC):
         self._transition(Event.OPENED)
         self._topic_requests.clear()
         again = self.running and answer.producer == self.number
-        anew = self.number not in (0, answer.producer)
+        renumbered = self.number not in (0, answer.producer)
         self.number = answer.producer
         if again:
             self.resend()
         else:
-            self.epoch_began(answer, anew=anew)
+            self.epoch_began(answer, renumbered=renumbered)
         self.epoch = self.wanted
         self._starting, self._tries = False, 0
 

@@ -91,7 +91,7 @@ class SpooledDelivery(OrderedDelivery):
             self._request_next_epoch(now)
             self._delay_sending(now)
 
-    def epoch_began(self, opened: client_protocol.EpochOpened, *, anew: bool) -> None:
+    def epoch_began(self, opened: client_protocol.EpochOpened, *, renumbered: bool) -> None:
         """Compare the log's position with the spool, and continue there. The spool detects by itself if the producer is new."""
         self.window.commit_upto(opened.sequence)
         self._publish()

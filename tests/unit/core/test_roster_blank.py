@@ -18,4 +18,4 @@ def test_a_blank_disk_sends_who_asks_to_another_gateway() -> None:
     (denied,) = [answer for action in actions if isinstance(action, Reply) for answer in action.answers]
     assert isinstance(denied, Denied)
     assert (denied.code, denied.retry) == ("not_primary", True)
-    assert denied.reason.startswith("no log has begun at this gateway: the group is founded when all its gateways are there")
+    assert denied.reason.startswith("this gateway has no log yet: the group is founded once all its gateways run")

@@ -47,7 +47,7 @@ def settle(writer: LogWriter) -> None:
 
 
 def firsts(path: Path) -> list[int]:
-    return list_positions(path, "seg", all_there=True)  # type: ignore[arg-type]  # only its path is looked at
+    return list_positions(path, "seg", all_there=True)  # type: ignore[arg-type]  # only the path is used
 
 
 def fit(path: Path, history: History) -> list[int]:

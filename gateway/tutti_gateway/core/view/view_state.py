@@ -6,11 +6,9 @@ from tutti.data.hard_state import HardState
 from tutti.errors import invariant
 
 #: Reason of a refusal while this gateway is in no view that decides.
-NO_VIEW = "this gateway is in no view that decides (`tutti members` says why)"
+NO_VIEW = "this gateway is not in a view that decides (`tutti members` shows the reason)"
 #: Reason of a refusal while the log is empty: before the group is founded, or with an empty directory.
-NO_LOG = (
-    "no log has begun at this gateway: the group is founded when all its gateways are there (`tutti members` says who is missing)"
-)
+NO_LOG = "this gateway has no log yet: the group is founded once all its gateways run; `tutti members` lists the missing ones"
 
 
 class ViewState:
