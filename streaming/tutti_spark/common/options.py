@@ -62,7 +62,7 @@ ALIASES: dict[str, str] = {
     "maxOffsetsPerTrigger": "maxRecordsPerTrigger",
     "minOffsetsPerTrigger": "minRecordsPerTrigger",
 }
-#: Pairs of options that exclude each other.
+#: Options that replace another one: an option of a read replaces the other one of its table. The checks in `parse` refuse both in one read.
 _EXCLUSIVE = {
     "topicsPattern": "topics",
     "startingTimestamp": "startingOffset",
