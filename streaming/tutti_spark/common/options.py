@@ -62,7 +62,7 @@ ALIASES: dict[str, str] = {
     "maxOffsetsPerTrigger": "maxRecordsPerTrigger",
     "minOffsetsPerTrigger": "minRecordsPerTrigger",
 }
-#: Options that replace another one: an option of a read replaces the other one of its table. The checks in `parse` refuse both in one read.
+#: Options that replace another: an option of a read replaces the other one of its table. `parse` refuses both in one read.
 _EXCLUSIVE = {
     "topicsPattern": "topics",
     "startingTimestamp": "startingOffset",

@@ -1,4 +1,4 @@
-"""Tests that every message between gateways is classified: a new one is of a view or not, about a disk or not, for all members or not.
+"""Tests that every message between gateways is classified: of a view or not, about a disk or not, to one member or to all.
 
 `OF_A_VIEW`, `OF_A_DISK` and `TO_ALL` decide how a message is checked and sent. A message that is missing in them is still
 delivered, so only these lists notice it.
@@ -62,5 +62,5 @@ def test_each_message_of_a_view_goes_to_one_member_or_to_all() -> None:
 
 def test_each_message_of_lanes_is_about_a_disk_or_not() -> None:
     lanes = {message for message in ALL if message.__name__.startswith(("Lane", "Post", "Settled"))}
-    assert OF_A_DISK | NOT_OF_A_DISK == lanes
+    assert lanes == OF_A_DISK | NOT_OF_A_DISK
     assert not OF_A_DISK & NOT_OF_A_DISK
