@@ -150,7 +150,8 @@ def test_links_of_pages_lead_somewhere() -> None:
 def test_changelog_begins_with_this_version_or_unreleased_changes() -> None:
     version = tomllib.loads(read("pyproject.toml"))["project"]["version"]
     first = re.search(r"^## (.+)$", read("CHANGELOG.md"), flags=re.MULTILINE)
-    assert first and first[1] in (version, "Unreleased")
+    assert first
+    assert first[1] in (version, "Unreleased")
 
 
 def test_ci_runs_check_and_test() -> None:
