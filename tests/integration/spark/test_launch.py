@@ -7,18 +7,16 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import zipfile
 from pathlib import Path
 
 import pytest
 
 from tests.faults.gateways import GatewayProcess
 from tests.integration.spark.rows import WAIT_S, numbered, send
-from tutti_spark.launch import LOCAL_SETTINGS, spark_home, spark_submit
+from tutti_spark.launch import LOCAL_SETTINGS, spark_home, spark_submit, write_zip
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 COUNT = 7
-ROOT = Path(__file__).resolve().parents[3]
 #: Batch, stream and a function of the user's own: each is run by another Python process of Spark's.
 SCRIPT = """
 import os, sys
@@ -90,11 +88,7 @@ def test_the_launcher_needs_nothing(url: str, bare: dict[str, str], tmp_path: Pa
 @pytest.mark.soak
 def test_a_package_that_is_shipped_and_not_installed_needs_register(url: str, bare: dict[str, str], tmp_path: Path) -> None:
     """With `--py-files` what reads is on the path of workers, but not of the driver's own Python processes."""
-    shipped = tmp_path / "tutti.zip"
-    with zipfile.ZipFile(shipped, "w") as archive:
-        for room in ("gateway", "streaming", "pyspark_tutti"):
-            for file in sorted((ROOT / room).rglob("*.py")):
-                archive.write(file, file.relative_to(ROOT))
+    shipped = write_zip(tmp_path / "tutti.zip")
     # All that is installed but this package: a directory on PYTHONPATH has no use for the file that points to a checkout.
     environment = bare | {
         "PYSPARK_PYTHON": str(tmp_path / "bin" / "python3"),

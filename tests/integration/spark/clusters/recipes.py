@@ -129,8 +129,8 @@ def fill(directory: Path, *names: str) -> None:
         assert len(found) > 1, name
         for path in found:
             shutil.copytree(path, packages / path.name, ignore=shutil.ignore_patterns("tests", "include", "__pycache__", "*.pdb"))
-    for name in ("gateway", "streaming", "pyspark_tutti"):
-        shutil.copytree(ROOT / name, packages / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for source in ("tutti", "streaming/tutti_spark", "streaming/pyspark_tutti"):
+        shutil.copytree(ROOT / source, packages / Path(source).name, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 def _packages(directory: Path) -> Path:

@@ -87,7 +87,7 @@ def test_shipped_with_py_files(group: Three, cluster: Standalone, shared: Path, 
     assert (found["BATCH"], found["STREAM"]) == (all_of(group), all_of(group))
     for place in found["WHERE"].split():
         _, ran, package = place.split("|")
-        assert (ran, package) == (str(python), "./tutti.zip/streaming/__init__.py")  # in the task's own directory
+        assert (ran, package) == (str(python), "./tutti.zip/tutti_spark/__init__.py")  # in the task's own directory
 
 
 @pytest.mark.soak
@@ -177,7 +177,7 @@ def test_the_doctor_asks_the_executors_of_a_cluster(cluster: Standalone, tmp_pat
     finally:
         recipes.end(process)
     found = {finding["subject"]: finding for finding in findings}
-    lacks = "it lacks pyspark_tutti, streaming, gateway"
+    lacks = "it lacks pyspark_tutti, tutti_spark, tutti"
     assert found["python of Spark's workers"]["found"].endswith(lacks)
     assert found["a trial of Spark"]["found"].startswith(f"workers run {python} ")
     assert found["a trial of Spark"]["found"].endswith(lacks)
