@@ -72,7 +72,7 @@ class BoundedProtocol(H11Protocol):
     #: Error for clients of another protocol, which `{spoken}` names.
     wrong_port: ClassVar[str]
     #: Number of connections closed without an answer of the application, by status of the refusal, or `listener.CROWDED`.
-    turned_away: ClassVar[Counter[str]]
+    rejected: ClassVar[Counter[str]]
     #: Connection limit of the port; the server sets it before the connection is made.
     limit: ConnectionLimit
     _deadline: asyncio.TimerHandle | None = None
@@ -83,7 +83,7 @@ class BoundedProtocol(H11Protocol):
 
     def __init_subclass__(cls) -> None:
         """Give each port its own counter."""
-        cls.turned_away = Counter()
+        cls.rejected = Counter()
 
     def __init__(self, config: uvicorn.Config, server_state: ServerState, app_state: dict[str, Any]) -> None:
         """As uvicorn's protocol, with a stricter parser."""
@@ -188,7 +188,7 @@ class BoundedProtocol(H11Protocol):
 
     def refuse(self, status: HTTPStatus, message: str) -> None:
         """Send a last answer and close the connection."""
-        self.turned_away[str(status.value)] += 1
+        self.rejected[str(status.value)] += 1
         self._answer_last(status, message)
         self.transport.close()
 
@@ -288,8 +288,8 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._connections_max = connections_max
         self._handshake_s = handshake_s
-        counted = getattr(config.http, "turned_away", None)
-        self._turned_away: Counter[str] = counted if counted is not None else Counter()
+        counted = getattr(config.http, "rejected", None)
+        self._rejected: Counter[str] = counted if counted is not None else Counter()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended = asyncio.Event()
 
@@ -310,7 +310,7 @@ class Server(uvicorn.Server):
             probe.connection_lost(None)
         refusal = b"" if config.ssl else _last_answer(HTTPStatus.SERVICE_UNAVAILABLE, _FULL)
         for listener in sockets or []:
-            limit = ConnectionLimit(self._connections_max, self._turned_away)
+            limit = ConnectionLimit(self._connections_max, self._rejected)
             made = partial(self._protocol, loop, limit)
             self.servers.append(await loop.create_server(made, sock=Listener(listener, limit, refusal), backlog=config.backlog))
         self.started = True

@@ -124,7 +124,7 @@ class Connector:
         config.load()
         config.ssl = self._tls.context
         server = Server(config, limits.CONNECTIONS_MAX, limits.HEAD_S)
-        service.metrics.turned_away = Protocol.turned_away
+        service.metrics.turned_away = Protocol.rejected
         waiting = threading.Thread(target=self._watch, args=(stop, server, service), daemon=True)
         serving = asyncio.create_task(server.serve(sockets=[self._listener]))
         while not server.started and not serving.done():

@@ -1,7 +1,6 @@
-"""The transport within one process, for tests: gateways that share a `Wires` talk through bytes and lists, without a socket.
+"""Transport within one process, for tests: gateways that share a `MemoryNetwork` communicate without sockets.
 
-Who is let in, what is refused and how a message looks in bytes is the same as on a network; what is lost, doubled or late is
-decided by a seed.
+Introductions, refusals and encoding are those of a network. A seed decides which messages are lost, duplicated or reordered.
 """
 
 from __future__ import annotations
@@ -16,204 +15,205 @@ from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.events import LinkChanged, Received
 from tutti_gateway.core.protocol.messages import Message
 from tutti_gateway.transport.codec import decode, encode
-from tutti_gateway.transport.inbound_peers import Guests
+from tutti_gateway.transport.inbound_peers import InboundPeers
 from tutti_gateway.transport.interface import Introduction, Trouble
-from tutti_gateway.transport.warnings_limited import Troubles
+from tutti_gateway.transport.warnings_limited import TroubleLog
 
 
-class Wires:
-    """Who is connected to whom.
+class MemoryNetwork:
+    """The network between memory transports.
 
     Attributes:
-        loss, twice, disorder: shares of messages that are lost, come twice, or come behind the one that follows them.
-        lost: how many did not arrive, for whatever reason.
+        loss, duplication, reordering: probability that a message is lost, arrives twice, or arrives before the one sent ahead of
+            it.
+        lost: number of messages that did not arrive, for any reason.
     """
 
-    def __init__(self, seed: int = 0, *, loss: float = 0.0, twice: float = 0.0, disorder: float = 0.0) -> None:
-        """A network without gateways."""
-        self.loss, self.twice, self.disorder = loss, twice, disorder
+    def __init__(self, seed: int = 0, *, loss: float = 0.0, duplication: float = 0.0, reordering: float = 0.0) -> None:
+        """Create a network without gateways."""
+        self.loss, self.duplication, self.reordering = loss, duplication, reordering
         self.lost = 0
         self._chance = Random(seed)
-        self._ends: dict[str, MemoryTransport] = {}
-        self._cut: set[frozenset[str]] = set()
+        self._transports: dict[str, MemoryTransport] = {}
+        self._disconnected: set[frozenset[str]] = set()
 
-    def add(self, end: MemoryTransport) -> None:
-        """A gateway comes; one of the same name that was there before is gone."""
-        self.remove(end.name)
-        self._ends[end.name] = end
-        self.look()
+    def add(self, transport: MemoryTransport) -> None:
+        """Add a gateway; it replaces an earlier one with the same name."""
+        self.remove(transport.name)
+        self._transports[transport.name] = transport
+        self.refresh_links()
 
     def remove(self, name: str) -> None:
-        """A gateway goes."""
-        if self._ends.pop(name, None) is not None:
-            self.look()
+        """Remove a gateway."""
+        if self._transports.pop(name, None) is not None:
+            self.refresh_links()
 
-    def cut(self, one: str, other: str) -> None:
-        """Nothing passes between two gateways any more."""
-        self._cut.add(frozenset((one, other)))
-        self.look()
+    def disconnect(self, one: str, other: str) -> None:
+        """Disconnect two gateways."""
+        self._disconnected.add(frozenset((one, other)))
+        self.refresh_links()
 
-    def mend(self, one: str, other: str) -> None:
-        """What `cut` did is over."""
-        self._cut.discard(frozenset((one, other)))
-        self.look()
+    def reconnect(self, one: str, other: str) -> None:
+        """Undo `disconnect`."""
+        self._disconnected.discard(frozenset((one, other)))
+        self.refresh_links()
 
-    def look(self) -> None:
-        """Have every end see whom it reaches."""
-        for end in self._ends.values():
-            end.look()
+    def refresh_links(self) -> None:
+        """Update the links of every gateway."""
+        for transport in self._transports.values():
+            transport.refresh_links()
 
-    def reached(self, sender: str, to: str) -> MemoryTransport | None:
-        """The other end, None if it cannot be reached."""
-        return None if frozenset((sender, to)) in self._cut else self._ends.get(to)
+    def reachable(self, sender: str, to: str) -> MemoryTransport | None:
+        """Return the transport of the other gateway; None if it is not reachable."""
+        return None if frozenset((sender, to)) in self._disconnected else self._transports.get(to)
 
-    def carry(self, sender: MemoryTransport, to: str, data: bytes) -> None:
-        """One message leaves; it may arrive."""
-        end, chance = self.reached(sender.name, to), self._chance.random
-        if end is None or chance() < self.loss:
+    def deliver(self, sender: MemoryTransport, to: str, data: bytes) -> None:
+        """Carry one message, or lose it."""
+        transport, chance = self.reachable(sender.name, to), self._chance.random
+        if transport is None or chance() < self.loss:
             self.lost += 1
             return
-        for _ in range(2 if chance() < self.twice else 1):
-            if not end.arrives(sender.name, data, late=chance() < self.disorder):
+        for _ in range(2 if chance() < self.duplication else 1):
+            if not transport.enqueue(sender.name, data, reordered=chance() < self.reordering):
                 self.lost += 1
 
 
 class MemoryTransport:
-    """One gateway's end. Owned by one thread, as all ends of its `Wires` are."""
+    """Transport of one gateway. One thread owns all transports of a network."""
 
-    def __init__(self, me: Introduction, wires: Wires, clock_us: Callable[[], int]) -> None:
-        """Connect; `clock_us` is a monotonic clock, us."""
+    def __init__(self, me: Introduction, network: MemoryNetwork, clock_us: Callable[[], int]) -> None:
+        """Join a network; `clock_us` returns monotonic time, us."""
         self.name = me.gateway
         self._me = me
-        self._wires = wires
+        self._network = network
         self._clock_us = clock_us
-        self._guests = Guests(me, clock_us)
-        self._troubles = Troubles()
+        self._inbound = InboundPeers(me, clock_us)
+        self._troubles = TroubleLog()
         self._peers: dict[int, str] = {}
         self._up: dict[int, Introduction] = {}
         self._queue: list[tuple[int, Message]] = []
-        self._came: deque[tuple[str, bytes]] = deque()
-        self._changed: list[LinkChanged] = []
+        self._received: deque[tuple[str, bytes]] = deque()
+        self._link_changes: list[LinkChanged] = []
         self._sent = 0
-        wires.add(self)
+        network.add(self)
 
     @property
     def introduction(self) -> Introduction:
-        """What this gateway says of itself."""
+        """What this gateway states about itself."""
         return self._me
 
     def introduce(self, number: int, log: bytes) -> None:
-        """This gateway has that number and that log from now on."""
-        self._me = self._guests.me = msgspec.structs.replace(self._me, number=number, log=log)
-        self._guests.look_again()
-        self._wires.look()
+        """Set this gateway's number and log."""
+        self._me = self._inbound.me = msgspec.structs.replace(self._me, number=number, log=log)
+        self._inbound.reassess()
+        self._network.refresh_links()
 
-    def peers(self, peers: Sequence[tuple[int, str, str]]) -> None:
-        """Whom to talk to."""
-        self._guests.named({name: number for number, name, _ in peers})
+    def set_peers(self, peers: Sequence[tuple[int, str, str]]) -> None:
+        """Set the gateways to connect to."""
+        self._inbound.set_numbers({name: number for number, name, _ in peers})
         self._peers = {number: name for number, name, _ in peers}
-        self.look()
+        self.refresh_links()
 
-    def look(self) -> None:
-        """See whom this gateway reaches."""
-        wanted = {number: name for number, (name, _) in self._guests.unnamed().items()} | self._peers
+    def refresh_links(self) -> None:
+        """Update the links to other gateways."""
+        wanted = {number: name for number, (name, _) in self._inbound.unlisted().items()} | self._peers
         for number, name in wanted.items():
-            end = self._wires.reached(self.name, name)
-            there = end.introduction if end is not None else None
-            before = self._up.get(number)
-            if before is not None and (there is None or there.process != before.process):
+            transport = self._network.reachable(self.name, name)
+            introduction_there = transport.introduction if transport is not None else None
+            known = self._up.get(number)
+            if known is not None and (introduction_there is None or introduction_there.process != known.process):
                 del self._up[number]
-                self._changed.append(LinkChanged(number, up=False))
-            if there is not None and number not in self._up:
-                self._up[number] = there
-                self._changed.append(LinkChanged(number, up=True))
+                self._link_changes.append(LinkChanged(number, up=False))
+            if introduction_there is not None and number not in self._up:
+                self._up[number] = introduction_there
+                self._link_changes.append(LinkChanged(number, up=True))
 
     def send(self, to: int, message: Message) -> None:
-        """Queue a message; it leaves at the next `flush`, or is lost."""
+        """Queue a message. The next `flush` sends it, or it is lost."""
         self._queue.append((to, message))
 
     def flush(self) -> None:
-        """Send what was queued."""
+        """Send the queued messages."""
         queue, self._queue = self._queue, []
-        made: dict[int, bytes] = {}
+        encoded: dict[int, bytes] = {}
         for to, message in queue:
             peer = self._up.get(to)
             if peer is None:
-                self._wires.lost += 1
+                self._network.lost += 1
                 continue
-            data = made.get(id(message))
+            data = encoded.get(id(message))
             if data is None:
-                data = made[id(message)] = bytes(encode(message, whole=True)[0])
+                data = encoded[id(message)] = bytes(encode(message, single_part=True)[0])
             self._sent += 1
-            self._wires.carry(self, peer.gateway, data)
+            self._network.deliver(self, peer.gateway, data)
 
-    def arrives(self, sender: str, data: bytes, *, late: bool) -> bool:
-        """A message of another end came; whether there was room."""
-        if len(self._came) >= limits.MESH_HIGH_WATER_MARK:
+    def enqueue(self, sender: str, data: bytes, *, reordered: bool) -> bool:
+        """Queue a received message. Return False if the queue is full."""
+        if len(self._received) >= limits.MESH_HIGH_WATER_MARK:
             return False
-        self._came.append((sender, data))
-        if late and len(self._came) > 1:
-            self._came[-1], self._came[-2] = self._came[-2], self._came[-1]
+        self._received.append((sender, data))
+        if reordered and len(self._received) > 1:
+            self._received[-1], self._received[-2] = self._received[-2], self._received[-1]
         return True
 
     def drain(self, messages_max: int, bytes_max: int, ready: Container[int] | None = None) -> list[Received | LinkChanged]:
-        """What came."""
+        """Return received messages and link changes."""
         events: list[Received | LinkChanged] = []
-        events += self._changed
-        self._changed = []
+        events += self._link_changes
+        self._link_changes = []
         size = 0
-        while self._came and messages_max and size < bytes_max:
-            sender, data = self._came.popleft()
+        while self._received and messages_max and size < bytes_max:
+            sender, data = self._received.popleft()
             messages_max -= 1
             size += len(data)
-            received = self._take(sender, data)
+            received = self._receive(sender, data)
             if received is not None:
                 events.append(received)
         return events
 
-    def _take(self, sender: str, data: bytes) -> Received | None:
-        end = self._wires.reached(self.name, sender)
-        if end is None:
+    def _receive(self, sender: str, data: bytes) -> Received | None:
+        transport = self._network.reachable(self.name, sender)
+        if transport is None:
             return None
-        theirs = end.introduction
-        guest = self._guests.heard(sender.encode())
-        if guest is None or guest.introduction != theirs:
-            verdict = self._guests.met(sender.encode(), theirs, self._clock_us())
+        theirs = transport.introduction
+        peer = self._inbound.received_from(sender.encode())
+        if peer is None or peer.introduction != theirs:
+            verdict = self._inbound.assess_introduction(sender.encode(), theirs, self._clock_us())
             if verdict.reason:
-                self._troubles.tell(sender, verdict.reason, self._clock_us())
+                self._troubles.report(sender, verdict.reason, self._clock_us())
             if verdict.connect:
-                self.look()
-            guest = self._guests.heard(sender.encode())
-        if guest is None or not guest.number:
+                self.refresh_links()
+            peer = self._inbound.received_from(sender.encode())
+        if peer is None or not peer.number:
             return None
-        return Received(guest.number, decode([data]), guest.incarnation)
+        return Received(peer.number, decode([data]), peer.incarnation)
 
     @property
     def unread(self) -> bool:
-        """Its descriptor tells of everything."""
+        """False: the owner knows when to drain."""
         return False
 
-    def sockets(self) -> Sequence[int]:
-        """None: whoever runs the ends knows when to drain them."""
+    def descriptors(self) -> Sequence[int]:
+        """Return none: the owner knows when to drain."""
         return ()
 
     def next_us(self) -> int | None:
-        """Nothing waits for time."""
+        """Return None: no timer is pending."""
         return None
 
     def troubles(self) -> list[Trouble]:
-        """What went wrong since this was asked last."""
-        return self._troubles.take()
+        """Return the problems since the last call."""
+        return self._troubles.drain()
 
-    def relieve(self) -> None:
-        """Memory is short: drop what came and was not taken."""
-        self._wires.lost += len(self._came)
-        self._came.clear()
+    def release_memory(self) -> None:
+        """Drop received messages."""
+        self._network.lost += len(self._received)
+        self._received.clear()
 
     def facts(self) -> dict[str, object]:
-        """For the status."""
-        return {"kind": "memory", "sent": self._sent, "lost": self._wires.lost, "peers": sorted(self._up)}
+        """Return figures for the status."""
+        return {"kind": "memory", "sent": self._sent, "lost": self._network.lost, "peers": sorted(self._up)}
 
     def close(self) -> None:
-        """Gone."""
-        self._wires.remove(self.name)
+        """Leave the network."""
+        self._network.remove(self.name)

@@ -1,4 +1,4 @@
-"""What an operator must know, told often enough to be seen and never so often that it fills a log."""
+"""Rate limit for problems in the log: often enough to be seen, and too rare to fill the log."""
 
 from __future__ import annotations
 
@@ -7,33 +7,39 @@ from tutti_gateway.core import limits
 from tutti_gateway.transport.interface import Trouble
 
 
-class Troubles:
-    """Collects troubles: the same is told once in `TROUBLE_TELL_US`, and no more than `TROUBLES_MAX` different ones meanwhile."""
+class TroubleLog:
+    """Collects problems: each one once in `WARNING_REPEAT_US`, and at most `CONNECTION_PROBLEMS_MAX` different ones meanwhile.
+
+    Attributes:
+        suppressed: number of problems that were not reported.
+    """
 
     def __init__(self) -> None:
-        self._told_us: dict[Trouble, int] = {}
-        self._waiting: list[Trouble] = []
-        self.untold = 0  # how often something was not told, for the status
+        self._reported_us: dict[Trouble, int] = {}
+        self._pending: list[Trouble] = []
+        self.suppressed = 0
 
-    def tell(self, peer: str, reason: str, now_us: int) -> None:
-        """Something is wrong; `now_us` is a monotonic clock. What was told lately is only counted (`untold`)."""
+    def report(self, peer: str, reason: str, now_us: int) -> None:
+        """Add a problem; `now_us` is monotonic time. A recent repeat is only counted."""
         trouble = Trouble(peer, reason)
-        told_us = self._told_us.get(trouble)
-        if told_us is not None and now_us - told_us < common_limits.WARNING_REPEAT_US:
-            self.untold += 1
+        reported_us = self._reported_us.get(trouble)
+        if reported_us is not None and now_us - reported_us < common_limits.WARNING_REPEAT_US:
+            self.suppressed += 1
             return
-        if told_us is None and len(self._told_us) >= limits.CONNECTION_PROBLEMS_MAX and not self._forget(now_us):
-            self.untold += 1
+        if reported_us is None and len(self._reported_us) >= limits.CONNECTION_PROBLEMS_MAX and not self._forget_old(now_us):
+            self.suppressed += 1
             return
-        self._told_us[trouble] = now_us
-        self._waiting.append(trouble)
+        self._reported_us[trouble] = now_us
+        self._pending.append(trouble)
 
-    def _forget(self, now_us: int) -> bool:
-        """Make room of what was told long ago; whether there is any."""
-        self._told_us = {trouble: us for trouble, us in self._told_us.items() if now_us - us < common_limits.WARNING_REPEAT_US}
-        return len(self._told_us) < limits.CONNECTION_PROBLEMS_MAX
+    def _forget_old(self, now_us: int) -> bool:
+        """Drop old entries. Return False if none was old."""
+        self._reported_us = {
+            trouble: us for trouble, us in self._reported_us.items() if now_us - us < common_limits.WARNING_REPEAT_US
+        }
+        return len(self._reported_us) < limits.CONNECTION_PROBLEMS_MAX
 
-    def take(self) -> list[Trouble]:
-        """Those that were not taken yet."""
-        waiting, self._waiting = self._waiting, []
-        return waiting
+    def drain(self) -> list[Trouble]:
+        """Return the new problems."""
+        pending, self._pending = self._pending, []
+        return pending

@@ -59,7 +59,7 @@ def run(nodes: Sequence[Node], until: Callable[[], object], *, wait_s: float = W
         assert time.monotonic() < deadline, [(node.name, node.said, node.transport.facts()) for node in nodes]
         poller = select.poll()
         for node in nodes:
-            for fd in node.transport.sockets():
+            for fd in node.transport.descriptors():
                 poller.register(fd, select.POLLIN)
         poller.poll(20)
         for node in nodes:

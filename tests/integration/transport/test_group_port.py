@@ -16,11 +16,11 @@ from tutti import limits
 from tutti.data.addresses import Address
 from tutti.errors import TuttiError
 from tutti.zmtp.framing import GREETING
-from tutti_gateway.transport.mesh.socket_backend import Sockets
+from tutti_gateway.transport.mesh.socket_backend import SocketBackend
 
 
-def port_at(host: str, number: int) -> Sockets:
-    return Sockets(Address(host, number), clock_us, lambda _: True)
+def port_at(host: str, number: int) -> SocketBackend:
+    return SocketBackend(Address(host, number), clock_us, lambda _: True)
 
 
 @pytest.mark.usefixtures("wire")
@@ -29,8 +29,8 @@ def test_gateways_meet_at_addresses_of_ipv6() -> None:
         ports = free_ports(4)
         addresses = [f"[::1]:{ports[0]}/{ports[1]}", f"[::1]:{ports[2]}/{ports[3]}"]
         nodes = [place.add(name, 1 + at, addresses[at], listen="::1") for at, name in enumerate(("jfk", "lga"))]
-        nodes[0].transport.peers([(2, "lga", addresses[1])])
-        nodes[1].transport.peers([(1, "jfk", addresses[0])])
+        nodes[0].transport.set_peers([(2, "lga", addresses[1])])
+        nodes[1].transport.set_peers([(1, "jfk", addresses[0])])
         exchange(nodes[0], nodes[1], nodes)
         exchange(nodes[1], nodes[0], nodes)
 

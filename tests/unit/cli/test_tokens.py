@@ -100,7 +100,7 @@ def test_all_that_a_client_needs_is_one_file_that_its_user_alone_may_read(
         (("new", "b", "--admin", "--client", str(client), "--keys", str(keys)), "already exists"),
         (("new", "b", "--admin", "--client", str(tmp_path / "b")), "needs --keys group.keys"),
         (("new", "b", "--admin", "--keys", str(keys)), "needs --keys group.keys"),
-        (("new", "b", "--admin", "--client", str(tmp_path / "b"), "--keys", str(tmp_path / "jfk.secret")), "holds the secret key"),
+        (("new", "b", "--admin", "--client", str(tmp_path / "b"), "--keys", str(tmp_path / "jfk.secret")), "has the secret key"),
         (
             ("new", "b", "--admin", "--client", str(tmp_path / "b"), "--keys", str(keys), "--ca", str(keys)),
             "must hold certificates only",

@@ -7,7 +7,7 @@ from typing import Any
 from tutti.data.frames.frame import Frame, Kind
 from tutti_gateway.core.protocol.events import LinkChanged, Received
 from tutti_gateway.core.protocol.messages import Forward, Order, Probe, Vote
-from tutti_gateway.transport.in_memory import MemoryTransport, Wires
+from tutti_gateway.transport.in_memory import MemoryNetwork, MemoryTransport
 from tutti_gateway.transport.interface import Introduction
 
 LOG = b"l" * 16
@@ -15,11 +15,11 @@ NAMES = ("ewr", "jfk", "lga")
 ALL = 1 << 20
 
 
-def end(wires: Wires, name: str, process: bytes = b"1", **said: Any) -> MemoryTransport:
+def end(wires: MemoryNetwork, name: str, process: bytes = b"1", **said: Any) -> MemoryTransport:
     number = NAMES.index(name) + 1
     values: dict[str, Any] = {"group": "g", "gateway": name, "incarnation": name.encode() * 5 + b"i", "number": number, "log": LOG}
     transport = MemoryTransport(Introduction(**values | {"process": process} | said), wires, lambda: 0)
-    transport.peers([(place, other, "h:1") for place, other in enumerate(NAMES, 1) if other != name])
+    transport.set_peers([(place, other, "h:1") for place, other in enumerate(NAMES, 1) if other != name])
     return transport
 
 
@@ -32,7 +32,7 @@ def links(transport: MemoryTransport) -> list[tuple[int, bool]]:
 
 
 def test_a_message_arrives_as_another_object_with_all_that_it_holds() -> None:
-    wires = Wires()
+    wires = MemoryNetwork()
     jfk, lga = end(wires, "jfk"), end(wires, "lga")
     frame = Frame(Kind.BATCH, b"body" * 50_000, producer=1, epoch=1, first_sequence=1, count=1, topic=1)
     message = Forward(65_537, (frame,))
@@ -46,24 +46,24 @@ def test_a_message_arrives_as_another_object_with_all_that_it_holds() -> None:
 
 
 def test_links_follow_who_is_there() -> None:
-    wires = Wires()
+    wires = MemoryNetwork()
     jfk = end(wires, "jfk")
     assert links(jfk) == []
     lga = end(wires, "lga")
     assert links(jfk) == [(3, True)]
-    wires.cut("jfk", "lga")
+    wires.disconnect("jfk", "lga")
     assert (links(jfk), links(lga)) == ([(3, False)], [(2, True), (2, False)])
     jfk.send(3, Probe())
     jfk.flush()
     assert wires.lost == 1
-    wires.mend("jfk", "lga")
+    wires.reconnect("jfk", "lga")
     assert (3, True) in links(jfk)
     end(wires, "lga", process=b"2")
     assert links(jfk) == [(3, False), (3, True)]
 
 
 def test_a_gateway_of_another_group_is_not_heard_and_told_of() -> None:
-    wires = Wires()
+    wires = MemoryNetwork()
     jfk, lga = end(wires, "jfk"), end(wires, "lga", group="other")
     lga.send(2, Probe())
     lga.flush()
@@ -74,7 +74,7 @@ def test_a_gateway_of_another_group_is_not_heard_and_told_of() -> None:
 
 def test_loss_doubles_and_disorder_are_those_of_the_seed() -> None:
     def run(seed: int) -> list[int]:
-        wires = Wires(seed, loss=0.2, twice=0.1, disorder=0.3)
+        wires = MemoryNetwork(seed, loss=0.2, duplication=0.1, reordering=0.3)
         jfk, lga = end(wires, "jfk"), end(wires, "lga")
         for up_to in range(200):
             jfk.send(3, Vote(65_537, up_to))
@@ -89,7 +89,7 @@ def test_loss_doubles_and_disorder_are_those_of_the_seed() -> None:
 
 
 def test_what_nobody_takes_is_bounded_and_the_rest_is_lost() -> None:
-    wires = Wires()
+    wires = MemoryNetwork()
     jfk, lga = end(wires, "jfk"), end(wires, "lga")
     for up_to in range(5000):
         jfk.send(3, Vote(65_537, up_to))
@@ -99,7 +99,7 @@ def test_what_nobody_takes_is_bounded_and_the_rest_is_lost() -> None:
 
 
 def test_a_drain_ends_at_its_bounds() -> None:
-    wires = Wires()
+    wires = MemoryNetwork()
     jfk, lga = end(wires, "jfk"), end(wires, "lga")
     lga.drain(ALL, ALL)
     order = Order(65_537, (Frame(Kind.BATCH, b"x" * 1000, producer=1, epoch=1, first_sequence=1, count=1, topic=1),))
