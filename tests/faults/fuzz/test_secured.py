@@ -68,7 +68,7 @@ def spoiled(chance: random.Random, good: bytes) -> bytes:
 def shake(calling: CurveClientHandshake, connection: socket.socket) -> None:
     """Say what a caller says, up to the first message."""
     connection.sendall(calling.data_to_send())
-    while calling.take(connection.recv(1024)) is None:
+    while calling.receive_data(connection.recv(1024)) is None:
         connection.sendall(calling.data_to_send())
 
 
@@ -121,7 +121,7 @@ def test_strangers_harm_nobody_at_any_port(house: House, gateway: GatewayProcess
                 encode_message([b"S" + bytes(500_000 * (attack % 4 == 0))]),
             ]
             for message in chance.sample(said, len(said)):
-                sealing.put(message)
+                sealing.append(message)
             if attack % 2:  # and something that does not open
                 connection.sendall(b"\0" * chance.randrange(300))
             deadline = time.monotonic() + 1

@@ -58,7 +58,7 @@ def test_who_does_not_finish_its_handshake_is_closed(monkeypatch: pytest.MonkeyP
 def test_an_address_that_is_taken_or_not_of_this_host_is_one_sentence() -> None:
     number = free_port()
     with contextlib.closing(port_at("127.0.0.1", number)):
-        with pytest.raises(TuttiError, match=r"the group port 127\.0\.0\.1:\d+ cannot be opened: Address already in use; end"):
+        with pytest.raises(TuttiError, match=r"the group port 127\.0\.0\.1:\d+ cannot be opened: Address already in use; stop"):
             port_at("127.0.0.1", number)
         with pytest.raises(TuttiError, match=r"the group port 203\.0\.113\.1:\d+ cannot be opened: Cannot assign requested"):
             port_at("203.0.113.1", number)
@@ -71,7 +71,7 @@ def test_where_there_is_no_descriptor_for_it_the_limit_is_named(monkeypatch: pyt
     number = free_port()
     with monkeypatch.context() as full:
         full.setattr(socket, "socket", no_socket)
-        with pytest.raises(TuttiError, match=r"no socket can be had for the group port: Too many open files; raise the"):
+        with pytest.raises(TuttiError, match=r"no socket is available for the group port: Too many open files; raise the"):
             port_at("127.0.0.1", number)
     with contextlib.closing(port_at("127.0.0.1", number)):
         pass

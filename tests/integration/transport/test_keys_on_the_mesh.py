@@ -81,7 +81,7 @@ def test_a_key_speaks_for_its_own_gateway_alone(tmp_path: Path) -> None:
         nodes = [jfk, impostor]
         impostor.transport.set_peers([(1, "jfk", address(ports, 1))])
         run(nodes, lambda: jfk.said and impostor.said)
-        assert "ewr: it says that it is gateway 'lga', and its key is that of 'ewr'" in jfk.said[0]
+        assert "ewr: it introduces itself as gateway 'lga', and its key is that of 'ewr'" in jfk.said[0]
         assert "its key is that of 'ewr'" in impostor.said[0]
         impostor.transport.send(1, Probe())
         rest(nodes, 0.5)

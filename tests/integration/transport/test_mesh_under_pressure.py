@@ -39,7 +39,7 @@ def test_a_peer_whose_name_is_not_known_is_told_of_and_the_others_are_reached() 
         exchange(jfk, lga, [jfk, lga])
         run(
             [jfk, lga],
-            lambda: any("ewr: the host 'no-such-host.invalid' of its address is not known: " in line for line in jfk.said),
+            lambda: any("ewr: the host name 'no-such-host.invalid' of its address is not resolved: " in line for line in jfk.said),
         )
         refused = {peer["name"]: peer["refused"] for peer in jfk.transport.facts()["peers"]}  # type: ignore[attr-defined]  # JSON
         assert refused["lga"] == ""
@@ -60,7 +60,7 @@ def test_a_socket_for_which_no_descriptor_is_left_is_made_when_there_is_one(monk
         with monkeypatch.context() as full:
             full.setattr(socket, "socket", _no_socket)
             jfk.transport.set_peers([(2, "lga", addresses[1])])
-            run([jfk], lambda: any("lga: no socket can be had for the connection to it" in line for line in jfk.said))
+            run([jfk], lambda: any("lga: no socket is available for the connection to it" in line for line in jfk.said))
             assert not jfk.up(2)
         exchange(jfk, lga, [jfk, lga])
         exchange(lga, jfk, [jfk, lga])
@@ -75,5 +75,5 @@ def test_who_comes_while_no_descriptor_is_left_is_taken_when_there_is_one(monkey
         with monkeypatch.context() as full:
             full.setattr(socket.socket, "accept", _no_socket)
             lga.transport.set_peers([(1, "jfk", addresses[0])])
-            run([jfk, lga], lambda: any(": no connection is taken on the group port" in line for line in jfk.said))
+            run([jfk, lga], lambda: any(": no connection can be accepted on the group port" in line for line in jfk.said))
         exchange(lga, jfk, [jfk, lga])

@@ -30,7 +30,7 @@ def pair(place: Town, ports: list[int], **said: Any) -> list[Node]:
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        ({"group": "other"}, "of group 'other' and"),
+        ({"group": "other"}, "belongs to group 'other', and"),
         ({"protocol": PROTOCOL + 1, "release": "2.0"}, f"version {PROTOCOL + 1} of the protocol"),
         ({"gateway": "jfk"}, "two gateways are named 'jfk'"),
         ({"incarnation": b"jfkjfkjfkjfkjfkj"}, "has a copy of the data directory"),
@@ -42,7 +42,7 @@ def test_who_is_refused_is_not_heard_and_both_sides_are_told(said: dict[str, Any
         nodes = pair(place, free_ports(4), **said)
         jfk, other = nodes
         run(nodes, lambda: any(told in line for line in jfk.said))
-        run(nodes, lambda: any("jfk of group ingest" in line and "says: " in line for line in other.said))
+        run(nodes, lambda: any("jfk of group ingest" in line and "refuses messages: " in line for line in other.said))
         other.transport.send(1, Probe())
         rest(nodes, 0.3)
         assert jfk.received == []

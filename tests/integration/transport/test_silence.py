@@ -29,7 +29,7 @@ def test_a_connection_that_is_swallowed_is_left_by_both_ends_and_made_anew() -> 
             assert time.monotonic() > began + 2, "a moment's silence is none"
             exchange(jfk, lga, [jfk, lga])
             run([jfk, lga], lambda: not tap.dead)
-            assert ["nothing came back by the connection to it for 3 s" in line for line in jfk.said] == [True]
+            assert ["nothing arrived on it for 3 s" in line for line in jfk.said] == [True]
             assert [(link.peer, link.up) for link in lga.links] == [(1, True)], "the other way is not to blame"
 
 

@@ -354,7 +354,7 @@ class Wire:
     def introduce(self, number: int, log: bytes) -> None:
         self.introduced.append((number, log))
 
-    def peers(self, peers: Sequence[tuple[int, str, str]]) -> None:
+    def set_peers(self, peers: Sequence[tuple[int, str, str]]) -> None:
         self.told.append(peers)
 
     def send(self, to: int, message: GroupMessage) -> None:
@@ -371,7 +371,7 @@ class Wire:
     def unread(self) -> bool:
         return False
 
-    def sockets(self) -> Sequence[int]:
+    def descriptors(self) -> Sequence[int]:
         return []
 
     def next_us(self) -> int | None:
@@ -381,7 +381,7 @@ class Wire:
         wrong, self.wrong = self.wrong, []
         return wrong
 
-    def relieve(self) -> None:
+    def release_memory(self) -> None:
         self.coming.clear()
 
     def facts(self) -> dict[str, object]:

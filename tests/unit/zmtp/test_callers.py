@@ -13,8 +13,8 @@ import pytest
 
 from tests.unit.zmtp.port import HELLO, SHOOK, TERMS, WAIT_S, Port, read_all
 from tutti import limits
+from tutti.runtime.reserved_fds import lowest_free_descriptor
 from tutti.zmtp.framing import COMMAND, GREETING, PING, frame, ready
-from tutti.zmtp.listener import lowest_free_descriptor
 from tutti.zmtp.server import SendResult
 
 PONG = frame(b"\x04PONG", COMMAND)
